@@ -1,0 +1,37 @@
+# Two commands: `make demo` shows what bertkit does, `make test` proves it. Each sets up what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint types setup clean
+
+setup: $(READY)
+
+# torch first and pinned, so that nothing else can pull a build with gigabytes of CUDA libraries.
+$(READY): pyproject.toml constraints.txt
+	@echo "== setting up $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "bertkit needs Python 3.11 or newer; set PYTHON=..."; exit 2; }
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install -q -c constraints.txt torch numpy
+	@$(BIN)/pip install -q -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: setup
+	@$(BIN)/python tools/demo.py
+
+test: setup lint types
+	@echo "== tests"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+lint: setup
+	@echo "== ruff"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: setup
+	@echo "== mypy"
+	@$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,34 @@
+"""bertkit: a BERT from raw text to a running service.
+
+>>> import bertkit
+>>> bert = bertkit.load("my-model")      # a Hugging Face or sentence-transformers folder
+>>> bert.embed(["a text", "another"])    # float32 [2, width]
+
+Importing this package imports neither torch nor numpy: they come with the first call that needs them.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from bertkit._version import __version__
+from bertkit.errors import BertkitError, BertkitWarning, RequestError
+
+if TYPE_CHECKING:
+    from bertkit.predict.bert import Bert, load
+    from bertkit.text.tokenizer import Tokenizer
+
+_LATE = {
+    "Bert": "bertkit.predict.bert",
+    "load": "bertkit.predict.bert",
+    "Tokenizer": "bertkit.text.tokenizer",
+}
+
+__all__ = ["Bert", "BertkitError", "BertkitWarning", "RequestError", "Tokenizer", "__version__", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    """Names that need torch are imported when first asked for."""
+    if name not in _LATE:
+        raise AttributeError(f"module 'bertkit' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LATE[name]), name)

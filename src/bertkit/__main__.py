@@ -1,0 +1,5 @@
+"""`python -m bertkit` is the command line."""
+
+from bertkit.cli.main import main
+
+main()

