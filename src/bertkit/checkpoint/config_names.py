@@ -1,0 +1,222 @@
+"""`config.json`: each setting under our name and Hugging Face's, for each family, in two columns."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from bertkit.config import FAMILIES, BertConfig, Family, Parts, family_config, pick
+from bertkit.errors import RequestError
+
+_BERT = {
+    "vocab_size": "vocab_size",
+    "width": "hidden_size",
+    "depth": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "inner": "intermediate_size",
+    "max_length": "max_position_embeddings",
+    "segments": "type_vocab_size",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "norm_epsilon": "layer_norm_eps",
+    "pad_id": "pad_token_id",
+    "init_std": "initializer_range",
+}
+
+NUMBERS: dict[str, dict[str, str]] = {
+    "bert": _BERT,
+    "roberta": _BERT,
+    "electra": {**_BERT, "embedding_width": "embedding_size"},
+    "albert": {**_BERT, "embedding_width": "embedding_size"},
+    "distilbert": {
+        "vocab_size": "vocab_size",
+        "width": "dim",
+        "depth": "n_layers",
+        "heads": "n_heads",
+        "inner": "hidden_dim",
+        "max_length": "max_position_embeddings",
+        "dropout": "dropout",
+        "attention_dropout": "attention_dropout",
+        "pad_id": "pad_token_id",
+        "init_std": "initializer_range",
+    },
+    "modernbert": {
+        "vocab_size": "vocab_size",
+        "width": "hidden_size",
+        "depth": "num_hidden_layers",
+        "heads": "num_attention_heads",
+        "inner": "intermediate_size",
+        "max_length": "max_position_embeddings",
+        "dropout": "mlp_dropout",
+        "attention_dropout": "attention_dropout",
+        "norm_epsilon": "norm_eps",
+        "pad_id": "pad_token_id",
+        "init_std": "initializer_range",
+    },
+}
+
+ACTIVATION_KEYS = {family: "hidden_act" for family in NUMBERS}
+ACTIVATION_KEYS |= {"distilbert": "activation", "modernbert": "hidden_activation"}
+# The first of ours is what we write.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+# Settings that change the arithmetic and that we have no part for: anything else is refused.
+MUST_BE: dict[str, Any] = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "num_hidden_groups": 1,
+    "inner_group_num": 1,
+    "attention_bias": False,
+    "norm_bias": False,
+    "mlp_bias": False,
+    "classifier_bias": False,
+    "decoder_bias": True,
+    "classifier_activation": "gelu",
+    "summary_type": "first",
+    "summary_use_proj": True,
+    "summary_activation": "gelu",
+}
+
+OWN_TYPE = "bertkit"  # model_type of a mixture of parts that Hugging Face has no class for
+
+
+def read_hugging_face(data: Mapping[str, Any], where: str) -> BertConfig:
+    """The shape that a config.json describes; `where` is named in what goes wrong."""
+    try:
+        kind = str(data.get("model_type"))
+        return _read_own(data) if kind == OWN_TYPE else _read_family(kind, data)
+    except RequestError as error:
+        raise RequestError(f"{where}: {error}") from error
+
+
+def write_hugging_face(config: BertConfig, *, own: bool = False) -> dict[str, Any]:
+    """The config.json of a shape: the family's if it can say all of it, else one that only bertkit reads (`own`)."""
+    if own:
+        return _write_own(config)
+    data = _write_family(config)
+    try:
+        complete = read_hugging_face(data, "") == config
+    except RequestError:
+        complete = False
+    return data if complete else _write_own(config)
+
+
+def _read_family(kind: str, data: Mapping[str, Any]) -> BertConfig:
+    family = pick(FAMILIES, kind, "model_type")
+    for key, value in MUST_BE.items():
+        if data.get(key, value) not in (value, None):
+            raise RequestError(f"{key}={data[key]!r} is not supported, only {value!r}")
+    # What a file leaves out has the family's default.
+    numbers = {ours: _number(data, key) for ours, key in NUMBERS[kind].items() if data.get(key) is not None}
+    numbers["pad_id"] = numbers.get("pad_id", 0 if data.get("pad_token_id", 0) is None else family_pad(family))
+    if kind == "roberta" and "max_length" in numbers:
+        numbers["max_length"] -= numbers["pad_id"] + 1
+    if kind == "electra" and numbers.get("embedding_width") == numbers.get("width"):
+        numbers["embedding_width"] = None  # no map where nothing is to be widened
+    config = family_config(kind, "base", **numbers)
+    return replace(config, parts=_read_parts(kind, family.parts, data))
+
+
+def family_pad(family: Family) -> int:
+    """The family's [PAD] id."""
+    return int(family.numbers.get("pad_id", 0))
+
+
+def _read_parts(kind: str, parts: Parts, data: Mapping[str, Any]) -> Parts:
+    activation = data.get(ACTIVATION_KEYS[kind])
+    if activation is not None:
+        parts = replace(parts, activation=pick(ACTIVATIONS, str(activation), ACTIVATION_KEYS[kind]))
+    return _read_modern(parts, data) if kind == "modernbert" else parts
+
+
+def _read_modern(parts: Parts, data: Mapping[str, Any]) -> Parts:
+    """Windows and rotary bases, in the spelling of transformers 4 or 5."""
+    rope = data.get("rope_parameters") or {}
+    full, local = rope.get("full_attention") or {}, rope.get("sliding_attention") or {}
+    for table in (full, local):
+        if table.get("rope_type", "default") != "default":
+            raise RequestError(f"rope_type={table['rope_type']!r} is not supported, only 'default'")
+    every = data.get("global_attn_every_n_layers", parts.global_every)
+    kinds = data.get("layer_types")
+    if kinds is not None:
+        every = next((i for i, kind in enumerate(kinds) if i and kind == "full_attention"), len(kinds))
+        if kinds != _layer_types(len(kinds), every):
+            raise RequestError("layer_types is not 'full_attention' at every n-th layer from the first")
+    return replace(
+        parts,
+        window=data.get("local_attention", parts.window),
+        global_every=every,
+        theta=full.get("rope_theta", data.get("global_rope_theta", parts.theta)),
+        local_theta=local.get("rope_theta", data.get("local_rope_theta", parts.local_theta)),
+        pooling="mean" if data.get("classifier_pooling") == "mean" else "first",
+    )
+
+
+def _write_family(config: BertConfig) -> dict[str, Any]:
+    kind = config.family
+    data: dict[str, Any] = {"model_type": kind}
+    data |= {key: getattr(config, ours) for ours, key in NUMBERS[kind].items()}
+    data[ACTIVATION_KEYS[kind]] = next(name for name, ours in ACTIVATIONS.items() if ours == config.parts.activation)
+    if kind == "roberta":
+        data["max_position_embeddings"] += config.pad_id + 1
+    if kind == "electra":
+        data["embedding_size"] = config.table_width
+    if kind == "modernbert":
+        data |= _write_modern(config)
+    return data
+
+
+def _write_modern(config: BertConfig) -> dict[str, Any]:
+    parts = config.parts
+    return {
+        "embedding_dropout": config.dropout,
+        "local_attention": parts.window,
+        "global_attn_every_n_layers": parts.global_every,
+        "layer_types": _layer_types(config.depth, parts.global_every),
+        "global_rope_theta": parts.theta,
+        "local_rope_theta": parts.local_theta,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "default", "rope_theta": parts.theta},
+            "sliding_attention": {"rope_type": "default", "rope_theta": parts.local_theta},
+        },
+        "classifier_pooling": "cls" if parts.pooling == "first" else parts.pooling,
+        # Ids of tokens that a small vocabulary may not have: transformers checks them against vocab_size.
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "cls_token_id": None,
+        "sep_token_id": None,
+    }
+
+
+def _layer_types(depth: int, every: int) -> list[str]:
+    return ["sliding_attention" if index % every else "full_attention" for index in range(depth)]
+
+
+def _write_own(config: BertConfig) -> dict[str, Any]:
+    settings = {field.name: getattr(config, field.name) for field in fields(config) if field.name != "parts"}
+    parts = {field.name: getattr(config.parts, field.name) for field in fields(config.parts)}
+    return {"model_type": OWN_TYPE, **settings, "parts": parts}
+
+
+def _read_own(data: Mapping[str, Any]) -> BertConfig:
+    settings = {field.name: data[field.name] for field in fields(BertConfig) if field.name in data}
+    try:
+        return BertConfig(**{**settings, "parts": Parts(**data.get("parts", {}))})
+    except TypeError as error:
+        raise RequestError(f"not a shape that bertkit knows: {error}") from error
+
+
+def _number(data: Mapping[str, Any], key: str) -> Any:
+    value = data[key]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RequestError(f"{key}={value!r} must be a number")
+    return value

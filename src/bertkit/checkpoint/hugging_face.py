@@ -1,0 +1,186 @@
+"""Our model and Hugging Face's tensors: found, fitted, accounted for."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from bertkit.checkpoint.names import CLASSES, ENCODERS, HEADS, OLD_ENDINGS, PREFIXES, TWIN_NAMES, WRAPPERS, Names
+from bertkit.config import BertConfig
+from bertkit.errors import RequestError
+from bertkit.model.model import BertModel
+from bertkit.model.weights import initialize, tie
+
+TIED = "heads.masked_word.decoder.weight"  # the word embeddings again: never stored twice
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What became of every tensor: used from the file, left in it, or made anew."""
+
+    used: tuple[str, ...]  # names in the file
+    dropped: Mapping[str, str] = field(default_factory=dict)  # name in the file -> why
+    new: tuple[str, ...] = ()  # our names
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.used)} tensors used, {len(self.dropped)} dropped, {len(self.new)} newly made"]
+        lines += [f"  dropped  {name}: {why}" for name, why in self.dropped.items()]
+        lines += [f"  new      {name}" for name in self.new]
+        return "\n".join(lines)
+
+
+def hugging_face_class(family: str, heads: Mapping[str, int | None]) -> str | None:
+    """The class that has exactly these heads, if there is one."""
+    return CLASSES.get(family, {}).get(tuple(sorted(heads)))
+
+
+def heads_of(family: str, architecture: str | None, names: set[str]) -> tuple[str, ...]:
+    """Which heads a checkpoint holds: as its class says, or for an unknown class as its tensors do.
+
+    A head of which the file holds no tensor at all is not counted, whatever the class is called.
+    """
+    known = {name: heads for heads, name in CLASSES[family].items()}
+    if architecture in known:
+        candidates: tuple[str, ...] = known[architecture]
+    else:  # `classifier` alone does not tell classes, tags and choices apart
+        candidates = tuple(head for head in HEADS[family] if head in ("masked_word", "next_sentence", "replaced_token"))
+    return tuple(head for head in candidates if _own_names(family, head) & names)
+
+
+def clean_names(tensors: Mapping[str, Tensor], family: str) -> dict[str, str]:
+    """Name in the file -> today's name: wrappers and old endings gone, the base model's prefix put in front."""
+    cleaned = {}
+    bases = {part.split(".")[0] for value in ENCODERS[family].values() for part in _parts(value)} | {"pooler"}
+    for original in tensors:
+        name = original
+        for wrapper in WRAPPERS:
+            name = name.removeprefix(wrapper)
+        for old, new in OLD_ENDINGS.items():
+            name = name.removesuffix(old) + new if name.endswith(old) else name
+        if name.split(".")[0] in bases and not name.startswith(PREFIXES[family]):
+            name = PREFIXES[family] + name
+        cleaned[original] = name
+    return cleaned
+
+
+def fill_model(model: BertModel, tensors: Mapping[str, Tensor], *, seed: int = 0, own: bool = False) -> LoadReport:
+    """Put a checkpoint's tensors into a model made on the meta device; what it lacks in heads is drawn anew."""
+    family = model.config.family
+    cleaned = {name: name for name in tensors} if own else clean_names(tensors, family)
+    present = {name: tensors[original] for original, name in cleaned.items()}
+    twins = {twin: name for twin, name in TWIN_NAMES.items() if twin in present}
+    for twin, name in twins.items():
+        present.setdefault(name, present[twin])
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name != TIED}
+    state, used, new = {}, set(), []
+    for ours, theirs in state_names(model, own=own):
+        if all(name in present for name in theirs):
+            state[ours] = _fitted(ours, theirs, present, shapes[ours])
+            used |= set(theirs)
+        else:
+            new.append(ours)
+    _require_encoder(new)
+    _assign(model, state, new, seed)
+    dropped = {original: _why(name, twins) for original, name in cleaned.items() if name not in used}
+    return LoadReport(tuple(o for o, name in cleaned.items() if name in used), dropped, tuple(new))
+
+
+def model_tensors(model: BertModel, *, own: bool = False) -> dict[str, Tensor]:
+    """The model's tensors under Hugging Face's names, or our own; a base model's go without its prefix."""
+    state = model.state_dict()
+    prefix = "" if model.heads else PREFIXES[model.config.family]
+    tensors = {}
+    for ours, theirs in state_names(model, own=own):
+        for name, part in zip(theirs, state[ours].chunk(len(theirs)), strict=True):
+            tensors[name.removeprefix(prefix)] = part.detach().contiguous()
+    return tensors
+
+
+def state_names(model: BertModel, *, own: bool = False) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Every tensor of the model: our name, and the name or names that hold it in the file."""
+    family = model.config.family
+    table = _table(family, tuple(model.heads), model.config.depth)
+    for ours in model.state_dict():
+        if ours == TIED:
+            continue
+        if own:
+            yield ours, (ours,)
+            continue
+        stem, _, ending = ours.rpartition(".")
+        theirs = table.get(stem)
+        if theirs is None:
+            raise RequestError(f"Hugging Face's {family} has no place for {ours}")
+        yield ours, tuple(f"{name}.{ending}" for name in _parts(theirs))
+
+
+def has_place(config: BertConfig, heads: Mapping[str, int | None], pooler: bool) -> bool:
+    """Whether one Hugging Face class holds this encoder, these heads and this pooler."""
+    pooler_known = not pooler or bool(heads) or "pooler.dense" in HEADS[config.family][""]
+    return hugging_face_class(config.family, heads) is not None and pooler_known
+
+
+def _table(family: str, heads: tuple[str, ...], depth: int) -> dict[str, str | tuple[str, ...]]:
+    """The rows that matter for one model, with layers counted out and whole names on both sides."""
+    table: dict[str, str | tuple[str, ...]] = {}
+    for ours, theirs in ENCODERS[family].items():
+        for index in range(depth) if "{i}" in ours else (0,):
+            names = tuple(PREFIXES[family] + name.format(i=index) for name in _parts(theirs))
+            table["encoder." + ours.format(i=index)] = names
+    table |= HEADS[family][""]
+    for head in heads:
+        table |= HEADS[family].get(head, {})
+    return table
+
+
+def _parts(names: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names
+
+
+def _own_names(family: str, head: str) -> set[str]:
+    rows: Names = HEADS[family].get(head, {})
+    stems = [name for ours, theirs in rows.items() if ours.startswith("heads.") for name in _parts(theirs)]
+    return {f"{stem}.{ending}" for stem in stems for ending in ("weight", "bias")}
+
+
+def _fitted(ours: str, theirs: tuple[str, ...], present: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor:
+    """One of our tensors, joined from the file's, in float32; its shape and its numbers must be right."""
+    parts = [present[name] for name in theirs]
+    rows = shape[0] // len(parts) if shape else 0
+    for name, part in zip(theirs, parts, strict=True):
+        wanted = (rows, *shape[1:]) if shape else ()
+        if tuple(part.shape) != wanted:
+            raise RequestError(
+                f"{name} has shape {tuple(part.shape)} in the file, but config.json makes it {wanted}; "
+                "the weights and the config belong to different models"
+            )
+        if not torch.isfinite(part).all():
+            raise RequestError(f"{name} holds NaN or infinity; the file is damaged or was saved by a run that diverged")
+    return (torch.cat(parts) if len(parts) > 1 else parts[0]).float()
+
+
+def _require_encoder(new: list[str]) -> None:
+    missing = [name for name in new if name.startswith("encoder.")]
+    if missing:
+        raise RequestError(
+            f"the file lacks {len(missing)} tensors of the encoder, the first being {missing[0]}; "
+            "it is not a whole model of the kind its config.json describes"
+        )
+
+
+def _assign(model: BertModel, state: dict[str, Tensor], new: list[str], seed: int) -> None:
+    for name in new:
+        state[name] = torch.empty(model.get_parameter(name).shape)
+    if "masked_word" in model.heads:
+        state[TIED] = state["encoder.embeddings.word.weight"]
+    model.load_state_dict(state, assign=True)
+    tie(model)
+    initialize(model, seed=seed, only=new)
+
+
+def _why(name: str, twins: Mapping[str, str]) -> str:
+    if name in twins:
+        return f"a copy of {twins[name]}"
+    if name.endswith("position_ids"):
+        return "a constant buffer of old versions"
+    return "no part of this model"

@@ -1,0 +1,233 @@
+"""A model folder to a model and back: `config.json`, weights, tokenizer, and `bertkit.json` for what those cannot say."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from bertkit._version import __version__
+from bertkit.checkpoint import hugging_face, sentence_transformers
+from bertkit.checkpoint.config_names import OWN_TYPE, read_hugging_face, write_hugging_face
+from bertkit.checkpoint.google import hugging_face_names, is_google, read_google
+from bertkit.checkpoint.hugging_face import LoadReport
+from bertkit.checkpoint.names import HEADS, PREFIXES
+from bertkit.checkpoint.sentence_transformers import EmbedSettings
+from bertkit.checkpoint.tensors import read_object, read_tensors
+from bertkit.config import BertConfig
+from bertkit.errors import RequestError
+from bertkit.files import whole_folder
+from bertkit.model.model import BertModel
+from bertkit.text.tokenizer import Tokenizer
+
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
+LABELED = ("classify", "tag")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """Everything a model folder holds."""
+
+    model: BertModel
+    tokenizer: Tokenizer | None = None
+    labels: tuple[str, ...] = ()  # of the classify or tag head, in the order of its outputs
+    embed: EmbedSettings | None = None  # None: nobody has chosen
+    max_length: int = 512  # the most tokens of a text, [CLS] and [SEP] among them
+    report: LoadReport = field(default_factory=lambda: LoadReport(()))
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A checkpoint as found on disk, before a model is made of it."""
+
+    config: BertConfig
+    settings: Mapping[str, Any]  # config.json as it stands
+    tensors: Mapping[str, Tensor]
+    folder: Path
+    dropped: Mapping[str, str] = field(default_factory=dict)
+
+
+def load_checkpoint(
+    path: Path | str, *, heads: Mapping[str, int | None] | None = None, tokenizer: Path | str | None = None, seed: int = 0
+) -> Checkpoint:
+    """Load a Hugging Face, sentence-transformers or Google folder.
+
+    `heads` asks for other heads than the file's: what it lacks is drawn from `seed` and listed in the report.
+    """
+    folder = Path(path)
+    source = _find(folder)
+    own = source.settings.get("model_type") == OWN_TYPE
+    found = _heads(source, own) if heads is None else dict(heads)
+    with torch.device("meta"):
+        model = BertModel(source.config, found, pooler=_has_pooler(source, own))
+    report = hugging_face.fill_model(model, source.tensors, seed=seed, own=own)
+    if "masked_word" in found and source.settings.get("tie_word_embeddings") is False:
+        raise RequestError(f"{folder}: tie_word_embeddings=false is not supported; the masked-word head is always tied")
+    report = LoadReport(report.used, {**report.dropped, **source.dropped}, report.new)
+    words = _tokenizer(Path(tokenizer) if tokenizer else source.folder, required=tokenizer is not None)
+    _check_vocabulary(words, source.config, folder)
+    return Checkpoint(
+        model=model.eval(),
+        tokenizer=words,
+        labels=_labels(source.settings) if set(found) & set(LABELED) else (),
+        embed=_embed(folder, source.folder),
+        max_length=_max_length(folder, source),
+        report=report,
+    )
+
+
+def save_checkpoint(checkpoint: Checkpoint, path: Path | str) -> None:
+    """Write a folder that bertkit, transformers and (where they can) sentence-transformers load; whole or not at all."""
+    model = checkpoint.model
+    settings, own = folder_config(model, checkpoint.labels)
+    tensors = hugging_face.model_tensors(model, own=own)
+    with whole_folder(path) as folder:
+        _write_json(folder / "config.json", settings)
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        if checkpoint.tokenizer is not None:
+            checkpoint.tokenizer.save(folder)
+            _state_length(folder / "tokenizer_config.json", checkpoint.max_length)
+        if checkpoint.embed is not None:
+            sentence_transformers.write_settings(
+                folder, checkpoint.embed, model.config.width, checkpoint.max_length
+            )
+        _write_json(folder / "bertkit.json", _own_words(checkpoint))
+
+
+def folder_config(model: BertModel, labels: tuple[str, ...] = ()) -> tuple[dict[str, Any], bool]:
+    """config.json for a model, and whether only bertkit can read it (no Hugging Face class has these parts or heads)."""
+    settings = write_hugging_face(model.config)
+    heads = {name: _outputs(head) for name, head in model.heads.items()}
+    known = hugging_face.has_place(model.config, heads, model.pooler is not None)
+    if settings["model_type"] != OWN_TYPE and known:
+        settings["architectures"] = [hugging_face.hugging_face_class(model.config.family, heads)]
+        if set(heads) & set(LABELED):
+            names = labels or tuple(f"LABEL_{i}" for i in range(next(iter(heads.values())) or 0))
+            settings["id2label"] = {str(i): name for i, name in enumerate(names)}
+            settings["label2id"] = {name: i for i, name in enumerate(names)}
+        return settings, False
+    own = write_hugging_face(model.config, own=True)
+    return {**own, "heads": heads, "pooler": model.pooler is not None, "id2label": dict(enumerate(labels))}, True
+
+
+def _find(folder: Path) -> _Source:
+    if is_google(folder):
+        return _find_google(folder)
+    if not folder.is_dir():
+        raise RequestError(f"{folder} is not a folder; a model is a folder with config.json and weights")
+    if sentence_transformers.is_sentence_transformers(folder):
+        folder = sentence_transformers.transformer_folder(folder)
+    settings = read_object(folder / "config.json")
+    config = read_hugging_face(settings, str(folder / "config.json"))
+    return _Source(config, settings, read_tensors(folder), folder)
+
+
+def _find_google(path: Path) -> _Source:
+    """A TF checkpoint, renamed to Hugging Face's names; its family shows in them."""
+    found = read_google(path)
+    renamed = hugging_face_names(found.variables)
+    tensors = {name: torch.from_numpy(array) for name, array in renamed.tensors.items()}
+    families = [family for family, prefix in PREFIXES.items() if any(name.startswith(prefix) for name in tensors)]
+    if len(families) != 1:
+        raise RequestError(f"{path} holds no BERT, ALBERT or ELECTRA: its variables start with {sorted(tensors)[:1]}")
+    settings = {**found.config, "model_type": families[0]}
+    config = read_hugging_face(settings, f"{path}: bert_config.json")
+    narrow = settings.get("embedding_size")
+    if families[0] == "bert" and narrow not in (None, config.width):  # no part of Hugging Face's BERT
+        config = replace(config, embedding_width=int(narrow))
+    folder = found.vocab.parent if found.vocab else path
+    return _Source(config, settings, tensors, folder, renamed.ignored)
+
+
+def _heads(source: _Source, own: bool) -> dict[str, int | None]:
+    if own:
+        return dict(source.settings.get("heads", {}))
+    family = source.config.family
+    names = set(hugging_face.clean_names(source.tensors, family).values())
+    architectures = source.settings.get("architectures") or [None]
+    labels = len(_labels(source.settings))
+    return {head: labels for head in hugging_face.heads_of(family, architectures[0], names)}
+
+
+def _has_pooler(source: _Source, own: bool) -> bool:
+    if own:
+        return bool(source.settings.get("pooler"))
+    stem = HEADS[source.config.family][""].get("pooler.dense")
+    names = hugging_face.clean_names(source.tensors, source.config.family).values()
+    return f"{stem}.weight" in names
+
+
+def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Labels by name, in the order of their ids; Hugging Face leaves them out when there are two nameless ones."""
+    names = settings.get("id2label")
+    if not isinstance(names, dict) or not names:
+        return tuple(f"LABEL_{i}" for i in range(int(settings.get("num_labels", 2))))
+    try:
+        order = sorted(names, key=int)
+    except ValueError as error:
+        raise RequestError("config.json: id2label must count labels from 0") from error
+    if [int(key) for key in order] != list(range(len(order))):
+        raise RequestError("config.json: id2label must count labels from 0 without gaps")
+    return tuple(str(names[key]) for key in order)
+
+
+def _tokenizer(folder: Path, *, required: bool) -> Tokenizer | None:
+    if not required and not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        return None
+    return Tokenizer.load(folder)
+
+
+def _check_vocabulary(tokenizer: Tokenizer | None, config: BertConfig, folder: Path) -> None:
+    if tokenizer is not None and tokenizer.size > config.vocab_size:
+        raise RequestError(
+            f"{folder}: the tokenizer has {tokenizer.size} entries but the model only {config.vocab_size} rows; "
+            "they belong to different models"
+        )
+
+
+def _embed(folder: Path, inner: Path) -> EmbedSettings | None:
+    own = inner / "bertkit.json"
+    saved = read_object(own).get("embed") if own.is_file() else None
+    if saved:
+        return EmbedSettings(**{**saved, "layers": tuple(saved["layers"])})
+    if folder.is_dir() and sentence_transformers.is_sentence_transformers(folder):
+        return sentence_transformers.read_settings(folder)
+    return None
+
+
+def _max_length(folder: Path, source: _Source) -> int:
+    """The least of what the positions allow and what the folder's files ask for."""
+    limits = [source.config.max_length]
+    tokenizer_config = source.folder / "tokenizer_config.json"
+    if tokenizer_config.is_file():
+        limits.append(read_object(tokenizer_config).get("model_max_length") or limits[0])
+    if folder.is_dir() and sentence_transformers.is_sentence_transformers(folder):
+        limits.append(sentence_transformers.read_length(folder) or limits[0])
+    return int(min(limits))
+
+
+def _outputs(head: torch.nn.Module) -> int | None:
+    out = getattr(head, "out", None)
+    return out.out_features if isinstance(out, torch.nn.Linear) else None
+
+
+def _own_words(checkpoint: Checkpoint) -> dict[str, Any]:
+    words: dict[str, Any] = {"bertkit": __version__, "heads": sorted(checkpoint.model.heads)}
+    words["labels"] = list(checkpoint.labels)
+    words["max_length"] = checkpoint.max_length
+    if checkpoint.embed is not None:
+        words["embed"] = asdict(checkpoint.embed)
+    return words
+
+
+def _state_length(path: Path, length: int) -> None:
+    settings = read_object(path) if path.is_file() else {}
+    _write_json(path, {**settings, "model_max_length": length})
+
+
+def _write_json(path: Path, data: Any) -> None:
+    path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,114 @@
+"""sentence-transformers folders: how their vectors are pooled, normalized and limited in length."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertkit.checkpoint.tensors import read_json, read_object
+from bertkit.errors import RequestError
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedSettings:
+    """How a text becomes one vector."""
+
+    pooling: str = "mean"  # cls, first, last, mean, max, mean-max, none
+    layers: tuple[int, ...] = (-1,)  # concatenated; -1 is the last, 0 the embeddings
+    normalize: bool = False  # to length 1
+
+
+# Flags of old pooling configs, and the one word of new ones, for what we call it.
+_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "last",
+}
+_WORDS = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "last"}
+
+
+def is_sentence_transformers(folder: Path) -> bool:
+    """Whether the folder says how sentences are pooled."""
+    return (folder / "modules.json").is_file()
+
+
+def transformer_folder(folder: Path) -> Path:
+    """Where the encoder of a sentence-transformers folder lies: itself, or a folder inside."""
+    for module in _modules(folder):
+        if _kind(module) == "Transformer":
+            return _inside(folder, module)
+    raise RequestError(f"{folder / 'modules.json'} names no Transformer module")
+
+
+def read_settings(folder: Path) -> EmbedSettings:
+    """Pooling and normalization as the folder's modules say; a module that bertkit lacks is refused."""
+    pooling, normalize = "mean", False
+    for module in _modules(folder):
+        kind = _kind(module)
+        if kind == "Pooling":
+            pooling = _pooling(_inside(folder, module) / "config.json")
+        elif kind == "Normalize":
+            normalize = True
+        elif kind != "Transformer":
+            raise RequestError(f"{folder / 'modules.json'}: the module '{kind}' is not supported")
+    return EmbedSettings(pooling=pooling, normalize=normalize)
+
+
+def read_length(folder: Path) -> int | None:
+    """The most tokens a text may have, where a sentence-transformers folder sets it."""
+    path = transformer_folder(folder) / "sentence_bert_config.json"
+    length = read_object(path).get("max_seq_length") if path.is_file() else None
+    return length if isinstance(length, int) and length > 0 else None
+
+
+def write_settings(folder: Path, settings: EmbedSettings, width: int, max_length: int) -> bool:
+    """Write the modules that say the same; False if sentence-transformers has no word for these settings."""
+    words = {ours: word for word, ours in _WORDS.items()}
+    pooling = words.get("cls" if settings.pooling == "first" else settings.pooling)
+    if pooling is None or settings.layers != (-1,):
+        return False
+    kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    kinds += [("2_Normalize", "Normalize")] if settings.normalize else []
+    modules = [
+        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for index, (path, kind) in enumerate(kinds)
+    ]
+    flags = {flag: ours == _WORDS[pooling] for flag, ours in _FLAGS.items()}
+    _write_json(folder / "modules.json", modules)
+    _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **flags})
+    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
+    return True
+
+
+def _modules(folder: Path) -> list[dict[str, Any]]:
+    modules = read_json(folder / "modules.json")
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise RequestError(f"{folder / 'modules.json'} must hold a list of modules")
+    return modules
+
+
+def _kind(module: dict[str, Any]) -> str:
+    return str(module.get("type", "")).rpartition(".")[2]
+
+
+def _inside(folder: Path, module: dict[str, Any]) -> Path:
+    path = (folder / str(module.get("path", ""))).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise RequestError(f"{folder / 'modules.json'} points outside its folder: {module.get('path')!r}")
+    return path
+
+
+def _pooling(path: Path) -> str:
+    data = read_object(path)
+    word = data.get("pooling_mode")
+    chosen = [_WORDS.get(str(word), str(word))] if word else [ours for flag, ours in _FLAGS.items() if data.get(flag)]
+    others = [key for key, on in data.items() if key.startswith("pooling_mode_") and on is True and key not in _FLAGS]
+    if sorted(chosen) == ["max", "mean"] or others or len(chosen) != 1 or chosen[0] not in _WORDS.values():
+        raise RequestError(f"{path}: pooling {word or [*chosen, *others]} is not supported; bertkit has {', '.join(_WORDS)}")
+    return chosen[0]
+
+
+def _write_json(path: Path, data: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,110 @@
+"""Tensors on disk: one safetensors file or many, or a pickled state dict read without running its code."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from bertkit.errors import RequestError
+
+# In order of preference: a folder may hold several.
+FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+def weights_file(folder: Path) -> Path:
+    """The file that a folder's weights are in, or the index of many."""
+    for name in FILES:
+        if (folder / name).is_file():
+            return folder / name
+    raise RequestError(f"{folder} holds no weights; bertkit looks for {', '.join(FILES)}")
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """Every tensor of a model folder by its name in the file."""
+    path = weights_file(folder)
+    if not path.name.endswith(".index.json"):
+        return _read_file(path)
+    tensors: dict[str, Tensor] = {}
+    for shard in _shards(path):
+        tensors |= _read_file(shard)
+    missing = sorted(set(read_json(path)["weight_map"]) - set(tensors))
+    if missing:
+        raise RequestError(f"{path} promises {missing[0]} ({len(missing)} such) but no shard holds it")
+    return tensors
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file, or one sentence about why not."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError as error:
+        raise RequestError(f"{path} does not exist") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise RequestError(f"{path} is not readable JSON: {error}") from error
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON file that holds one object."""
+    data = read_json(path)
+    if not isinstance(data, dict):
+        raise RequestError(f"{path} must hold one JSON object")
+    return data
+
+
+def _shards(index: Path) -> list[Path]:
+    places = read_object(index).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise RequestError(f"{index} has no weight_map")
+    names = sorted({str(name) for name in places.values()})
+    for name in names:
+        if Path(name).name != name:  # an index must not reach out of its folder
+            raise RequestError(f"{index} points outside its folder: {name!r}")
+        if not (index.parent / name).is_file():
+            raise RequestError(f"{index.parent / name} is missing, though {index.name} needs it; copy all the shards")
+    return [index.parent / name for name in names]
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    return _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise RequestError(f"{path} is truncated or corrupt ({error}); copy or download it again") from error
+
+
+def _read_pickle(path: Path) -> dict[str, Tensor]:
+    """A state dict saved by torch; anything in it that would run code is refused."""
+    try:
+        data = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        first = str(error).strip().splitlines()[0]
+        raise RequestError(
+            f"{path} holds more than tensors and would run code when loaded, so it was not ({first}); "
+            "ask its author for a model.safetensors"
+        ) from error
+    except (OSError, EOFError, RuntimeError, ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
+        raise RequestError(f"{path} is truncated or corrupt ({_first_line(error)}); copy or download it again") from error
+    return _state_dict(data, path)
+
+
+def _state_dict(data: Any, path: Path) -> dict[str, Tensor]:
+    """Some training scripts wrap the state dict once more."""
+    for key in ("state_dict", "model"):
+        if isinstance(data, dict) and isinstance(data.get(key), dict):
+            data = data[key]
+    tensors = {name: value for name, value in data.items() if isinstance(value, Tensor)} if isinstance(data, dict) else {}
+    if not tensors:
+        raise RequestError(f"{path} holds no state dict of tensors")
+    return tensors
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

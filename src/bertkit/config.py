@@ -1,0 +1,230 @@
+"""The shape of a model, as frozen dataclasses: an impossible shape cannot be built.
+
+`Parts` says which piece stands in each slot of the encoder, `BertConfig` says how large it is. The rows of
+FAMILIES are the published models; any other mixture of parts is as good, only nobody else can load it.
+"""
+
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from bertkit.errors import RequestError
+
+Value = TypeVar("Value")
+
+
+def pick(table: Mapping[str, Value], name: str, what: str) -> Value:
+    """The row called `name`; the error is the documentation."""
+    if name not in table:
+        raise RequestError(f"unknown {what} '{name}'; choose from: {', '.join(sorted(table))}")
+    return table[name]
+
+
+def _require(condition: bool, name: str, value: Any, rule: str) -> None:
+    if not condition:
+        raise RequestError(f"{name}={value} {rule}")
+
+
+def _check_choices(config: object) -> None:
+    for name, kind in _kinds(type(config)).items():
+        choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+        if choices and getattr(config, name) not in choices:
+            raise RequestError(f"{name}={getattr(config, name)!r} is unknown; choose from: {', '.join(choices)}")
+
+
+def _kinds(config: type) -> dict[str, Any]:
+    return typing.get_type_hints(config)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Which piece stands in each slot of the encoder. The defaults are BERT's."""
+
+    position: Literal["learned", "offset", "sinusoidal", "rotary", "none"] = "learned"
+    norm: Literal["post", "pre"] = "post"
+    feed_forward: Literal["plain", "gated"] = "plain"
+    activation: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
+    bias: bool = True  # in the encoder's linear maps and norms
+    shared_layers: bool = False  # ALBERT: one layer, used `depth` times
+    window: int | None = None  # ModernBERT: tokens seen on both sides together in local layers
+    global_every: int = 3  # with a window: every third layer still sees everything
+    theta: float = 160_000.0  # rotary base of layers that see everything
+    local_theta: float = 10_000.0  # rotary base of local layers
+    pooler: Literal["tanh", "gelu", "relu"] = "tanh"  # after the dense map that class heads read
+    pooler_norm: bool = False  # ModernBERT: a norm after it
+    pooling: Literal["first", "mean"] = "first"  # what that dense map reads: [CLS], or the mean of all
+    token_pooler: bool = False  # ModernBERT: token heads read through the same dense map
+
+    def __post_init__(self) -> None:
+        _check_choices(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertConfig:
+    """The shape of one model. Hugging Face's names for these fields are in checkpoint/config_names.py."""
+
+    family: str = "bert"
+    vocab_size: int = 30522
+    width: int = 768
+    depth: int = 12
+    heads: int = 12
+    inner: int = 3072  # width of the feed-forward's middle
+    embedding_width: int | None = None  # ALBERT, ELECTRA: narrower tables and a map up to `width`
+    max_length: int = 512
+    segments: int = 2  # 0: no segment table
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    norm_epsilon: float = 1e-12
+    pad_id: int = 0
+    init_std: float = 0.02
+    parts: Parts = field(default_factory=Parts)
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "width", "depth", "heads", "inner", "max_length"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+        _require(self.width % self.heads == 0, "width", self.width, f"must divide evenly by heads={self.heads}")
+        _require(self.embedding_width is None or self.embedding_width >= 1, "embedding_width", 0, "must be at least 1")
+        _require(self.segments >= 0, "segments", self.segments, "must not be negative")
+        _require(0 <= self.dropout < 1, "dropout", self.dropout, "must be in [0, 1)")
+        _require(0 <= self.attention_dropout < 1, "attention_dropout", self.attention_dropout, "must be in [0, 1)")
+        _require(0 < self.norm_epsilon < 1, "norm_epsilon", self.norm_epsilon, "must be in (0, 1)")
+        _require(0 <= self.pad_id < self.vocab_size, "pad_id", self.pad_id, f"must be under vocab_size={self.vocab_size}")
+        rotary_odd = self.parts.position == "rotary" and self.head_width % 2
+        _require(not rotary_odd, "width / heads", self.head_width, "must be even for rotary positions")
+
+    @property
+    def head_width(self) -> int:
+        """Numbers in one head's query, key or value."""
+        return self.width // self.heads
+
+    @property
+    def table_width(self) -> int:
+        """Width of the embedding tables: `embedding_width`, or the encoder's own width."""
+        return self.embedding_width or self.width
+
+
+@dataclass(frozen=True)
+class Family:
+    """One published family: its parts, and the numbers it does not share with BERT."""
+
+    parts: Parts
+    numbers: Mapping[str, Any]
+
+
+FAMILIES: dict[str, Family] = {
+    "bert": Family(Parts(), {}),
+    "roberta": Family(
+        Parts(position="offset"), {"vocab_size": 50265, "segments": 1, "pad_id": 1, "norm_epsilon": 1e-5}
+    ),
+    "albert": Family(
+        Parts(activation="gelu_tanh", shared_layers=True),
+        {"vocab_size": 30000, "embedding_width": 128, "dropout": 0.0, "attention_dropout": 0.0},
+    ),
+    "electra": Family(Parts(pooler="gelu"), {}),
+    "distilbert": Family(Parts(pooler="relu"), {"segments": 0}),
+    "modernbert": Family(
+        Parts(
+            position="rotary",
+            norm="pre",
+            feed_forward="gated",
+            bias=False,
+            window=128,
+            pooler="gelu",
+            pooler_norm=True,
+            token_pooler=True,
+        ),
+        {
+            "vocab_size": 50368,
+            "max_length": 8192,
+            "segments": 0,
+            "pad_id": 50283,
+            "norm_epsilon": 1e-5,
+            "dropout": 0.0,
+            "attention_dropout": 0.0,
+        },
+    ),
+}
+
+# Turc 2019's miniatures, and the two sizes of the BERT paper.
+SIZES: dict[str, dict[str, int]] = {
+    "tiny": {"depth": 2, "width": 128, "heads": 2, "inner": 512},
+    "mini": {"depth": 4, "width": 256, "heads": 4, "inner": 1024},
+    "small": {"depth": 4, "width": 512, "heads": 8, "inner": 2048},
+    "medium": {"depth": 8, "width": 512, "heads": 8, "inner": 2048},
+    "base": {"depth": 12, "width": 768, "heads": 12, "inner": 3072},
+    "large": {"depth": 24, "width": 1024, "heads": 16, "inner": 4096},
+}
+
+
+def family_config(family: str = "bert", size: str = "base", **numbers: Any) -> BertConfig:
+    """`family_config("roberta", "small", vocab_size=8000)`: a row of each table, then your own numbers."""
+    row = pick(FAMILIES, family, "family")
+    settings = {**row.numbers, **pick(SIZES, size, "size"), **numbers}
+    if "vocab_size" in numbers and "pad_id" not in numbers and settings.get("pad_id", 0) >= numbers["vocab_size"]:
+        settings["pad_id"] = 0
+    return BertConfig(family=family, parts=row.parts, **settings)
+
+
+def override(config: BertConfig, *pairs: str) -> BertConfig:
+    """`override(config, "depth=6", "position=rotary")`: unknown names and wrong values stop here, not later."""
+    own, parts = _kinds(BertConfig), _kinds(Parts)
+    own.pop("parts")
+    changes: dict[str, Any] = {}
+    part_changes: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        kind = pick({**own, **parts}, name, "setting")
+        if not equals:
+            raise RequestError(f"setting '{name}' needs a value: {name}=...")
+        (changes if name in own else part_changes)[name] = _cast(name, text, kind)
+    return replace(config, parts=replace(config.parts, **part_changes), **changes)
+
+
+def read_config(path: Path) -> BertConfig:
+    """A model's shape from TOML: `family`, `size`, and any setting of `override`."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise RequestError(f"{path} is not a readable TOML file: {error}") from error
+    start = family_config(str(table.pop("family", "bert")), str(table.pop("size", "base")))
+    try:
+        return override(start, *(f"{name}={_as_text(value)}" for name, value in table.items()))
+    except RequestError as error:
+        raise RequestError(f"{path}: {error}") from error
+
+
+def config_toml(config: BertConfig) -> str:
+    """The shape as TOML that `read_config` reads back to an equal config."""
+    settings = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "parts"}
+    settings |= {f.name: getattr(config.parts, f.name) for f in fields(config.parts)}
+    lines = (f"{name} = {_toml(value)}" for name, value in settings.items() if value is not None)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _cast(name: str, text: str, kind: Any) -> Any:
+    """`text` as the field's type; `none` clears a field that may be empty."""
+    if isinstance(kind, types.UnionType):
+        if text.lower() == "none":
+            return None
+        kind = typing.get_args(kind)[0]
+    if typing.get_origin(kind) is Literal or kind is str:
+        return text
+    try:
+        return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
+    except (KeyError, ValueError) as error:
+        raise RequestError(f"{name}={text} is not {_WANTED[kind]}") from error
+
+
+_WANTED = {bool: "true or false", int: "a whole number", float: "a number"}
+
+
+def _as_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _toml(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else _as_text(value)

@@ -1,0 +1,91 @@
+"""A batch is the tokens of its sequences end to end, and their lengths. Padding is only a view of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from bertkit.errors import RequestError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sequences packed end to end. With `causal`, a token sees only itself and what stands before it."""
+
+    ids: Tensor  # T
+    segments: Tensor  # T
+    lengths: tuple[int, ...]  # N; every one at least 1, summing to T
+    causal: bool = False
+
+    def __post_init__(self) -> None:
+        if sum(self.lengths) != len(self.ids) or min(self.lengths, default=0) < 1:
+            raise RequestError(f"lengths {self.lengths[:8]} do not fit {len(self.ids)} tokens: each must be 1 or more")
+
+    @classmethod
+    def pack(cls, sequences: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None) -> "Batch":
+        """From lists of token ids, and of segment ids if there are any."""
+        ids = [token for sequence in sequences for token in sequence]
+        kinds = [kind for row in segments for kind in row] if segments is not None else [0] * len(ids)
+        if len(kinds) != len(ids):
+            raise RequestError(f"{len(kinds)} segment ids do not fit {len(ids)} token ids")
+        return cls(torch.tensor(ids), torch.tensor(kinds), tuple(map(len, sequences)))
+
+    @classmethod
+    def from_padded(cls, ids_NL: Tensor, mask_NL: Tensor | None = None, segments_NL: Tensor | None = None) -> "Batch":
+        """From a rectangle whose padding, where `mask_NL` is 0, is dropped."""
+        mask = torch.ones_like(ids_NL, dtype=torch.bool) if mask_NL is None else mask_NL.bool()
+        kinds = torch.zeros_like(ids_NL) if segments_NL is None else segments_NL
+        return cls(ids_NL[mask], kinds[mask], tuple(mask.sum(dim=1).tolist()))
+
+    @cached_property
+    def offsets(self) -> Tensor:
+        """N+1 int32: where each sequence starts, and where the last one ends."""
+        return torch.tensor([0, *accumulate(self.lengths)], dtype=torch.int32, device=self.ids.device)
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """T: each token's place in its own sequence."""
+        counts = torch.tensor(self.lengths, device=self.ids.device)
+        starts = self.offsets[:-1].to(torch.int64)
+        return torch.arange(len(self.ids), device=self.ids.device) - starts.repeat_interleave(counts)
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """N L bool: where the padded view holds a token."""
+        counts = torch.tensor(self.lengths, device=self.ids.device)
+        return torch.arange(self.longest, device=self.ids.device) < counts[:, None]
+
+    @property
+    def longest(self) -> int:
+        """L of the padded view."""
+        return max(self.lengths)
+
+    @property
+    def padding(self) -> float:
+        """Share of the padded view that would be padding: what packing saves."""
+        return 1 - len(self.ids) / (len(self.lengths) * self.longest)
+
+    def pad(self, x_T: Tensor, fill: float = 0) -> Tensor:
+        """The padded view of a value per token: T ... -> N L ..."""
+        padded = x_T.new_full((*self.mask.shape, *x_T.shape[1:]), fill)
+        padded[self.mask] = x_T
+        return padded
+
+    def unpad(self, x_NL: Tensor) -> Tensor:
+        """The way back: N L ... -> T ..."""
+        return x_NL[self.mask]
+
+    def split(self, x_T: Tensor) -> tuple[Tensor, ...]:
+        """One tensor per sequence, each a view."""
+        return x_T.split(self.lengths)
+
+    def first(self, x_T: Tensor) -> Tensor:
+        """The value at each sequence's first token, [CLS]: T ... -> N ..."""
+        return x_T[self.offsets[:-1].long()]
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same batch on another device."""
+        return replace(self, ids=self.ids.to(device), segments=self.segments.to(device))

@@ -1,0 +1,101 @@
+"""Ids become vectors: word + segment + position, summed, normalized, and widened where the tables are narrow."""
+
+import torch
+from torch import Tensor, nn
+
+from bertkit.config import BertConfig, pick
+from bertkit.model.batch import Batch
+
+
+class Nothing(nn.Module):
+    """Stands where a family has no such table."""
+
+    def forward(self, batch: Batch) -> Tensor:
+        """A zero, added to the sum."""
+        return torch.zeros((), device=batch.ids.device)
+
+
+class Segments(nn.Embedding):
+    """A learned vector for each segment: text A is 0, text B is 1."""
+
+    def forward(self, batch: Batch) -> Tensor:
+        """T D."""
+        return super().forward(batch.segments)
+
+
+class LearnedPositions(nn.Embedding):
+    """A learned vector for each place, up to a hard limit."""
+
+    def __init__(self, config: BertConfig, offset: int = 0) -> None:
+        super().__init__(config.max_length + offset, config.table_width)
+        self.offset = offset
+
+    def forward(self, batch: Batch) -> Tensor:
+        """T D."""
+        return super().forward(batch.positions + self.offset)
+
+
+class OffsetPositions(LearnedPositions):
+    """RoBERTa's: places are counted from pad_id + 1; the rows under it were never used."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config, offset=config.pad_id + 1)
+
+
+class SinusoidalPositions(nn.Module):
+    """The Transformer's own: sin and cos of place / 10000^(2i/D), side by side. Nothing is learned."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.width = config.table_width
+
+    def forward(self, batch: Batch) -> Tensor:
+        """T D."""
+        return sinusoid(batch.positions, self.width)
+
+
+def sinusoid(positions_T: Tensor, width: int) -> Tensor:
+    """T D: columns 2i and 2i+1 are sin and cos of place / 10000^(2i/D)."""
+    rates = 10_000.0 ** (-torch.arange(0, width, 2, device=positions_T.device, dtype=torch.float64) / width)
+    angles = positions_T[:, None].double() * rates
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[:, :width].float()
+
+
+class NoPositions(Nothing):
+    """No table: order comes in later (rotary), or not at all."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+
+
+POSITIONS: dict[str, type[nn.Module]] = {
+    "learned": LearnedPositions,
+    "offset": OffsetPositions,
+    "sinusoidal": SinusoidalPositions,
+    "rotary": NoPositions,
+    "none": NoPositions,
+}
+
+
+class Embeddings(nn.Module):
+    """Word, segment and position vectors, summed and normalized; then up to the encoder's width."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        width = config.table_width
+        self.word = nn.Embedding(config.vocab_size, width)
+        self.segment = Segments(config.segments, width) if config.segments else Nothing()
+        self.position = pick(POSITIONS, config.parts.position, "position")(config)
+        self.norm = nn.LayerNorm(width, eps=config.norm_epsilon, bias=config.parts.bias)
+        self.dropout = nn.Dropout(config.dropout)
+        self.widen = nn.Linear(width, config.width) if config.embedding_width else nn.Identity()
+
+    def sum(self, batch: Batch) -> Tensor:
+        """T D before the norm: the three tables' rows, added."""
+        summed: Tensor = self.word(batch.ids) + self.segment(batch) + self.position(batch)
+        return summed
+
+    def forward(self, batch: Batch) -> Tensor:
+        """T D: what the first layer reads."""
+        widened: Tensor = self.widen(self.dropout(self.norm(self.sum(batch))))
+        return widened

@@ -1,0 +1,52 @@
+"""The same two linear maps at every token, with a bend between them."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertkit.config import BertConfig, pick
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+}
+
+
+class PlainFeedForward(nn.Module):
+    """Up to `inner`, bend, down: BERT's with GELU, the Transformer's with ReLU."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, config.inner, bias=config.parts.bias)
+        self.bend = pick(ACTIVATIONS, config.parts.activation, "activation")
+        self.down = nn.Linear(config.inner, config.width, bias=config.parts.bias)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """T D."""
+        out: Tensor = self.down(self.bend(self.up(x_TD)))
+        return out
+
+
+class GatedFeedForward(nn.Module):
+    """ModernBERT's: one half of `up` is bent and gates the other."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, 2 * config.inner, bias=config.parts.bias)
+        self.bend = pick(ACTIVATIONS, config.parts.activation, "activation")
+        self.down = nn.Linear(config.inner, config.width, bias=config.parts.bias)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """T D."""
+        bent, gate = self.up(x_TD).chunk(2, dim=-1)
+        out: Tensor = self.down(self.bend(bent) * gate)
+        return out
+
+
+FEED_FORWARDS: dict[str, type[nn.Module]] = {"plain": PlainFeedForward, "gated": GatedFeedForward}

@@ -1,0 +1,129 @@
+"""What is read off the encoder's vectors: words, next sentences, replaced tokens, classes, tags, spans, choices."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+
+from bertkit.config import BertConfig, pick
+from bertkit.model.batch import Batch
+from bertkit.model.feed_forward import ACTIVATIONS
+from bertkit.model.pooling import pool
+
+
+class Pooler(nn.Module):
+    """The dense map between the encoder and a class layer: BERT's tanh pooler and its cousins."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        parts = config.parts
+        self.pooling = parts.pooling
+        self.dense = nn.Linear(config.width, config.width, bias=parts.bias)
+        self.bend = pick(ACTIVATIONS, parts.pooler, "pooler")
+        norm = nn.LayerNorm(config.width, eps=config.norm_epsilon, bias=parts.bias)
+        self.norm = norm if parts.pooler_norm else nn.Identity()
+
+    def transform(self, x_D: Tensor) -> Tensor:
+        """The dense map on any vectors, ... D -> ... D."""
+        out: Tensor = self.norm(self.bend(self.dense(x_D)))
+        return out
+
+    def forward(self, x_TD: Tensor, batch: Batch) -> Tensor:
+        """N D: one vector for each sequence."""
+        return self.transform(pool(x_TD, batch, self.pooling))
+
+
+class MaskedWordHead(nn.Module):
+    """Scores over the vocabulary for each vector it is given: give it only the chosen positions."""
+
+    reads = "tokens"
+
+    def __init__(self, config: BertConfig, word: nn.Embedding) -> None:
+        super().__init__()
+        width = config.table_width
+        self.dense = nn.Linear(config.width, width, bias=config.parts.bias)
+        self.bend = pick(ACTIVATIONS, config.parts.activation, "activation")
+        self.norm = nn.LayerNorm(width, eps=config.norm_epsilon, bias=config.parts.bias)
+        self.decoder = nn.Linear(width, config.vocab_size)
+        self.decoder.weight = word.weight  # tied: the same tensor, not a copy
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """T D -> T V."""
+        logits: Tensor = self.decoder(self.norm(self.bend(self.dense(x_TD))))
+        return logits
+
+
+class ReplacedTokenHead(nn.Module):
+    """ELECTRA's discriminator: one logit for each token, positive when it was replaced."""
+
+    reads = "tokens"
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.width, config.width)
+        self.bend = pick(ACTIVATIONS, config.parts.activation, "activation")
+        self.out = nn.Linear(config.width, 1)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """T D -> T."""
+        return self.out(self.bend(self.dense(x_TD))).squeeze(-1)
+
+
+class TokenHead(nn.Module):
+    """One linear map at every token: tags, or the start and end of an answer."""
+
+    reads = "tokens"
+
+    def __init__(self, config: BertConfig, labels: int) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(config.dropout)
+        self.out = nn.Linear(config.width, labels)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        """T D -> T labels."""
+        logits: Tensor = self.out(self.dropout(x_TD))
+        return logits
+
+
+class PooledHead(TokenHead):
+    """The same linear map on one pooled vector for each sequence: classes, pairs, choices, a number."""
+
+    reads = "pooled"
+
+
+class ScalarMix(nn.Module):
+    """A learned mixture of all layers: gamma * sum of softmax(weights)_i * layer_i (ELMo's, and the probes')."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(layers))
+        self.gamma = nn.Parameter(torch.ones(()))
+
+    def forward(self, states: list[Tensor]) -> Tensor:
+        """A list of T D -> T D."""
+        return self.gamma * torch.einsum("l,ltd->td", self.weights.softmax(0), torch.stack(states))
+
+
+# How many numbers each head gives; None: as many as there are labels.
+HEAD_OUTPUTS: Mapping[str, int | None] = MappingProxyType(
+    {
+        "masked_word": None,
+        "next_sentence": 2,  # 0: B follows A; 1: it does not (sentence order: 1 = swapped)
+        "replaced_token": 1,
+        "classify": None,
+        "tag": None,
+        "answer": 2,  # start and end of the span
+        "choose": 1,  # a score for each choice; a softmax over the choices follows
+    }
+)
+
+
+def build_head(name: str, config: BertConfig, labels: int | None, word: nn.Embedding) -> nn.Module:
+    """The head called `name`; `labels` counts the outputs of the heads that are free to choose."""
+    outputs = pick(HEAD_OUTPUTS, name, "head") or labels or 2
+    if name == "masked_word":
+        return MaskedWordHead(config, word)
+    if name == "replaced_token":
+        return ReplacedTokenHead(config)
+    return TokenHead(config, outputs) if name in ("tag", "answer") else PooledHead(config, outputs)

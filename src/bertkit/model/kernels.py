@@ -1,0 +1,111 @@
+"""Four ways to compute one thing: every token's weighted mean of the values it may see.
+
+All take and give packed tensors (T H K) and agree to rounding; `tests/model/test_kernels.py` holds them together.
+`eager` is the formula of the paper, written out; the others are how it is done quickly.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertkit.model.batch import Batch
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a token may see: everything in its sequence, at most `radius` places away, or only backwards."""
+
+    radius: int | None = None
+    causal: bool = False
+
+    def mask(self, length: int, device: torch.device) -> Tensor | None:
+        """L L bool, True where the row's token sees the column's; None when it sees everything."""
+        local = self.radius is not None and self.radius < length - 1
+        if not (local or self.causal):
+            return None
+        place = torch.arange(length, device=device)
+        ahead = place[None, :] - place[:, None]
+        seen = torch.ones_like(ahead, dtype=torch.bool)
+        if local:
+            seen &= ahead.abs() <= self.radius
+        if self.causal:
+            seen &= ahead <= 0
+        return seen
+
+
+def attention_weights(q_LHK: Tensor, k_LHK: Tensor, sight: Sight) -> Tensor:
+    """H L L: softmax(q . k / sqrt(K)) of one sequence. The fused kernels never show these."""
+    scores = torch.einsum("qhk,shk->hqs", q_LHK, k_LHK) / math.sqrt(q_LHK.shape[-1])
+    seen = sight.mask(len(q_LHK), q_LHK.device)
+    if seen is not None:
+        scores = scores.masked_fill(~seen, float("-inf"))
+    return scores.softmax(dim=-1)
+
+
+def eager(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -> Tensor:
+    """The formula, sequence by sequence: weights @ values. Slow; the twin of all others."""
+    mixed = []
+    for q_LHK, k_LHK, v_LHK in zip(*map(batch.split, (q, k, v)), strict=True):
+        weights = F.dropout(attention_weights(q_LHK, k_LHK, sight), dropout)
+        mixed.append(torch.einsum("hqs,shk->qhk", weights, v_LHK))
+    return torch.cat(mixed)
+
+
+def grouped(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -> Tensor:
+    """Neighbors of equal length form a rectangle without padding, as a view: one fused call for each run."""
+    mixed = []
+    for start, count, length in _runs(batch.lengths):
+        rectangle = slice(start, start + count * length)
+        q_NHLK, k_NHLK, v_NHLK = (x[rectangle].unflatten(0, (count, length)).transpose(1, 2) for x in (q, k, v))
+        seen = sight.mask(length, q.device)
+        out = F.scaled_dot_product_attention(q_NHLK, k_NHLK, v_NHLK, attn_mask=seen, dropout_p=dropout)
+        mixed.append(out.transpose(1, 2).flatten(0, 1))
+    return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+
+
+def padded(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -> Tensor:
+    """One fused call over the padded view. No row is fully masked: a padded query may see the first token."""
+    q_NHLK, k_NHLK, v_NHLK = (batch.pad(x).transpose(1, 2) for x in (q, k, v))
+    seen = batch.mask[:, None, None, :] & batch.mask[:, None, :, None]
+    within = sight.mask(batch.longest, q.device)
+    if within is not None:
+        seen = seen & within
+    seen = seen | (~batch.mask[:, None, :, None] & (torch.arange(batch.longest, device=q.device) == 0))
+    out = F.scaled_dot_product_attention(q_NHLK, k_NHLK, v_NHLK, attn_mask=seen, dropout_p=dropout)
+    return batch.unpad(out.transpose(1, 2))
+
+
+def varlen(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -> Tensor:
+    """Torch's variable-length flash attention: CUDA, half precision, no dropout."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    radius = -1 if sight.radius is None else sight.radius
+    window = (radius, 0 if sight.causal else radius)
+    at, longest = batch.offsets, batch.longest
+    return varlen_attn(q, k, v, at, at, longest, longest, window_size=window)
+
+
+KERNELS = {"eager": eager, "grouped": grouped, "padded": padded, "varlen": varlen}
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -> Tensor:
+    """The quickest kernel for these tensors: T H K -> T H K."""
+    if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) and not dropout:
+        return varlen(q, k, v, batch, sight)
+    if q.is_cuda and len(set(batch.lengths)) > 1:
+        return padded(q, k, v, batch, sight, dropout)
+    return grouped(q, k, v, batch, sight, dropout)
+
+
+def _runs(lengths: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+    """(first token, sequences, length) of each run of neighbors with equal length."""
+    start = 0
+    for length, run in groupby(lengths):
+        count = len(list(run))
+        yield start, count, length
+        start += count * length

@@ -1,0 +1,59 @@
+"""One layer: attention, then feed-forward, each added to its input. The norm stands after, or before."""
+
+from torch import Tensor, nn
+
+from bertkit.config import BertConfig, pick
+from bertkit.model.batch import Batch
+from bertkit.model.feed_forward import FEED_FORWARDS
+from bertkit.model.self_attention import SelfAttention
+
+
+class PostNormLayer(nn.Module):
+    """BERT's order: norm(x + dropout(sublayer(x)))."""
+
+    def __init__(self, config: BertConfig, index: int) -> None:
+        super().__init__()
+        self.attention = SelfAttention(config, index)
+        self.attention_norm = _norm(config)
+        self.feed_forward = pick(FEED_FORWARDS, config.parts.feed_forward, "feed_forward")(config)
+        self.feed_forward_norm = _norm(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def attention_input(self, x_TD: Tensor) -> Tensor:
+        """What the attention of this layer reads: the layer's input as it is."""
+        return x_TD
+
+    def forward(self, x_TD: Tensor, batch: Batch) -> Tensor:
+        """T D -> T D."""
+        x_TD = self.attention_norm(x_TD + self.dropout(self.attention(x_TD, batch)))
+        out: Tensor = self.feed_forward_norm(x_TD + self.dropout(self.feed_forward(x_TD)))
+        return out
+
+
+class PreNormLayer(nn.Module):
+    """ModernBERT's order: x + dropout(sublayer(norm(x))); the embeddings' norm serves the first layer."""
+
+    def __init__(self, config: BertConfig, index: int) -> None:
+        super().__init__()
+        self.attention_norm = _norm(config) if index else nn.Identity()
+        self.attention = SelfAttention(config, index)
+        self.feed_forward_norm = _norm(config)
+        self.feed_forward = pick(FEED_FORWARDS, config.parts.feed_forward, "feed_forward")(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def attention_input(self, x_TD: Tensor) -> Tensor:
+        """What the attention of this layer reads: the layer's input, normalized."""
+        normalized: Tensor = self.attention_norm(x_TD)
+        return normalized
+
+    def forward(self, x_TD: Tensor, batch: Batch) -> Tensor:
+        """T D -> T D."""
+        x_TD = x_TD + self.dropout(self.attention(self.attention_input(x_TD), batch))
+        return x_TD + self.dropout(self.feed_forward(self.feed_forward_norm(x_TD)))
+
+
+LAYERS: dict[str, type[PostNormLayer] | type[PreNormLayer]] = {"post": PostNormLayer, "pre": PreNormLayer}
+
+
+def _norm(config: BertConfig) -> nn.LayerNorm:
+    return nn.LayerNorm(config.width, eps=config.norm_epsilon, bias=config.parts.bias)

@@ -1,0 +1,54 @@
+"""One vector for each sequence, out of the vectors of its tokens."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from bertkit.config import pick
+from bertkit.model.batch import Batch
+
+
+def first(x_TD: Tensor, batch: Batch) -> Tensor:
+    """N D: the first token's vector, [CLS]."""
+    return batch.first(x_TD)
+
+
+def last(x_TD: Tensor, batch: Batch) -> Tensor:
+    """N D: the last token's vector, [SEP]."""
+    return x_TD[batch.offsets[1:].long() - 1]
+
+
+def mean(x_TD: Tensor, batch: Batch) -> Tensor:
+    """N D: the mean over all tokens, [CLS] and [SEP] among them."""
+    return _reduce(x_TD, batch, "mean")
+
+
+def maximum(x_TD: Tensor, batch: Batch) -> Tensor:
+    """N D: the largest value of each column."""
+    return _reduce(x_TD, batch, "max")
+
+
+def mean_max(x_TD: Tensor, batch: Batch) -> Tensor:
+    """N 2D: mean and maximum, side by side."""
+    return torch.cat((mean(x_TD, batch), maximum(x_TD, batch)), dim=-1)
+
+
+POOLINGS: dict[str, Callable[[Tensor, Batch], Tensor]] = {
+    "cls": first,
+    "first": first,
+    "last": last,
+    "mean": mean,
+    "max": maximum,
+    "mean-max": mean_max,
+}
+
+
+def pool(x_TD: Tensor, batch: Batch, how: str) -> Tensor:
+    """N D (or N 2D): each sequence pooled as `how` says."""
+    return pick(POOLINGS, how, "pooling")(x_TD, batch)
+
+
+def _reduce(x_TD: Tensor, batch: Batch, how: str) -> Tensor:
+    lengths = torch.tensor(batch.lengths, device=x_TD.device)
+    return torch.segment_reduce(x_TD, how, lengths=lengths)

@@ -1,0 +1,75 @@
+"""Every token asks (query), offers (key) and carries (value); the answer is a weighted mean of values."""
+
+import torch
+from torch import Tensor, nn
+
+from bertkit.config import BertConfig
+from bertkit.model.batch import Batch
+from bertkit.model.kernels import Sight, attend, attention_weights
+
+
+class NoRotation(nn.Module):
+    """Positions were added to the input already."""
+
+    def forward(self, x_THK: Tensor, positions_T: Tensor) -> Tensor:
+        """The same tensor."""
+        return x_THK
+
+
+class Rotation(nn.Module):
+    """Rotary positions: each pair of numbers turns by an angle that grows with the token's place."""
+
+    def __init__(self, theta: float) -> None:
+        super().__init__()
+        self.theta = theta
+
+    def forward(self, x_THK: Tensor, positions_T: Tensor) -> Tensor:
+        """T H K: number i turns together with number i + K/2."""
+        half = x_THK.shape[-1] // 2
+        exponents = torch.arange(half, device=x_THK.device, dtype=torch.float32) / half
+        angles = positions_T[:, None, None].float() * (1.0 / self.theta**exponents)
+        cos, sin = angles.cos(), angles.sin()
+        one, two = x_THK.float().split(half, dim=-1)
+        return torch.cat((one * cos - two * sin, two * cos + one * sin), dim=-1).to(x_THK.dtype)
+
+
+class SelfAttention(nn.Module):
+    """Compute it (`forward`), see it (`weights`), explain it (`project`)."""
+
+    def __init__(self, config: BertConfig, index: int) -> None:
+        super().__init__()
+        parts = config.parts
+        local = parts.window is not None and index % parts.global_every != 0
+        self.heads = config.heads
+        self.radius = parts.window // 2 if local and parts.window is not None else None
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=parts.bias)
+        self.out = nn.Linear(config.width, config.width, bias=parts.bias)
+        theta = parts.local_theta if local else parts.theta
+        self.rotate = Rotation(theta) if parts.position == "rotary" else NoRotation()
+        self.dropout = config.attention_dropout
+
+    def project(self, x_TD: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each T H K; queries and keys rotated where the family rotates."""
+        q, k, v = self.qkv(x_TD).unflatten(-1, (3, self.heads, -1)).unbind(dim=1)
+        return self.rotate(q, batch.positions), self.rotate(k, batch.positions), v
+
+    def mix(self, x_TD: Tensor, batch: Batch) -> Tensor:
+        """T D: every head's weighted mean of values, side by side."""
+        q, k, v = self.project(x_TD, batch)
+        dropout = self.dropout if self.training else 0.0
+        return attend(q, k, v, batch, self.sight(batch), dropout).flatten(1)
+
+    def forward(self, x_TD: Tensor, batch: Batch) -> Tensor:
+        """T D."""
+        answer: Tensor = self.out(self.mix(x_TD, batch))
+        return answer
+
+    def weights(self, x_TD: Tensor, batch: Batch) -> list[Tensor]:
+        """H L L for each sequence: what the fused kernel never shows. Slow; for looking inside."""
+        q, k, _ = self.project(x_TD, batch)
+        pairs = zip(batch.split(q), batch.split(k), strict=True)
+        return [attention_weights(q_LHK, k_LHK, self.sight(batch)) for q_LHK, k_LHK in pairs]
+
+    def sight(self, batch: Batch) -> Sight:
+        """What a token of this layer may see."""
+        return Sight(self.radius, batch.causal)

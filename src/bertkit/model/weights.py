@@ -1,0 +1,58 @@
+"""How a model starts: the one place where weights are drawn."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from bertkit.config import BertConfig
+from bertkit.model.heads import ScalarMix
+from bertkit.model.model import NO_HEADS, BertModel
+
+
+def new_model(
+    config: BertConfig, heads: dict[str, int | None] | None = None, *, seed: int = 0, pooler: bool = False
+) -> BertModel:
+    """A model with fresh weights, the same ones for the same seed, on the CPU in float32."""
+    with torch.device("meta"):
+        model = BertModel(config, heads if heads is not None else NO_HEADS, pooler=pooler)
+    model.to_empty(device="cpu")
+    tie(model)
+    initialize(model, seed=seed)
+    return model
+
+
+def tie(model: BertModel) -> None:
+    """Make the masked-word decoder the embedding table again, after tensors were replaced."""
+    if "masked_word" in model.heads:
+        model.heads["masked_word"].decoder.weight = model.encoder.embeddings.word.weight  # type: ignore[union-attr]
+
+
+def initialize(model: BertModel, *, seed: int = 0, only: Iterable[str] | None = None) -> None:
+    """Draw every tensor (or those named) from its own seeded stream, whatever else is drawn before it.
+
+    Google's recipe: matrices from a normal of `init_std` cut at two deviations, biases 0, norms 1. With pre-norm
+    the maps that write into the residual stream are scaled by 1/sqrt(2 depth), as ModernBERT does.
+    """
+    wanted = None if only is None else set(only)
+    norms = {name for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
+    mixes = {name for name, module in model.named_modules() if isinstance(module, ScalarMix)}
+    for index, (name, tensor) in enumerate(sorted(model.named_parameters())):
+        owner, _, kind = name.rpartition(".")
+        if owner in mixes or (wanted is not None and name not in wanted):
+            continue
+        if owner in norms:
+            nn.init.constant_(tensor, 1.0 if kind == "weight" else 0.0)
+        elif kind == "bias":
+            nn.init.zeros_(tensor)
+        else:
+            generator = torch.Generator(tensor.device).manual_seed(seed * 1_000_003 + index)
+            std = _std(name, model.config)
+            nn.init.trunc_normal_(tensor, std=std, a=-2 * std, b=2 * std, generator=generator)
+
+
+def _std(name: str, config: BertConfig) -> float:
+    into_residual = name.endswith(("attention.out.weight", "feed_forward.down.weight"))
+    scale = 1 / math.sqrt(2 * config.depth) if config.parts.norm == "pre" and into_residual else 1.0
+    return config.init_std * scale
