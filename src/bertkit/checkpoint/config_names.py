@@ -134,7 +134,8 @@ def family_pad(family: Family) -> int:
 def _read_parts(kind: str, parts: Parts, data: Mapping[str, Any]) -> Parts:
     activation = data.get(ACTIVATION_KEYS[kind])
     if activation is not None:
-        parts = replace(parts, activation=pick(ACTIVATIONS, str(activation), ACTIVATION_KEYS[kind]))
+        ours: Any = pick(ACTIVATIONS, str(activation), ACTIVATION_KEYS[kind])
+        parts = replace(parts, activation=ours)
     return _read_modern(parts, data) if kind == "modernbert" else parts
 
 

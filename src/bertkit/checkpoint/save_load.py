@@ -1,4 +1,4 @@
-"""A model folder to a model and back: `config.json`, weights, tokenizer, and `bertkit.json` for what those cannot say."""
+"""A model folder to a model and back: config.json, weights, tokenizer, and bertkit.json for the rest."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,8 @@ from torch import Tensor
 from bertkit._version import __version__
 from bertkit.checkpoint import hugging_face, sentence_transformers
 from bertkit.checkpoint.config_names import OWN_TYPE, read_hugging_face, write_hugging_face
-from bertkit.checkpoint.google import hugging_face_names, is_google, read_google
+from bertkit.checkpoint.google import is_google, read_google
+from bertkit.checkpoint.google_names import hugging_face_names
 from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.names import HEADS, PREFIXES
 from bertkit.checkpoint.sentence_transformers import EmbedSettings
@@ -52,7 +53,11 @@ class _Source:
 
 
 def load_checkpoint(
-    path: Path | str, *, heads: Mapping[str, int | None] | None = None, tokenizer: Path | str | None = None, seed: int = 0
+    path: Path | str,
+    *,
+    heads: Mapping[str, int | None] | None = None,
+    tokenizer: Path | str | None = None,
+    seed: int = 0,
 ) -> Checkpoint:
     """Load a Hugging Face, sentence-transformers or Google folder.
 
@@ -81,7 +86,7 @@ def load_checkpoint(
 
 
 def save_checkpoint(checkpoint: Checkpoint, path: Path | str) -> None:
-    """Write a folder that bertkit, transformers and (where they can) sentence-transformers load; whole or not at all."""
+    """Write a folder that bertkit, transformers and, where it can, sentence-transformers load; whole or not at all."""
     model = checkpoint.model
     settings, own = folder_config(model, checkpoint.labels)
     tensors = hugging_face.model_tensors(model, own=own)
@@ -92,14 +97,12 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path | str) -> None:
             checkpoint.tokenizer.save(folder)
             _state_length(folder / "tokenizer_config.json", checkpoint.max_length)
         if checkpoint.embed is not None:
-            sentence_transformers.write_settings(
-                folder, checkpoint.embed, model.config.width, checkpoint.max_length
-            )
+            sentence_transformers.write_settings(folder, checkpoint.embed, model.config.width, checkpoint.max_length)
         _write_json(folder / "bertkit.json", _own_words(checkpoint))
 
 
 def folder_config(model: BertModel, labels: tuple[str, ...] = ()) -> tuple[dict[str, Any], bool]:
-    """config.json for a model, and whether only bertkit can read it (no Hugging Face class has these parts or heads)."""
+    """config.json for a model, and whether only bertkit reads it: no Hugging Face class has these parts or heads."""
     settings = write_hugging_face(model.config)
     heads = {name: _outputs(head) for name, head in model.heads.items()}
     known = hugging_face.has_place(model.config, heads, model.pooler is not None)
@@ -135,11 +138,11 @@ def _find_google(path: Path) -> _Source:
     if len(families) != 1:
         raise RequestError(f"{path} holds no BERT, ALBERT or ELECTRA: its variables start with {sorted(tensors)[:1]}")
     settings = {**found.config, "model_type": families[0]}
-    config = read_hugging_face(settings, f"{path}: bert_config.json")
+    config = read_hugging_face(settings, f"the config of {path}")
     narrow = settings.get("embedding_size")
     if families[0] == "bert" and narrow not in (None, config.width):  # no part of Hugging Face's BERT
         config = replace(config, embedding_width=int(narrow))
-    folder = found.vocab.parent if found.vocab else path
+    folder = found.vocab.parent if found.vocab else path if path.is_dir() else path.parent
     return _Source(config, settings, tensors, folder, renamed.ignored)
 
 

@@ -105,7 +105,9 @@ def _pooling(path: Path) -> str:
     chosen = [_WORDS.get(str(word), str(word))] if word else [ours for flag, ours in _FLAGS.items() if data.get(flag)]
     others = [key for key, on in data.items() if key.startswith("pooling_mode_") and on is True and key not in _FLAGS]
     if sorted(chosen) == ["max", "mean"] or others or len(chosen) != 1 or chosen[0] not in _WORDS.values():
-        raise RequestError(f"{path}: pooling {word or [*chosen, *others]} is not supported; bertkit has {', '.join(_WORDS)}")
+        raise RequestError(
+            f"{path}: pooling {word or [*chosen, *others]} is not supported; bertkit has {', '.join(_WORDS)}"
+        )
     return chosen[0]
 
 

@@ -91,7 +91,9 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
             "ask its author for a model.safetensors"
         ) from error
     except (OSError, EOFError, RuntimeError, ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
-        raise RequestError(f"{path} is truncated or corrupt ({_first_line(error)}); copy or download it again") from error
+        raise RequestError(
+            f"{path} is truncated or corrupt ({_first_line(error)}); copy or download it again"
+        ) from error
     return _state_dict(data, path)
 
 
@@ -100,7 +102,9 @@ def _state_dict(data: Any, path: Path) -> dict[str, Tensor]:
     for key in ("state_dict", "model"):
         if isinstance(data, dict) and isinstance(data.get(key), dict):
             data = data[key]
-    tensors = {name: value for name, value in data.items() if isinstance(value, Tensor)} if isinstance(data, dict) else {}
+    tensors = (
+        {name: value for name, value in data.items() if isinstance(value, Tensor)} if isinstance(data, dict) else {}
+    )
     if not tensors:
         raise RequestError(f"{path} holds no state dict of tensors")
     return tensors
