@@ -92,7 +92,9 @@ class BertConfig:
         _require(0 <= self.dropout < 1, "dropout", self.dropout, "must be in [0, 1)")
         _require(0 <= self.attention_dropout < 1, "attention_dropout", self.attention_dropout, "must be in [0, 1)")
         _require(0 < self.norm_epsilon < 1, "norm_epsilon", self.norm_epsilon, "must be in (0, 1)")
-        _require(0 <= self.pad_id < self.vocab_size, "pad_id", self.pad_id, f"must be under vocab_size={self.vocab_size}")
+        _require(
+            0 <= self.pad_id < self.vocab_size, "pad_id", self.pad_id, f"must be under vocab_size={self.vocab_size}"
+        )
         rotary_odd = self.parts.position == "rotary" and self.head_width % 2
         _require(not rotary_odd, "width / heads", self.head_width, "must be even for rotary positions")
 

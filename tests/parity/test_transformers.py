@@ -38,9 +38,9 @@ def test_theirs_saved_ours_loaded(family, kind, heads, tmp_path):
     loaded = load_checkpoint(tmp_path)
     assert tuple(sorted(loaded.model.heads)) == tuple(sorted(heads))
     assert not loaded.report.new
-    assert set(loaded.report.dropped.values()) <= {
-        f"a copy of {name}" for name in loaded.report.used
-    }, "only second copies of tied tensors are dropped"
+    assert set(loaded.report.dropped.values()) <= {f"a copy of {name}" for name in loaded.report.used}, (
+        "only second copies of tied tensors are dropped"
+    )
     for length in LENGTHS:
         assert_equal(loaded.model, heads, theirs, inputs(family, length))
 

@@ -50,7 +50,9 @@ class Batch:
         """T: each token's place in its own sequence."""
         counts = torch.tensor(self.lengths, device=self.ids.device)
         starts = self.offsets[:-1].to(torch.int64)
-        return torch.arange(len(self.ids), device=self.ids.device) - starts.repeat_interleave(counts)
+        return torch.arange(len(self.ids), device=self.ids.device) - starts.repeat_interleave(
+            counts, output_size=len(self.ids)
+        )
 
     @cached_property
     def mask(self) -> Tensor:
@@ -80,7 +82,7 @@ class Batch:
 
     def split(self, x_T: Tensor) -> tuple[Tensor, ...]:
         """One tensor per sequence, each a view."""
-        return x_T.split(self.lengths)
+        return torch.split(x_T, list(self.lengths))
 
     def first(self, x_T: Tensor) -> Tensor:
         """The value at each sequence's first token, [CLS]: T ... -> N ..."""

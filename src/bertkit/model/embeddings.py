@@ -1,6 +1,7 @@
 """Ids become vectors: word + segment + position, summed, normalized, and widened where the tables are narrow."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.config import BertConfig, pick
@@ -15,24 +16,29 @@ class Nothing(nn.Module):
         return torch.zeros((), device=batch.ids.device)
 
 
-class Segments(nn.Embedding):
+class Segments(nn.Module):
     """A learned vector for each segment: text A is 0, text B is 1."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(config.segments, config.table_width))
 
     def forward(self, batch: Batch) -> Tensor:
         """T D."""
-        return super().forward(batch.segments)
+        return F.embedding(batch.segments, self.weight)
 
 
-class LearnedPositions(nn.Embedding):
+class LearnedPositions(nn.Module):
     """A learned vector for each place, up to a hard limit."""
 
     def __init__(self, config: BertConfig, offset: int = 0) -> None:
-        super().__init__(config.max_length + offset, config.table_width)
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(config.max_length + offset, config.table_width))
         self.offset = offset
 
     def forward(self, batch: Batch) -> Tensor:
         """T D."""
-        return super().forward(batch.positions + self.offset)
+        return F.embedding(batch.positions + self.offset, self.weight)
 
 
 class OffsetPositions(LearnedPositions):
@@ -84,7 +90,7 @@ class Embeddings(nn.Module):
         super().__init__()
         width = config.table_width
         self.word = nn.Embedding(config.vocab_size, width)
-        self.segment = Segments(config.segments, width) if config.segments else Nothing()
+        self.segment = Segments(config) if config.segments else Nothing()
         self.position = pick(POSITIONS, config.parts.position, "position")(config)
         self.norm = nn.LayerNorm(width, eps=config.norm_epsilon, bias=config.parts.bias)
         self.dropout = nn.Dropout(config.dropout)

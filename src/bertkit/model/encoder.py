@@ -62,7 +62,7 @@ class Encoder(nn.Module):
         return out
 
     def hidden_states(self, batch: Batch, depth: int | None = None) -> list[Tensor]:
-        """The embeddings and each layer's output up to `depth`, T D each; the last of all is normalized as in forward."""
+        """The embeddings and each layer's output up to `depth`, T D each; the last of all is as in forward."""
         self.refuse_too_long(batch)
         depth = self.config.depth if depth is None else depth
         states = [self.embeddings(batch)]

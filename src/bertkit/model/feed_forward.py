@@ -18,12 +18,14 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class PlainFeedForward(nn.Module):
+class FeedForward(nn.Module):
     """Up to `inner`, bend, down: BERT's with GELU, the Transformer's with ReLU."""
+
+    widths_up = 1  # how many times `inner` the first map gives
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.up = nn.Linear(config.width, config.inner, bias=config.parts.bias)
+        self.up = nn.Linear(config.width, self.widths_up * config.inner, bias=config.parts.bias)
         self.bend = pick(ACTIVATIONS, config.parts.activation, "activation")
         self.down = nn.Linear(config.inner, config.width, bias=config.parts.bias)
 
@@ -33,14 +35,10 @@ class PlainFeedForward(nn.Module):
         return out
 
 
-class GatedFeedForward(nn.Module):
+class GatedFeedForward(FeedForward):
     """ModernBERT's: one half of `up` is bent and gates the other."""
 
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.up = nn.Linear(config.width, 2 * config.inner, bias=config.parts.bias)
-        self.bend = pick(ACTIVATIONS, config.parts.activation, "activation")
-        self.down = nn.Linear(config.inner, config.width, bias=config.parts.bias)
+    widths_up = 2
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """T D."""
@@ -49,4 +47,4 @@ class GatedFeedForward(nn.Module):
         return out
 
 
-FEED_FORWARDS: dict[str, type[nn.Module]] = {"plain": PlainFeedForward, "gated": GatedFeedForward}
+FEED_FORWARDS: dict[str, type[FeedForward]] = {"plain": FeedForward, "gated": GatedFeedForward}

@@ -67,7 +67,8 @@ class ReplacedTokenHead(nn.Module):
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """T D -> T."""
-        return self.out(self.bend(self.dense(x_TD))).squeeze(-1)
+        logits: Tensor = self.out(self.bend(self.dense(x_TD)))
+        return logits.squeeze(-1)
 
 
 class TokenHead(nn.Module):

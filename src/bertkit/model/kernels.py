@@ -25,17 +25,12 @@ class Sight:
 
     def mask(self, length: int, device: torch.device) -> Tensor | None:
         """L L bool, True where the row's token sees the column's; None when it sees everything."""
-        local = self.radius is not None and self.radius < length - 1
-        if not (local or self.causal):
+        radius = length if self.radius is None else self.radius
+        if radius >= length - 1 and not self.causal:
             return None
         place = torch.arange(length, device=device)
         ahead = place[None, :] - place[:, None]
-        seen = torch.ones_like(ahead, dtype=torch.bool)
-        if local:
-            seen &= ahead.abs() <= self.radius
-        if self.causal:
-            seen &= ahead <= 0
-        return seen
+        return (ahead.abs() <= radius) & (ahead <= (0 if self.causal else length))
 
 
 def attention_weights(q_LHK: Tensor, k_LHK: Tensor, sight: Sight) -> Tensor:
@@ -61,7 +56,7 @@ def grouped(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout
     mixed = []
     for start, count, length in _runs(batch.lengths):
         rectangle = slice(start, start + count * length)
-        q_NHLK, k_NHLK, v_NHLK = (x[rectangle].unflatten(0, (count, length)).transpose(1, 2) for x in (q, k, v))
+        q_NHLK, k_NHLK, v_NHLK = (x[rectangle].view(count, length, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
         seen = sight.mask(length, q.device)
         out = F.scaled_dot_product_attention(q_NHLK, k_NHLK, v_NHLK, attn_mask=seen, dropout_p=dropout)
         mixed.append(out.transpose(1, 2).flatten(0, 1))
@@ -87,7 +82,9 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout:
     radius = -1 if sight.radius is None else sight.radius
     window = (radius, 0 if sight.causal else radius)
     at, longest = batch.offsets, batch.longest
-    return varlen_attn(q, k, v, at, at, longest, longest, window_size=window)
+    mixed = varlen_attn(q, k, v, at, at, longest, longest, window_size=window)
+    assert isinstance(mixed, Tensor)  # a pair only when auxiliary output is asked for
+    return mixed
 
 
 KERNELS = {"eager": eager, "grouped": grouped, "padded": padded, "varlen": varlen}

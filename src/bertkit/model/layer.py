@@ -49,7 +49,8 @@ class PreNormLayer(nn.Module):
     def forward(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """T D -> T D."""
         x_TD = x_TD + self.dropout(self.attention(self.attention_input(x_TD), batch))
-        return x_TD + self.dropout(self.feed_forward(self.feed_forward_norm(x_TD)))
+        out: Tensor = x_TD + self.dropout(self.feed_forward(self.feed_forward_norm(x_TD)))
+        return out
 
 
 LAYERS: dict[str, type[PostNormLayer] | type[PreNormLayer]] = {"post": PostNormLayer, "pre": PreNormLayer}

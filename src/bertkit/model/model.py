@@ -17,9 +17,7 @@ NO_HEADS: Mapping[str, int | None] = MappingProxyType({})
 class BertModel(nn.Module):
     """An encoder, a pooler if anything needs one, and heads by name (a name -> number of labels mapping)."""
 
-    def __init__(
-        self, config: BertConfig, heads: Mapping[str, int | None] = NO_HEADS, *, pooler: bool = False
-    ) -> None:
+    def __init__(self, config: BertConfig, heads: Mapping[str, int | None] = NO_HEADS, *, pooler: bool = False) -> None:
         super().__init__()
         self.config = config
         self.encoder = Encoder(config)

@@ -1,6 +1,7 @@
 """One vector for each sequence, out of the vectors of its tokens."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -34,7 +35,8 @@ def mean_max(x_TD: Tensor, batch: Batch) -> Tensor:
     return torch.cat((mean(x_TD, batch), maximum(x_TD, batch)), dim=-1)
 
 
-POOLINGS: dict[str, Callable[[Tensor, Batch], Tensor]] = {
+Pooling = Literal["cls", "first", "last", "mean", "max", "mean-max"]
+POOLINGS: dict[Pooling, Callable[[Tensor, Batch], Tensor]] = {
     "cls": first,
     "first": first,
     "last": last,
@@ -43,10 +45,12 @@ POOLINGS: dict[str, Callable[[Tensor, Batch], Tensor]] = {
     "mean-max": mean_max,
 }
 
+NAMES: dict[str, Pooling] = {name: name for name in POOLINGS}
+
 
 def pool(x_TD: Tensor, batch: Batch, how: str) -> Tensor:
     """N D (or N 2D): each sequence pooled as `how` says."""
-    return pick(POOLINGS, how, "pooling")(x_TD, batch)
+    return POOLINGS[pick(NAMES, how, "pooling")](x_TD, batch)
 
 
 def _reduce(x_TD: Tensor, batch: Batch, how: str) -> Tensor:

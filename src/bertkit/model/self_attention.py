@@ -29,7 +29,7 @@ class Rotation(nn.Module):
         exponents = torch.arange(half, device=x_THK.device, dtype=torch.float32) / half
         angles = positions_T[:, None, None].float() * (1.0 / self.theta**exponents)
         cos, sin = angles.cos(), angles.sin()
-        one, two = x_THK.float().split(half, dim=-1)
+        one, two = x_THK.float().chunk(2, dim=-1)
         return torch.cat((one * cos - two * sin, two * cos + one * sin), dim=-1).to(x_THK.dtype)
 
 

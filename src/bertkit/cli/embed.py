@@ -1,0 +1,44 @@
+"""`bertkit embed`: a file of texts to a file of vectors."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def embed(
+    texts: Annotated[Path, typer.Argument(help="A text file, one text per line; - reads standard input.")],
+    out: Annotated[Path, typer.Option(help="Where the vectors go: .npy or .parquet.")],
+    model: Annotated[Path | None, typer.Option(help="A model folder.")] = None,
+    pooling: Annotated[str | None, typer.Option(help="cls, first, last, mean, max, mean-max.")] = None,
+    layers: Annotated[str | None, typer.Option(help="Layers to concatenate: -1 is the last; e.g. -1,-2.")] = None,
+    normalize: Annotated[bool | None, typer.Option(help="Scale each vector to length 1.")] = None,
+    too_long: Annotated[str, typer.Option(help="truncate, window or refuse texts over the limit.")] = "truncate",
+    as_json: Annotated[bool, typer.Option("--json", help="Say what was done as JSON.")] = False,
+) -> None:
+    """Turn each line of a file into one vector, in order."""
+    from bertkit.config import pick
+    from bertkit.model.pooling import NAMES
+    from bertkit.predict.bert import load
+    from bertkit.predict.length import POLICIES
+    from bertkit.predict.vectors import check_output, read_texts, write_vectors
+
+    check_output(out)
+    how = None if pooling is None else pick(NAMES, pooling, "pooling of one vector per text")
+    rows = read_texts(texts)
+    policy = pick(POLICIES, too_long, "length policy")
+    vectors = load(model).embed(rows, pooling=how, layers=_numbers(layers), normalize=normalize, too_long=policy)
+    write_vectors(out, vectors, rows)
+    done = {"texts": len(rows), "width": int(vectors.shape[1]), "out": str(out)}
+    print(json.dumps(done) if as_json else f"{done['texts']} vectors of {done['width']} in {out}", file=sys.stdout)
+
+
+def _numbers(text: str | None) -> list[int] | None:
+    from bertkit.errors import RequestError
+
+    try:
+        return None if text is None else [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise RequestError(f"--layers {text} must be whole numbers with commas, such as -1,-2") from error

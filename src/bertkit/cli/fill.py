@@ -1,0 +1,24 @@
+"""`bertkit fill`: the blanks of a text, with probabilities."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def fill(
+    text: Annotated[str, typer.Argument(help="A text with one or more [MASK].")],
+    model: Annotated[Path | None, typer.Option(help="A model folder with its masked-word head.")] = None,
+    top: Annotated[int, typer.Option(help="Words for each blank.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per candidate.")] = False,
+) -> None:
+    """Fill each [MASK] of a text with the model's best words."""
+    from bertkit.predict.bert import load
+
+    for candidate in load(model).fill(text, top=top):
+        if as_json:
+            print(json.dumps(asdict(candidate), ensure_ascii=False))
+        else:
+            print(f"{candidate.probability:6.1%}  {candidate.word:<16} {candidate.text}")

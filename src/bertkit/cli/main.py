@@ -1,0 +1,96 @@
+"""`bertkit VERB ...`: one file per verb, imported only when it is called, so that help is instant."""
+
+import errno
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+from bertkit._version import __version__
+from bertkit.errors import BertkitError, BertkitWarning
+
+# verb: (what it does, an example)
+VERBS = {
+    "vocab": ("train a WordPiece vocabulary", "bertkit vocab books/*.txt --size 30522 --out vocab/"),
+    "embed": ("texts to vectors", "bertkit embed texts.txt --model model/ --out vectors.npy"),
+    "fill": ("the blanks of a text", 'bertkit fill "Paris is the [MASK] of France." --model model/'),
+    "convert": ("other layouts to a model folder", "bertkit convert uncased_L-12_H-768_A-12/ model/"),
+    "facts": ("every claim about BERT, executed", "bertkit facts"),
+}
+
+
+def help_text() -> str:
+    """The list of verbs."""
+    lines = ["bertkit: a BERT from raw text to a running service", ""]
+    lines += [f"  {verb:<10} {what:<34} {example}" for verb, (what, example) in VERBS.items()]
+    lines += ["", "bertkit VERB --help says more. Exit 0: done, 1: the work failed, 2: the request was wrong."]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one verb and leave with its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    warnings.showwarning = _say_warning
+    try:
+        code = run(words)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
+
+
+def run(words: list[str]) -> int:
+    """The exit code of `bertkit *words`."""
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(help_text())
+        return 0
+    if words[0] == "--version":
+        print(f"bertkit {__version__}")
+        return 0
+    verb, *rest = words
+    if verb not in VERBS:
+        return _say(f"no command '{verb}'; choose from: {', '.join(VERBS)}", 2)
+    try:
+        return _run_verb(verb, rest)
+    except BertkitError as error:
+        return _say(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _say("stopped", 130)
+    except MemoryError:
+        return _say("out of memory; give it less at a time", 1)
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise
+        return _say(f"{error.filename or 'the work failed'}: {error.strerror or error}", 1)
+
+
+def _run_verb(verb: str, words: list[str]) -> int:
+    """Parse the verb's own options with typer and call it."""
+    import typer
+
+    function: Callable[..., Any] = getattr(import_module(f"bertkit.cli.{verb}"), verb)
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command(name=verb)(function)
+    try:
+        code = typer.main.get_command(app).main(words, prog_name=f"bertkit {verb}", standalone_mode=False)
+    except typer.Abort:
+        return _say("stopped", 130)
+    except Exception as error:
+        # Newer versions of typer carry their own click: its usage errors are known by what they can do.
+        if not (hasattr(error, "format_message") and hasattr(error, "exit_code")):
+            raise
+        return _say(f"{error.format_message()} See 'bertkit {verb} --help'.", 2)
+    return code if isinstance(code, int) else 0
+
+
+def _say(sentence: str, code: int) -> int:
+    print(f"bertkit: {sentence}", file=sys.stderr)
+    return code
+
+
+def _say_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    if issubclass(category, BertkitWarning):
+        print(f"bertkit: note: {message}", file=sys.stderr)

@@ -1,0 +1,199 @@
+"""Facts about the tokenizer and the input format (SPEC 1.1)."""
+
+import string
+import tempfile
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+from bertkit.config import family_config
+from bertkit.facts.fact import Facts, Outcome, Vocabularies, equal, holds
+from bertkit.text import vocabulary, wordpiece
+from bertkit.text.tokenizer import Tokenizer
+
+facts = Facts()
+
+
+@cache
+def small_corpus() -> str:
+    """A corpus that every machine has: what this part of the package says of itself."""
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("*.py")))
+
+
+@cache
+def word_counts() -> Counter[str]:
+    """Words of the small corpus, lower-cased."""
+    return Counter(word.text for word in wordpiece.basic_words(small_corpus(), lowercase=True))
+
+
+@cache
+def small() -> Tokenizer:
+    """A tokenizer trained on the small corpus."""
+    return Tokenizer.from_vocab(vocabulary.fast_train(word_counts(), 600), lowercase=True)
+
+
+def split(tokenizer: Tokenizer, text: str) -> list[str]:
+    """A text's tokens without [CLS] and [SEP]."""
+    return tokenizer.tokens(tokenizer.encode(text).ids)[1:-1]
+
+
+def uncased(vocabularies: Vocabularies) -> Tokenizer:
+    """The released uncased vocabulary; facts that ask for it say so in `needs`."""
+    assert vocabularies.uncased is not None
+    return vocabularies.uncased
+
+
+@facts("T1", "D236, D258", "the released uncased vocabulary has 30,522 entries", "uncased")
+def uncased_size(vocabularies: Vocabularies) -> Outcome:
+    return equal(30_522, uncased(vocabularies).size)
+
+
+@facts("T1b", "D236, D258", "the released cased vocabulary has 28,996 entries", "cased")
+def cased_size(vocabularies: Vocabularies) -> Outcome:
+    assert vocabularies.cased is not None
+    return equal(28_996, vocabularies.cased.size)
+
+
+@facts("T1c", "D236, D258", "a trained vocabulary has exactly the size asked for")
+def trained_size(_: Vocabularies) -> Outcome:
+    return equal([500, 600, 777], [len(set(vocabulary.fast_train(word_counts(), size))) for size in (500, 600, 777)])
+
+
+@facts("T2", "D236", "60-80 % are whole words: 22,698 of several characters, 5,828 ## pieces, 994 unused", "uncased")
+def shares(vocabularies: Vocabularies) -> Outcome:
+    pieces = list(uncased(vocabularies).vocab)
+    special = [piece for piece in pieces if piece.startswith("[") and piece.endswith("]") and len(piece) > 1]
+    inner = sum(piece.startswith("##") and len(piece) > 2 for piece in pieces)
+    whole = sum(len(piece) > 1 and not piece.startswith("##") for piece in pieces) - len(special)
+    unused = sum(piece.startswith("[unused") for piece in special)
+    return equal((22_698, "74.4%", 5_828, 994), (whole, f"{whole / len(pieces):.1%}", inner, unused))
+
+
+SPLITS = {
+    "embeddings": "em ##bed ##ding ##s",
+    "ensurance": "en ##sur ##ance",
+    "insured": "ins ##ured",
+    "philammon": "phil ##am ##mon",
+}
+
+
+@facts("T3", "D234-248", "words that are not in the vocabulary are broken into pieces", "uncased")
+def broken_words(vocabularies: Vocabularies) -> Outcome:
+    return equal(list(SPLITS.values()), [" ".join(split(uncased(vocabularies), word)) for word in SPLITS])
+
+
+@facts("T4", "E229", "## marks a continuation: play ##ing, when playing itself is no entry")
+def continuation(_: Vocabularies) -> Outcome:
+    tokenizer = Tokenizer.from_vocab([*wordpiece.SPECIALS, "play", "##ing"], lowercase=True)
+    return equal(["play", "##ing"], split(tokenizer, "playing"))
+
+
+@facts("T5", "D242-246", "strange words fall back to small pieces", "uncased")
+def strange_word(vocabularies: Vocabularies) -> Outcome:
+    return equal("k ##ro ##x ##ld ##yp ##h", " ".join(split(uncased(vocabularies), "kroxldyph")))
+
+
+@facts("T6", "D248", "every piece has its own embedding row")
+def a_row_each(_: Vocabularies) -> Outcome:
+    from bertkit.model.weights import new_model
+
+    model = new_model(family_config("bert", "tiny", vocab_size=small().size))
+    return equal(small().size, model.encoder.embeddings.word.weight.shape[0])
+
+
+@facts("T7", "D250", "punctuation has tokens of its own", "uncased")
+def punctuation(vocabularies: Vocabularies) -> Outcome:
+    return equal(["hat", ","], split(uncased(vocabularies), "hat,"))
+
+
+@facts("T8", "D250", "every character that is not white space is under exactly one token (cased, accents kept)")
+def everything_is_covered(_: Vocabularies) -> Outcome:
+    text = "Crème brûlée, naïve Café;  3.14 — (ok)"
+    pieces = [*wordpiece.SPECIALS, *sorted({mark + c for c in text if c.strip() for mark in ("", "##")})]
+    encoding = Tokenizer.from_vocab(pieces, lowercase=False).encode(text)
+    covered = Counter(place for start, end in encoding.offsets for place in range(start, end))
+    return equal({i: 1 for i, c in enumerate(text) if c.strip()}, dict(sorted(covered.items())))
+
+
+@facts("T8b", "D250", "uncased lower-cases and strips accents: naïve Café is naive cafe", "uncased")
+def accents(vocabularies: Vocabularies) -> Outcome:
+    return equal(["naive", "cafe"], split(uncased(vocabularies), "naïve Café"))
+
+
+@facts("T9", "D252", "997 single characters, each with a ## twin", "uncased")
+def single_characters(vocabularies: Vocabularies) -> Outcome:
+    return equal((997, 997), _singles(uncased(vocabularies)))
+
+
+@facts("T9b", "D252", "the same 997 in the cased vocabulary", "cased")
+def single_characters_cased(vocabularies: Vocabularies) -> Outcome:
+    assert vocabularies.cased is not None
+    return equal((997, 997), _singles(vocabularies.cased))
+
+
+@facts("T9c", "D252", "a trained vocabulary keeps its whole alphabet, each character with its twin")
+def alphabet_kept(_: Vocabularies) -> Outcome:
+    alphabet = {c for word in word_counts() for c in word}
+    kept = {c for c in alphabet if c in small().vocab and f"##{c}" in small().vocab}
+    return equal(len(alphabet), len(kept))
+
+
+@facts("T10", "D258-269", "flabbergast, -s, -ed, -ing share fl ##ab ##berg ##ast", "uncased")
+def shared_prefix(vocabularies: Vocabularies) -> Outcome:
+    forms = [split(uncased(vocabularies), f"flabbergast{ending}") for ending in ("", "s", "ed", "ing")]
+    return equal(["fl ##ab ##berg ##ast"] * 4, [" ".join(form[:4]) for form in forms])
+
+
+@facts("T11", "D222-229, E227-231", "the tokenizer travels with the model: saved and loaded, it splits alike")
+def travels(_: Vocabularies) -> Outcome:
+    with tempfile.TemporaryDirectory() as folder:
+        small().save(Path(folder))
+        again = Tokenizer.load(Path(folder))
+    lines = small_corpus().splitlines()[:500]
+    same = sum(a.ids == b.ids for a, b in zip(small().encode_batch(lines), again.encode_batch(lines), strict=True))
+    return equal(len(lines), same)
+
+
+@facts("T12", "D231, E229", "the fast trainer gives the plain algorithm's vocabulary")
+def fast_training(_: Vocabularies) -> Outcome:
+    slow = wordpiece.train(word_counts(), 700)
+    fast = vocabulary.fast_train(word_counts(), 700)
+    return holds(
+        "700 equal entries", f"{sum(a == b for a, b in zip(slow, fast, strict=True))} equal entries", slow == fast
+    )
+
+
+@facts("T12b", "D231", "counts cannot overflow: a pair seen 2^40 times still comes first")
+def large_counts(_: Vocabularies) -> Outcome:
+    counts = {"the": 2**40, "cat": 2**33, "hat": 5}
+    return equal("##he the", " ".join(vocabulary.fast_train(counts, 5 + 10 + 2)[-2:]))
+
+
+@facts("T13", "D413-431, B82", "[CLS] stands at position 0 of every text, pair and empty text")
+def cls_first(_: Vocabularies) -> Outcome:
+    encodings = [small().encode("a word"), small().encode("a", "pair"), small().encode("")]
+    return equal([small().cls_id] * 3, [encoding.ids[0] for encoding in encodings])
+
+
+@facts("T13b", "D413-431", "its id is 101", "uncased")
+def cls_is_101(vocabularies: Vocabularies) -> Outcome:
+    return equal(101, uncased(vocabularies).encode("hello").ids[0])
+
+
+@facts("T14", "B82, D458", "[CLS] A [SEP], and [CLS] A [SEP] B [SEP]")
+def separators(_: Vocabularies) -> Outcome:
+    tokenizer = Tokenizer.from_vocab([*wordpiece.SPECIALS, *string.ascii_lowercase], lowercase=True)
+    single, pair = tokenizer.encode("x"), tokenizer.encode("x", "y")
+    shown = [" ".join(tokenizer.tokens(encoding.ids)) for encoding in (single, pair)]
+    return equal(["[CLS] x [SEP]", "[CLS] x [SEP] y [SEP]"], shown)
+
+
+@facts("T15", "B83, D462-466", "segment A for [CLS] A [SEP], segment B for B and the last [SEP]")
+def segments(_: Vocabularies) -> Outcome:
+    tokenizer = Tokenizer.from_vocab([*wordpiece.SPECIALS, *string.ascii_lowercase], lowercase=True)
+    return equal([0, 0, 0, 1, 1], list(tokenizer.encode("x", "y").segments))
+
+
+def _singles(tokenizer: Tokenizer) -> tuple[int, int]:
+    characters = [piece for piece in tokenizer.vocab if len(piece) == 1]
+    return len(characters), sum(f"##{c}" in tokenizer.vocab for c in characters)

@@ -1,0 +1,165 @@
+"""`bertkit.load()`: a model folder as an object that answers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, overload
+
+import numpy as np
+import torch
+
+from bertkit.checkpoint.hugging_face import LoadReport
+from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
+from bertkit.checkpoint.sentence_transformers import EmbedSettings
+from bertkit.errors import RequestError
+from bertkit.model.encoder import Trace
+from bertkit.model.model import BertModel
+from bertkit.model.pooling import Pooling
+from bertkit.predict import embed as embedding
+from bertkit.predict.engine import Passage, make_batch
+from bertkit.predict.fill import Filled, fill
+from bertkit.predict.length import TooLong, report_lengths
+from bertkit.text.tokenizer import Tokenizer
+
+Layers = Sequence[int] | int | None
+
+
+@dataclass(frozen=True)
+class TextTrace(Trace):
+    """Everything one text went through, and the tokens it was."""
+
+    tokens: tuple[str, ...]
+
+
+def load(path: Path | str | None = None, *, tokenizer: Path | str | None = None) -> "Bert":
+    """Load a model folder: Hugging Face's layout, sentence-transformers', or a Google checkpoint."""
+    if path is None:
+        raise RequestError("no model is bundled with this version; name a folder: bertkit.load('my-model')")
+    return Bert(load_checkpoint(path, tokenizer=tokenizer))
+
+
+class Bert:
+    """A loaded model: fill blanks, make vectors, look inside. Everything runs where the model is (`to`)."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+
+    @property
+    def model(self) -> BertModel:
+        """The torch module."""
+        return self.checkpoint.model
+
+    @property
+    def report(self) -> LoadReport:
+        """What became of every tensor of the folder."""
+        return self.checkpoint.report
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The folder's tokenizer."""
+        if self.checkpoint.tokenizer is None:
+            raise RequestError("this folder holds no tokenizer; pass one: bertkit.load(path, tokenizer='vocab.txt')")
+        return self.checkpoint.tokenizer
+
+    @overload
+    def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        pooling: Literal["none"],
+        layers: Layers = None,
+        normalize: bool | None = None,
+        too_long: TooLong = "truncate",
+    ) -> list[np.ndarray]: ...
+
+    @overload
+    def embed(
+        self,
+        texts: str | Sequence[str],
+        *,
+        pooling: Pooling | None = None,
+        layers: Layers = None,
+        normalize: bool | None = None,
+        too_long: TooLong = "truncate",
+    ) -> np.ndarray: ...
+
+    def embed(
+        self,
+        texts: str | Sequence[str],
+        *,
+        pooling: str | None = None,
+        layers: Layers = None,
+        normalize: bool | None = None,
+        too_long: TooLong = "truncate",
+    ) -> np.ndarray | list[np.ndarray]:
+        """float32 [texts, width], or [width] for one text; with pooling='none' a list of [tokens, width].
+
+        pooling: cls, first, last, mean, max, mean-max, none. layers: any of them, concatenated; -1 is the last, 0 the
+        embeddings. Texts over the limit are truncated with a warning, read through windows, or refused.
+        What is not given is as the folder says (a sentence-transformers folder does), else mean over the last layer.
+        """
+        settings = self.embed_settings(pooling=pooling, layers=layers, normalize=normalize)
+        encodings = self.tokenizer.encode_batch([texts] if isinstance(texts, str) else texts)
+        vectors = embedding.embed(self.model, encodings, settings, self.checkpoint.max_length, too_long).vectors
+        if isinstance(texts, str):
+            return vectors[0]
+        if settings.pooling == "none":
+            return vectors
+        return np.stack(vectors) if vectors else np.zeros((0, self._width(settings)), dtype=np.float32)
+
+    def embed_settings(
+        self, *, pooling: str | None = None, layers: Layers = None, normalize: bool | None = None
+    ) -> EmbedSettings:
+        """The folder's settings with these changes."""
+        base = self.checkpoint.embed or EmbedSettings()
+        chosen = base.layers if layers is None else (layers,) if isinstance(layers, int) else tuple(layers)
+        return EmbedSettings(
+            pooling=base.pooling if pooling is None else pooling,
+            layers=chosen,
+            normalize=base.normalize if normalize is None else normalize,
+        )
+
+    def similarity(self, one: Sequence[str], other: Sequence[str] | None = None) -> np.ndarray:
+        """float32 [one, other]: cosines between the texts' vectors; with one list, between its own texts."""
+        left = self.embed(list(one), normalize=True)
+        right = left if other is None else self.embed(list(other), normalize=True)
+        cosines: np.ndarray = left @ right.T
+        return cosines
+
+    def fill(self, text: str, *, top: int = 5, too_long: TooLong = "window") -> list[Filled]:
+        """The best words for each [MASK] of the text, with probabilities."""
+        limit = self.checkpoint.max_length
+        return fill(self.model, self.tokenizer, text, top=top, limit=limit, too_long=too_long)
+
+    def trace(self, text: str, pair: str | None = None) -> TextTrace:
+        """Every layer's queries, keys, values, weights and output for one text or pair."""
+        encoding = self.tokenizer.encode(text, pair)
+        report_lengths([len(encoding.ids)], self.checkpoint.max_length, "refuse")
+        with torch.inference_mode():
+            passage = Passage(encoding.ids, encoding.segments)
+            trace = self.model.encoder.trace(make_batch([passage], next(self.model.parameters()).device))
+        tokens = tuple(self.tokenizer.tokens(encoding.ids))
+        return TextTrace(trace.embeddings, trace.layers, trace.output, tokens)
+
+    def generate(self, *arguments: object, **options: object) -> None:
+        """Refused, with the reason: an encoder has no next word to give."""
+        self.model.generate(*arguments, **options)
+
+    def to(self, device: str | torch.device) -> "Bert":
+        """Move the model; returns itself."""
+        self.model.to(device)
+        return self
+
+    def save(self, path: Path | str) -> None:
+        """Write the model as a folder that bertkit and transformers load."""
+        save_checkpoint(self.checkpoint, path)
+
+    def __repr__(self) -> str:
+        config = self.model.config
+        heads = ", ".join(self.model.heads) or "none"
+        return (
+            f"Bert({config.family}, {config.depth} layers of {config.width}, {config.vocab_size} words, heads: {heads})"
+        )
+
+    def _width(self, settings: EmbedSettings) -> int:
+        return self.model.config.width * len(settings.layers) * (2 if settings.pooling == "mean-max" else 1)
