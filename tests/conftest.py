@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).parents[1]
 OFFLINE = ROOT / "tests" / "offline"
@@ -26,6 +27,8 @@ _load(OFFLINE / "sitecustomize.py", "bertkit_tests_offline")
 os.environ["PYTHONPATH"] = str(OFFLINE)
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+settings.register_profile("shared", deadline=None)  # machines are shared and noisy: no deadlines per example
+settings.load_profile("shared")
 
 
 @pytest.fixture(scope="session", autouse=True)

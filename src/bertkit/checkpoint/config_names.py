@@ -205,13 +205,14 @@ def _layer_types(depth: int, every: int) -> list[str]:
 def _write_own(config: BertConfig) -> dict[str, Any]:
     settings = {field.name: getattr(config, field.name) for field in fields(config) if field.name != "parts"}
     parts = {field.name: getattr(config.parts, field.name) for field in fields(config.parts)}
-    return {"model_type": OWN_TYPE, **settings, "parts": parts}
+    return {"model_type": OWN_TYPE, "shape": settings, "parts": parts}
 
 
 def _read_own(data: Mapping[str, Any]) -> BertConfig:
-    settings = {field.name: data[field.name] for field in fields(BertConfig) if field.name in data}
     try:
-        return BertConfig(**{**settings, "parts": Parts(**data.get("parts", {}))})
+        return BertConfig(**data["shape"], parts=Parts(**data["parts"]))
+    except KeyError as error:
+        raise RequestError(f"{error} is missing") from error
     except TypeError as error:
         raise RequestError(f"not a shape that bertkit knows: {error}") from error
 

@@ -1,0 +1,52 @@
+"""The tables of names: a bijection, complete, and true to transformers' classes."""
+
+import pytest
+import torch
+import transformers
+
+from bertkit.checkpoint.hugging_face import clean_names, state_names
+from bertkit.checkpoint.names import CLASSES, ENCODERS, HEADS, PREFIXES
+from bertkit.config import FAMILIES, family_config
+from bertkit.model.model import BertModel
+
+
+def shape_only(family, heads):
+    with torch.device("meta"):
+        return BertModel(family_config(family, "tiny", vocab_size=50), dict.fromkeys(heads, 3))
+
+
+def test_every_family_has_its_tables():
+    assert set(FAMILIES) == set(ENCODERS) == set(PREFIXES) == set(HEADS) == set(CLASSES)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_both_columns_are_unique(family):
+    for heads in CLASSES[family]:
+        pairs = list(state_names(shape_only(family, heads)))
+        ours = [name for name, _ in pairs]
+        theirs = [name for _, names in pairs for name in names]
+        assert len(ours) == len(set(ours))
+        assert len(theirs) == len(set(theirs))
+
+
+@pytest.mark.parametrize(
+    ("family", "heads", "name"), [(f, h, n) for f, rows in CLASSES.items() for h, n in rows.items()]
+)
+def test_every_class_exists_in_transformers(family, heads, name):
+    assert issubclass(getattr(transformers, name), transformers.PreTrainedModel)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("bert.embeddings.LayerNorm.gamma", "bert.embeddings.LayerNorm.weight"),
+        ("embeddings.LayerNorm.beta", "bert.embeddings.LayerNorm.bias"),
+        ("module.bert.pooler.dense.weight", "bert.pooler.dense.weight"),
+        ("_orig_mod.encoder.layer.0.output.dense.bias", "bert.encoder.layer.0.output.dense.bias"),
+        ("pooler.dense.bias", "bert.pooler.dense.bias"),
+        ("cls.predictions.bias", "cls.predictions.bias"),
+        ("classifier.weight", "classifier.weight"),
+    ],
+)
+def test_old_names_become_todays(old, new):
+    assert clean_names({old: torch.zeros(1)}, "bert") == {old: new}

@@ -1,0 +1,196 @@
+"""The command line as a person meets it: results on stdout, one sentence on stderr, exit 0, 1 or 2."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import bertkit
+from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
+from bertkit.config import family_config
+from bertkit.model.weights import new_model
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.wordpiece import SPECIALS
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+PIECES = [*SPECIALS, *LETTERS, *(f"##{c}" for c in LETTERS)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    config = family_config("bert", "tiny", vocab_size=len(PIECES), max_length=32, init_std=0.2)
+    tiny = new_model(config, {"masked_word": None}).eval()
+    save_checkpoint(Checkpoint(model=tiny, tokenizer=Tokenizer.from_vocab(PIECES), max_length=32), folder)
+    return folder
+
+
+@pytest.fixture
+def fails(bertkit_command):
+    """Run a command that must fail with one sentence on stderr, no traceback, nothing on stdout."""
+
+    def run(code, sentence, *arguments, **options):
+        done = bertkit_command(*arguments, **options)
+        assert done.returncode == code, (done.stdout, done.stderr)
+        said = done.stderr.strip().splitlines()
+        assert len(said) == 1, done.stderr
+        assert sentence in said[0]
+        assert done.stdout == ""
+
+    return run
+
+
+def test_help_and_version(bertkit_command):
+    for arguments in ([], ["--help"], ["-h"]):
+        done = bertkit_command(*arguments)
+        assert done.returncode == 0
+        assert "a BERT from raw text to a running service" in done.stdout
+    assert bertkit_command("--version").stdout == f"bertkit {bertkit.__version__}\n"
+
+
+def test_wrong_words(fails):
+    fails(2, "no command 'sing'; choose from: vocab", "sing")
+    fails(2, "No such option: --pitch", "fill", "text", "--pitch", "high")
+    fails(2, "Missing argument", "fill")
+    fails(2, "Missing option '--out'", "embed", "x.txt")
+
+
+def test_fill(bertkit_command, model):
+    done = bertkit_command("fill", "a [MASK] c", "--model", model, "--top", 3)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 3
+    rows = [
+        json.loads(line)
+        for line in bertkit_command("fill", "a [MASK] c", "--model", model, "--json").stdout.splitlines()
+    ]
+    assert [row["word"] for row in rows] == [c.word for c in bertkit.load(model).fill("a [MASK] c")]
+
+
+def test_fill_refuses(fails, model, tmp_path):
+    fails(2, "the text has no blank: write [MASK]", "fill", "a b", "--model", model)
+    fails(2, "no model is bundled", "fill", "a [MASK]")
+    fails(2, "is not a folder", "fill", "a [MASK]", "--model", tmp_path / "nowhere")
+    fails(2, "top=0 must be from 1", "fill", "[MASK]", "--model", model, "--top", 0)
+
+
+def test_embed(bertkit_command, model, tmp_path):
+    lines = ["a b c", "", "hello world", "Ünïcode 你好"]
+    (tmp_path / "in.txt").write_text("".join(f"{line}\r\n" for line in lines), encoding="utf-8-sig")
+    done = bertkit_command("embed", tmp_path / "in.txt", "--model", model, "--out", tmp_path / "v.npy")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("4 vectors of 128")
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), bertkit.load(model).embed(lines), atol=1e-6)
+    options = ["--pooling", "max", "--layers=-1,0", "--normalize", "--json"]
+    done = bertkit_command("embed", tmp_path / "in.txt", "--model", model, "--out", tmp_path / "v.parquet", *options)
+    assert json.loads(done.stdout) == {"texts": 4, "width": 256, "out": str(tmp_path / "v.parquet")}
+    table = pq.read_table(tmp_path / "v.parquet").to_pydict()
+    assert table["text"] == lines
+    expected = bertkit.load(model).embed(lines, pooling="max", layers=[-1, 0], normalize=True)
+    np.testing.assert_allclose(np.array(table["vector"]), expected, atol=1e-6)
+
+
+def test_embed_reads_standard_input(bertkit_command, model, tmp_path):
+    done = bertkit_command("embed", "-", "--model", model, "--out", tmp_path / "v.npy", input="a\nb\n")
+    assert done.returncode == 0, done.stderr
+    assert np.load(tmp_path / "v.npy").shape == (2, 128)
+
+
+def test_embed_says_what_was_cut(bertkit_command, model, tmp_path):
+    (tmp_path / "in.txt").write_text("a\n" + "b " * 100 + "\n")
+    arguments = ["embed", tmp_path / "in.txt", "--model", model]
+    done = bertkit_command(*arguments, "--out", tmp_path / "a.npy")
+    assert done.returncode == 0
+    assert done.stderr == "bertkit: note: 1 text was cut to 32 tokens; the longest, number 1, has 102\n"
+    done = bertkit_command(*arguments, "--out", tmp_path / "b.npy", "--too-long", "window")
+    assert "read through windows of 32 tokens" in done.stderr
+    done = bertkit_command(*arguments, "--out", tmp_path / "c.npy", "--too-long", "refuse")
+    assert done.returncode == 2
+    assert not (tmp_path / "c.npy").exists()
+
+
+def test_embed_refuses_bad_files(fails, model, tmp_path):
+    out = ["--model", model, "--out", tmp_path / "v.npy"]
+    bad = {
+        "empty.txt": (b"", "is empty"),
+        "latin1.txt": ("caf\u00e9\n".encode("latin1"), "is not UTF-8: byte 3, line 1; convert it: iconv -f latin1"),
+        "utf16.txt": ("hi\n".encode("utf-16"), "has a NUL byte in line 1; if it is UTF-16, convert it"),
+        "nul.txt": (b"a\nb\0c\n", "has a NUL byte in line 2"),
+    }
+    for name, (data, sentence) in bad.items():
+        (tmp_path / name).write_bytes(data)
+        fails(2, f"{name} {sentence}", "embed", tmp_path / name, *out)
+    fails(2, "nowhere.txt does not exist", "embed", tmp_path / "nowhere.txt", *out)
+    fails(2, "cannot be read: Is a directory", "embed", tmp_path, *out)
+    (tmp_path / "ok.txt").write_text("a\n")
+    fails(2, "must end in .npy or .parquet", "embed", tmp_path / "ok.txt", "--model", model, "--out", "v.txt")
+    fails(2, "unknown pooling of one vector per text 'none'", "embed", tmp_path / "ok.txt", *out, "--pooling", "none")
+    fails(2, "--layers x must be whole numbers", "embed", tmp_path / "ok.txt", *out, "--layers", "x")
+    fails(2, "unknown length policy 'chop'", "embed", tmp_path / "ok.txt", *out, "--too-long", "chop")
+    (tmp_path / "v.npy").write_bytes(b"precious")
+    fails(2, "v.npy exists already", "embed", tmp_path / "ok.txt", *out)
+    assert (tmp_path / "v.npy").read_bytes() == b"precious"
+
+
+def test_a_full_disk_loses_nothing(bertkit_command, model, tmp_path):
+    """/dev/full takes no byte: the write fails, the sentence says so, no file is left."""
+    (tmp_path / "in.txt").write_text("a\n" * 2000)
+    code = (
+        "import resource, sys\n"
+        "from bertkit.cli.main import main\n"
+        "import bertkit.predict.bert\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "main(sys.argv[1:])\n"
+    )
+    import subprocess
+    import sys
+
+    arguments = ["embed", tmp_path / "in.txt", "--model", model, "--out", tmp_path / "v.npy"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert "v.npy was not written" in done.stderr
+    assert "nothing is left of it" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt"]
+
+
+def test_convert(bertkit_command, model, tmp_path, fails):
+    import transformers
+
+    done = bertkit_command("convert", model, tmp_path / "copy")
+    assert done.returncode == 0, done.stderr
+    assert "0 dropped, 0 newly made" in done.stdout
+    assert "BertForMaskedLM" in done.stdout
+    loaded = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "copy")
+    assert loaded.config.hidden_size == 128
+    done = bertkit_command("convert", model, tmp_path / "json", "--json")
+    assert json.loads(done.stdout)["class"] == "BertForMaskedLM"
+    fails(2, "exists already", "convert", model, tmp_path / "copy")
+    (tmp_path / "broken").mkdir()
+    fails(2, "config.json does not exist", "convert", tmp_path / "broken", tmp_path / "never")
+    assert not (tmp_path / "never").exists()
+
+
+def test_convert_an_old_pickle_with_a_tokenizer_from_elsewhere(bertkit_command, antiberty, tmp_path):
+    done = bertkit_command("convert", antiberty, tmp_path / "out", "--tokenizer", antiberty.parent / "vocab.txt")
+    assert done.returncode == 0, done.stderr
+    assert "dropped  cls.species.weight: no part of this model" in done.stdout
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert "model.safetensors" in names
+    assert not any(name.endswith(".bin") for name in names)
+    assert bertkit_command("fill", "E V Q [MASK] V E S G", "--model", tmp_path / "out").returncode == 0
+
+
+def test_a_reader_that_leaves_early(model):
+    """`bertkit ... | head -0` is not an error."""
+    import subprocess
+    import sys
+
+    with subprocess.Popen(
+        [sys.executable, "-m", "bertkit", "facts"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.close()
+        said = process.stderr.read()
+    assert b"Traceback" not in said

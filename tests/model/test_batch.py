@@ -1,0 +1,55 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.errors import RequestError
+from bertkit.model.batch import Batch
+from bertkit.model.pooling import NAMES, pool
+
+sequences = st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=9), min_size=1, max_size=6)
+
+
+@given(sequences)
+def test_padding_is_only_a_view(rows):
+    batch = Batch.pack(rows)
+    padded = batch.pad(batch.ids, fill=-1)
+    assert padded.shape == (len(rows), max(map(len, rows)))
+    assert [row[row >= 0].tolist() for row in padded] == rows
+    assert torch.equal(batch.unpad(padded), batch.ids)
+    assert [part.tolist() for part in batch.split(batch.ids)] == rows
+    assert batch.first(batch.ids).tolist() == [row[0] for row in rows]
+    assert batch.positions.tolist() == [place for row in rows for place in range(len(row))]
+    again = Batch.from_padded(padded, batch.mask)
+    assert torch.equal(again.ids, batch.ids)
+    assert again.lengths == batch.lengths
+    assert batch.padding == pytest.approx(1 - sum(map(len, rows)) / (len(rows) * max(map(len, rows))))
+
+
+@given(sequences, st.sampled_from(sorted(NAMES)))
+def test_poolings_equal_their_definitions(rows, how):
+    batch = Batch.pack(rows)
+    x = torch.randn(len(batch.ids), 4, generator=torch.Generator().manual_seed(1))
+    definitions = {
+        "cls": lambda part: part[0],
+        "first": lambda part: part[0],
+        "last": lambda part: part[-1],
+        "mean": lambda part: part.sum(0) / len(part),
+        "max": lambda part: part.max(0).values,
+        "mean-max": lambda part: torch.cat((part.mean(0), part.max(0).values)),
+    }
+    expected = torch.stack([definitions[how](part) for part in batch.split(x)])
+    torch.testing.assert_close(pool(x, batch, how), expected)
+
+
+def test_wrong_shapes_are_refused():
+    with pytest.raises(RequestError, match="do not fit 3 tokens"):
+        Batch(torch.arange(3), torch.zeros(3), (2, 2))
+    with pytest.raises(RequestError, match="each must be 1 or more"):
+        Batch.pack([[1, 2], []])
+    with pytest.raises(RequestError, match="each must be 1 or more"):
+        Batch.pack([])
+    with pytest.raises(RequestError, match="1 segment ids do not fit 2 token ids"):
+        Batch.pack([[1, 2]], [[0]])
+    with pytest.raises(RequestError, match="unknown pooling 'median'; choose from: cls"):
+        pool(torch.zeros(1, 2), Batch.pack([[1]]), "median")

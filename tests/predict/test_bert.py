@@ -1,0 +1,199 @@
+"""What `bertkit.load()` gives: vectors, blanks, traces, on a small model and on real ones."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import bertkit
+from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.config import family_config
+from bertkit.errors import BertkitWarning, RequestError
+from bertkit.model.weights import new_model
+from bertkit.predict.bert import Bert
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.wordpiece import SPECIALS
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+PIECES = [*SPECIALS, *LETTERS, *(f"##{c}" for c in LETTERS)]
+
+
+@pytest.fixture(scope="module")
+def bert() -> Bert:
+    config = family_config("bert", "tiny", vocab_size=len(PIECES), max_length=32, init_std=0.2)
+    model = new_model(config, {"masked_word": None}).eval()
+    return Bert(Checkpoint(model=model, tokenizer=Tokenizer.from_vocab(PIECES), max_length=32))
+
+
+TEXTS = ["a b c", "", "hello world", "z", "the quick brown fox", "a b c"]
+
+
+def test_vectors_come_in_order_whatever_the_batch(bert):
+    together = bert.embed(TEXTS)
+    assert together.shape == (6, 128)
+    assert together.dtype == np.float32
+    for text, vector in zip(TEXTS, together, strict=True):
+        np.testing.assert_allclose(bert.embed(text), vector, atol=1e-5)
+    np.testing.assert_array_equal(together[0], together[5])
+
+
+def test_no_texts_no_vectors(bert):
+    assert bert.embed([]).shape == (0, 128)
+    assert bert.embed([], pooling="mean-max", layers=[-1, 0]).shape == (0, 512)
+
+
+def test_poolings_and_layers(bert):
+    [tokens] = bert.embed(["a b c"], pooling="none")
+    assert tokens.shape == (5, 128)
+    np.testing.assert_allclose(bert.embed("a b c", pooling="mean"), tokens.mean(0), atol=1e-5)
+    np.testing.assert_allclose(bert.embed("a b c", pooling="max"), tokens.max(0), atol=1e-5)
+    np.testing.assert_allclose(bert.embed("a b c", pooling="cls"), tokens[0], atol=1e-5)
+    np.testing.assert_allclose(bert.embed("a b c", pooling="first"), tokens[0], atol=1e-5)
+    np.testing.assert_allclose(bert.embed("a b c", pooling="last"), tokens[-1], atol=1e-5)
+    both = bert.embed("a b c", pooling="mean-max")
+    np.testing.assert_allclose(both, np.concatenate([tokens.mean(0), tokens.max(0)]), atol=1e-5)
+    side_by_side = bert.embed("a b c", layers=[-1, -2, 0])
+    assert side_by_side.shape == (384,)
+    np.testing.assert_allclose(side_by_side[:128], bert.embed("a b c"), atol=1e-5)
+    np.testing.assert_allclose(side_by_side[128:256], bert.embed("a b c", layers=1), atol=1e-5)
+    trace = bert.trace("a b c")
+    np.testing.assert_allclose(side_by_side[256:], trace.embeddings.numpy().mean(0), atol=1e-5)
+    assert np.linalg.norm(bert.embed("a b c", normalize=True)) == pytest.approx(1, abs=1e-6)
+
+
+def test_wrong_wishes_are_one_sentence(bert):
+    with pytest.raises(RequestError, match="unknown pooling 'median'; choose from: cls"):
+        bert.embed(["a"], pooling="median")
+    with pytest.raises(RequestError, match=r"layers \(7,\) must be from 0 \(embeddings\) to 2"):
+        bert.embed(["a"], layers=7)
+    with pytest.raises(RequestError, match="layers"):
+        bert.embed(["a"], layers=[])
+    with pytest.raises(RequestError, match="unknown length policy"):
+        bert.embed(["a"], too_long="chop")
+    with pytest.raises(RequestError):
+        bert.embed(["a", None])
+    with pytest.raises(RequestError, match="surrogate"):
+        bert.embed(["ok", "a\ud800b"])
+
+
+LONG = " ".join(LETTERS * 5)
+
+
+def test_nothing_is_cut_in_silence(bert):
+    with pytest.warns(BertkitWarning, match="1 text was cut to 32 tokens; the longest, number 1, has 132"):
+        cut = bert.embed(["a", LONG])
+    np.testing.assert_allclose(cut[1], bert.embed(" ".join((LETTERS * 5)[:30])), atol=1e-5)
+    with pytest.raises(RequestError, match="text number 1 has 132 tokens, over the limit of 32"):
+        bert.embed(["a", LONG], too_long="refuse")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bert.embed(["a", " ".join((LETTERS * 5)[:30])])
+
+
+def test_windows_read_every_token(bert):
+    with pytest.warns(BertkitWarning, match="read through windows of 32 tokens"):
+        [tokens] = bert.embed([LONG], pooling="none", too_long="window")
+    assert tokens.shape == (132, 128)
+    with pytest.warns(BertkitWarning):
+        pooled = bert.embed(["a", LONG], too_long="window")
+    np.testing.assert_allclose(pooled[1], tokens.mean(0), atol=1e-5)
+    np.testing.assert_allclose(pooled[0], bert.embed("a"), atol=1e-5)
+    # the middle of a window is what that window alone gives
+    ids = bert.tokenizer.encode(LONG).ids
+    assert len(set(map(tuple, tokens.round(4).tolist()))) > 100, "tokens of different windows differ"
+    assert len(ids) == 132
+
+
+def test_a_change_at_the_end_of_a_long_text_is_seen(bert):
+    other = LONG[:-1] + "q"
+    with pytest.warns(BertkitWarning):
+        one, two = bert.embed([LONG, other], too_long="window")
+    with pytest.warns(BertkitWarning):
+        cut_one, cut_two = bert.embed([LONG, other], too_long="truncate")
+    assert np.abs(one - two).max() > 1e-4
+    np.testing.assert_array_equal(cut_one, cut_two)
+
+
+def test_a_million_characters(bert):
+    text = "ab " * 333_334
+    with pytest.warns(BertkitWarning, match="has 6666"):
+        assert np.isfinite(bert.embed(text)).all()
+    with pytest.warns(BertkitWarning):  # one word of a million characters is one [UNK]
+        assert np.isfinite(bert.embed(["a" * 1_000_000, text])).all()
+
+
+def test_fill(bert):
+    candidates = bert.fill("a [MASK] c", top=len(PIECES))
+    assert sum(candidate.probability for candidate in candidates) == pytest.approx(1, abs=1e-4)
+    assert [c.probability for c in candidates] == sorted((c.probability for c in candidates), reverse=True)
+    assert {c.blank for c in candidates} == {0}
+    by_word = {candidate.word: candidate for candidate in candidates}
+    assert by_word["b"].text == "a b c"
+    assert by_word["##b"].text == "ab c", "a continuation joins what stands before it"
+    two = bert.fill("[MASK] b [MASK]", top=2)
+    assert [c.blank for c in two] == [0, 0, 1, 1]
+    assert two[2].text.startswith("[MASK] b ")
+
+
+def test_fill_equals_the_head_at_that_position(bert):
+    from bertkit.model.batch import Batch
+
+    batch = Batch.pack([bert.tokenizer.encode("a [MASK] c").ids])
+    with torch.no_grad():
+        expected = bert.model.logits(batch, "masked_word")[2].softmax(-1)
+    best = bert.fill("a [MASK] c", top=1)[0]
+    assert best.probability == pytest.approx(expected.max().item(), rel=1e-5)
+
+
+def test_fill_in_a_long_text(bert):
+    text = LONG + " [MASK] " + LONG
+    found = next(c for c in bert.fill(text, top=len(PIECES)) if c.word == "q")
+    assert found.text == text.replace("[MASK]", "q")
+    with pytest.raises(RequestError, match="the blank is token 131, beyond the 32 that are kept"):
+        bert.fill(text, too_long="truncate")
+    with pytest.raises(RequestError, match="over the limit of 32"):
+        bert.fill(text, too_long="refuse")
+
+
+def test_fill_says_what_is_missing(bert):
+    with pytest.raises(RequestError, match=r"the text has no blank: write \[MASK\]"):
+        bert.fill("a b c")
+    with pytest.raises(RequestError, match="top=0 must be from 1"):
+        bert.fill("[MASK]", top=0)
+    plain = Bert(Checkpoint(model=new_model(bert.model.config), tokenizer=bert.tokenizer))
+    with pytest.raises(RequestError, match="no masked-word head"):
+        plain.fill("[MASK]")
+    with pytest.raises(RequestError, match="no tokenizer; pass one"):
+        Bert(Checkpoint(model=bert.model)).embed(["a"])
+    with pytest.raises(RequestError, match="cannot generate"):
+        bert.generate("Once upon")
+    with pytest.raises(RequestError, match="no model is bundled"):
+        bertkit.load()
+
+
+def test_trace_of_a_pair(bert):
+    trace = bert.trace("a b", "c")
+    assert trace.tokens == ("[CLS]", "a", "b", "[SEP]", "c", "[SEP]")
+    assert len(trace.layers) == 2
+    assert trace.layers[0].weights.shape == (2, 6, 6)
+    np.testing.assert_allclose(trace.output.numpy()[:0], np.zeros((0, 128)))
+    with pytest.raises(RequestError, match="over the limit"):
+        bert.trace(LONG)
+
+
+def test_similarity(bert):
+    cosines = bert.similarity(["a b", "x y z"], ["a b"])
+    assert cosines.shape == (2, 1)
+    assert cosines[0, 0] == pytest.approx(1, abs=1e-5)
+    assert cosines[1, 0] < 0.999
+
+
+def test_save_and_load_give_the_same_answers(bert, tmp_path):
+    bert.save(tmp_path / "copy")
+    again = bertkit.load(tmp_path / "copy")
+    np.testing.assert_array_equal(again.embed(TEXTS), bert.embed(TEXTS))
+    for one, two in zip(again.fill("a [MASK] c"), bert.fill("a [MASK] c"), strict=True):
+        assert (one.word, one.text, one.blank) == (two.word, two.text, two.blank)
+        assert one.probability == pytest.approx(two.probability, rel=1e-5)
+    assert repr(again) == "Bert(bert, 2 layers of 128, 57 words, heads: masked_word)"

@@ -1,0 +1,52 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.errors import RequestError
+from bertkit.predict.engine import token_batches
+from bertkit.predict.length import best_window, report_lengths, windows
+
+
+@given(st.integers(0, 300), st.integers(1, 40), st.data())
+def test_every_token_is_in_a_window(length, room, data):
+    overlap = data.draw(st.integers(0, room - 1))
+    spans = windows(length, room, overlap)
+    assert spans[0][0] == 0
+    assert spans[-1][1] == length
+    assert all(stop - start <= room for start, stop in spans)
+    for (_, stop), (start, _) in zip(spans, spans[1:], strict=False):
+        assert start <= stop - overlap, "neighbors share at least the overlap"
+    assert len(spans) == len(set(spans))
+
+
+@given(st.integers(1, 200), st.integers(2, 30), st.data())
+def test_the_best_window_shows_most_of_the_poorer_side(length, room, data):
+    spans = windows(length, room, room // 4)
+    place = data.draw(st.integers(0, length - 1))
+    start, stop = spans[best_window(spans, place)]
+    assert start <= place < stop
+    context = [min(place - a, b - 1 - place) for a, b in spans]
+    assert min(place - start, stop - 1 - place) == max(context)
+
+
+def test_impossible_windows():
+    with pytest.raises(RequestError, match="an overlap of 4 does not fit windows of 4 tokens"):
+        windows(10, 4, 4)
+
+
+def test_reports():
+    report = report_lengths([3, 900, 5, 1200], 512, "truncate")
+    assert str(report) == "2 texts were cut to 512 tokens; the longest, number 3, has 1200"
+    assert str(report_lengths([3], 512, "window")) == "no text is over 512 tokens"
+    with pytest.raises(RequestError, match="text number 1 has 900 tokens, over the limit of 512"):
+        report_lengths([3, 900], 512, "refuse")
+    with pytest.raises(RequestError, match="unknown length policy 'chop'; choose from: refuse, truncate, window"):
+        report_lengths([3], 512, "chop")
+
+
+@given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 120))
+def test_batches_hold_every_text_once_within_the_budget(lengths, budget):
+    batches = list(token_batches(lengths, budget))
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) == 1 or sum(lengths[index] for index in batch) <= budget

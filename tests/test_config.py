@@ -1,0 +1,62 @@
+import pytest
+
+from bertkit.config import FAMILIES, SIZES, BertConfig, Parts, config_toml, family_config, override, read_config
+from bertkit.errors import RequestError
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_in_every_size_survives_toml(family, size, tmp_path):
+    config = family_config(family, size)
+    path = tmp_path / "model.toml"
+    path.write_text(config_toml(config))
+    assert read_config(path) == config
+
+
+def test_override_changes_numbers_and_parts():
+    config = override(BertConfig(), "depth=6", "position=rotary", "bias=false", "embedding_width=128", "dropout=0")
+    assert (config.depth, config.parts.position, config.parts.bias, config.dropout) == (6, "rotary", False, 0.0)
+    assert config.embedding_width == 128
+    assert override(config, "embedding_width=none").embedding_width is None
+
+
+@pytest.mark.parametrize(
+    ("pair", "sentence"),
+    [
+        ("dept=4", "unknown setting 'dept'; choose from: .*depth"),
+        ("depth=four", "depth=four is not a whole number"),
+        ("depth", "setting 'depth' needs a value"),
+        ("bias=maybe", "bias=maybe is not true or false"),
+        ("position=polar", "position='polar' is unknown; choose from: learned"),
+        ("width=100", "width=100 must divide evenly by heads=12"),
+        ("depth=0", "depth=0 must be at least 1"),
+        ("dropout=1.5", "dropout=1.5 must be in"),
+        ("pad_id=99999", "pad_id=99999 must be under vocab_size=30522"),
+        ("parts=x", "unknown setting 'parts'"),
+    ],
+)
+def test_wrong_settings_stop_at_the_door(pair, sentence):
+    with pytest.raises(RequestError, match=sentence):
+        override(BertConfig(), pair)
+
+
+def test_unknown_rows_list_the_known():
+    with pytest.raises(RequestError, match="unknown family 'gpt'; choose from: albert, bert"):
+        family_config("gpt")
+    with pytest.raises(RequestError, match="unknown size 'huge'"):
+        family_config("bert", "huge")
+
+
+def test_rotary_needs_even_heads():
+    with pytest.raises(RequestError, match="must be even"):
+        BertConfig(width=9, heads=3, parts=Parts(position="rotary"))
+
+
+def test_torn_toml_names_its_file(tmp_path):
+    path = tmp_path / "model.toml"
+    path.write_text("depth = [1")
+    with pytest.raises(RequestError, match="model.toml is not a readable TOML file"):
+        read_config(path)
+    path.write_text("dept = 3")
+    with pytest.raises(RequestError, match="model.toml: unknown setting 'dept'"):
+        read_config(path)
