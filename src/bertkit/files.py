@@ -44,7 +44,7 @@ def refuse_to_overwrite(path: Path | str) -> None:
     if path.is_dir() and not any(path.iterdir()):
         return
     if path.exists():
-        raise RequestError(f"{path} exists already; name another --out or remove it first")
+        raise RequestError(f"{path} exists already; name another place or remove it first")
 
 
 @contextmanager

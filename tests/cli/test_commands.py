@@ -1,5 +1,6 @@
 """The command line as a person meets it: results on stdout, one sentence on stderr, exit 0, 1 or 2."""
 
+import gzip
 import json
 
 import numpy as np
@@ -112,15 +113,16 @@ def test_embed_says_what_was_cut(bertkit_command, model, tmp_path):
 def test_embed_refuses_bad_files(fails, model, tmp_path):
     out = ["--model", model, "--out", tmp_path / "v.npy"]
     bad = {
-        "empty.txt": (b"", "is empty"),
-        "latin1.txt": ("caf\u00e9\n".encode("latin1"), "is not UTF-8: byte 3, line 1; convert it: iconv -f latin1"),
-        "utf16.txt": ("hi\n".encode("utf-16"), "has a NUL byte in line 1; if it is UTF-16, convert it"),
-        "nul.txt": (b"a\nb\0c\n", "has a NUL byte in line 2"),
+        "empty.txt": (b"", "empty.txt is empty"),
+        "latin1.txt": ("caf\u00e9\n".encode("latin1"), "latin1.txt, line 1: byte 0xe9 at offset 3 is not UTF-8"),
+        "utf16.txt": ("hi\n".encode("utf-16"), "utf16.txt looks like UTF-16, not UTF-8; convert it first"),
+        "nul.txt": (b"a\nb\0cdefghijkl\n", "nul.txt, line 2: a NUL byte at offset 3"),
+        "cut.txt.gz": (gzip.compress(b"some text\n" * 100)[:-9], "cut.txt.gz is cut off or damaged"),
     }
     for name, (data, sentence) in bad.items():
         (tmp_path / name).write_bytes(data)
-        fails(2, f"{name} {sentence}", "embed", tmp_path / name, *out)
-    fails(2, "nowhere.txt does not exist", "embed", tmp_path / "nowhere.txt", *out)
+        fails(2, sentence, "embed", tmp_path / name, *out)
+    fails(2, "nowhere.txt cannot be read: No such file or directory", "embed", tmp_path / "nowhere.txt", *out)
     fails(2, "cannot be read: Is a directory", "embed", tmp_path, *out)
     (tmp_path / "ok.txt").write_text("a\n")
     fails(2, "must end in .npy or .parquet", "embed", tmp_path / "ok.txt", "--model", model, "--out", "v.txt")

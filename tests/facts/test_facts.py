@@ -15,7 +15,7 @@ ITEMS = {f"T{i}" for i in range(1, 22)} | {f"M{i}" for i in range(1, 24)} - {"M1
 def test_every_item_has_a_fact():
     numbers = [fact.number for fact in all_facts()]
     assert len(numbers) == len(set(numbers))
-    assert ITEMS <= {number.rstrip("bcd") for number in numbers}
+    assert {number.rstrip("bcd") for number in numbers} >= ITEMS
     assert sum(number.startswith("!") for number in numbers) >= 18, "the documents' mistakes are named too"
     assert all(fact.source and fact.claim for fact in all_facts())
 

@@ -1,6 +1,5 @@
 """Texts from a file, vectors to a file."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from bertkit.errors import RequestError
 from bertkit.files import whole_file
+from bertkit.text.corpus import LONGEST_ROW, CorpusReport, read_lines
 
 ENDINGS = (".npy", ".parquet")
 
@@ -17,33 +17,13 @@ def check_output(path: Path) -> None:
     if path.suffix not in ENDINGS:
         raise RequestError(f"{path} must end in {' or '.join(ENDINGS)}")
     if path.exists():
-        raise RequestError(f"{path} exists already; name another --out or remove it first")
+        raise RequestError(f"{path} exists already; name another place or remove it first")
 
 
 def read_texts(path: Path) -> list[str]:
-    """One text per line, in order, empty ones too; `-` is standard input."""
-    try:
-        data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
-    except FileNotFoundError as error:
-        raise RequestError(f"{path} does not exist") from error
-    except OSError as error:
-        raise RequestError(f"{path} cannot be read: {error.strerror}") from error
-    if not data:
-        raise RequestError(f"{path} is empty; it should hold one text per line")
-    if b"\0" in data:
-        line = data[: data.index(b"\0")].count(b"\n") + 1
-        raise RequestError(
-            f"{path} has a NUL byte in line {line}; if it is UTF-16, convert it: iconv -f utf-16 -t utf-8"
-        )
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise RequestError(
-            f"{path} is not UTF-8: byte {error.start}, line {line}; convert it: iconv -f latin1 -t utf-8"
-        ) from error
-    lines = text.replace("\r\n", "\n").split("\n")
-    return lines[:-1] if lines[-1] == "" else lines
+    """One text per line, in order, empty ones too; compressed or not; `-` is standard input."""
+    file = Path("/dev/stdin") if str(path) == "-" else path
+    return [line for _, line in read_lines(file, report=CorpusReport(), longest=LONGEST_ROW, split=False)]
 
 
 def write_vectors(path: Path, vectors: np.ndarray, texts: Sequence[str]) -> None:

@@ -1,0 +1,60 @@
+"""`bertkit vocab`: train a WordPiece vocabulary."""
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertkit.files import refuse_to_overwrite
+from bertkit.progress import progress
+from bertkit.text.vocabulary import VocabularySettings, make_vocabulary
+
+Texts = Annotated[
+    list[Path],
+    typer.Argument(help="Files or folders: plain text with a blank line between documents, or .jsonl with 'text'."),
+]
+
+
+def vocab(
+    texts: Texts,
+    out: Annotated[Path, typer.Option(help="The folder to write; it must not exist yet.")],
+    size: Annotated[int, typer.Option(help="Pieces in the vocabulary, exactly.")] = 30522,
+    cased: Annotated[bool, typer.Option("--cased", help="Keep upper case and accents.")] = False,
+    min_count: Annotated[int, typer.Option(help="Do not merge a pair seen less often than this.")] = 2,
+    alphabet_limit: Annotated[int, typer.Option(help="Keep this many characters, the most frequent.")] = 1000,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Train a WordPiece vocabulary.
+
+    Text may be compressed (.gz .bz2 .xz .zst). Example: bertkit vocab books/*.txt --size 30000 --out vocab/
+    """
+    settings = VocabularySettings(size=size, lowercase=not cased, min_count=min_count, alphabet_limit=alphabet_limit)
+    refuse_to_overwrite(out)
+    vocabulary = make_vocabulary(texts, settings, show=progress)
+    vocabulary.save(out)
+    print(json_module.dumps(vocabulary.report, indent=2) if json else _told(vocabulary.report, out))
+
+
+def _told(report: dict[str, Any], out: Path) -> str:
+    """The report as lines to read."""
+    size, pieces, alphabet, corpus = report["size"], report["pieces"], report["alphabet"], report["corpus"]
+    cut_share = f"{100 * alphabet['cut_share_of_text']:.4f} % of the text"
+    mean, median = corpus["mean_words_per_sentence"], corpus["median_words_per_sentence"]
+    memory = report["peak_memory_bytes"]
+    lines = {
+        "vocabulary": f"{size:,} pieces in {out}",
+        "whole words": f"{pieces['whole_words']:,} ({100 * pieces['whole_words'] / size:.1f} %)",
+        "## pieces": f"{pieces['continuations']:,} ({100 * pieces['continuations'] / size:.1f} %)",
+        "characters": f"{pieces['characters']:,} kept, {alphabet['cut']:,} cut ({cut_share})",
+        "corpus": f"{corpus['documents']:,} documents, {corpus['sentences']:,} sentences",
+        "words": f"{corpus['words']:,}, {corpus['unique_words']:,} of them different once normalized",
+        "words per sentence": f"mean {mean}, median {median}",
+        "time": f"counting {report['seconds']['counting']} s, merging {report['seconds']['merging']} s",
+        "peak memory": f"{memory / 2**20:,.0f} MiB" if memory else "not known on this system",
+    }
+    if corpus["rare_words_left_out"]:
+        share = f"{100 * corpus['share_of_text_left_out']:.2f} % of the text"
+        lines["left out"] = f"the {corpus['rare_words_left_out']:,} rarest words ({share}), to stay in memory"
+    notes = [f"note: {reason} ({note['count']:,}, first: {note['first']})" for reason, note in corpus["notes"].items()]
+    return "\n".join([*(f"{name:20}{text}" for name, text in lines.items()), *notes])

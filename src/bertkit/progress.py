@@ -1,0 +1,102 @@
+"""How far long work has come: a bar on a terminal, a plain line now and then anywhere else."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol, TextIO
+
+NOTHING: Mapping[str, object] = {}
+
+
+class Meter(Protocol):
+    """What the work calls as often as it likes; drawing is kept rare."""
+
+    def update(self, done: float, facts: Mapping[str, object] = NOTHING) -> None:
+        """So much of the total is done; facts, like {"tokens/s": "61,000"}, are shown as they are."""
+
+
+# Starts a meter for work with a title and a total; `progress` and `silent` are two of them.
+ShowProgress = Callable[[str, float], AbstractContextManager[Meter]]
+
+
+@contextmanager
+def progress(title: str, total: float, *, every: float = 10.0, stream: TextIO | None = None) -> Iterator[Meter]:
+    """Show progress on `stream` (stderr): a bar on a terminal, elsewhere a line every `every` seconds."""
+    stream = stream or sys.stderr
+    if stream.isatty():
+        with _bar(title, total, stream) as meter:
+            yield meter
+    else:
+        lines = _Lines(title, total, every, stream)
+        yield lines
+        lines.finish()
+
+
+@contextmanager
+def silent(title: str, total: float) -> Iterator[Meter]:
+    """Show nothing: for callers from Python."""
+    yield _Silent()
+
+
+class _Silent:
+    def update(self, done: float, facts: Mapping[str, object] = NOTHING) -> None:
+        pass
+
+
+class _Lines:
+    def __init__(self, title: str, total: float, every: float, stream: TextIO) -> None:
+        self.title, self.total, self.every, self.stream = title, total, every, stream
+        self.began = self.last = time.monotonic()
+
+    def update(self, done: float, facts: Mapping[str, object] = NOTHING) -> None:
+        now = time.monotonic()
+        if now - self.last >= self.every:
+            self.last = now
+            self._print(self._state(done, now), facts)
+
+    def finish(self) -> None:
+        self._print(f"done in {time.monotonic() - self.began:.1f} s", NOTHING)
+
+    def _state(self, done: float, now: float) -> str:
+        if self.total <= 0 or done <= 0:
+            return f"{now - self.began:.0f} s so far"
+        left = (now - self.began) * (self.total - done) / done
+        return f"{100 * done / self.total:.0f} %, {max(left, 0):.0f} s left"
+
+    def _print(self, state: str, facts: Mapping[str, object]) -> None:
+        print(f"{self.title}: {', '.join([state, *_told(facts)])}", file=self.stream, flush=True)
+
+
+@contextmanager
+def _bar(title: str, total: float, stream: TextIO) -> Iterator[Meter]:
+    # rich takes 0.1 s to import: only who sees a bar pays for it.
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = [
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[facts]}", markup=False),
+    ]
+    with Progress(*columns, console=Console(file=stream)) as bar:
+        task = bar.add_task(title, total=total if total > 0 else None, facts="")
+        yield _Bar(bar, task)
+        bar.update(task, total=total, completed=total)
+
+
+class _Bar:
+    def __init__(self, bar: Any, task: Any) -> None:
+        self.bar, self.task, self.last = bar, task, 0.0
+
+    def update(self, done: float, facts: Mapping[str, object] = NOTHING) -> None:
+        # rich locks and computes speeds on every call; ten a second are enough for the eye.
+        if time.monotonic() - self.last >= 0.1:
+            self.last = time.monotonic()
+            self.bar.update(self.task, completed=done, facts=", ".join(_told(facts)))
+
+
+def _told(facts: Mapping[str, object]) -> list[str]:
+    return [f"{name} {value}" for name, value in facts.items()]

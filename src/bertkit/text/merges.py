@@ -1,0 +1,216 @@
+"""Word counts → pieces: merge the two that stand together most often, until there are enough.
+
+`fast_train` is the fast twin of `wordpiece.train`, which counts all pairs anew for every merge. Here all words lie end
+to end in one array of piece numbers, linked over what is still there; a merge touches only the places where the pair
+stands and corrects the counts of the pairs beside them. The most frequent pair comes from a heap whose entries may be
+out of date.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.errors import RequestError
+from bertkit.text.wordpiece import SPECIALS, joined
+
+Places = NDArray[np.int32]
+Pair = tuple[str, str]
+
+BORDER = -1  # stands between two words; every other piece has a number from 0 up
+GONE = -2  # the right half of a merged pair
+SLICE = 4_000_000  # places counted at once: bounds the memory of the first count
+
+
+def fast_train(
+    word_counts: Mapping[str, int],
+    size: int,
+    *,
+    specials: Sequence[str] = SPECIALS,
+    alphabet_limit: int = 1000,
+    min_count: int = 2,
+    watch: Callable[[int], None] | None = None,
+) -> list[str]:
+    """The same list as `wordpiece.train`; `watch` hears how many pieces there are so far."""
+    alphabet = sorted(by_count(character_counts(word_counts))[:alphabet_limit])
+    letters = [piece for char in alphabet for piece in (char, f"##{char}")]
+    vocabulary = dict.fromkeys([*specials, *letters])
+    if len(vocabulary) > size:
+        raise RequestError(
+            f"a vocabulary of {size:,} cannot hold {len(specials)} special pieces and two forms of "
+            f"{len(alphabet):,} characters; ask for at least {len(vocabulary):,} or lower the alphabet limit"
+        )
+    neighbors = Neighbors(word_counts, alphabet, min_count)
+    while len(vocabulary) < size:
+        pair = neighbors.most_frequent()
+        if pair is None:
+            raise RequestError(
+                f"this corpus gives at most {len(vocabulary):,} pieces and {size:,} were asked for; "
+                f"ask for {len(vocabulary):,} or fewer, give more text or lower the minimum count"
+            )
+        vocabulary.setdefault(neighbors.merge(*pair))
+        if watch:
+            watch(len(vocabulary))
+    return list(vocabulary)
+
+
+def character_counts(word_counts: Mapping[str, int]) -> Counter[str]:
+    """How often each character occurs in all the words."""
+    counts: Counter[str] = Counter()
+    for word, count in word_counts.items():
+        for char in word:
+            counts[char] += count
+    return counts
+
+
+def by_count(counts: Counter[str]) -> list[str]:
+    """The most frequent first; ties in code point order."""
+    return sorted(counts, key=lambda char: (-counts[char], char))
+
+
+class Neighbors:
+    """The pieces of all words and how often each two of them stand side by side."""
+
+    def __init__(self, word_counts: Mapping[str, int], alphabet: Sequence[str], min_count: int) -> None:
+        kept = set(alphabet)
+        words = {word: count for word, count in word_counts.items() if word and kept.issuperset(word)}
+        self._pieces = [piece for char in alphabet for piece in (char, f"##{char}")]
+        self._numbers = {piece: number for number, piece in enumerate(self._pieces)}
+        self._min_count = max(min_count, 1)
+        self._counts: dict[Pair, int] = {}
+        self._heap: list[tuple[int, str, str]] = []
+        self._lay_out(words, alphabet)
+        self._count_all()
+
+    def _lay_out(self, words: dict[str, int], alphabet: Sequence[str]) -> None:
+        """One place for each character and one border before, between and after the words."""
+        lengths = np.fromiter(map(len, words), np.int64, len(words))
+        word_of = np.repeat(np.arange(len(words), dtype=np.int32), lengths)
+        places = np.arange(len(word_of), dtype=np.int32) + word_of + 1
+        self._piece = np.full(len(word_of) + len(words) + 1, BORDER, np.int32)
+        self._piece[places] = 2 * _letter_numbers(words, alphabet) + 1  # "##c"
+        first = places[np.cumsum(lengths) - lengths] if len(words) else places
+        self._piece[first] -= 1  # "c"
+        # No pair is more frequent than all characters; where int64 could overflow, Python's integers count.
+        characters = sum(count * len(word) for word, count in words.items())
+        self._count_of_word = np.array(list(words.values()), np.int64 if characters < 2**63 else object)
+        self._word = np.zeros_like(self._piece)
+        self._word[places] = word_of
+        self._after = np.arange(1, len(self._piece) + 1, dtype=np.int32)
+        self._before = np.arange(-1, len(self._piece) - 1, dtype=np.int32)
+        self._places = _grouped(self._piece, len(self._pieces))
+
+    def _count_all(self) -> None:
+        for start in range(0, len(self._piece) - 1, SLICE):
+            left = self._piece[start : start + SLICE]
+            right = self._piece[start + 1 : start + SLICE + 1]
+            left = left[: len(right)]
+            inside = np.flatnonzero((left != BORDER) & (right != BORDER))
+            weights = self._count_of_word[self._word[start + inside]]
+            self._change(left[inside], right[inside], weights)
+
+    def _change(self, left: Places, right: Places, weights: NDArray[Any]) -> None:
+        """Add `weights` to the counts of the pairs of neighbors; pairs with a border are no pairs."""
+        real = (left >= 0) & (right >= 0)
+        keys = (left[real].astype(np.int64) << 32) | right[real]
+        order = np.argsort(keys)
+        keys, weights = keys[order], weights[real][order]
+        starts = np.flatnonzero(np.diff(keys, prepend=-1))
+        if not len(starts):
+            return
+        sums = np.add.reduceat(weights, starts)
+        for key, change in zip(keys[starts].tolist(), sums.tolist(), strict=True):
+            self._change_one((self._pieces[key >> 32], self._pieces[key & 0xFFFFFFFF]), change)
+
+    def _change_one(self, pair: Pair, change: int) -> None:
+        count = self._counts.get(pair, 0) + change
+        if count:
+            self._counts[pair] = count
+        else:
+            self._counts.pop(pair, None)
+        # A count that fell is corrected when its entry comes up; one that rose needs an entry of its own.
+        if change > 0 and count >= self._min_count:
+            heapq.heappush(self._heap, (-count, *pair))
+
+    def most_frequent(self) -> Pair | None:
+        """The pair with the highest count, of equals the first in order; None below the minimum count."""
+        while self._heap:
+            claimed, left, right = heapq.heappop(self._heap)
+            count = self._counts.get((left, right), 0)
+            if count == -claimed:
+                return left, right
+            if self._min_count <= count < -claimed:
+                heapq.heappush(self._heap, (-count, left, right))
+        return None
+
+    def merge(self, left: str, right: str) -> str:
+        """Make the pair one piece wherever it stands, and correct the counts of the pairs around."""
+        piece = joined((left, right))
+        at, number = self._find(left, right), self._number(piece)
+        to = self._after[at]
+        beyond = self._after[to]
+        weights = self._count_of_word[self._word[at]]
+        # In "abab" the pair (b, a) lies right of one merge and left of the next: only the left one counts it.
+        chained = np.append(beyond[:-1] == at[1:], [False])
+        lone = ~chained
+        self._change(self._piece[self._before[at]], self._piece[at], -weights)
+        self._change(self._piece[to[lone]], self._piece[beyond[lone]], -weights[lone])
+        self._counts.pop((left, right), None)
+        self._piece[at], self._piece[to] = number, GONE
+        self._after[at], self._before[beyond] = beyond, at
+        self._change(self._piece[self._before[at]], self._piece[at], weights)
+        self._change(self._piece[at[lone]], self._piece[beyond[lone]], weights[lone])
+        self._places[number] = np.union1d(self._places[number], at)
+        return piece
+
+    def _number(self, piece: str) -> int:
+        """The number of a piece, mostly a new one; only with "#" inside a word can it be there already."""
+        number = self._numbers.setdefault(piece, len(self._pieces))
+        if number == len(self._pieces):
+            self._pieces.append(piece)
+            self._places.append(np.empty(0, np.int32))
+        return number
+
+    def _find(self, left: str, right: str) -> Places:
+        """Where the pair stands, in order, by way of the rarer of its halves."""
+        a, b = self._numbers[left], self._numbers[right]
+        if len(self._places[a]) <= len(self._places[b]):
+            at = self._standing(a)
+            at = at[self._piece[self._after[at]] == b]
+        else:
+            at = self._before[self._standing(b)]
+            at = at[self._piece[at] == a]
+        return _every_other(at, self._after) if a == b else at
+
+    def _standing(self, number: int) -> Places:
+        """The places where a piece still is; those where it was merged away are forgotten."""
+        places = self._places[number]
+        self._places[number] = places[self._piece[places] == number]
+        return self._places[number]
+
+
+def _letter_numbers(words: Iterable[str], alphabet: Sequence[str]) -> Places:
+    """The number in the alphabet of each character of the words, end to end."""
+    codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), np.uint32)
+    known = np.array([ord(char) for char in alphabet], np.uint32)
+    return np.searchsorted(known, codes).astype(np.int32)
+
+
+def _grouped(pieces: Places, kinds: int) -> list[Places]:
+    """For each piece number the places where it stands, in order."""
+    order = np.argsort(pieces, kind="stable").astype(np.int32)
+    ends = np.searchsorted(pieces[order], np.arange(kinds + 1))
+    return [order[start:end] for start, end in pairwise(ends)]
+
+
+def _every_other(at: Places, after: Places) -> Places:
+    """Of a chain of equal neighbors "aaaa" every second place, so that merges do not overlap."""
+    index = np.arange(len(at))
+    begins = np.append([True], after[at[:-1]] != at[1:])[: len(at)]
+    chain_start = np.maximum.accumulate(np.where(begins, index, 0))
+    chosen: Places = at[(index - chain_start) % 2 == 0]
+    return chosen

@@ -1,0 +1,263 @@
+"""The fast tokenizer: text to ids by the `tokenizers` library; wordpiece.py is its readable twin.
+
+Nothing is cut or padded here. [CLS] and [SEP] are always placed; how long a text may be is decided elsewhere.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from tokenizers import Encoding as BackendEncoding
+from tokenizers import Tokenizer as Backend
+
+from bertkit.errors import RequestError
+from bertkit.text.pipelines import BERT_NAMES, Cleaning, SpecialNames, wordpiece_backend
+from bertkit.text.tokenizer_files import check_pieces, load_backend, read_pieces, save_backend
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """One text, or a pair, as ids with [CLS] and [SEP] in place; every tuple has one entry per token."""
+
+    ids: tuple[int, ...]
+    segments: tuple[int, ...]
+    offsets: tuple[tuple[int, int], ...]  # characters [start, end) of the text the token is from; (0, 0) for wiring
+    words: tuple[int | None, ...]  # number of the word in its text; None for wiring
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def special(self) -> tuple[bool, ...]:
+        """True for the wiring: the [CLS] and [SEP] that no text asked for."""
+        return tuple(word is None for word in self.words)
+
+    @property
+    def part(self) -> tuple[int | None, ...]:
+        """Which text of a pair a token is from: 0, 1, or None for wiring."""
+        parts: list[int | None] = []
+        wiring = 0
+        for word in self.words:
+            wiring += word is None
+            parts.append(None if word is None else int(wiring > 1))  # [CLS] comes before the first, [SEP] between
+        return tuple(parts)
+
+
+class Tokenizer:
+    """Text to ids and back, over a WordPiece, byte-level BPE or Unigram vocabulary."""
+
+    def __init__(self, backend: Backend, names: SpecialNames) -> None:
+        _make_forks_safe()
+        self._backend = backend
+        self._names = names
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tokenizer, (self._backend, self._names)
+
+    @classmethod
+    def from_vocab(
+        cls,
+        pieces: Sequence[str] | Path,
+        *,
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        split_cjk: bool = True,
+    ) -> "Tokenizer":
+        """WordPiece over a vocabulary: the pieces in the order of their ids, or a vocab.txt."""
+        if isinstance(pieces, str | Path):
+            where, unit, pieces = str(pieces), "line", read_pieces(Path(pieces))
+        else:
+            where, unit = "the vocabulary", "entry"
+        check_pieces(pieces, BERT_NAMES, where, unit)
+        cleaning = Cleaning(lowercase, strip_accents, split_cjk)
+        return cls(wordpiece_backend(pieces, BERT_NAMES, cleaning), BERT_NAMES)
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Tokenizer":
+        """The tokenizer of a model folder, or of a vocab.txt with the tokenizer_config.json beside it."""
+        return cls(*load_backend(Path(path)))
+
+    def save(self, folder: Path | str) -> None:
+        """Write the files from which `load` and transformers' AutoTokenizer rebuild this tokenizer."""
+        save_backend(self._backend, self._names, Path(folder))
+
+    def encode(self, text: str, pair: str | None = None) -> Encoding:
+        """One text, or a pair, as ids."""
+        _check_text(text, "the text")
+        if pair is not None:
+            _check_text(pair, "the pair")
+        return _encoding(self._backend.encode(text, pair))
+
+    def encode_batch(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoding]:
+        """Many texts, or pairs, as ids; each equals what `encode` gives."""
+        texts = _checked_texts(texts, "texts")
+        if pairs is None:
+            return [_encoding(each) for each in self._backend.encode_batch(texts)]
+        pairs = _checked_texts(pairs, "pairs")
+        if len(texts) != len(pairs):
+            raise RequestError(f"{len(texts)} texts came with {len(pairs)} pairs; give as many of both")
+        both = list(zip(texts, pairs, strict=True))
+        return [_encoding(each) for each in self._backend.encode_batch(both)]
+
+    def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids alone, without [CLS] and [SEP]: the quickest way through a corpus."""
+        texts = _checked_texts(texts, "texts")
+        return [each.ids for each in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def count(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens each text takes, [CLS] and [SEP] included."""
+        return [len(each) for each in self._backend.encode_batch_fast(_checked_texts(texts, "texts"))]
+
+    def encode_words(self, words: Sequence[str]) -> Encoding:
+        """A text that comes in words: `words` numbers them, offsets count characters inside each word."""
+        checked = _checked_texts(words, "words")
+        return _encoding(self._backend_for_words.encode(checked, is_pretokenized=True))
+
+    def encode_words_batch(self, sentences: Sequence[Sequence[str]]) -> list[Encoding]:
+        """Many texts that come in words; each equals what `encode_words` gives."""
+        checked = [_checked_texts(words, f"sentences[{number}]") for number, words in enumerate(sentences)]
+        encoded = self._backend_for_words.encode_batch(checked, is_pretokenized=True)
+        return [_encoding(each) for each in encoded]
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """The ids as text; what normalization took away stays away."""
+        return str(self._backend.decode(self._checked_ids(ids), skip_special_tokens=skip_special))
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The piece behind each id."""
+        return [self._pieces[number] for number in self._checked_ids(ids)]
+
+    @cached_property
+    def vocab(self) -> Mapping[str, int]:
+        """Every piece and its id."""
+        return MappingProxyType(self._backend.get_vocab())
+
+    @cached_property
+    def size(self) -> int:
+        """How many rows an embedding table for these ids needs: the largest id, plus one."""
+        return max(self.vocab.values()) + 1
+
+    @property
+    def pad_id(self) -> int:
+        """The id of [PAD]."""
+        return self.vocab[self._names.pad]
+
+    @property
+    def unknown_id(self) -> int:
+        """The id of [UNK]."""
+        return self.vocab[self._names.unk]
+
+    @property
+    def cls_id(self) -> int:
+        """The id of [CLS], the first token of every encoding."""
+        return self.vocab[self._names.cls]
+
+    @property
+    def sep_id(self) -> int:
+        """The id of [SEP], the last token of every encoding."""
+        return self.vocab[self._names.sep]
+
+    @property
+    def mask_id(self) -> int:
+        """The id of [MASK]."""
+        return self.vocab[self._names.mask]
+
+    @property
+    def mask_token(self) -> str:
+        """How this vocabulary writes its mask: [MASK] or <mask>."""
+        return self._names.mask
+
+    @cached_property
+    def lowercase(self) -> bool:
+        """Whether text is lowercased before it is cut."""
+        normalizer = self._backend.normalizer
+        return normalizer is not None and normalizer.normalize_str("A") == "a"
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of all that decides the ids, whichever files the tokenizer was read from."""
+        state = json.loads(self._backend.to_str())
+        parts = {key: state[key] for key in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
+        wiring = self.encode("", "")
+        content = json.dumps([parts, asdict(self._names), wiring.ids, wiring.segments], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    @cached_property
+    def _backend_for_words(self) -> Backend:
+        """Byte-level pieces know a word's start by its space, so each of the given words gets one."""
+        state = json.loads(self._backend.to_str())
+        for part in ("pre_tokenizer", "post_processor"):
+            state[part] = _with_spaces(state[part])
+        return Backend.from_str(json.dumps(state))
+
+    @cached_property
+    def _pieces(self) -> Mapping[int, str]:
+        return {number: piece for piece, number in self.vocab.items()}
+
+    def _checked_ids(self, ids: Iterable[int]) -> list[int]:
+        numbers = list(ids)
+        for place, number in enumerate(numbers):
+            if number not in self._pieces:
+                raise RequestError(f"ids[{place}] is {number!r}, which no piece of this vocabulary of {self.size} has")
+        return [int(number) for number in numbers]
+
+
+def _with_spaces(part: Any) -> Any:
+    """A part of a pipeline with `add_prefix_space` switched on, also in the parts inside it."""
+    if isinstance(part, list):
+        return [_with_spaces(each) for each in part]
+    if isinstance(part, dict):
+        return {key: key == "add_prefix_space" or _with_spaces(value) for key, value in part.items()}
+    return part
+
+
+def _encoding(raw: BackendEncoding) -> Encoding:
+    return Encoding(tuple(raw.ids), tuple(raw.type_ids), tuple(raw.offsets), tuple(raw.word_ids))
+
+
+def _checked_texts(texts: Sequence[str], name: str) -> list[str]:
+    if isinstance(texts, str):
+        raise RequestError(f"{name} is one str where a list belongs; put it in a list, or each character is a text")
+    texts = list(texts)
+    for number, text in enumerate(texts):
+        _check_text(text, f"{name}[{number}]")
+    return texts
+
+
+def _check_text(text: str, name: str) -> None:
+    if not isinstance(text, str):
+        raise RequestError(f"{name} is {text!r:.40}, a {type(text).__name__}; give a str")
+    try:
+        text.isascii() or text.encode()  # ASCII, which str knows at once, spares the second look
+    except UnicodeEncodeError as error:
+        code = f"U+{ord(text[error.start]):04X}"
+        raise RequestError(
+            f"{name} holds the lone surrogate {code} at character {error.start}; "
+            "read the input as UTF-8 with errors='replace'"
+        ) from error
+
+
+@cache
+def _make_forks_safe() -> None:
+    """Make forked children work serially: the library's threads do not cross a fork, and it warns of it."""
+    if not hasattr(os, "register_at_fork"):
+        return
+    setting = "TOKENIZERS_PARALLELISM"
+    before: dict[str, str] = {}
+
+    def hide() -> None:
+        before.update({setting: os.environ[setting]} if setting in os.environ else {})
+        os.environ[setting] = "false"
+
+    def restore() -> None:
+        del os.environ[setting]
+        os.environ.update(before)
+        before.clear()
+
+    os.register_at_fork(before=hide, after_in_parent=restore)

@@ -1,0 +1,305 @@
+"""WordPiece in plain Python: the slow twin of tokenizer.py, to read and to test against.
+
+Text becomes words (cleaned, split at spaces, punctuation and Chinese characters), a word becomes the longest
+pieces of the vocabulary from left to right, and training finds those pieces by merging frequent neighbors.
+"""
+
+import re
+import string
+import unicodedata
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from itertools import accumulate, pairwise
+
+from bertkit.errors import RequestError
+
+SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+Span = tuple[int, int]
+Letter = tuple[str, Span]  # a normalized character and the original characters [start, end) it came from
+
+# The ideographs that Google's BERT sets apart, as the fast tokenizer has them: Hangul and Kana are not here.
+CJK = "3400-4dbf 4e00-9fff f900-faff 20000-2a6df 2a700-2b81f 2b920-2ceaf 2f800-2fa1f"
+
+# The fast tokenizer carries its own Unicode tables, of three ages; Python's follow the version of Python.
+# Only the differences stand here, up to Unicode 18, as ranges wide enough to hold what comes between them.
+# Categories are those of Unicode 8: a mark, punctuation or control born later, in these ranges, is an
+# ordinary character there, and four characters have since moved to another category.
+ORDINARY = (
+    "5c8-5c9 61d 7fd 890-8e2 9fd-9fe a76 afa-aff b53-b55 c04-c3c c77 c84 d00 d3b-d3c d81 eba ece 180f-1886 "
+    "1abf-1af0 1b4e-1b4f 1b7d-1b7f 1df6-1dfb 2e43-2e63 a82c a8c5 a8ff a9bd 10d24-10f89 11070-11074 "
+    "110c2-110cd 111cf 1123e-11241 1133b 113bb-1145e 11660-1166c 116b9 1182f-11fff 12ff1-1612f 16d6d-16f4f "
+    "16fe2-16fe4 1cf00-1d128 1d25b-1d25c 1e000-1e6f5 1e944-1e95f"
+)
+MOVED = {"\u166d": "Po", "\u1734": "Mn", "\U000111c9": "Po", "\U0001171e": "Mn"}
+# Decompositions and combining classes are those of Unicode 9: here nothing decomposes and nothing reorders.
+INERT = (
+    "5c8-5c9 7fd 897-8d3 9fe c3c d3b-d3c eba 1715 1abf-1af0 1df6-1dfa a82c 105c9-105e4 10d24-10f85 11070 "
+    "1133b 11383-113d0 1145e 11839-11a99 11d42-1612f 16d68-16ff1 1d127-1d128 1d250-1d281 1e08f-1e6f5"
+)
+# Lower case is that of Unicode 17, younger than Python's: ranges of capitals, and their first small letter.
+SMALL = {"1c89": 0x1C8A, "a7cb": 0x264, "a7cc": 0xA7CD, "a7ce": 0xA7CF, "a7d2": 0xA7D3, "a7d4": 0xA7D5}
+SMALL |= {"a7da": 0xA7DB, "a7dc": 0x19B, "10d50-10d65": 0x10D70, "16ea0-16eb8": 0x16EBB}
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A normalized word and the characters [start, end) of the original text it came from."""
+
+    text: str
+    start: int
+    end: int
+    spans: tuple[Span, ...]  # one for each character of `text`
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of the vocabulary, the original characters [start, end) it covers, the number of its word."""
+
+    text: str
+    start: int
+    end: int
+    word: int
+
+
+def basic_words(text: str, *, lowercase: bool, strip_accents: bool | None = None, split_cjk: bool = True) -> list[Word]:
+    """The words of a text before WordPiece; `strip_accents=None` means: as `lowercase` says."""
+    letters = _cleaned(text)
+    if split_cjk:
+        letters = _spaced(letters)
+    if lowercase if strip_accents is None else strip_accents:
+        letters = [letter for letter in _decomposed(letters) if _category(letter[0]) != "Mn"]
+    if lowercase:
+        letters = [(small, span) for char, span in letters for small in _lower(char)]
+    return [_word(run) for run in _runs(letters)]
+
+
+def longest_match(word: str, vocab: Container[str], unknown: str = "[UNK]", limit: int = 100) -> list[str]:
+    """The longest pieces from left to right; just `unknown` where none fits or the word is over the limit."""
+    if len(word) > limit:
+        return [unknown]
+    pieces: list[str] = []
+    start = 0
+    while start < len(word):
+        prefix = "##" if start else ""
+        ends = range(len(word), start, -1)
+        end = next((end for end in ends if prefix + word[start:end] in vocab), None)
+        if end is None:
+            return [unknown]
+        pieces.append(prefix + word[start:end])
+        start = end
+    return pieces
+
+
+def wordpieces(
+    text: str,
+    vocab: Container[str],
+    *,
+    lowercase: bool,
+    strip_accents: bool | None = None,
+    split_cjk: bool = True,
+    specials: Sequence[str] = SPECIALS,
+) -> list[Piece]:
+    """The pieces of a text with their places; a special piece written out in it, like [MASK], stays whole."""
+    pieces: list[Piece] = []
+    start, word_number = 0, 0
+    for part in _split_at(specials, text):
+        if part in specials:
+            pieces.append(Piece(part, start, start + len(part), word_number))
+            word_number += 1
+        else:
+            words = basic_words(part, lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
+            for word in words:
+                pieces.extend(_pieces(word, vocab, start, word_number))
+                word_number += 1
+        start += len(part)
+    return pieces
+
+
+def train(
+    word_counts: Mapping[str, int],
+    size: int,
+    *,
+    specials: Sequence[str] = SPECIALS,
+    alphabet_limit: int = 1000,
+    min_count: int = 2,
+) -> list[str]:
+    """A vocabulary of exactly `size` pieces: specials, alphabet, then merges of the most frequent neighbors.
+
+    Ties go to the pair of strings that sorts first. Words with a character cut from the alphabet are skipped.
+    """
+    alphabet = _alphabet(word_counts, alphabet_limit)
+    vocabulary = dict.fromkeys([*specials, *(piece for char in alphabet for piece in (char, f"##{char}"))])
+    if len(vocabulary) > size:
+        raise RequestError(
+            f"a vocabulary of {size} cannot hold {len(specials)} special pieces and two forms of "
+            f"{len(alphabet)} characters; ask for at least {len(vocabulary)} or lower the alphabet limit"
+        )
+    kept = set(alphabet)
+    words = [(_characters(word), count) for word, count in word_counts.items() if word and kept.issuperset(word)]
+    while len(vocabulary) < size:
+        pair, count = _most_frequent_pair(words)
+        if pair is None or count < min_count:
+            raise RequestError(
+                f"this corpus gives at most {len(vocabulary)} pieces and {size} were asked for; "
+                f"ask for {len(vocabulary)} or fewer, give more text or lower the minimum count"
+            )
+        words = [(_merge(pieces, pair), count) for pieces, count in words]
+        vocabulary.setdefault(joined(pair))
+    return list(vocabulary)
+
+
+def joined(pair: tuple[str, str]) -> str:
+    """The piece that two neighbors make: ("play", "##ing") -> "playing", ("##a", "##b") -> "##ab"."""
+    return pair[0] + pair[1].removeprefix("##")
+
+
+def _alphabet(word_counts: Mapping[str, int], limit: int) -> list[str]:
+    counts: Counter[str] = Counter()
+    for word, count in word_counts.items():
+        for char in word:
+            counts[char] += count
+    most_frequent = sorted(counts, key=lambda char: (-counts[char], char))[:limit]
+    return sorted(most_frequent)
+
+
+def _characters(word: str) -> list[str]:
+    return [word[0], *(f"##{char}" for char in word[1:])]
+
+
+def _most_frequent_pair(words: list[tuple[list[str], int]]) -> tuple[tuple[str, str] | None, int]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for pieces, count in words:
+        for pair in pairwise(pieces):
+            counts[pair] += count
+    best = min(counts, key=lambda pair: (-counts[pair], pair), default=None)
+    return best, counts[best] if best else 0
+
+
+def _merge(pieces: list[str], pair: tuple[str, str]) -> list[str]:
+    """Every occurrence of the pair becomes one piece, from left to right."""
+    merged: list[str] = []
+    i = 0
+    while i < len(pieces):
+        found = tuple(pieces[i : i + 2]) == pair
+        merged.append(joined(pair) if found else pieces[i])
+        i += 2 if found else 1
+    return merged
+
+
+def _pieces(word: Word, vocab: Container[str], shift: int, number: int) -> list[Piece]:
+    texts = longest_match(word.text, vocab)
+    ends = list(accumulate(len(text) - 2 if i else len(text) for i, text in enumerate(texts)))
+    ends[-1] = len(word.text)  # the unknown piece stands for the whole word
+    pieces, start = [], 0
+    for text, end in zip(texts, ends, strict=True):
+        pieces.append(Piece(text, shift + word.spans[start][0], shift + word.spans[end - 1][1], number))
+        start = end
+    return pieces
+
+
+def _split_at(specials: Sequence[str], text: str) -> list[str]:
+    longest_first = sorted(specials, key=len, reverse=True)
+    return re.split(f"({'|'.join(map(re.escape, longest_first))})", text) if specials else [text]
+
+
+def _runs(letters: list[Letter]) -> list[list[Letter]]:
+    """Cut at spaces, which go, and around punctuation, which stays."""
+    runs: list[list[Letter]] = []
+    together = False
+    for letter in letters:
+        alone = letter[0] == " " or _is_punctuation(letter[0])
+        if letter[0] != " ":
+            if together and not alone:
+                runs[-1].append(letter)
+            else:
+                runs.append([letter])
+        together = not alone
+    return runs
+
+
+def _word(run: list[Letter]) -> Word:
+    chars, spans = zip(*run, strict=True)
+    return Word("".join(chars), spans[0][0], spans[-1][1], spans)
+
+
+def _cleaned(text: str) -> list[Letter]:
+    """White space of any kind becomes a space; control and private characters, NUL and U+FFFD are dropped."""
+    letters = ((_clean(char), (i, i + 1)) for i, char in enumerate(text))
+    return [letter for letter in letters if letter[0]]
+
+
+def _spaced(letters: list[Letter]) -> list[Letter]:
+    return [(char, span) for letter, span in letters for char in (f" {letter} " if _is_cjk(letter) else letter)]
+
+
+def _decomposed(letters: list[Letter]) -> list[Letter]:
+    """Canonical decomposition (NFD): every character in its parts, then runs of marks sorted by class.
+
+    As in the fast tokenizer origins are given out after the sorting, in the order of the original text.
+    """
+    parts = [(part, i == 0) for char, _ in letters for i, part in enumerate(_decomposition(char))]
+    classes = [_combining_class(part) for part, _ in parts]
+    starters = accumulate(order == 0 for order in classes)
+    in_order = sorted(zip(starters, classes, range(len(parts)), strict=True))
+    parts = [parts[i] for _, _, i in in_order]
+    origins = accumulate(is_first for _, is_first in parts)
+    return [(part, letters[origin - 1][1]) for (part, _), origin in zip(parts, origins, strict=True)]
+
+
+@lru_cache(maxsize=1 << 16)
+def _clean(char: str) -> str:
+    if char in "\t\n\r" or _category(char) in ("Zs", "Zl", "Zp"):
+        return " "
+    return "" if char == "\ufffd" or _category(char) in ("Cc", "Cf", "Co") else char
+
+
+@lru_cache(maxsize=1 << 16)
+def _is_cjk(char: str) -> bool:
+    return _within(char, CJK)
+
+
+@lru_cache(maxsize=1 << 16)
+def _is_punctuation(char: str) -> bool:
+    """Any ASCII sign that is no letter or digit ($, +, ~ too), and the punctuation of Unicode."""
+    return char in string.punctuation or _category(char).startswith("P")
+
+
+@lru_cache(maxsize=1 << 16)
+def _category(char: str) -> str:
+    return "Lo" if _within(char, ORDINARY) else MOVED.get(char) or unicodedata.category(char)
+
+
+@lru_cache(maxsize=1 << 16)
+def _decomposition(char: str) -> str:
+    return char if _within(char, INERT) else unicodedata.normalize("NFD", char)
+
+
+@lru_cache(maxsize=1 << 16)
+def _combining_class(char: str) -> int:
+    return 0 if _within(char, INERT) else unicodedata.combining(char)
+
+
+@lru_cache(maxsize=1 << 16)
+def _lower(char: str) -> str:
+    """One character in lower case, whatever its neighbors: no rule for the final sigma."""
+    for capitals, small in SMALL.items():
+        if _within(char, capitals):
+            return chr(small + ord(char) - _ranges(capitals)[0][0])
+    return char.lower()
+
+
+def _within(char: str, ranges: str) -> bool:
+    """Whether one of the ranges, which are in ascending order, holds the character."""
+    table = _ranges(ranges)
+    nearest = bisect_right(table, ord(char), key=lambda ends: ends[0]) - 1
+    return nearest >= 0 and ord(char) <= table[nearest][1]
+
+
+@cache
+def _ranges(text: str) -> tuple[Span, ...]:
+    bounds = (item.split("-") for item in text.split())
+    return tuple((int(ends[0], 16), int(ends[-1], 16)) for ends in bounds)
