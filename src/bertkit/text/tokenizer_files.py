@@ -202,12 +202,14 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _names(settings: Mapping[str, Any], default: SpecialNames) -> SpecialNames:
-    named = {role: settings.get(f"{role}_token") or name for role, name in asdict(default).items()}
-    plain = {role: name.get("content") if isinstance(name, dict) else name for role, name in named.items()}
-    for role, name in plain.items():
+    names: dict[str, str] = {}
+    for role, usual in asdict(default).items():
+        given = settings.get(f"{role}_token") or usual
+        name = given.get("content") if isinstance(given, dict) else given
         if not isinstance(name, str):
             raise RequestError(f"the tokenizer's settings give {name!r} as {role}_token; give a str")
-    return SpecialNames(**plain)
+        names[role] = name
+    return SpecialNames(**names)
 
 
 def _flag(settings: Mapping[str, Any], name: str, default: bool) -> bool:

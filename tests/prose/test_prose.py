@@ -1,0 +1,117 @@
+"""README and docs are executed: Python sessions as doctests, console blocks as commands, tables of files as files.
+
+A console line that starts with `$ ` is run with bash in a scratch folder that holds links to real checkpoints; what
+follows must be what it prints, with `...` for anything.
+"""
+
+import doctest
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def blocks(kind: str) -> list[tuple[Path, int, str]]:
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for match in BLOCK.finditer(text):
+            if match.group(1) == kind:
+                found.append((page, text[: match.start()].count("\n") + 2, match.group(2)))
+    return found
+
+
+def name(block: tuple[Path, int, str]) -> str:
+    return f"{block[0].name}:{block[1]}"
+
+
+@pytest.fixture
+def scratch(tmp_path, monkeypatch, minilm, antiberty, simbert):
+    """A folder as a reader would have it, with the checkpoints that the pages speak of."""
+    for link, target in {"minilm": minilm, "antiberty": antiberty, "simbert": simbert}.items():
+        (tmp_path / link).symlink_to(target)
+    (tmp_path / "texts.txt").write_text("A cat sat on the mat.\nA dog lay on the rug.\nInterest rates rose again.\n")
+    source = ROOT / "src" / "bertkit"
+    (tmp_path / "corpus.txt").write_text("\n\n".join(p.read_text() for p in sorted(source.rglob("*.py"))))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    return tmp_path
+
+
+def test_the_pages_are_there_and_every_block_is_of_a_kind_that_runs():
+    assert len(PAGES) >= 7
+    kinds = [match.group(1) for page in PAGES for match in BLOCK.finditer(page.read_text(encoding="utf-8"))]
+    assert set(kinds) <= {"python", "console", "text"}, "a block of another kind would not be executed"
+    assert kinds.count("python") >= 6
+    assert kinds.count("console") >= 6
+
+
+@pytest.mark.filterwarnings("ignore::bertkit.errors.BertkitWarning")
+@pytest.mark.parametrize("block", blocks("python"), ids=name)
+def test_python_sessions_print_what_they_say(block, scratch):
+    page, line, text = block
+    test = doctest.DocTestParser().get_doctest(text, {}, name(block), str(page), line)
+    assert test.examples, "a Python block is a session with >>>"
+    report: list[str] = []
+    doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.append)
+    assert not report, "".join(report)
+
+
+def commands(text: str) -> list[tuple[str, str]]:
+    """(command, expected output) pairs of one console block."""
+    parts = re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]
+    return [(part.partition("\n")[0], part.partition("\n")[2]) for part in parts]
+
+
+@pytest.mark.parametrize("block", [b for b in blocks("console") if "make " not in b[2]], ids=name)
+def test_console_blocks_print_what_they_say(block, scratch):
+    pairs = commands(block[2])
+    assert pairs
+    checker = doctest.OutputChecker()
+    for command, expected in pairs:
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300, check=False)
+        got = done.stdout + done.stderr
+        assert checker.check_output(expected, got, FLAGS), f"{command}\n--- expected\n{expected}\n--- got\n{got}"
+
+
+def test_make_targets_that_the_pages_name_exist():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {t for page in PAGES for t in re.findall(r"\$ make ([a-z]+)", page.read_text(encoding="utf-8"))}
+    assert named >= {"demo", "test"}
+    assert named <= targets
+
+
+def test_files_and_folders_that_the_pages_name_exist():
+    """`src/bertkit/...`, `docs/...`, `benchmarks/...`, `tests/...` in backticks or links."""
+    pattern = re.compile(r"[`(]((?:src|docs|benchmarks|tests|tools)/[\w./-]+)[`)]")
+    named = {(page.name, path) for page in PAGES for path in pattern.findall(page.read_text(encoding="utf-8"))}
+    assert len(named) > 10
+    missing = [(page, path) for page, path in named if not (ROOT / path).exists()]
+    assert not missing
+
+
+def test_links_between_pages_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            assert "://" not in target, f"{page.name}: {target}: the project stands alone"
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_help_in_the_readme_is_the_help():
+    from bertkit.cli.main import help_text
+
+    assert help_text() in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_version_has_a_changelog_entry():
+    from bertkit import __version__
+
+    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

