@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 
 from bertkit.config import FAMILIES, family_config
-from bertkit.model import self_attention
 from bertkit.model.batch import Batch
 from bertkit.model.kernels import KERNELS, Sight
 from bertkit.model.weights import new_model
@@ -37,7 +36,7 @@ def kernel_gaps() -> dict[str, float]:
         tensors = [torch.randn(len(ids), 12, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
         results = {}
         for kernel, dtype in (("eager", torch.float64), ("varlen", torch.bfloat16), ("padded", torch.bfloat16)):
-            inputs = [tensor.to(dtype).requires_grad_() for tensor in tensors]
+            inputs = [tensor.to(dtype, copy=True).requires_grad_() for tensor in tensors]
             out = KERNELS[kernel](*inputs, batch, sight)
             (out.double().pow(2).sum() / 2).backward()
             results[kernel] = [out.detach(), *(tensor.grad for tensor in inputs)]
@@ -70,7 +69,6 @@ def model_gaps() -> dict[str, dict[str, float]]:
 
 def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
-    assert self_attention.attend is not None
     result = {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
