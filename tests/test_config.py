@@ -52,6 +52,42 @@ def test_rotary_needs_even_heads():
         BertConfig(width=9, heads=3, parts=Parts(position="rotary"))
 
 
+@pytest.mark.parametrize("parts", [{"window": 8}, {"norm": "pre"}])
+def test_one_shared_layer_cannot_differ_by_place(parts):
+    with pytest.raises(RequestError, match="shared_layers=true means one layer for all"):
+        Parts(shared_layers=True, **parts)
+
+
+@pytest.mark.parametrize(
+    ("build", "sentence"),
+    [
+        (lambda: BertConfig(width=768.0), "width=768.0 is not a whole number"),
+        (lambda: BertConfig(depth=True), "depth=True is not a whole number"),
+        (lambda: BertConfig(init_std=float("nan")), "init_std=nan is not a number"),
+        (lambda: BertConfig(init_std=-1.0), "init_std=-1.0 must be in"),
+        (lambda: BertConfig(family="foo"), "unknown family 'foo'"),
+        (lambda: BertConfig(embedding_width=-5), "embedding_width=-5 must be at least 1"),
+        (lambda: Parts(window="x"), "window='x' is not a whole number"),
+        (lambda: Parts(window=-4), "window=-4 must be at least 2"),
+        (lambda: Parts(global_every=0), "global_every=0 must be at least 1"),
+        (lambda: Parts(local_theta=0), "local_theta=0 must be over 0"),
+        (lambda: Parts(theta=None), "theta=None is not a number"),
+        (lambda: Parts(pooling="max"), "pooling='max' is unknown; choose from: first, mean"),
+    ],
+)
+def test_values_of_the_wrong_kind(build, sentence):
+    with pytest.raises(RequestError, match=sentence):
+        build()
+
+
+def test_cleared_fields_survive_toml(tmp_path):
+    path = tmp_path / "model.toml"
+    for family, change in (("modernbert", "window=none"), ("albert", "embedding_width=none")):
+        config = override(family_config(family), change)
+        path.write_text(config_toml(config))
+        assert read_config(path) == config
+
+
 def test_torn_toml_names_its_file(tmp_path):
     path = tmp_path / "model.toml"
     path.write_text("depth = [1")

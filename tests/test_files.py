@@ -4,7 +4,7 @@ import os
 import pytest
 
 from bertkit.errors import BertkitError, RequestError
-from bertkit.files import whole_file, whole_folder
+from bertkit.files import refuse_to_overwrite, whole_file, whole_folder
 
 
 def test_a_file_appears_whole(tmp_path):
@@ -41,6 +41,30 @@ def test_a_folder_with_files_is_not_touched(tmp_path):
     with pytest.raises(RequestError, match="exists already"), whole_folder(tmp_path / "out"):
         pass
     assert (tmp_path / "out" / "x").read_text() == "1"
+
+
+def test_an_empty_folder_behind_a_link_is_filled(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with whole_folder(tmp_path / "link") as draft:
+        (draft / "x").write_text("1")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real" / "x").read_text() == "1"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
+
+
+def test_the_working_folder_itself(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with whole_folder(".") as draft:
+        (draft / "x").write_text("1")
+    assert [path.name for path in (tmp_path / "here").iterdir()] == ["x"]
+
+
+def test_a_place_that_cannot_be_written_is_known_before_the_work(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RequestError, match="file is not a folder"):
+        refuse_to_overwrite(tmp_path / "file" / "below" / "deep")
 
 
 def test_a_file_where_a_folder_should_be(tmp_path):

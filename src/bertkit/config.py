@@ -4,6 +4,7 @@
 FAMILIES are the published models; any other mixture of parts is as good, only nobody else can load it.
 """
 
+import math
 import tomllib
 import types
 import typing
@@ -29,11 +30,35 @@ def _require(condition: bool, name: str, value: Any, rule: str) -> None:
         raise RequestError(f"{name}={value} {rule}")
 
 
-def _check_choices(config: object) -> None:
+def _check_types(config: object) -> None:
+    """Every field holds what its annotation says: a file can say anything."""
     for name, kind in _kinds(type(config)).items():
-        choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
-        if choices and getattr(config, name) not in choices:
-            raise RequestError(f"{name}={getattr(config, name)!r} is unknown; choose from: {', '.join(choices)}")
+        value = getattr(config, name)
+        kind, may_be_none = _without_none(kind)
+        if value is None and may_be_none:
+            continue
+        if typing.get_origin(kind) is Literal:
+            choices = typing.get_args(kind)
+            if value not in choices:
+                raise RequestError(f"{name}={value!r} is unknown; choose from: {', '.join(choices)}")
+        elif kind in _WANTED and not _is_a(value, kind):
+            raise RequestError(f"{name}={value!r} is not {_WANTED[kind]}")
+
+
+def _without_none(kind: Any) -> tuple[Any, bool]:
+    """`X | None` as (X, True), anything else as (itself, False)."""
+    if typing.get_origin(kind) not in (types.UnionType, typing.Union):
+        return kind, False
+    return next(part for part in typing.get_args(kind) if part is not types.NoneType), True
+
+
+def _is_a(value: object, kind: type) -> bool:
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+_WANTED = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
 
 
 def _kinds(config: type) -> dict[str, Any]:
@@ -54,13 +79,20 @@ class Parts:
     global_every: int = 3  # with a window: every third layer still sees everything
     theta: float = 160_000.0  # rotary base of layers that see everything
     local_theta: float = 10_000.0  # rotary base of local layers
+    word_head: Literal["gelu", "gelu_tanh", "relu", "silu"] | None = None  # its bend; None: the activation's
     pooler: Literal["tanh", "gelu", "relu"] = "tanh"  # after the dense map that class heads read
     pooler_norm: bool = False  # ModernBERT: a norm after it
     pooling: Literal["first", "mean"] = "first"  # what that dense map reads: [CLS], or the mean of all
     token_pooler: bool = False  # ModernBERT: token heads read through the same dense map
 
     def __post_init__(self) -> None:
-        _check_choices(self)
+        _check_types(self)
+        _require(self.window is None or self.window >= 2, "window", self.window, "must be at least 2")
+        _require(self.global_every >= 1, "global_every", self.global_every, "must be at least 1")
+        _require(self.theta > 0, "theta", self.theta, "must be over 0")
+        _require(self.local_theta > 0, "local_theta", self.local_theta, "must be over 0")
+        if self.shared_layers and (self.window is not None or self.norm == "pre"):
+            raise RequestError("shared_layers=true means one layer for all: it has no window and norm='post'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +116,12 @@ class BertConfig:
     parts: Parts = field(default_factory=Parts)
 
     def __post_init__(self) -> None:
+        _check_types(self)
+        pick(FAMILIES, self.family, "family")
         for name in ("vocab_size", "width", "depth", "heads", "inner", "max_length"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
         _require(self.width % self.heads == 0, "width", self.width, f"must divide evenly by heads={self.heads}")
-        _require(self.embedding_width is None or self.embedding_width >= 1, "embedding_width", 0, "must be at least 1")
+        _require(self.table_width >= 1, "embedding_width", self.embedding_width, "must be at least 1")
         _require(self.segments >= 0, "segments", self.segments, "must not be negative")
         _require(0 <= self.dropout < 1, "dropout", self.dropout, "must be in [0, 1)")
         _require(0 <= self.attention_dropout < 1, "attention_dropout", self.attention_dropout, "must be in [0, 1)")
@@ -95,6 +129,7 @@ class BertConfig:
         _require(
             0 <= self.pad_id < self.vocab_size, "pad_id", self.pad_id, f"must be under vocab_size={self.vocab_size}"
         )
+        _require(0 < self.init_std < 100, "init_std", self.init_std, "must be in (0, 100)")
         rotary_odd = self.parts.position == "rotary" and self.head_width % 2
         _require(not rotary_odd, "width / heads", self.head_width, "must be even for rotary positions")
 
@@ -106,7 +141,7 @@ class BertConfig:
     @property
     def table_width(self) -> int:
         """Width of the embedding tables: `embedding_width`, or the encoder's own width."""
-        return self.embedding_width or self.width
+        return self.width if self.embedding_width is None else self.embedding_width
 
 
 @dataclass(frozen=True)
@@ -120,13 +155,14 @@ class Family:
 FAMILIES: dict[str, Family] = {
     "bert": Family(Parts(), {}),
     "roberta": Family(
-        Parts(position="offset"), {"vocab_size": 50265, "segments": 1, "pad_id": 1, "norm_epsilon": 1e-5}
+        Parts(position="offset", word_head="gelu"),
+        {"vocab_size": 50265, "segments": 1, "pad_id": 1, "norm_epsilon": 1e-5},
     ),
     "albert": Family(
         Parts(activation="gelu_tanh", shared_layers=True),
         {"vocab_size": 30000, "embedding_width": 128, "dropout": 0.0, "attention_dropout": 0.0},
     ),
-    "electra": Family(Parts(pooler="gelu"), {}),
+    "electra": Family(Parts(word_head="gelu", pooler="gelu"), {}),
     "distilbert": Family(Parts(pooler="relu"), {"segments": 0}),
     "modernbert": Family(
         Parts(
@@ -135,6 +171,7 @@ FAMILIES: dict[str, Family] = {
             feed_forward="gated",
             bias=False,
             window=128,
+            word_head="gelu",
             pooler="gelu",
             pooler_norm=True,
             token_pooler=True,
@@ -182,7 +219,7 @@ def override(config: BertConfig, *pairs: str) -> BertConfig:
         kind = pick({**own, **parts}, name, "setting")
         if not equals:
             raise RequestError(f"setting '{name}' needs a value: {name}=...")
-        (changes if name in own else part_changes)[name] = _cast(name, text, kind)
+        (changes if name in own else part_changes)[name] = cast_setting(name, text, kind)
     return replace(config, parts=replace(config.parts, **part_changes), **changes)
 
 
@@ -203,25 +240,23 @@ def config_toml(config: BertConfig) -> str:
     """The shape as TOML that `read_config` reads back to an equal config."""
     settings = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "parts"}
     settings |= {f.name: getattr(config.parts, f.name) for f in fields(config.parts)}
-    lines = (f"{name} = {_toml(value)}" for name, value in settings.items() if value is not None)
+    lines = (f"{name} = {_toml('none' if value is None else value)}" for name, value in settings.items())
     return "".join(f"{line}\n" for line in lines)
 
 
-def _cast(name: str, text: str, kind: Any) -> Any:
+def cast_setting(name: str, text: str, kind: Any) -> Any:
     """`text` as the field's type; `none` clears a field that may be empty."""
-    if isinstance(kind, types.UnionType):
-        if text.lower() == "none":
-            return None
-        kind = typing.get_args(kind)[0]
+    kind, may_be_none = _without_none(kind)
+    if may_be_none and text.lower() == "none":
+        return None
+    if typing.get_origin(kind) is tuple:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
     if typing.get_origin(kind) is Literal or kind is str:
         return text
     try:
         return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
     except (KeyError, ValueError) as error:
         raise RequestError(f"{name}={text} is not {_WANTED[kind]}") from error
-
-
-_WANTED = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def _as_text(value: Any) -> str:

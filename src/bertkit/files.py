@@ -26,25 +26,37 @@ def whole_folder(path: Path | str) -> Iterator[Path]:
     """Yield a folder beside `path` to fill; on success it becomes `path`, which must not hold files yet."""
     path = Path(path)
     refuse_to_overwrite(path)
-    with _beside(path) as workspace:
-        draft = workspace / path.name
+    with _beside(path.absolute()) as workspace:
+        draft = workspace / "draft"
         draft.mkdir()
         yield draft
         for file in draft.rglob("*"):
             if file.is_file():
                 _flush(file)
-        if path.is_dir():
-            path.rmdir()
-        draft.rename(path)
+        if path.is_dir():  # empty, and perhaps a link or a mount point: it stays, its content moves in
+            for file in draft.iterdir():
+                file.rename(path / file.name)
+        else:
+            draft.rename(path)
 
 
 def refuse_to_overwrite(path: Path | str) -> None:
     """An output folder may be missing or empty; anything else is somebody's work."""
     path = Path(path)
-    if path.is_dir() and not any(path.iterdir()):
-        return
-    if path.exists():
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise RequestError(f"{path} exists already; name another place or remove it first")
+    refuse_unwritable(path)
+
+
+def refuse_unwritable(path: Path | str) -> None:
+    """Before any work is done: the place of an output must be one where something can be written."""
+    place = Path(path).absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise RequestError(f"{path} cannot be written: {place} is not a folder")
+    if not os.access(place, os.W_OK):
+        raise RequestError(f"{path} cannot be written: {place} may not be written to")
 
 
 @contextmanager

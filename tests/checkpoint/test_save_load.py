@@ -6,16 +6,19 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
-from bertkit.checkpoint.sentence_transformers import EmbedSettings
-from bertkit.config import Parts, family_config
+from bertkit.checkpoint.config_names import read_hugging_face
+from bertkit.checkpoint.save_load import Checkpoint, folder_config, load_checkpoint, save_checkpoint
+from bertkit.config import FAMILIES, SIZES, Parts, family_config
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
+from bertkit.model.model import BertModel
+from bertkit.model.pooling import EmbedSettings
 from bertkit.model.weights import new_model
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
@@ -182,7 +185,10 @@ def test_not_a_number_is_refused(folder):
     ("changes", "sentence"),
     [
         ({"model_type": "gpt2"}, "unknown model_type 'gpt2'; choose from: albert, bert"),
-        ({"model_type": None}, "unknown model_type 'None'"),
+        ({"model_type": None, "architectures": ["GPT2Model"]}, "unknown model_type 'GPT2Model'"),
+        ({"hidden_size": float("inf")}, "hidden_size=inf must be a number"),
+        ({"num_hidden_layers": 2.5}, "depth=2.5 is not a whole number"),
+        ({"num_labels": "abc"}, "num_labels='abc'"),
         ({"hidden_size": "128"}, "hidden_size='128' must be a number"),
         ({"hidden_size": -4}, "width=-4 must be at least 1"),
         ({"num_attention_heads": 3}, "width=128 must divide evenly by heads=3"),
@@ -199,6 +205,134 @@ def test_impossible_configs_are_one_sentence(folder, changes, sentence):
     with pytest.raises(RequestError, match=sentence) as caught:
         load_checkpoint(folder)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"local_attention": "abc"}, "window='abc' is not a whole number"),
+        ({"local_attention": -4}, "window=-4 must be at least 2"),
+        ({"global_attn_every_n_layers": 0, "layer_types": None}, "global_every=0 must be at least 1"),
+        ({"global_attn_every_n_layers": "3", "layer_types": None}, "global_every='3' is not a whole number"),
+        ({"layer_types": 5}, "layer_types=5 must be a list"),
+        ({"layer_types": ["full_attention"]}, "layer_types has 1 entries for 3 layers"),
+        ({"layer_types": ["sliding_attention"] * 3}, "layer_types is not 'full_attention' at every"),
+        ({"rope_parameters": [1]}, "rope_parameters=.* must be an object"),
+        ({"rope_parameters": None, "local_rope_theta": 0}, "local_theta=0 must be over 0"),
+        ({"classifier_pooling": "max"}, "pooling='max' is unknown"),
+        ({"norm_bias": True}, "norm_bias=True is not supported"),
+    ],
+)
+def test_impossible_modernbert_configs(changes, sentence, tmp_path):
+    config = family_config("modernbert", "tiny", vocab_size=60, depth=3)
+    save_checkpoint(Checkpoint(model=new_model(config)), tmp_path / "out")
+    rewrite(tmp_path / "out", **changes)
+    with pytest.raises(RequestError, match=sentence):
+        load_checkpoint(tmp_path / "out")
+
+
+def test_a_config_of_2019_has_no_model_type(folder, checkpoint):
+    rewrite(folder, model_type=None)
+    same_answers(load_checkpoint(folder), checkpoint)
+    rewrite(folder, model_type=None, architectures=None, hidden_size=128.0)
+    same_answers(load_checkpoint(folder), checkpoint)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_in_every_size_is_one_that_others_know(family, size):
+    with torch.device("meta"):
+        settings, own = folder_config(BertModel(family_config(family, size)))
+    assert not own
+    assert settings["model_type"] == family
+    assert read_hugging_face(settings, "") == family_config(family, size)
+
+
+@pytest.mark.parametrize("kind", ["Bert", "Roberta", "Albert", "Electra", "DistilBert", "ModernBert"])
+def test_what_a_config_leaves_out_is_as_transformers_has_it(kind):
+    theirs = getattr(transformers, f"{kind}Config")()
+    said = {key: value for key, value in theirs.to_dict().items() if key not in ("layer_types", "rope_parameters")}
+    short = {"model_type": theirs.model_type}
+    assert read_hugging_face(short, "") == read_hugging_face(said, "")
+
+
+def test_stacked_wrappers_and_doubled_names(folder, checkpoint):
+    tensors = load_file(folder / "model.safetensors")
+    for prefix in ("_orig_mod.module.", "module._orig_mod.", "model."):
+        save_file({prefix + name: t for name, t in tensors.items()}, folder / "model.safetensors")
+        same_answers(load_checkpoint(folder), checkpoint)
+    name = "bert.embeddings.LayerNorm.weight"
+    save_file({**tensors, "bert.embeddings.LayerNorm.gamma": torch.full((128,), 5.0)}, folder / "model.safetensors")
+    with pytest.raises(RequestError, match=f"the file holds {name} under two names"):
+        load_checkpoint(folder)
+
+
+def test_an_untied_decoder_is_not_called_a_copy(folder):
+    tensors = load_file(folder / "model.safetensors")
+    word = tensors["bert.embeddings.word_embeddings.weight"]
+    save_file({**tensors, "cls.predictions.decoder.weight": word + 1}, folder / "model.safetensors")
+    why = load_checkpoint(folder).report.dropped["cls.predictions.decoder.weight"]
+    assert why == "the model uses bert.embeddings.word_embeddings.weight in its place"
+
+
+def test_settings_of_other_tools_travel_on(folder, tmp_path):
+    rewrite(folder, problem_type="multi_label_classification", classifier_dropout=0.3)
+    save_checkpoint(load_checkpoint(folder), tmp_path / "again")
+    kept = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert (kept["problem_type"], kept["classifier_dropout"]) == ("multi_label_classification", 0.3)
+
+
+def test_the_length_travels_without_a_tokenizer(checkpoint, tmp_path):
+    save_checkpoint(replace(checkpoint, tokenizer=None, max_length=33), tmp_path / "out")
+    assert load_checkpoint(tmp_path / "out").max_length == 33
+
+
+@pytest.mark.parametrize("limit", ["abc", -1, 2, True])
+def test_impossible_lengths(folder, limit):
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": limit}))
+    with pytest.raises(RequestError, match="a length limit of .* leaves no room"):
+        load_checkpoint(folder)
+
+
+def test_strange_settings_of_our_own(folder, checkpoint, tmp_path):
+    path = folder / "bertkit.json"
+    for embed in ("x", {"pooling": "mean"}, {"layers": [1], "extra": 2}):
+        path.write_text(json.dumps({"embed": embed}))
+        with pytest.raises(RequestError, match="embed is not as bertkit writes it"):
+            load_checkpoint(folder)
+    config = replace(checkpoint.model.config, parts=Parts(position="rotary"))
+    save_checkpoint(Checkpoint(model=new_model(config, {"tag": 3})), tmp_path / "own")
+    for heads in ([1], {"tag": "x"}, {"tag": -1}):
+        rewrite(tmp_path / "own", heads=heads)
+        with pytest.raises(RequestError, match="must name heads and their outputs"):
+            load_checkpoint(tmp_path / "own")
+    rewrite(tmp_path / "own", heads={"tag": 3}, parts={"window": "x"})
+    with pytest.raises(RequestError, match="window='x' is not a whole number"):
+        load_checkpoint(tmp_path / "own")
+
+
+def test_prompts_of_sentence_folders(checkpoint, tmp_path):
+    import sentence_transformers
+
+    import bertkit
+
+    settings = EmbedSettings(prefix="query: ", normalize=True)
+    save_checkpoint(replace(checkpoint, model=base(checkpoint), embed=settings), tmp_path / "out")
+    (tmp_path / "out" / "bertkit.json").unlink()
+    ours = bertkit.load(tmp_path / "out")
+    assert ours.checkpoint.embed == settings
+    expected = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(["abc", "de"])
+    np.testing.assert_allclose(ours.embed(["abc", "de"]), expected, atol=1e-5)
+    (tmp_path / "out" / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    with pytest.raises(RequestError, match="do_lower_case=true is not supported"):
+        load_checkpoint(tmp_path / "out")
+
+
+def test_tensorflow_files_beside_a_whole_folder_are_left_alone(folder, checkpoint, simbert):
+    for name in ("bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-00001"):
+        shutil.copy(simbert / name, folder / name)
+    same_answers(load_checkpoint(folder), checkpoint)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "\x00", "null", '{"a":' * 100_000])

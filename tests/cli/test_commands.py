@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -183,6 +184,29 @@ def test_convert_an_old_pickle_with_a_tokenizer_from_elsewhere(bertkit_command, 
     assert "model.safetensors" in names
     assert not any(name.endswith(".bin") for name in names)
     assert bertkit_command("fill", "E V Q [MASK] V E S G", "--model", tmp_path / "out").returncode == 0
+
+
+def test_sigterm_clears_up(tmp_path, model):
+    """Asked to stop in the middle of the work, it says so and leaves nothing behind."""
+    import signal
+    import subprocess
+    import sys
+    import time
+
+    (tmp_path / "in.txt").write_text("some words to embed again and again\n" * 200_000)
+    (tmp_path / "tmp").mkdir()
+    command = [sys.executable, "-m", "bertkit", "vocab", "in.txt", "--size", "100", "--out", "out"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(tmp_path / "tmp")}
+    ) as process:
+        time.sleep(1.2)
+        process.send_signal(signal.SIGTERM)
+        said = process.stderr.read()
+    assert "Traceback" not in said
+    if process.returncode:
+        assert process.returncode == 130
+        assert not (tmp_path / "out").exists()
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_a_reader_that_leaves_early(model):

@@ -42,6 +42,23 @@ def test_poolings_equal_their_definitions(rows, how):
     torch.testing.assert_close(pool(x, batch, how), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_mean_in_half_precision_is_not_added_up_in_it(dtype):
+    batch = Batch.pack([[1] * 512])
+    assert pool(torch.full((512, 1), 0.1, dtype=dtype), batch, "mean").item() == pytest.approx(0.1, rel=5e-3)
+
+
+def test_a_fixed_layout_reads_the_same(monkeypatch):
+    batch = Batch.pack([[1, 2, 3], [4, 5]])
+    expected = batch.positions.clone(), batch.first(batch.ids).clone()
+    batch.laid_out(longest=8, sequences=4)
+    assert (batch.longest, batch.offsets.tolist()) == (8, [0, 3, 5, 5, 5])
+    assert torch.equal(batch.positions, expected[0])
+    assert torch.equal(batch.first(batch.ids)[:2], expected[1])
+    with pytest.raises(RequestError, match="do not fit the fixed layout"):
+        Batch.pack([[1, 2, 3]]).laid_out(longest=2)
+
+
 def test_wrong_shapes_are_refused():
     with pytest.raises(RequestError, match="do not fit 3 tokens"):
         Batch(torch.arange(3), torch.zeros(3), (2, 2))

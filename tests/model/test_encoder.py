@@ -18,7 +18,7 @@ MIXTURES = {
     "bert-rotary": ("bert", {"position": "rotary"}),
     "bert-sinusoidal-relu": ("bert", {"position": "sinusoidal", "activation": "relu"}),
     "bert-pre-gated": ("bert", {"norm": "pre", "feed_forward": "gated"}),
-    "albert-window": ("albert", {"window": 6, "global_every": 2}),
+    "bert-window": ("bert", {"window": 6, "global_every": 2}),
     "bert-no-positions": ("bert", {"position": "none"}),
 }
 TEXTS = [[5, 6, 7], [8] * 31, [9, 10], [3], [11, 12, 13], list(range(20, 52))]
@@ -89,6 +89,27 @@ def test_hidden_states_stop_where_asked():
     assert len(short) == 2
     torch.testing.assert_close(short[1], long[1])
     torch.testing.assert_close(long[-1], encoder(batch))
+
+
+@pytest.mark.parametrize("row", [*ROWS, *MIXTURES])
+def test_half_precision_runs_and_is_near(row):
+    model = model_of(row, {"classify": 3})
+    batch = Batch.pack(TEXTS)
+    with torch.no_grad():
+        expected = model(batch)
+        got = model.to(torch.bfloat16)(batch).float()
+    assert ((got - expected).norm() / expected.norm()).item() < 0.05
+
+
+def test_a_head_gives_the_same_beside_any_other():
+    """ModernBERT's tags read through the pooler; its replaced-token head does not, whatever else is there."""
+    alone = model_of("modernbert", {"replaced_token": None})
+    both = model_of("modernbert", {"replaced_token": None, "tag": 3})
+    state = alone.state_dict()
+    both.load_state_dict(state, strict=False)
+    batch = Batch.pack(TEXTS)
+    with torch.no_grad():
+        torch.testing.assert_close(both.logits(batch, "replaced_token"), alone.logits(batch, "replaced_token"))
 
 
 def test_too_long_never_reaches_the_model():

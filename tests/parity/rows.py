@@ -60,10 +60,13 @@ def config_for(family: str, heads: tuple[str, ...]):
     return config
 
 
-def random_model(family: str, kind: type, heads: tuple[str, ...], seed: int = 0):
+def random_model(family: str, kind: type, heads: tuple[str, ...], seed: int = 0, settings: dict | None = None):
     """A model of transformers with every tensor random: norms, biases and padding rows too."""
     torch.manual_seed(seed)
-    model = kind(config_for(family, heads)).eval()
+    config = config_for(family, heads)
+    for name, value in (settings or {}).items():
+        setattr(config, name, value)
+    model = kind(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))

@@ -4,9 +4,11 @@ import pytest
 import torch
 from rows import LABELS, LENGTHS, ROWS, inputs, random_model, their_outputs
 
+from bertkit.checkpoint.hugging_face import state_names
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
 from bertkit.model.batch import Batch
 
+ACTIVATED = [row for row in ROWS if row[2] in (("masked_word",), ("classify",), ("replaced_token",))]
 IDS = [f"{kind.__name__}" for _, kind, _ in ROWS]
 
 
@@ -69,6 +71,16 @@ def test_saving_and_loading_keeps_every_bit(family, kind, heads, tmp_path):
         assert torch.equal(tensor, again.model.state_dict()[name]), name
 
 
+@pytest.mark.parametrize("activation", ["relu", "gelu_new", "silu"])
+@pytest.mark.parametrize(("family", "kind", "heads"), ACTIVATED, ids=lambda value: getattr(value, "__name__", ""))
+def test_other_activations(family, kind, heads, activation, tmp_path):
+    """Some heads follow the encoder's activation and some are GELU whatever it is."""
+    key = {"distilbert": "activation", "modernbert": "hidden_activation"}.get(family, "hidden_act")
+    theirs = random_model(family, kind, heads, settings={key: activation})
+    theirs.save_pretrained(tmp_path)
+    assert_equal(load_checkpoint(tmp_path).model, heads, theirs, inputs(family, 7))
+
+
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert", "electra", "distilbert", "modernbert"])
 def test_training_gradients_equal(family, tmp_path):
     """The same loss gives the same gradients: the backward pass is theirs too."""
@@ -84,8 +96,14 @@ def test_training_gradients_equal(family, tmp_path):
     theirs(**batch, labels=labels).loss.backward()
     packed = Batch.from_padded(batch["input_ids"], batch["attention_mask"], batch.get("token_type_ids"))
     torch.nn.functional.cross_entropy(ours.logits(packed, "masked_word"), packed.ids).backward()
-    expected = theirs.get_input_embeddings().weight.grad
-    torch.testing.assert_close(ours.encoder.embeddings.word.weight.grad, expected, atol=1e-5, rtol=1e-4)
+    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    compared = 0
+    for name, names in state_names(ours):
+        expected = torch.cat([gradients[each] for each in names]) if all(n in gradients for n in names) else None
+        if expected is not None:
+            torch.testing.assert_close(ours.get_parameter(name).grad, expected, atol=1e-5, rtol=1e-4)
+            compared += 1
+    assert compared >= 18
 
 
 def test_label_names_travel(tmp_path):

@@ -12,6 +12,7 @@ from bertkit.config import family_config
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.weights import new_model
 from bertkit.predict.bert import Bert
+from bertkit.predict.length import best_window, windows
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
 
@@ -71,8 +72,21 @@ def test_wrong_wishes_are_one_sentence(bert):
         bert.embed(["a"], layers=[])
     with pytest.raises(RequestError, match="unknown length policy"):
         bert.embed(["a"], too_long="chop")
-    with pytest.raises(RequestError):
-        bert.embed(["a", None])
+    for wrong, sentence in [
+        (["a", None], r"texts\[1\] is NoneType, not a str"),
+        (None, "texts must be a str or a list of them, not NoneType"),
+        ([["a"]], r"texts\[0\] is list"),
+        (5, "not int"),
+    ]:
+        with pytest.raises(RequestError, match=sentence):
+            bert.embed(wrong)
+    with pytest.raises(RequestError, match="layers='x' must be whole numbers"):
+        bert.embed(["a"], layers="x")
+    with pytest.raises(RequestError, match="one text would be compared letter by letter"):
+        bert.similarity("abc", ["a"])
+    assert bert.embed(["a"], layers=np.int64(1)).shape == (1, 128)
+    assert bert.embed(np.array(["a", "b"])).shape == (2, 128)
+    assert bert.embed(text for text in ("a", "b")).shape == (2, 128)
     with pytest.raises(RequestError, match="surrogate"):
         bert.embed(["ok", "a\ud800b"])
 
@@ -100,9 +114,11 @@ def test_windows_read_every_token(bert):
     np.testing.assert_allclose(pooled[1], tokens.mean(0), atol=1e-5)
     np.testing.assert_allclose(pooled[0], bert.embed("a"), atol=1e-5)
     # the middle of a window is what that window alone gives
-    ids = bert.tokenizer.encode(LONG).ids
-    assert len(set(map(tuple, tokens.round(4).tolist()))) > 100, "tokens of different windows differ"
-    assert len(ids) == 132
+    spans = windows(130, 30, 30 // 4)
+    start, stop = spans[2]
+    [alone] = bert.embed([" ".join((LETTERS * 5)[start:stop])], pooling="none")
+    middle = (start + stop) // 2
+    np.testing.assert_allclose(tokens[1 + middle], alone[1 + middle - start], atol=1e-5)
 
 
 def test_a_change_at_the_end_of_a_long_text_is_seen(bert):
@@ -119,6 +135,8 @@ def test_a_million_characters(bert):
     text = "ab " * 333_334
     with pytest.warns(BertkitWarning, match="has 6666"):
         assert np.isfinite(bert.embed(text)).all()
+    with pytest.warns(BertkitWarning, match="read through windows"):
+        assert np.isfinite(bert.embed(text, too_long="window")).all()
     with pytest.warns(BertkitWarning):  # one word of a million characters is one [UNK]
         assert np.isfinite(bert.embed(["a" * 1_000_000, text])).all()
 
@@ -148,12 +166,61 @@ def test_fill_equals_the_head_at_that_position(bert):
 
 def test_fill_in_a_long_text(bert):
     text = LONG + " [MASK] " + LONG
-    found = next(c for c in bert.fill(text, top=len(PIECES)) if c.word == "q")
+    with pytest.warns(BertkitWarning, match="read through windows of 32 tokens"):
+        found = next(c for c in bert.fill(text, top=len(PIECES)) if c.word == "q")
     assert found.text == text.replace("[MASK]", "q")
-    with pytest.raises(RequestError, match="the blank is token 131, beyond the 32 that are kept"):
+    with (
+        pytest.raises(RequestError, match="the blank at token 131 is beyond the 32 that are kept"),
+        pytest.warns(BertkitWarning, match="cut to 32 tokens"),
+    ):
         bert.fill(text, too_long="truncate")
     with pytest.raises(RequestError, match="over the limit of 32"):
         bert.fill(text, too_long="refuse")
+
+
+@pytest.mark.filterwarnings("ignore::bertkit.errors.BertkitWarning")
+def test_many_blanks_in_a_long_text_are_each_seen_where_most_is_around_them(bert):
+    words = list(LETTERS * 5)
+    blanks = [3, 40, 41, 77, 129]
+    for place in blanks:
+        words[place] = "[MASK]"
+    found = bert.fill(" ".join(words), top=2)
+    assert [c.blank for c in found] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    spans = windows(130, 30, 30 // 4)
+    start, stop = spans[best_window(spans, 77)]
+    alone = bert.fill(" ".join(words[start:stop]), top=2)
+    number = sum(start <= blank < 77 for blank in blanks)
+    expected = [c for c in alone if c.blank == number]
+    assert [c.word for c in found if c.blank == 3] == [c.word for c in expected]
+    for one, two in zip([c for c in found if c.blank == 3], expected, strict=True):
+        assert one.probability == pytest.approx(two.probability, rel=1e-4)
+
+
+def test_a_table_larger_than_the_vocabulary_fills_with_words_only(bert):
+    larger = new_model(family_config("bert", "tiny", vocab_size=200, max_length=32), {"masked_word": None}).eval()
+    with torch.no_grad():
+        larger.heads["masked_word"].decoder.bias[100:] = 50.0
+    found = Bert(Checkpoint(model=larger, tokenizer=bert.tokenizer)).fill("a [MASK]", top=57)
+    assert {c.word for c in found} <= set(PIECES)
+    assert sum(c.probability for c in found) == pytest.approx(1, abs=1e-4)
+
+
+def test_fill_with_a_byte_level_vocabulary(tmp_path):
+    """RoBERTa's blank takes the space before it; its pieces say by a space that they begin a word."""
+    from tokenizers import ByteLevelBPETokenizer
+
+    trained = ByteLevelBPETokenizer()
+    lines = ["Paris is the capital of France."] * 20 + ["it is a test of this and that"] * 20
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    trained.train_from_iterator(lines, vocab_size=300, special_tokens=specials, show_progress=False)
+    trained.save_model(str(tmp_path))
+    tokenizer = Tokenizer.load(tmp_path)
+    config = family_config("roberta", "tiny", vocab_size=tokenizer.size, max_length=32)
+    roberta = Bert(Checkpoint(model=new_model(config, {"masked_word": None}).eval(), tokenizer=tokenizer))
+    found = {c.word: c.text for c in roberta.fill("Paris is <mask> of", top=tokenizer.size)}
+    assert found["is"] == "Paris is is of"
+    assert found["##is"] == "Paris isis of"
+    assert len(found) > 150
 
 
 def test_fill_says_what_is_missing(bert):
@@ -177,7 +244,9 @@ def test_trace_of_a_pair(bert):
     assert trace.tokens == ("[CLS]", "a", "b", "[SEP]", "c", "[SEP]")
     assert len(trace.layers) == 2
     assert trace.layers[0].weights.shape == (2, 6, 6)
-    np.testing.assert_allclose(trace.output.numpy()[:0], np.zeros((0, 128)))
+    np.testing.assert_allclose(trace.output.numpy(), bert.trace("a b", "c").layers[-1].output.numpy(), atol=1e-6)
+    swapped = bert.trace("a b c")
+    assert swapped.tokens == ("[CLS]", "a", "b", "c", "[SEP]")
     with pytest.raises(RequestError, match="over the limit"):
         bert.trace(LONG)
 

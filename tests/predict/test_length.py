@@ -1,4 +1,4 @@
-import itertools
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from bertkit.errors import RequestError
 from bertkit.predict.engine import token_batches
-from bertkit.predict.length import best_window, report_lengths, windows
+from bertkit.predict.length import best_window, report_lengths, window_cuts, windows
 
 
 @given(st.integers(0, 300), st.integers(1, 40), st.data())
@@ -16,7 +16,7 @@ def test_every_token_is_in_a_window(length, room, data):
     assert spans[0][0] == 0
     assert spans[-1][1] == length
     assert all(stop - start <= room for start, stop in spans)
-    for (_, stop), (start, _) in itertools.pairwise(spans):
+    for (_, stop), (start, _) in pairwise(spans):
         assert start <= stop - overlap, "neighbors share at least the overlap"
     assert len(spans) == len(set(spans))
 
@@ -29,6 +29,18 @@ def test_the_best_window_shows_most_of_the_poorer_side(length, room, data):
     assert start <= place < stop
     context = [min(place - a, b - 1 - place) for a, b in spans]
     assert min(place - start, stop - 1 - place) == max(context)
+
+
+@given(st.integers(1, 300), st.integers(2, 40), st.data())
+def test_cuts_are_the_best_windows_of_all_places_at_once(length, room, data):
+    spans = windows(length, room, data.draw(st.integers(0, room - 1)))
+    cuts = window_cuts(spans)
+    served = [number for number, (start, stop) in enumerate(pairwise(cuts)) for _ in range(start, stop)]
+    assert len(served) == length
+    for place, number in enumerate(served):
+        start, stop = spans[number]
+        best = spans[best_window(spans, place)]
+        assert min(place - start, stop - 1 - place) == min(place - best[0], best[1] - 1 - place)
 
 
 def test_impossible_windows():

@@ -1,9 +1,11 @@
 """`config.json`: each setting under our name and Hugging Face's, for each family, in two columns."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+from bertkit.checkpoint.names import CLASSES
 from bertkit.config import FAMILIES, BertConfig, Family, Parts, family_config, pick
 from bertkit.errors import RequestError
 
@@ -54,6 +56,41 @@ NUMBERS: dict[str, dict[str, str]] = {
     },
 }
 
+# What transformers' config classes fill in where a config.json says nothing.
+_BASE: dict[str, float] = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+}
+_BASE |= {"max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12, "vocab_size": 30522}
+LEFT_OUT: dict[str, dict[str, float]] = {
+    "bert": _BASE,
+    "roberta": {**_BASE, "vocab_size": 50265},
+    "electra": {
+        **_BASE,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+        "embedding_size": 128,
+    },
+    "albert": {
+        **_BASE,
+        **{"vocab_size": 30000, "embedding_size": 128, "hidden_size": 4096, "num_attention_heads": 64},
+        **{"intermediate_size": 16384, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0},
+    },
+    "distilbert": {
+        **{"vocab_size": 30522, "dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072},
+        **{"max_position_embeddings": 512},
+    },
+    "modernbert": {
+        **{"vocab_size": 50368, "hidden_size": 768, "num_hidden_layers": 22, "num_attention_heads": 12},
+        **{"intermediate_size": 1152, "max_position_embeddings": 8192, "norm_eps": 1e-5},
+    },
+}
+
+FLOATS = ("dropout", "attention_dropout", "norm_epsilon", "init_std")
+
 ACTIVATION_KEYS = {family: "hidden_act" for family in NUMBERS}
 ACTIVATION_KEYS |= {"distilbert": "activation", "modernbert": "hidden_activation"}
 # The first of ours is what we write.
@@ -92,7 +129,7 @@ OWN_TYPE = "bertkit"  # model_type of a mixture of parts that Hugging Face has n
 def read_hugging_face(data: Mapping[str, Any], where: str) -> BertConfig:
     """The shape that a config.json describes; `where` is named in what goes wrong."""
     try:
-        kind = str(data.get("model_type"))
+        kind = _model_type(data)
         return _read_own(data) if kind == OWN_TYPE else _read_family(kind, data)
     except RequestError as error:
         raise RequestError(f"{where}: {error}") from error
@@ -110,13 +147,36 @@ def write_hugging_face(config: BertConfig, *, own: bool = False) -> dict[str, An
     return data if complete else _write_own(config)
 
 
+def _model_type(data: Mapping[str, Any]) -> str:
+    """As the file says; files of 2019 do not, and are told by their class, or by having segments as BERT does."""
+    kind = data.get("model_type")
+    if kind is not None:
+        return str(kind)
+    by_class = {name: family for family, rows in CLASSES.items() for name in rows.values()}
+    if name := architecture(data):
+        return by_class.get(name, str(name))
+    if "type_vocab_size" in data:
+        return "bert"
+    raise RequestError(f"it has no model_type; add one of: {', '.join(sorted(FAMILIES))}")
+
+
+def architecture(data: Mapping[str, Any]) -> str | None:
+    """The class that a config.json names first, if it names one."""
+    names = data.get("architectures")
+    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None
+
+
 def _read_family(kind: str, data: Mapping[str, Any]) -> BertConfig:
     family = pick(FAMILIES, kind, "model_type")
     for key, value in MUST_BE.items():
         if data.get(key, value) not in (value, None):
             raise RequestError(f"{key}={data[key]!r} is not supported, only {value!r}")
-    # What a file leaves out has the family's default.
-    numbers = {ours: _number(data, key) for ours, key in NUMBERS[kind].items() if data.get(key) is not None}
+    # What a file leaves out has the default of transformers' config class.
+    said = {key: value for key, value in data.items() if value is not None}
+    complete = {**LEFT_OUT[kind], **said}
+    numbers = {
+        ours: _number(complete, key, ours not in FLOATS) for ours, key in NUMBERS[kind].items() if key in complete
+    }
     numbers["pad_id"] = numbers.get("pad_id", 0 if data.get("pad_token_id", 0) is None else family_pad(family))
     if kind == "roberta" and "max_length" in numbers:
         numbers["max_length"] -= numbers["pad_id"] + 1
@@ -141,24 +201,29 @@ def _read_parts(kind: str, parts: Parts, data: Mapping[str, Any]) -> Parts:
 
 def _read_modern(parts: Parts, data: Mapping[str, Any]) -> Parts:
     """Windows and rotary bases, in the spelling of transformers 4 or 5."""
-    rope = data.get("rope_parameters") or {}
-    full, local = rope.get("full_attention") or {}, rope.get("sliding_attention") or {}
+    rope = _object(data, "rope_parameters")
+    full, local = _object(rope, "full_attention"), _object(rope, "sliding_attention")
+    if not isinstance(data.get("layer_types"), list | None):
+        raise RequestError(f"layer_types={data['layer_types']!r} must be a list")
     for table in (full, local):
         if table.get("rope_type", "default") != "default":
             raise RequestError(f"rope_type={table['rope_type']!r} is not supported, only 'default'")
-    every = data.get("global_attn_every_n_layers", parts.global_every)
-    kinds = data.get("layer_types")
-    if kinds is not None:
+    every = _whole(data.get("global_attn_every_n_layers", parts.global_every))
+    kinds, depth = data.get("layer_types"), data.get("num_hidden_layers")
+    if isinstance(every, int) and every > 0 and kinds is not None and kinds != _layer_types(len(kinds), every):
         every = next((i for i, kind in enumerate(kinds) if i and kind == "full_attention"), len(kinds))
         if kinds != _layer_types(len(kinds), every):
             raise RequestError("layer_types is not 'full_attention' at every n-th layer from the first")
+    if kinds is not None and len(kinds) != (depth or len(kinds)):
+        raise RequestError(f"layer_types has {len(kinds)} entries for {depth} layers")
+    pooling = data.get("classifier_pooling", "cls")
     return replace(
         parts,
-        window=data.get("local_attention", parts.window),
+        window=_whole(data.get("local_attention", parts.window)),
         global_every=every,
         theta=full.get("rope_theta", data.get("global_rope_theta", parts.theta)),
         local_theta=local.get("rope_theta", data.get("local_rope_theta", parts.local_theta)),
-        pooling="mean" if data.get("classifier_pooling") == "mean" else "first",
+        pooling="first" if pooling == "cls" else pooling,
     )
 
 
@@ -210,15 +275,25 @@ def _write_own(config: BertConfig) -> dict[str, Any]:
 
 def _read_own(data: Mapping[str, Any]) -> BertConfig:
     try:
-        return BertConfig(**data["shape"], parts=Parts(**data["parts"]))
-    except KeyError as error:
-        raise RequestError(f"{error} is missing") from error
+        return BertConfig(**_object(data, "shape"), parts=Parts(**_object(data, "parts")))
     except TypeError as error:
         raise RequestError(f"not a shape that bertkit knows: {error}") from error
 
 
-def _number(data: Mapping[str, Any], key: str) -> Any:
-    value = data[key]
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def _number(data: Mapping[str, Any], key: str, whole: bool) -> Any:
+    value = _whole(data[key]) if whole else data[key]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise RequestError(f"{key}={value!r} must be a number")
     return value
+
+
+def _whole(value: Any) -> Any:
+    """768.0 is 768: some tools write every number as a float."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _object(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = data.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise RequestError(f"{key}={value!r} must be an object")
+    return value or {}

@@ -1,5 +1,6 @@
 """Our model and Hugging Face's tensors: found, fitted, accounted for."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -53,15 +54,28 @@ def clean_names(tensors: Mapping[str, Tensor], family: str) -> dict[str, str]:
     cleaned = {}
     bases = {part.split(".")[0] for value in ENCODERS[family].values() for part in _parts(value)} | {"pooler"}
     for original in tensors:
-        name = original
-        for wrapper in WRAPPERS:
-            name = name.removeprefix(wrapper)
+        name = _unwrapped(original, family)
         for old, new in OLD_ENDINGS.items():
             name = name.removesuffix(old) + new if name.endswith(old) else name
         if name.split(".")[0] in bases and not name.startswith(PREFIXES[family]):
             name = PREFIXES[family] + name
         cleaned[original] = name
+    twice = [name for name, count in Counter(cleaned.values()).items() if count > 1]
+    if twice:
+        raise RequestError(f"the file holds {twice[0]} under two names, {_sources(cleaned, twice[0])}; remove one")
     return cleaned
+
+
+def _unwrapped(name: str, family: str) -> str:
+    """The name without the prefixes that wrappers put before it, however they are stacked."""
+    wrappers = [wrapper for wrapper in WRAPPERS if wrapper != PREFIXES[family]]
+    while wrapper := next((each for each in wrappers if name.startswith(each)), None):
+        name = name.removeprefix(wrapper)
+    return name
+
+
+def _sources(cleaned: Mapping[str, str], name: str) -> str:
+    return " and ".join(original for original, clean in cleaned.items() if clean == name)
 
 
 def fill_model(model: BertModel, tensors: Mapping[str, Tensor], *, seed: int = 0, own: bool = False) -> LoadReport:
@@ -72,6 +86,7 @@ def fill_model(model: BertModel, tensors: Mapping[str, Tensor], *, seed: int = 0
     twins = {twin: name for twin, name in TWIN_NAMES.items() if twin in present}
     for twin, name in twins.items():
         present.setdefault(name, present[twin])
+    equal = {twin for twin, name in twins.items() if torch.equal(present[twin], present[name])}
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name != TIED}
     state, used, new = {}, set(), []
     for ours, theirs in state_names(model, own=own):
@@ -82,7 +97,7 @@ def fill_model(model: BertModel, tensors: Mapping[str, Tensor], *, seed: int = 0
             new.append(ours)
     _require_encoder(new)
     _assign(model, state, new, seed)
-    dropped = {original: _why(name, twins) for original, name in cleaned.items() if name not in used}
+    dropped = {original: _why(name, twins, equal) for original, name in cleaned.items() if name not in used}
     return LoadReport(tuple(o for o, name in cleaned.items() if name in used), dropped, tuple(new))
 
 
@@ -178,9 +193,9 @@ def _assign(model: BertModel, state: dict[str, Tensor], new: list[str], seed: in
     initialize(model, seed=seed, only=new)
 
 
-def _why(name: str, twins: Mapping[str, str]) -> str:
+def _why(name: str, twins: Mapping[str, str], equal: set[str]) -> str:
     if name in twins:
-        return f"a copy of {twins[name]}"
+        return f"a copy of {twins[name]}" if name in equal else f"the model uses {twins[name]} in its place"
     if name.endswith("position_ids"):
         return "a constant buffer of old versions"
     return "no part of this model"

@@ -208,7 +208,7 @@ CLASSES["electra"] |= {("replaced_token",): "ElectraForPreTraining"}
 
 # Endings and prefixes of other times: LayerNorms of 2018, wrappers of training scripts.
 OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}
-WRAPPERS = ("module.", "_orig_mod.", "_forward_module.")
+WRAPPERS = ("module.", "_orig_mod.", "_forward_module.", "model.")
 
 # Copies of a tensor under a second name: used only when the first name is missing.
 TWIN_NAMES = {

@@ -12,21 +12,30 @@ from torch import Tensor
 
 from bertkit._version import __version__
 from bertkit.checkpoint import hugging_face, sentence_transformers
-from bertkit.checkpoint.config_names import OWN_TYPE, read_hugging_face, write_hugging_face
+from bertkit.checkpoint.config_names import OWN_TYPE, architecture, read_hugging_face, write_hugging_face
 from bertkit.checkpoint.google import is_google, read_google
 from bertkit.checkpoint.google_names import hugging_face_names
 from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.names import HEADS, PREFIXES
-from bertkit.checkpoint.sentence_transformers import EmbedSettings
 from bertkit.checkpoint.tensors import read_object, read_tensors
 from bertkit.config import BertConfig
 from bertkit.errors import RequestError
 from bertkit.files import whole_folder
 from bertkit.model.model import BertModel
+from bertkit.model.pooling import EmbedSettings
 from bertkit.text.tokenizer import Tokenizer
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
 LABELED = ("classify", "tag")
+# Settings of config.json that change nothing here but that other tools read: they travel on.
+KEPT: tuple[str, ...] = (
+    "problem_type",
+    "classifier_dropout",
+    "classifier_dropout_prob",
+    "seq_classif_dropout",
+    "qa_dropout",
+)
+KEPT += ("summary_last_dropout", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "embedding_dropout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +47,7 @@ class Checkpoint:
     labels: tuple[str, ...] = ()  # of the classify or tag head, in the order of its outputs
     embed: EmbedSettings | None = None  # None: nobody has chosen
     max_length: int = 512  # the most tokens of a text, [CLS] and [SEP] among them
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of config.json, kept for others: see KEPT
     report: LoadReport = field(default_factory=lambda: LoadReport(()))
 
 
@@ -65,22 +75,16 @@ def load_checkpoint(
     """
     folder = Path(path)
     source = _find(folder)
-    own = source.settings.get("model_type") == OWN_TYPE
-    found = _heads(source, own) if heads is None else dict(heads)
-    with torch.device("meta"):
-        model = BertModel(source.config, found, pooler=_has_pooler(source, own))
-    report = hugging_face.fill_model(model, source.tensors, seed=seed, own=own)
-    if "masked_word" in found and source.settings.get("tie_word_embeddings") is False:
-        raise RequestError(f"{folder}: tie_word_embeddings=false is not supported; the masked-word head is always tied")
-    report = LoadReport(report.used, {**report.dropped, **source.dropped}, report.new)
+    model, report = _fill(source, heads, seed)
     words = _tokenizer(Path(tokenizer) if tokenizer else source.folder, required=tokenizer is not None)
     _check_vocabulary(words, source.config, folder)
     return Checkpoint(
         model=model.eval(),
         tokenizer=words,
-        labels=_labels(source.settings) if set(found) & set(LABELED) else (),
+        labels=_labels(source.settings) if set(model.heads) & set(LABELED) else (),
         embed=_embed(folder, source.folder),
         max_length=_max_length(folder, source),
+        settings={key: source.settings[key] for key in KEPT if key in source.settings},
         report=report,
     )
 
@@ -91,14 +95,14 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path | str) -> None:
     settings, own = folder_config(model, checkpoint.labels)
     tensors = hugging_face.model_tensors(model, own=own)
     with whole_folder(path) as folder:
-        _write_json(folder / "config.json", settings)
+        _write_json(folder / "config.json", {**settings, **checkpoint.settings})
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         if checkpoint.tokenizer is not None:
             checkpoint.tokenizer.save(folder)
             _state_length(folder / "tokenizer_config.json", checkpoint.max_length)
         if checkpoint.embed is not None:
             sentence_transformers.write_settings(folder, checkpoint.embed, model.config.width, checkpoint.max_length)
-        _write_json(folder / "bertkit.json", _own_words(checkpoint))
+        _write_json(folder / "bertkit.json", _for_bertkit_json(checkpoint))
 
 
 def folder_config(model: BertModel, labels: tuple[str, ...] = ()) -> tuple[dict[str, Any], bool]:
@@ -117,8 +121,22 @@ def folder_config(model: BertModel, labels: tuple[str, ...] = ()) -> tuple[dict[
     return {**own, "heads": heads, "pooler": model.pooler is not None, "id2label": dict(enumerate(labels))}, True
 
 
+def _fill(source: _Source, heads: Mapping[str, int | None] | None, seed: int) -> tuple[BertModel, LoadReport]:
+    """The model that a source describes, with its tensors in place."""
+    own = source.settings.get("model_type") == OWN_TYPE
+    found = _heads(source, own) if heads is None else dict(heads)
+    if "masked_word" in found and source.settings.get("tie_word_embeddings") is False:
+        raise RequestError(
+            f"{source.folder}: tie_word_embeddings=false is not supported; the masked-word head is always tied"
+        )
+    with torch.device("meta"):
+        model = BertModel(source.config, found, pooler=_has_pooler(source, own))
+    report = hugging_face.fill_model(model, source.tensors, seed=seed, own=own)
+    return model, LoadReport(report.used, {**report.dropped, **source.dropped}, report.new)
+
+
 def _find(folder: Path) -> _Source:
-    if is_google(folder):
+    if not (folder / "config.json").is_file() and is_google(folder):
         return _find_google(folder)
     if not folder.is_dir():
         raise RequestError(f"{folder} is not a folder; a model is a folder with config.json and weights")
@@ -148,12 +166,19 @@ def _find_google(path: Path) -> _Source:
 
 def _heads(source: _Source, own: bool) -> dict[str, int | None]:
     if own:
-        return dict(source.settings.get("heads", {}))
+        return _own_heads(source)
     family = source.config.family
     names = set(hugging_face.clean_names(source.tensors, family).values())
-    architectures = source.settings.get("architectures") or [None]
     labels = len(_labels(source.settings))
-    return {head: labels for head in hugging_face.heads_of(family, architectures[0], names)}
+    return {head: labels for head in hugging_face.heads_of(family, architecture(source.settings), names)}
+
+
+def _own_heads(source: _Source) -> dict[str, int | None]:
+    heads = source.settings.get("heads", {})
+    right = isinstance(heads, dict) and all(n is None or (isinstance(n, int) and n > 0) for n in heads.values())
+    if not right:
+        raise RequestError(f"{source.folder / 'config.json'}: heads={heads!r} must name heads and their outputs")
+    return dict(heads)
 
 
 def _has_pooler(source: _Source, own: bool) -> bool:
@@ -168,7 +193,10 @@ def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """Labels by name, in the order of their ids; Hugging Face leaves them out when there are two nameless ones."""
     names = settings.get("id2label")
     if not isinstance(names, dict) or not names:
-        return tuple(f"LABEL_{i}" for i in range(int(settings.get("num_labels", 2))))
+        count = settings.get("num_labels", 2)
+        if not isinstance(count, int) or count < 1:
+            raise RequestError(f"config.json: num_labels={count!r} must be a whole number over 0")
+        return tuple(f"LABEL_{i}" for i in range(count))
     try:
         order = sorted(names, key=int)
     except ValueError as error:
@@ -193,10 +221,12 @@ def _check_vocabulary(tokenizer: Tokenizer | None, config: BertConfig, folder: P
 
 
 def _embed(folder: Path, inner: Path) -> EmbedSettings | None:
-    own = inner / "bertkit.json"
-    saved = read_object(own).get("embed") if own.is_file() else None
+    saved = _own_settings(inner).get("embed")
     if saved:
-        return EmbedSettings(**{**saved, "layers": tuple(saved["layers"])})
+        try:
+            return EmbedSettings(**{**saved, "layers": tuple(saved["layers"])})
+        except (TypeError, KeyError) as error:
+            raise RequestError(f"{inner / 'bertkit.json'}: embed is not as bertkit writes it: {error}") from error
     if folder.is_dir() and sentence_transformers.is_sentence_transformers(folder):
         return sentence_transformers.read_settings(folder)
     return None
@@ -204,13 +234,22 @@ def _embed(folder: Path, inner: Path) -> EmbedSettings | None:
 
 def _max_length(folder: Path, source: _Source) -> int:
     """The least of what the positions allow and what the folder's files ask for."""
-    limits = [source.config.max_length]
+    limits = [source.config.max_length, _own_settings(source.folder).get("max_length")]
     tokenizer_config = source.folder / "tokenizer_config.json"
     if tokenizer_config.is_file():
-        limits.append(read_object(tokenizer_config).get("model_max_length") or limits[0])
+        limits.append(read_object(tokenizer_config).get("model_max_length"))
     if folder.is_dir() and sentence_transformers.is_sentence_transformers(folder):
-        limits.append(sentence_transformers.read_length(folder) or limits[0])
-    return int(min(limits))
+        limits.append(sentence_transformers.read_length(folder))
+    given = [limit for limit in limits if limit is not None]
+    for limit in given:
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 2:
+            raise RequestError(f"{folder}: a length limit of {limit!r} leaves no room between [CLS] and [SEP]")
+    return int(min(given))
+
+
+def _own_settings(folder: Path) -> dict[str, Any]:
+    path = folder / "bertkit.json"
+    return read_object(path) if path.is_file() else {}
 
 
 def _outputs(head: torch.nn.Module) -> int | None:
@@ -218,10 +257,8 @@ def _outputs(head: torch.nn.Module) -> int | None:
     return out.out_features if isinstance(out, torch.nn.Linear) else None
 
 
-def _own_words(checkpoint: Checkpoint) -> dict[str, Any]:
-    words: dict[str, Any] = {"bertkit": __version__, "heads": sorted(checkpoint.model.heads)}
-    words["labels"] = list(checkpoint.labels)
-    words["max_length"] = checkpoint.max_length
+def _for_bertkit_json(checkpoint: Checkpoint) -> dict[str, Any]:
+    words: dict[str, Any] = {"bertkit": __version__, "max_length": checkpoint.max_length}
     if checkpoint.embed is not None:
         words["embed"] = asdict(checkpoint.embed)
     return words

@@ -1,22 +1,14 @@
 """sentence-transformers folders: how their vectors are pooled, normalized and limited in length."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertkit.checkpoint.tensors import read_json, read_object
 from bertkit.errors import RequestError
+from bertkit.model.pooling import EmbedSettings
 
-
-@dataclass(frozen=True, kw_only=True)
-class EmbedSettings:
-    """How a text becomes one vector."""
-
-    pooling: str = "mean"  # cls, first, last, mean, max, mean-max, none
-    layers: tuple[int, ...] = (-1,)  # concatenated; -1 is the last, 0 the embeddings
-    normalize: bool = False  # to length 1
-
+PROMPTS, LENGTHS = "config_sentence_transformers.json", "sentence_bert_config.json"
 
 # Flags of old pooling configs, and the one word of new ones, for what we call it.
 _FLAGS = {
@@ -44,6 +36,7 @@ def transformer_folder(folder: Path) -> Path:
 def read_settings(folder: Path) -> EmbedSettings:
     """Pooling and normalization as the folder's modules say; a module that bertkit lacks is refused."""
     pooling, normalize = "mean", False
+    _refuse_lowercasing(folder)
     for module in _modules(folder):
         kind = _kind(module)
         if kind == "Pooling":
@@ -52,22 +45,22 @@ def read_settings(folder: Path) -> EmbedSettings:
             normalize = True
         elif kind != "Transformer":
             raise RequestError(f"{folder / 'modules.json'}: the module '{kind}' is not supported")
-    return EmbedSettings(pooling=pooling, normalize=normalize)
+    return EmbedSettings(pooling=pooling, normalize=normalize, prefix=_prompt(folder))
 
 
 def read_length(folder: Path) -> int | None:
     """The most tokens a text may have, where a sentence-transformers folder sets it."""
-    path = transformer_folder(folder) / "sentence_bert_config.json"
+    path = transformer_folder(folder) / LENGTHS
     length = read_object(path).get("max_seq_length") if path.is_file() else None
-    return length if isinstance(length, int) and length > 0 else None
+    return length if isinstance(length, int) else None
 
 
-def write_settings(folder: Path, settings: EmbedSettings, width: int, max_length: int) -> bool:
-    """Write the modules that say the same; False if sentence-transformers has no word for these settings."""
+def write_settings(folder: Path, settings: EmbedSettings, width: int, max_length: int) -> None:
+    """Write the modules that say the same, unless sentence-transformers has no word for these settings."""
     words = {ours: word for word, ours in _WORDS.items()}
     pooling = words.get("cls" if settings.pooling == "first" else settings.pooling)
     if pooling is None or settings.layers != (-1,):
-        return False
+        return
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
     kinds += [("2_Normalize", "Normalize")] if settings.normalize else []
     modules = [
@@ -77,8 +70,26 @@ def write_settings(folder: Path, settings: EmbedSettings, width: int, max_length
     flags = {flag: ours == _WORDS[pooling] for flag, ours in _FLAGS.items()}
     _write_json(folder / "modules.json", modules)
     _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **flags})
-    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
-    return True
+    _write_json(folder / LENGTHS, {"max_seq_length": max_length, "do_lower_case": False})
+    if settings.prefix:
+        _write_json(folder / PROMPTS, {"prompts": {"default": settings.prefix}, "default_prompt_name": "default"})
+
+
+def _prompt(folder: Path) -> str:
+    """What is put before every text, where the folder names a default prompt."""
+    settings = read_object(folder / PROMPTS) if (folder / PROMPTS).is_file() else {}
+    name, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
+    if name is None:
+        return ""
+    if not isinstance(prompts, dict) or not isinstance(prompts.get(name), str):
+        raise RequestError(f"{folder / PROMPTS}: default_prompt_name is {name!r}, but prompts has no such text")
+    return str(prompts[name])
+
+
+def _refuse_lowercasing(folder: Path) -> None:
+    path = transformer_folder(folder) / LENGTHS
+    if path.is_file() and read_object(path).get("do_lower_case"):
+        raise RequestError(f"{path}: do_lower_case=true is not supported; set it in tokenizer_config.json instead")
 
 
 def _modules(folder: Path) -> list[dict[str, Any]]:
@@ -101,10 +112,12 @@ def _inside(folder: Path, module: dict[str, Any]) -> Path:
 
 def _pooling(path: Path) -> str:
     data = read_object(path)
+    if data.get("include_prompt") is False:
+        raise RequestError(f"{path}: include_prompt=false is not supported")
     word = data.get("pooling_mode")
     chosen = [_WORDS.get(str(word), str(word))] if word else [ours for flag, ours in _FLAGS.items() if data.get(flag)]
     others = [key for key, on in data.items() if key.startswith("pooling_mode_") and on is True and key not in _FLAGS]
-    if sorted(chosen) == ["max", "mean"] or others or len(chosen) != 1 or chosen[0] not in _WORDS.values():
+    if others or len(chosen) != 1 or chosen[0] not in _WORDS.values():
         raise RequestError(
             f"{path}: pooling {word or [*chosen, *others]} is not supported; bertkit has {', '.join(_WORDS)}"
         )

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one verb and leave with its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     warnings.showwarning = _say_warning
+    signal.signal(signal.SIGTERM, _stop)  # as Ctrl-C: what is half-written is cleared away
     try:
         code = run(words)
         sys.stdout.flush()
@@ -89,6 +91,10 @@ def _run_verb(verb: str, words: list[str]) -> int:
 def _say(sentence: str, code: int) -> int:
     print(f"bertkit: {sentence}", file=sys.stderr)
     return code
+
+
+def _stop(*_: Any) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def _say_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from bertkit.errors import RequestError
 
+LAYOUT = ("offsets", "positions", "longest")
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -60,7 +62,7 @@ class Batch:
         counts = torch.tensor(self.lengths, device=self.ids.device)
         return torch.arange(self.longest, device=self.ids.device) < counts[:, None]
 
-    @property
+    @cached_property
     def longest(self) -> int:
         """L of the padded view."""
         return max(self.lengths)
@@ -86,7 +88,27 @@ class Batch:
 
     def first(self, x_T: Tensor) -> Tensor:
         """The value at each sequence's first token, [CLS]: T ... -> N ..."""
-        return x_T[self.offsets[:-1].long()]
+        return x_T[self.offsets[:-1].long().clamp(max=len(x_T) - 1)]  # an empty sequence of a fixed layout has none
+
+    def laid_out(self, longest: int | None = None, sequences: int | None = None) -> "Batch":
+        """Compute positions, offsets and length now; compiled code then reads tensors and never the lengths.
+
+        With `longest` and `sequences` the layout has a fixed form, so that a new mix of lengths is not a new graph:
+        offsets are filled up with empty sequences at the end.
+        """
+        spare = 0 if sequences is None else sequences - len(self.lengths)
+        if spare < 0 or (longest is not None and longest < max(self.lengths)):
+            raise RequestError(f"{len(self.lengths)} sequences up to {max(self.lengths)} do not fit the fixed layout")
+        offsets = torch.cat((self.offsets, self.offsets[-1:].expand(spare)))
+        computed = (offsets, self.positions, longest or self.longest)
+        self.__dict__.update(zip(LAYOUT, computed, strict=True))  # where cached_property keeps them
+        return self
+
+    def with_ids(self, ids: Tensor) -> "Batch":
+        """The same layout over other tokens."""
+        other = replace(self, ids=ids)
+        other.__dict__.update({name: self.__dict__[name] for name in LAYOUT if name in self.__dict__})
+        return other
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""

@@ -42,7 +42,10 @@ class LearnedPositions(nn.Module):
 
 
 class OffsetPositions(LearnedPositions):
-    """RoBERTa's: places are counted from pad_id + 1; the rows under it were never used."""
+    """RoBERTa's: places are counted from pad_id + 1; the rows under it were never used.
+
+    Every token counts, a literal [PAD] inside a text too (transformers does not count those).
+    """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config, offset=config.pad_id + 1)
@@ -98,7 +101,8 @@ class Embeddings(nn.Module):
 
     def sum(self, batch: Batch) -> Tensor:
         """T D before the norm: the three tables' rows, added."""
-        summed: Tensor = self.word(batch.ids) + self.segment(batch) + self.position(batch)
+        words: Tensor = self.word(batch.ids)
+        summed: Tensor = words + self.segment(batch) + self.position(batch).to(words.dtype)
         return summed
 
     def forward(self, batch: Batch) -> Tensor:

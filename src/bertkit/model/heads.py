@@ -43,7 +43,7 @@ class MaskedWordHead(nn.Module):
         super().__init__()
         width = config.table_width
         self.dense = nn.Linear(config.width, width, bias=config.parts.bias)
-        self.bend = pick(ACTIVATIONS, config.parts.activation, "activation")
+        self.bend = pick(ACTIVATIONS, config.parts.word_head or config.parts.activation, "activation")
         self.norm = nn.LayerNorm(width, eps=config.norm_epsilon, bias=config.parts.bias)
         self.decoder = nn.Linear(width, config.vocab_size)
         self.decoder.weight = word.weight  # tied: the same tensor, not a copy
@@ -74,10 +74,9 @@ class ReplacedTokenHead(nn.Module):
 class TokenHead(nn.Module):
     """One linear map at every token: tags, or the start and end of an answer."""
 
-    reads = "tokens"
-
     def __init__(self, config: BertConfig, labels: int) -> None:
         super().__init__()
+        self.reads = "pooler's tokens" if config.parts.token_pooler else "tokens"
         self.dropout = nn.Dropout(config.dropout)
         self.out = nn.Linear(config.width, labels)
 
@@ -90,7 +89,9 @@ class TokenHead(nn.Module):
 class PooledHead(TokenHead):
     """The same linear map on one pooled vector for each sequence: classes, pairs, choices, a number."""
 
-    reads = "pooled"
+    def __init__(self, config: BertConfig, labels: int) -> None:
+        super().__init__(config, labels)
+        self.reads = "pooled"
 
 
 class ScalarMix(nn.Module):

@@ -92,11 +92,18 @@ KERNELS = {"eager": eager, "grouped": grouped, "padded": padded, "varlen": varle
 
 def attend(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -> Tensor:
     """The quickest kernel for these tensors: T H K -> T H K."""
-    if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16) and not dropout:
+    if varlen_can(q) and not dropout:
         return varlen(q, k, v, batch, sight)
-    if q.is_cuda and len(set(batch.lengths)) > 1:
+    # One call instead of one for each length, unless most of it would be padding (and its mask N x L x L large).
+    if q.is_cuda and 0 < batch.padding < 0.5:
         return padded(q, k, v, batch, sight, dropout)
     return grouped(q, k, v, batch, sight, dropout)
+
+
+def varlen_can(q_THK: Tensor) -> bool:
+    """Whether the flash kernel takes these: half precision, heads of a multiple of 8 up to 256."""
+    width = q_THK.shape[-1]
+    return q_THK.is_cuda and q_THK.dtype in (torch.bfloat16, torch.float16) and width % 8 == 0 and width <= 256
 
 
 def _runs(lengths: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+import torch
 from torch import Tensor, nn
 
 from bertkit.config import BertConfig, pick
@@ -23,9 +24,13 @@ class BertModel(nn.Module):
         self.encoder = Encoder(config)
         word = self.encoder.embeddings.word
         self.heads = nn.ModuleDict({name: build_head(name, config, n, word) for name, n in heads.items()})
-        pooled = any(head.reads == "pooled" for head in self.heads.values())
-        through = config.parts.token_pooler and bool({"tag", "answer"} & set(heads))
-        self.pooler = Pooler(config) if pooler or pooled or through else None
+        needed = any(head.reads != "tokens" for head in self.heads.values())
+        self.pooler = Pooler(config) if pooler or needed else None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.encoder.embeddings.word.weight.device
 
     def forward(self, batch: Batch) -> Tensor:
         """T D: the last layer's vectors."""
@@ -54,10 +59,13 @@ class BertModel(nn.Module):
         raise RequestError("an encoder cannot generate text: it fills blanks; put [MASK] in the text and use fill()")
 
     def _source(self, reader: nn.Module, hidden_TD: Tensor, batch: Batch) -> Tensor:
+        """What a head reads: every token, every token through the pooler's map, or one pooled vector."""
+        if reader.reads == "tokens":
+            return hidden_TD
         if reader.reads == "pooled":
             return self.pooled(hidden_TD, batch)
-        through = self.config.parts.token_pooler and hasattr(reader, "out")
-        return self.pooler.transform(hidden_TD) if through and self.pooler else hidden_TD
+        assert self.pooler is not None  # made with the head
+        return self.pooler.transform(hidden_TD)
 
 
 def parameter_count(module: nn.Module) -> int:

@@ -1,6 +1,7 @@
 """One vector for each sequence, out of the vectors of its tokens."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -8,6 +9,16 @@ from torch import Tensor
 
 from bertkit.config import pick
 from bertkit.model.batch import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedSettings:
+    """How a text becomes one vector."""
+
+    pooling: str = "mean"  # cls, first, last, mean, max, mean-max, none
+    layers: tuple[int, ...] = (-1,)  # concatenated; -1 is the last, 0 the embeddings
+    normalize: bool = False  # to length 1
+    prefix: str = ""  # put before every text, as some sentence models ask for
 
 
 def first(x_TD: Tensor, batch: Batch) -> Tensor:
@@ -54,5 +65,6 @@ def pool(x_TD: Tensor, batch: Batch, how: str) -> Tensor:
 
 
 def _reduce(x_TD: Tensor, batch: Batch, how: str) -> Tensor:
+    """In float32: a mean of 512 bfloat16 numbers, added up as bfloat16, would be a third off."""
     lengths = torch.tensor(batch.lengths, device=x_TD.device)
-    return torch.segment_reduce(x_TD, how, lengths=lengths)
+    return torch.segment_reduce(x_TD.float(), how, lengths=lengths).to(x_TD.dtype)

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.config import BertConfig
-from bertkit.model.heads import ScalarMix
 from bertkit.model.model import NO_HEADS, BertModel
 
 
@@ -37,10 +36,9 @@ def initialize(model: BertModel, *, seed: int = 0, only: Iterable[str] | None = 
     """
     wanted = None if only is None else set(only)
     norms = {name for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
-    mixes = {name for name, module in model.named_modules() if isinstance(module, ScalarMix)}
     for index, (name, tensor) in enumerate(sorted(model.named_parameters())):
         owner, _, kind = name.rpartition(".")
-        if owner in mixes or (wanted is not None and name not in wanted):
+        if wanted is not None and name not in wanted:
             continue
         if owner in norms:
             nn.init.constant_(tensor, 1.0 if kind == "weight" else 0.0)

@@ -1,7 +1,8 @@
 """`bertkit.load()`: a model folder as an object that answers."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from operator import index
 from pathlib import Path
 from typing import Literal, overload
 
@@ -10,11 +11,10 @@ import torch
 
 from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
-from bertkit.checkpoint.sentence_transformers import EmbedSettings
 from bertkit.errors import RequestError
 from bertkit.model.encoder import Trace
 from bertkit.model.model import BertModel
-from bertkit.model.pooling import Pooling
+from bertkit.model.pooling import EmbedSettings, Pooling
 from bertkit.predict import embed as embedding
 from bertkit.predict.engine import Passage, make_batch
 from bertkit.predict.fill import Filled, fill
@@ -34,7 +34,9 @@ class TextTrace(Trace):
 def load(path: Path | str | None = None, *, tokenizer: Path | str | None = None) -> "Bert":
     """Load a model folder: Hugging Face's layout, sentence-transformers', or a Google checkpoint."""
     if path is None:
-        raise RequestError("no model is bundled with this version; name a folder: bertkit.load('my-model')")
+        raise RequestError(
+            "no model is bundled with this version: name a folder, as load('my-model') or --model my-model"
+        )
     return Bert(load_checkpoint(path, tokenizer=tokenizer))
 
 
@@ -99,7 +101,7 @@ class Bert:
         What is not given is as the folder says (a sentence-transformers folder does), else mean over the last layer.
         """
         settings = self.embed_settings(pooling=pooling, layers=layers, normalize=normalize)
-        encodings = self.tokenizer.encode_batch([texts] if isinstance(texts, str) else texts)
+        encodings = self.tokenizer.encode_batch([settings.prefix + text for text in _listed(texts)])
         vectors = embedding.embed(self.model, encodings, settings, self.checkpoint.max_length, too_long).vectors
         if isinstance(texts, str):
             return vectors[0]
@@ -112,17 +114,17 @@ class Bert:
     ) -> EmbedSettings:
         """The folder's settings with these changes."""
         base = self.checkpoint.embed or EmbedSettings()
-        chosen = base.layers if layers is None else (layers,) if isinstance(layers, int) else tuple(layers)
-        return EmbedSettings(
+        return replace(
+            base,
             pooling=base.pooling if pooling is None else pooling,
-            layers=chosen,
+            layers=base.layers if layers is None else _numbers(layers),
             normalize=base.normalize if normalize is None else normalize,
         )
 
     def similarity(self, one: Sequence[str], other: Sequence[str] | None = None) -> np.ndarray:
         """float32 [one, other]: cosines between the texts' vectors; with one list, between its own texts."""
-        left = self.embed(list(one), normalize=True)
-        right = left if other is None else self.embed(list(other), normalize=True)
+        left = self.embed(_listed(one, alone=False), normalize=True)
+        right = left if other is None else self.embed(_listed(other, alone=False), normalize=True)
         cosines: np.ndarray = left @ right.T
         return cosines
 
@@ -136,8 +138,8 @@ class Bert:
         encoding = self.tokenizer.encode(text, pair)
         report_lengths([len(encoding.ids)], self.checkpoint.max_length, "refuse")
         with torch.inference_mode():
-            passage = Passage(encoding.ids, encoding.segments)
-            trace = self.model.encoder.trace(make_batch([passage], next(self.model.parameters()).device))
+            passage = Passage(encoding.ids, self._known_segments(encoding.segments))
+            trace = self.model.encoder.trace(make_batch([passage], self.model.device))
         tokens = tuple(self.tokenizer.tokens(encoding.ids))
         return TextTrace(trace.embeddings, trace.layers, trace.output, tokens)
 
@@ -161,5 +163,31 @@ class Bert:
             f"Bert({config.family}, {config.depth} layers of {config.width}, {config.vocab_size} words, heads: {heads})"
         )
 
+    def _known_segments(self, segments: Sequence[int]) -> Sequence[int]:
+        """A family without a second segment reads both texts of a pair as the first."""
+        return segments if self.model.config.segments > max(segments, default=0) else [0] * len(segments)
+
     def _width(self, settings: EmbedSettings) -> int:
         return self.model.config.width * len(settings.layers) * (2 if settings.pooling == "mean-max" else 1)
+
+
+def _listed(texts: str | Sequence[str], *, alone: bool = True) -> list[str]:
+    """Texts as a list; one text counts as a list of one where that is allowed."""
+    if isinstance(texts, str):
+        if alone:
+            return [texts]
+        raise RequestError("a list of texts belongs here; one text would be compared letter by letter")
+    if not isinstance(texts, Iterable):
+        raise RequestError(f"texts must be a str or a list of them, not {type(texts).__name__}")
+    found = list(texts)
+    for number, text in enumerate(found):
+        if not isinstance(text, str):
+            raise RequestError(f"texts[{number}] is {type(text).__name__}, not a str")
+    return found
+
+
+def _numbers(layers: Sequence[int] | int) -> tuple[int, ...]:
+    try:
+        return tuple(map(index, layers if isinstance(layers, Iterable) else [layers]))
+    except TypeError as error:
+        raise RequestError(f"layers={layers!r} must be whole numbers") from error

@@ -2,18 +2,17 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertkit.checkpoint.sentence_transformers import EmbedSettings
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
-from bertkit.model.pooling import POOLINGS, pool
+from bertkit.model.pooling import POOLINGS, EmbedSettings, pool
 from bertkit.predict.engine import (
     TOKENS_PER_BATCH,
     Passage,
@@ -69,11 +68,11 @@ def _checked(settings: EmbedSettings, depth: int) -> EmbedSettings:
         raise RequestError(
             f"layers {settings.layers} must be from 0 (embeddings) to {depth}, or -1 (last) to {-depth - 1}"
         )
-    return EmbedSettings(pooling=settings.pooling, layers=layers, normalize=settings.normalize)
+    return replace(settings, layers=layers)
 
 
 def _embed_batch(model: BertModel, passages: list[Passage], settings: EmbedSettings) -> Vectors:
-    batch = make_batch(passages, next(model.parameters()).device)
+    batch = make_batch(passages, model.device)
     return _pool(layer_vectors(model.encoder, batch, settings.layers), batch, settings)
 
 
@@ -81,12 +80,11 @@ def _embed_windows(model: BertModel, encoding: Encoding, settings: EmbedSettings
     """One long text: its windows in batches, stitched to one sequence, pooled like any other."""
     passages, spans = window_passages(encoding, limit)
     per_batch = max(1, TOKENS_PER_BATCH // limit)
-    device = next(model.parameters()).device
     parts: list[Tensor] = []
     for start in range(0, len(passages), per_batch):
-        batch = make_batch(passages[start : start + per_batch], device)
+        batch = make_batch(passages[start : start + per_batch], model.device)
         parts += batch.split(layer_vectors(model.encoder, batch, settings.layers))
-    whole = Batch(torch.tensor(encoding.ids), torch.tensor(encoding.segments), (len(encoding.ids),)).to(device)
+    whole = Batch(torch.tensor(encoding.ids), torch.tensor(encoding.segments), (len(encoding.ids),)).to(model.device)
     return _pool(stitch(parts, spans), whole, settings)[0]
 
 

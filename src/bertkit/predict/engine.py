@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
-from bertkit.predict.length import best_window, windows
+from bertkit.predict.length import window_cuts, windows
 from bertkit.text.tokenizer import Encoding
 
 # Large enough to fill two cores' caches with work, small enough for a BERT-large layer's activations (about 200 MB).
@@ -73,9 +74,11 @@ def layer_vectors(encoder: Encoder, batch: Batch, layers: Sequence[int]) -> Tens
 
 def stitch(parts: Sequence[Tensor], spans: Sequence[tuple[int, int]]) -> Tensor:
     """L D of a whole long text: each token from the window that shows most around it, [CLS] and [SEP] averaged."""
-    length = spans[-1][1]
-    chosen = [best_window(spans, place) for place in range(length)]
-    body = [parts[w][1 + place - spans[w][0]] for place, w in enumerate(chosen)]
-    first = torch.stack([part[0] for part in parts]).mean(dim=0)
-    last = torch.stack([part[-1] for part in parts]).mean(dim=0)
-    return torch.stack([first, *body, last])
+    cuts = window_cuts(spans)
+    body = [
+        part[1 + start - span[0] : 1 + stop - span[0]]
+        for part, span, (start, stop) in zip(parts, spans, pairwise(cuts), strict=True)
+    ]
+    first = torch.stack([part[0] for part in parts]).mean(dim=0, keepdim=True)
+    last = torch.stack([part[-1] for part in parts]).mean(dim=0, keepdim=True)
+    return torch.cat([first, *body, last])

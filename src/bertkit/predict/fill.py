@@ -1,15 +1,17 @@
 """The blanks of a text, with probabilities."""
 
+import warnings
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bertkit.errors import RequestError
+from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.model import BertModel
-from bertkit.predict.engine import cut, make_batch, window_passages
-from bertkit.predict.length import TooLong, best_window, report_lengths
+from bertkit.predict.engine import Passage, cut, make_batch, window_passages
+from bertkit.predict.length import TooLong, report_lengths, window_cuts
 from bertkit.text.tokenizer import Encoding, Tokenizer
 
 
@@ -29,44 +31,61 @@ def fill(model: BertModel, tokenizer: Tokenizer, text: str, *, top: int, limit: 
         raise RequestError(
             "this model has no masked-word head, so it cannot fill; load one that was saved with its head"
         )
-    if not 1 <= top <= model.config.vocab_size:
-        raise RequestError(f"top={top} must be from 1 to the vocabulary's {model.config.vocab_size}")
+    if not 1 <= top <= tokenizer.size:
+        raise RequestError(f"top={top} must be from 1 to the vocabulary's {tokenizer.size}")
     encoding = tokenizer.encode(text)
     places = [place for place, token in enumerate(encoding.ids) if token == tokenizer.mask_id]
     if not places:
         raise RequestError(f"the text has no blank: write {tokenizer.mask_token} where a word is missing")
-    report_lengths([len(encoding.ids)], limit, too_long)
-    with torch.inference_mode():
-        logits_NV = torch.stack([_logits(model, encoding, place, limit, too_long) for place in places])
-    best = logits_NV.softmax(dim=-1).topk(top)
+    report = report_lengths([len(encoding.ids)], limit, too_long)
+    if report.long:
+        warnings.warn(str(report), BertkitWarning, stacklevel=3)
     filled = []
+    for passage, inside in _views(encoding, places, limit, too_long):
+        probabilities, tokens = _best(model, passage, [place for _, place in inside], top, tokenizer.size)
+        for (blank, _), row, words in zip(inside, probabilities.tolist(), tokens.tolist(), strict=True):
+            span = encoding.offsets[places[blank]]
+            filled += [_filled(tokenizer, text, span, *pair, blank) for pair in zip(words, row, strict=True)]
+    return sorted(filled, key=lambda candidate: candidate.blank)  # stable: best first within each blank
+
+
+def _views(
+    encoding: Encoding, places: Sequence[int], limit: int, too_long: TooLong
+) -> list[tuple[Passage, list[tuple[int, int]]]]:
+    """What the model reads, and which blanks it shows where: the whole text, its beginning, or some of its windows."""
+    if len(encoding.ids) <= limit or too_long == "truncate":
+        passage = cut(encoding, limit)
+        lost = [place for place in places if place >= len(passage.ids) - (len(encoding.ids) > limit)]
+        if lost:
+            raise RequestError(
+                f"the blank at token {lost[0]} is beyond the {limit} that are kept; use windows or shorten the text"
+            )
+        return [(passage, list(enumerate(places)))]
+    passages, spans = window_passages(encoding, limit)
+    cuts = window_cuts(spans)
+    shown: dict[int, list[tuple[int, int]]] = {}
     for blank, place in enumerate(places):
-        for probability, token in zip(best.values[blank].tolist(), best.indices[blank].tolist(), strict=True):
-            word = tokenizer.decode([token]).strip() or tokenizer.tokens([token])[0]
-            filled.append(Filled(word, probability, _filled_text(text, encoding.offsets[place], word), blank))
-    return filled
+        window = bisect_right(cuts, place - 1, hi=len(spans)) - 1
+        shown.setdefault(window, []).append((blank, place - spans[window][0]))
+    return [(passages[window], inside) for window, inside in shown.items()]
 
 
-def _logits(model: BertModel, encoding: Encoding, place: int, limit: int, too_long: TooLong) -> Tensor:
-    """V: the head at one position, seen whole, cut, or in the window that shows most around it."""
-    passage = cut(encoding, limit)
-    if len(encoding.ids) > limit and too_long == "window":
-        passages, spans = window_passages(encoding, limit)
-        window = best_window(spans, place - 1)
-        passage, place = passages[window], place - spans[window][0]
-    elif place >= len(passage.ids) - 1:
-        raise RequestError(
-            f"the blank is token {place}, beyond the {limit} that are kept; use windows or shorten the text"
-        )
-    batch = make_batch([passage], next(model.parameters()).device)
-    logits: Tensor = model.read("masked_word", model(batch)[place : place + 1], batch)[0]
-    return logits.float().cpu()
+def _best(model: BertModel, passage: Passage, places: Sequence[int], top: int, known: int) -> tuple[Tensor, Tensor]:
+    """Probabilities and ids, [blanks, top] each; rows of the table beyond the vocabulary are no words."""
+    with torch.inference_mode():
+        batch = make_batch([passage], model.device)
+        logits_NV = model.read("masked_word", model(batch)[list(places)], batch)[:, :known].float()
+        best = logits_NV.softmax(dim=-1).topk(top)
+    return best.values.cpu(), best.indices.cpu()
 
 
-def _filled_text(text: str, span: Sequence[int], word: str) -> str:
-    """A continuation piece (##ing) is joined to what stands before it."""
+def _filled(
+    tokenizer: Tokenizer, text: str, span: tuple[int, int], token: int, probability: float, blank: int
+) -> Filled:
+    """One candidate; a piece that continues a word is written ##piece and joined to what stands before the blank."""
+    word = tokenizer.decode([token]).strip().removeprefix("##") or tokenizer.tokens([token])[0]
     start, end = span
-    before = text[:start]
-    if word.startswith("##"):
-        before, word = before.rstrip(), word.removeprefix("##")
-    return before + word + text[end:]
+    start += len(text[start:end]) - len(text[start:end].lstrip())  # some vocabularies' blanks take the space before
+    if tokenizer.starts_word(token):
+        return Filled(word, probability, text[:start] + word + text[end:], blank)
+    return Filled(f"##{word}", probability, text[:start].rstrip() + word + text[end:], blank)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from bertkit.config import pick
@@ -47,9 +48,18 @@ def best_window(spans: Sequence[tuple[int, int]], place: int) -> int:
     return max(range(len(spans)), key=lambda i: min(place - spans[i][0], spans[i][1] - 1 - place))
 
 
+def window_cuts(spans: Sequence[tuple[int, int]]) -> list[int]:
+    """Where the best window changes, for all places at once: window i serves cuts[i] up to cuts[i + 1].
+
+    Between neighbors that share [c, b) the right one is better once p - c > b - 1 - p.
+    """
+    inner = [(right[0] + left[1] - 1) // 2 + 1 for left, right in pairwise(spans)]
+    return [spans[0][0], *inner, spans[-1][1]]
+
+
 def report_lengths(lengths: Sequence[int], limit: int, policy: TooLong) -> LengthReport:
     """Which of the texts are too long; with the policy `refuse` the first of them is an error."""
-    policy = pick(POLICIES, policy, "length policy")
+    policy = pick(POLICIES, str(policy), "length policy")
     long = tuple((index, length) for index, length in enumerate(lengths) if length > limit)
     if long and policy == "refuse":
         index, tokens = long[0]

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from bertkit.errors import RequestError
-from bertkit.files import whole_file
+from bertkit.files import refuse_unwritable, whole_file
 from bertkit.text.corpus import LONGEST_ROW, CorpusReport, read_lines
 
 ENDINGS = (".npy", ".parquet")
@@ -18,6 +18,7 @@ def check_output(path: Path) -> None:
         raise RequestError(f"{path} must end in {' or '.join(ENDINGS)}")
     if path.exists():
         raise RequestError(f"{path} exists already; name another place or remove it first")
+    refuse_unwritable(path)
 
 
 def read_texts(path: Path) -> list[str]:

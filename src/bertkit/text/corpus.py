@@ -125,7 +125,11 @@ def _expand(path: Path) -> list[Path]:
     if not re.search(r"[*?[]", str(path)):
         raise RequestError(f"{path} does not exist; check the spelling and the working folder")
     pattern = str(path.relative_to(path.anchor))
-    files = sorted(match for match in Path(path.anchor).glob(pattern) if not match.is_dir())
+    try:
+        matches = sorted(match for match in Path(path.anchor).glob(pattern) if not match.is_dir())
+    except ValueError as error:
+        raise RequestError(f"{path} is no pattern: {error}") from error
+    files = [match for match in matches if not match.name.startswith(".")]
     if not files:
         raise RequestError(f"no file matches {path}; check the pattern and the working folder")
     return files

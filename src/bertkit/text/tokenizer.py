@@ -133,6 +133,17 @@ class Tokenizer:
         """The piece behind each id."""
         return [self._pieces[number] for number in self._checked_ids(ids)]
 
+    def starts_word(self, number: int) -> bool:
+        """Whether a piece begins a word, or is joined to what stands before it (##ing; in byte-level BPE no space)."""
+        [piece] = self.tokens([number])
+        if self._byte_level:
+            return piece.startswith("\u0120") or piece in asdict(self._names).values()
+        return not piece.startswith("##")
+
+    @cached_property
+    def _byte_level(self) -> bool:
+        return type(self._backend.model).__name__ == "BPE"
+
     @cached_property
     def vocab(self) -> Mapping[str, int]:
         """Every piece and its id."""
