@@ -95,6 +95,10 @@ class Parts:
             raise RequestError("shared_layers=true means one layer for all: it has no window and norm='post'")
 
 
+# Far beyond any model; a file that asks for more is damaged or hostile, and would only fill the memory.
+LARGEST = {"vocab_size": 10**8, "width": 10**6, "depth": 10**4, "heads": 10**5, "inner": 10**7, "max_length": 10**8}
+
+
 @dataclass(frozen=True, kw_only=True)
 class BertConfig:
     """The shape of one model. Hugging Face's names for these fields are in checkpoint/config_names.py."""
@@ -118,11 +122,12 @@ class BertConfig:
     def __post_init__(self) -> None:
         _check_types(self)
         pick(FAMILIES, self.family, "family")
-        for name in ("vocab_size", "width", "depth", "heads", "inner", "max_length"):
+        for name, most in LARGEST.items():
             _require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
+            _require(getattr(self, name) <= most, name, getattr(self, name), f"must be at most {most:,}")
         _require(self.width % self.heads == 0, "width", self.width, f"must divide evenly by heads={self.heads}")
         _require(self.table_width >= 1, "embedding_width", self.embedding_width, "must be at least 1")
-        _require(self.segments >= 0, "segments", self.segments, "must not be negative")
+        _require(0 <= self.segments <= 10**4, "segments", self.segments, "must be from 0 to 10,000")
         _require(0 <= self.dropout < 1, "dropout", self.dropout, "must be in [0, 1)")
         _require(0 <= self.attention_dropout < 1, "attention_dropout", self.attention_dropout, "must be in [0, 1)")
         _require(0 < self.norm_epsilon < 1, "norm_epsilon", self.norm_epsilon, "must be in (0, 1)")

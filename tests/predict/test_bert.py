@@ -95,7 +95,7 @@ LONG = " ".join(LETTERS * 5)
 
 
 def test_nothing_is_cut_in_silence(bert):
-    with pytest.warns(BertkitWarning, match="1 text was cut to 32 tokens; the longest, number 1, has 132"):
+    with pytest.warns(BertkitWarning, match="1 text was cut to 32 tokens; the longest, text number 1, has 132"):
         cut = bert.embed(["a", LONG])
     np.testing.assert_allclose(cut[1], bert.embed(" ".join((LETTERS * 5)[:30])), atol=1e-5)
     with pytest.raises(RequestError, match="text number 1 has 132 tokens, over the limit of 32"):
@@ -221,6 +221,17 @@ def test_fill_with_a_byte_level_vocabulary(tmp_path):
     assert found["is"] == "Paris is is of"
     assert found["##is"] == "Paris isis of"
     assert len(found) > 150
+
+
+def test_wrong_arguments_of_other_methods(bert):
+    for path in (b"x", 5, [], ""):
+        with pytest.raises(RequestError, match="a model is named by the path of its folder"):
+            bertkit.load(path)
+    for top in (None, "5", 2.5, True):
+        with pytest.raises(RequestError, match="top="):
+            bert.fill("a [MASK]", top=top)
+    with pytest.raises(RequestError, match="1,001 blanks; at most 1,000"):
+        bert.fill("[MASK] " * 1001)
 
 
 def test_fill_says_what_is_missing(bert):

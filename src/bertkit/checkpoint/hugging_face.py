@@ -1,5 +1,6 @@
 """Our model and Hugging Face's tensors: found, fitted, accounted for."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from bertkit.errors import RequestError
 from bertkit.model.model import BertModel
 from bertkit.model.weights import initialize, tie
 
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 TIED = "heads.masked_word.decoder.weight"  # the word embeddings again: never stored twice
 
 
@@ -96,6 +98,7 @@ def fill_model(model: BertModel, tensors: Mapping[str, Tensor], *, seed: int = 0
         else:
             new.append(ours)
     _require_encoder(new)
+    _refuse_more_encoder(family, set(cleaned.values()) - used)
     _assign(model, state, new, seed)
     dropped = {original: _why(name, twins, equal) for original, name in cleaned.items() if name not in used}
     return LoadReport(tuple(o for o, name in cleaned.items() if name in used), dropped, tuple(new))
@@ -163,13 +166,15 @@ def _fitted(ours: str, theirs: tuple[str, ...], present: Mapping[str, Tensor], s
     parts = [present[name] for name in theirs]
     rows = shape[0] // len(parts) if shape else 0
     for name, part in zip(theirs, parts, strict=True):
+        if part.dtype not in FLOATS or part.layout != torch.strided or part.is_meta:
+            raise RequestError(f"{name} is {part.dtype} ({part.layout}); weights must be plain floating-point numbers")
         wanted = (rows, *shape[1:]) if shape else ()
         if tuple(part.shape) != wanted:
             raise RequestError(
                 f"{name} has shape {tuple(part.shape)} in the file, but config.json makes it {wanted}; "
                 "the weights and the config belong to different models"
             )
-        if not torch.isfinite(part).all():
+        if not torch.isfinite(part.float()).all():
             raise RequestError(f"{name} holds NaN or infinity; the file is damaged or was saved by a run that diverged")
     return (torch.cat(parts) if len(parts) > 1 else parts[0]).float()
 
@@ -180,6 +185,18 @@ def _require_encoder(new: list[str]) -> None:
         raise RequestError(
             f"the file lacks {len(missing)} tensors of the encoder, the first being {missing[0]}; "
             "it is not a whole model of the kind its config.json describes"
+        )
+
+
+def _refuse_more_encoder(family: str, unused: set[str]) -> None:
+    """Layers or tables in the file that the config has no place for: the vectors would be another model's."""
+    stems = [re.escape(PREFIXES[family] + name) for value in ENCODERS[family].values() for name in _parts(value)]
+    encoder = re.compile("(" + "|".join(stem.replace(r"\{i\}", r"\d+") for stem in stems) + r")\.(weight|bias)")
+    more = sorted(name for name in unused if encoder.fullmatch(name))
+    if more:
+        raise RequestError(
+            f"the file holds {len(more)} tensors of the encoder that config.json has no place for, such as {more[0]}; "
+            "the weights and the config belong to different models"
         )
 
 

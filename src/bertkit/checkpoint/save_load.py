@@ -1,12 +1,14 @@
 """A model folder to a model and back: config.json, weights, tokenizer, and bertkit.json for the rest."""
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -19,7 +21,7 @@ from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.names import HEADS, PREFIXES
 from bertkit.checkpoint.tensors import read_object, read_tensors
 from bertkit.config import BertConfig
-from bertkit.errors import RequestError
+from bertkit.errors import BertkitWarning, RequestError
 from bertkit.files import whole_folder
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings
@@ -27,6 +29,7 @@ from bertkit.text.tokenizer import Tokenizer
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
 LABELED = ("classify", "tag")
+MOST_LABELS = 1_000_000
 # Settings of config.json that change nothing here but that other tools read: they travel on.
 KEPT: tuple[str, ...] = (
     "problem_type",
@@ -96,7 +99,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path | str) -> None:
     tensors = hugging_face.model_tensors(model, own=own)
     with whole_folder(path) as folder:
         _write_json(folder / "config.json", {**settings, **checkpoint.settings})
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        _save_tensors(tensors, folder / "model.safetensors")
         if checkpoint.tokenizer is not None:
             checkpoint.tokenizer.save(folder)
             _state_length(folder / "tokenizer_config.json", checkpoint.max_length)
@@ -131,7 +134,15 @@ def _fill(source: _Source, heads: Mapping[str, int | None] | None, seed: int) ->
         )
     with torch.device("meta"):
         model = BertModel(source.config, found, pooler=_has_pooler(source, own))
-    report = hugging_face.fill_model(model, source.tensors, seed=seed, own=own)
+    try:
+        report = hugging_face.fill_model(model, source.tensors, seed=seed, own=own)
+    except RequestError as error:
+        raise RequestError(f"{source.folder}: {error}") from error
+    if heads is None and report.new:
+        raise RequestError(
+            f"{source.folder}: the file holds only a part of its head: {report.new[0]} is missing "
+            f"({len(report.new)} such); copy it again, or ask for the heads you want to make anew"
+        )
     return model, LoadReport(report.used, {**report.dropped, **source.dropped}, report.new)
 
 
@@ -140,11 +151,19 @@ def _find(folder: Path) -> _Source:
         return _find_google(folder)
     if not folder.is_dir():
         raise RequestError(f"{folder} is not a folder; a model is a folder with config.json and weights")
+    _refuse_broken_links(folder)
     if sentence_transformers.is_sentence_transformers(folder):
         folder = sentence_transformers.transformer_folder(folder)
     settings = read_object(folder / "config.json")
     config = read_hugging_face(settings, str(folder / "config.json"))
     return _Source(config, settings, read_tensors(folder), folder)
+
+
+def _refuse_broken_links(folder: Path) -> None:
+    """Caches of models are made of links; one that leads nowhere would count as a file that was never there."""
+    for path in folder.iterdir():
+        if path.is_symlink() and not path.exists():
+            raise RequestError(f"{path} is a link that leads nowhere; copy the file it should lead to")
 
 
 def _find_google(path: Path) -> _Source:
@@ -159,7 +178,7 @@ def _find_google(path: Path) -> _Source:
     config = read_hugging_face(settings, f"the config of {path}")
     narrow = settings.get("embedding_size")
     if families[0] == "bert" and narrow not in (None, config.width):  # no part of Hugging Face's BERT
-        config = replace(config, embedding_width=int(narrow))
+        config = replace(config, embedding_width=narrow)
     folder = found.vocab.parent if found.vocab else path if path.is_dir() else path.parent
     return _Source(config, settings, tensors, folder, renamed.ignored)
 
@@ -194,8 +213,8 @@ def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
     names = settings.get("id2label")
     if not isinstance(names, dict) or not names:
         count = settings.get("num_labels", 2)
-        if not isinstance(count, int) or count < 1:
-            raise RequestError(f"config.json: num_labels={count!r} must be a whole number over 0")
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_LABELS:
+            raise RequestError(f"config.json: num_labels={count!r} must be a whole number from 1 to {MOST_LABELS:,}")
         return tuple(f"LABEL_{i}" for i in range(count))
     try:
         order = sorted(names, key=int)
@@ -218,6 +237,11 @@ def _check_vocabulary(tokenizer: Tokenizer | None, config: BertConfig, folder: P
             f"{folder}: the tokenizer has {tokenizer.size} entries but the model only {config.vocab_size} rows; "
             "they belong to different models"
         )
+    if tokenizer is not None and tokenizer.size < 0.9 * config.vocab_size:
+        said = f"{folder}: the tokenizer has {tokenizer.size} entries for the model's {config.vocab_size} rows"
+        warnings.warn(f"{said}; make sure that they belong together", BertkitWarning, stacklevel=4)
+    if tokenizer is not None and max(tokenizer.encode("").segments) >= max(config.segments, 1):
+        raise RequestError(f"{folder}: the tokenizer gives segments that the model has no rows for")
 
 
 def _embed(folder: Path, inner: Path) -> EmbedSettings | None:
@@ -225,7 +249,7 @@ def _embed(folder: Path, inner: Path) -> EmbedSettings | None:
     if saved:
         try:
             return EmbedSettings(**{**saved, "layers": tuple(saved["layers"])})
-        except (TypeError, KeyError) as error:
+        except (TypeError, KeyError, RequestError) as error:
             raise RequestError(f"{inner / 'bertkit.json'}: embed is not as bertkit writes it: {error}") from error
     if folder.is_dir() and sentence_transformers.is_sentence_transformers(folder):
         return sentence_transformers.read_settings(folder)
@@ -250,6 +274,13 @@ def _max_length(folder: Path, source: _Source) -> int:
 def _own_settings(folder: Path) -> dict[str, Any]:
     path = folder / "bertkit.json"
     return read_object(path) if path.is_file() else {}
+
+
+def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    try:
+        save_file(tensors, path, metadata={"format": "pt"})
+    except SafetensorError as error:  # a full disk comes as this
+        raise OSError(str(error)) from error
 
 
 def _outputs(head: torch.nn.Module) -> int | None:

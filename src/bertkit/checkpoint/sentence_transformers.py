@@ -104,8 +104,12 @@ def _kind(module: dict[str, Any]) -> str:
 
 
 def _inside(folder: Path, module: dict[str, Any]) -> Path:
-    path = (folder / str(module.get("path", ""))).resolve()
-    if not path.is_relative_to(folder.resolve()):
+    try:
+        path = (folder / str(module.get("path", ""))).resolve()
+        inside = path.is_relative_to(folder.resolve())
+    except (OSError, ValueError, RuntimeError):  # NUL bytes, lone surrogates, links in a circle
+        inside = False
+    if not inside:
         raise RequestError(f"{folder / 'modules.json'} points outside its folder: {module.get('path')!r}")
     return path
 

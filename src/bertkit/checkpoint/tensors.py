@@ -73,7 +73,14 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     return _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
 
 
+def _refuse_pointer(path: Path) -> None:
+    with path.open("rb") as file:
+        if file.read(24) == b"version https://git-lfs.":
+            raise RequestError(f"{path} is a Git LFS pointer, not the file itself; fetch it with: git lfs pull")
+
+
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    _refuse_pointer(path)
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError, KeyError) as error:
@@ -82,12 +89,12 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     """A state dict saved by torch; anything in it that would run code is refused."""
+    _refuse_pointer(path)
     try:
         data = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        first = str(error).strip().splitlines()[0]
         raise RequestError(
-            f"{path} holds more than tensors and would run code when loaded, so it was not ({first}); "
+            f"{path} is no state dict, or holds more than tensors and would run code when loaded, so it was not; "
             "ask its author for a model.safetensors"
         ) from error
     except (OSError, EOFError, RuntimeError, ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
@@ -103,7 +110,9 @@ def _state_dict(data: Any, path: Path) -> dict[str, Tensor]:
         if isinstance(data, dict) and isinstance(data.get(key), dict):
             data = data[key]
     tensors = (
-        {name: value for name, value in data.items() if isinstance(value, Tensor)} if isinstance(data, dict) else {}
+        {n: value for n, value in data.items() if isinstance(n, str) and isinstance(value, Tensor)}
+        if isinstance(data, dict)
+        else {}
     )
     if not tensors:
         raise RequestError(f"{path} holds no state dict of tensors")

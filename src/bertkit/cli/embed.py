@@ -18,21 +18,38 @@ def embed(
     too_long: Annotated[str, typer.Option(help="truncate, window or refuse texts over the limit.")] = "truncate",
     as_json: Annotated[bool, typer.Option("--json", help="Say what was done as JSON.")] = False,
 ) -> None:
-    """Turn each line of a file into one vector, in order."""
+    """Turn each line of a file into one vector, in order, in little memory however long the file is."""
+    from functools import reduce
+
+    import numpy as np
+
     from bertkit.config import pick
     from bertkit.model.pooling import NAMES
     from bertkit.predict.bert import load
-    from bertkit.predict.length import POLICIES
-    from bertkit.predict.vectors import check_output, read_texts, write_vectors
+    from bertkit.predict.length import POLICIES, LengthReport
+    from bertkit.predict.vectors import check_output, read_texts, vector_file
+    from bertkit.progress import progress
+    from bertkit.text.corpus import CorpusReport
 
     check_output(out)
     how = None if pooling is None else pick(NAMES, pooling, "pooling of one vector per text")
-    rows = read_texts(texts)
     policy = pick(POLICIES, too_long, "length policy")
-    vectors = load(model).embed(rows, pooling=how, layers=_numbers(layers), normalize=normalize, too_long=policy)
-    write_vectors(out, vectors, rows)
-    done = {"texts": len(rows), "width": int(vectors.shape[1]), "out": str(out)}
-    print(json.dumps(done) if as_json else f"{done['texts']} vectors of {done['width']} in {out}", file=sys.stdout)
+    bert = load(model)
+    settings = bert.embed_settings(pooling=how, layers=_numbers(layers), normalize=normalize)
+    seen, count, lengths, width = CorpusReport(), 0, [], bert.width(settings)
+    pick(NAMES, settings.pooling, "pooling of one vector per text")
+    total = texts.stat().st_size if texts.is_file() else 1
+    with progress("embedding", total) as meter, vector_file(out, width) as write:
+        blocks = bert.embed_blocks(read_texts(texts, seen), settings, policy, lambda n: f"{texts}, line {n + 1}")
+        for block in blocks:
+            write(block.texts, np.stack(block.vectors))
+            count += len(block.texts)
+            lengths.append(block.lengths)
+            meter.update(min(seen.bytes, total), {"texts": f"{count:,}"})
+    if any(report.long for report in lengths):
+        print(f"bertkit: note: {reduce(LengthReport.joined, lengths)}", file=sys.stderr)
+    done = {"texts": count, "width": width, "out": str(out)}
+    print(json.dumps(done) if as_json else f"{count} vectors of {width} in {out}")
 
 
 def _numbers(text: str | None) -> list[int] | None:

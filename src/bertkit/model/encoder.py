@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from bertkit.config import BertConfig, pick
@@ -52,10 +53,15 @@ class Encoder(nn.Module):
         layers: list[PostNormLayer | PreNormLayer] = list(self.layers)  # type: ignore[arg-type]
         return [layers[index % len(layers)] for index in range(self.config.depth)]
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the layers compute in; the embeddings may be kept in more."""
+        return self.stack[0].attention.out.weight.dtype
+
     def forward(self, batch: Batch) -> Tensor:
         """T D: the last layer's vectors."""
         self.refuse_too_long(batch)
-        x_TD = self.embeddings(batch)
+        x_TD = self.embeddings(batch).to(self.dtype)
         for layer in self.stack:
             x_TD = layer(x_TD, batch)
         out: Tensor = self.norm(x_TD)

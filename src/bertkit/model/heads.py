@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.config import BertConfig, pick
@@ -50,8 +51,9 @@ class MaskedWordHead(nn.Module):
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """T D -> T V."""
-        logits: Tensor = self.decoder(self.norm(self.bend(self.dense(x_TD))))
-        return logits
+        x_TE = self.norm(self.bend(self.dense(x_TD)))
+        # The tied table may be kept in more precision than the layers.
+        return F.linear(x_TE, self.decoder.weight.to(x_TE.dtype), self.decoder.bias.to(x_TE.dtype))
 
 
 class ReplacedTokenHead(nn.Module):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bertkit.config import pick
+from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 
 
@@ -19,6 +20,11 @@ class EmbedSettings:
     layers: tuple[int, ...] = (-1,)  # concatenated; -1 is the last, 0 the embeddings
     normalize: bool = False  # to length 1
     prefix: str = ""  # put before every text, as some sentence models ask for
+
+    def __post_init__(self) -> None:
+        right = isinstance(self.pooling, str) and isinstance(self.prefix, str) and isinstance(self.normalize, bool)
+        if not right or not all(isinstance(layer, int) for layer in self.layers):
+            raise RequestError(f"embedding settings of the wrong kind: {self}")
 
 
 def first(x_TD: Tensor, batch: Batch) -> Tensor:

@@ -1,7 +1,9 @@
 """`bertkit.load()`: a model folder as an object that answers."""
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from operator import index
 from pathlib import Path
 from typing import Literal, overload
@@ -11,14 +13,14 @@ import torch
 
 from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
-from bertkit.errors import RequestError
+from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.encoder import Trace
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings, Pooling
 from bertkit.predict import embed as embedding
 from bertkit.predict.engine import Passage, make_batch
 from bertkit.predict.fill import Filled, fill
-from bertkit.predict.length import TooLong, report_lengths
+from bertkit.predict.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Tokenizer
 
 Layers = Sequence[int] | int | None
@@ -33,6 +35,8 @@ class TextTrace(Trace):
 
 def load(path: Path | str | None = None, *, tokenizer: Path | str | None = None) -> "Bert":
     """Load a model folder: Hugging Face's layout, sentence-transformers', or a Google checkpoint."""
+    if not isinstance(path, str | Path | None) or path == "":
+        raise RequestError(f"a model is named by the path of its folder, not by {path!r}")
     if path is None:
         raise RequestError(
             "no model is bundled with this version: name a folder, as load('my-model') or --model my-model"
@@ -101,13 +105,27 @@ class Bert:
         What is not given is as the folder says (a sentence-transformers folder does), else mean over the last layer.
         """
         settings = self.embed_settings(pooling=pooling, layers=layers, normalize=normalize)
-        encodings = self.tokenizer.encode_batch([settings.prefix + text for text in _listed(texts)])
-        vectors = embedding.embed(self.model, encodings, settings, self.checkpoint.max_length, too_long).vectors
+        blocks = list(self.embed_blocks(_listed(texts), settings, too_long))
+        reports = [block.lengths for block in blocks]
+        if any(report.long for report in reports):
+            warnings.warn(str(reduce(LengthReport.joined, reports)), BertkitWarning, stacklevel=2)
+        vectors = [vector for block in blocks for vector in block.vectors]
         if isinstance(texts, str):
             return vectors[0]
         if settings.pooling == "none":
             return vectors
-        return np.stack(vectors) if vectors else np.zeros((0, self._width(settings)), dtype=np.float32)
+        return np.stack(vectors) if vectors else np.zeros((0, self.width(settings)), dtype=np.float32)
+
+    def embed_blocks(
+        self,
+        texts: Iterable[str],
+        settings: EmbedSettings,
+        too_long: TooLong = "truncate",
+        where: Callable[[int], str] = "text number {}".format,
+    ) -> Iterator[embedding.Embedded]:
+        """The same for any number of texts in little memory: blocks of texts with their vectors."""
+        limit = self.checkpoint.max_length
+        return embedding.embed_blocks(self.model, self.tokenizer, texts, settings, limit, too_long, where)
 
     def embed_settings(
         self, *, pooling: str | None = None, layers: Layers = None, normalize: bool | None = None
@@ -167,7 +185,8 @@ class Bert:
         """A family without a second segment reads both texts of a pair as the first."""
         return segments if self.model.config.segments > max(segments, default=0) else [0] * len(segments)
 
-    def _width(self, settings: EmbedSettings) -> int:
+    def width(self, settings: EmbedSettings) -> int:
+        """How many numbers a vector has."""
         return self.model.config.width * len(settings.layers) * (2 if settings.pooling == "mean-max" else 1)
 
 

@@ -1,15 +1,15 @@
 """Texts to vectors: any pooling, any layers, any length."""
 
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertkit.errors import BertkitWarning, RequestError
+from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import POOLINGS, EmbedSettings, pool
@@ -24,31 +24,46 @@ from bertkit.predict.engine import (
     window_passages,
 )
 from bertkit.predict.length import LengthReport, TooLong, report_lengths
-from bertkit.text.tokenizer import Encoding
+from bertkit.text.tokenizer import Encoding, Tokenizer
 
 Vectors = list[np.ndarray]
+TEXTS_PER_BLOCK = 2048  # sorted by length within a block; enough for batches with hardly any waste
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """One vector for each text in the order given, or with pooling 'none' one row for each of its tokens."""
+    """A block of texts in the order given: a vector for each, or with pooling 'none' a row for each of its tokens."""
 
+    texts: list[str]
     vectors: Vectors
-    lengths: LengthReport
+    lengths: LengthReport  # with the numbers that the texts have among all
 
 
-def embed(
-    model: BertModel, encodings: Sequence[Encoding], settings: EmbedSettings, limit: int, too_long: TooLong
-) -> Embedded:
-    """Vectors of encoded texts, float32."""
+def embed_blocks(
+    model: BertModel,
+    tokenizer: Tokenizer,
+    texts: Iterable[str],
+    settings: EmbedSettings,
+    limit: int,
+    too_long: TooLong,
+    where: Callable[[int], str] = "text number {}".format,
+) -> Iterator[Embedded]:
+    """Texts in, vectors out, block by block: memory does not grow with their number. `where` names text number n."""
     settings = _checked(settings, model.config.depth)
-    lengths = [len(encoding.ids) for encoding in encodings]
-    report = report_lengths(lengths, limit, too_long)
-    if report.long:
-        warnings.warn(str(report), BertkitWarning, stacklevel=3)
-    windowed = {index for index, _ in report.long} if too_long == "window" else set()
-    vectors: dict[int, np.ndarray] = {}
+    done, waiting = 0, iter(texts)
+    while block := list(islice(waiting, TEXTS_PER_BLOCK)):
+        encodings = tokenizer.encode_batch([settings.prefix + text for text in block])
+        report = report_lengths([len(e.ids) for e in encodings], limit, too_long, first=done, where=where)
+        yield Embedded(block, _embed_block(model, encodings, settings, limit, too_long), report)
+        done += len(block)
+
+
+def _embed_block(
+    model: BertModel, encodings: Sequence[Encoding], settings: EmbedSettings, limit: int, too_long: TooLong
+) -> Vectors:
+    windowed = {i for i, e in enumerate(encodings) if len(e.ids) > limit} if too_long == "window" else set()
     whole = [index for index in range(len(encodings)) if index not in windowed]
+    vectors: dict[int, np.ndarray] = {}
     with torch.inference_mode():
         passages = [cut(encodings[index], limit) for index in whole]
         for chosen in token_batches([len(p.ids) for p in passages]):
@@ -56,12 +71,12 @@ def embed(
             vectors |= dict(zip((whole[i] for i in chosen), found, strict=True))
         for index in windowed:
             vectors[index] = _embed_windows(model, encodings[index], settings, limit)
-    return Embedded([vectors[index] for index in range(len(encodings))], report)
+    return [vectors[index] for index in range(len(encodings))]
 
 
 def _checked(settings: EmbedSettings, depth: int) -> EmbedSettings:
     """Known pooling, layers counted from the bottom: 0 the embeddings, `depth` the last."""
-    if settings.pooling != "none" and settings.pooling not in POOLINGS:
+    if not isinstance(settings.pooling, str) or settings.pooling not in (*POOLINGS, "none"):
         raise RequestError(f"unknown pooling '{settings.pooling}'; choose from: {', '.join(POOLINGS)}, none")
     layers = tuple(depth + 1 + layer if layer < 0 else layer for layer in settings.layers)
     if not layers or not all(0 <= layer <= depth for layer in layers):

@@ -14,6 +14,8 @@ from bertkit.predict.engine import Passage, cut, make_batch, window_passages
 from bertkit.predict.length import TooLong, report_lengths, window_cuts
 from bertkit.text.tokenizer import Encoding, Tokenizer
 
+MOST_BLANKS = 1000  # every candidate carries the whole text
+
 
 @dataclass(frozen=True)
 class Filled:
@@ -31,12 +33,14 @@ def fill(model: BertModel, tokenizer: Tokenizer, text: str, *, top: int, limit: 
         raise RequestError(
             "this model has no masked-word head, so it cannot fill; load one that was saved with its head"
         )
-    if not 1 <= top <= tokenizer.size:
+    if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= tokenizer.size:
         raise RequestError(f"top={top} must be from 1 to the vocabulary's {tokenizer.size}")
     encoding = tokenizer.encode(text)
     places = [place for place, token in enumerate(encoding.ids) if token == tokenizer.mask_id]
     if not places:
         raise RequestError(f"the text has no blank: write {tokenizer.mask_token} where a word is missing")
+    if len(places) > MOST_BLANKS:
+        raise RequestError(f"the text has {len(places):,} blanks; at most {MOST_BLANKS:,} are filled at a time")
     report = report_lengths([len(encoding.ids)], limit, too_long)
     if report.long:
         warnings.warn(str(report), BertkitWarning, stacklevel=3)

@@ -1,7 +1,7 @@
 """Texts that are too long: cut with a report, windowed, or refused. Never cut in silence."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -18,7 +18,12 @@ class LengthReport:
 
     limit: int
     policy: TooLong
-    long: tuple[tuple[int, int], ...] = ()  # (index of the text, its tokens)
+    long: tuple[tuple[int, int], ...] = ()  # (number of the text, its tokens)
+    where: Callable[[int], str] = "text number {}".format  # how a text is named
+
+    def joined(self, other: "LengthReport") -> "LengthReport":
+        """Both reports as one."""
+        return replace(self, long=self.long + other.long)
 
     def __str__(self) -> str:
         if not self.long:
@@ -26,7 +31,7 @@ class LengthReport:
         index, tokens = max(self.long, key=lambda item: item[1])
         done = "cut to" if self.policy == "truncate" else "read through windows of"
         verb = "text was" if len(self.long) == 1 else "texts were"
-        return f"{len(self.long)} {verb} {done} {self.limit} tokens; the longest, number {index}, has {tokens}"
+        return f"{len(self.long)} {verb} {done} {self.limit} tokens; the longest, {self.where(index)}, has {tokens}"
 
 
 def windows(length: int, room: int, overlap: int) -> list[tuple[int, int]]:
@@ -57,14 +62,21 @@ def window_cuts(spans: Sequence[tuple[int, int]]) -> list[int]:
     return [spans[0][0], *inner, spans[-1][1]]
 
 
-def report_lengths(lengths: Sequence[int], limit: int, policy: TooLong) -> LengthReport:
-    """Which of the texts are too long; with the policy `refuse` the first of them is an error."""
+def report_lengths(
+    lengths: Sequence[int],
+    limit: int,
+    policy: TooLong,
+    *,
+    first: int = 0,
+    where: Callable[[int], str] = "text number {}".format,
+) -> LengthReport:
+    """Which of the texts, numbered from `first`, are too long; with the policy `refuse` one such is an error."""
     policy = pick(POLICIES, str(policy), "length policy")
-    long = tuple((index, length) for index, length in enumerate(lengths) if length > limit)
+    long = tuple((index, length) for index, length in enumerate(lengths, start=first) if length > limit)
     if long and policy == "refuse":
         index, tokens = long[0]
         raise RequestError(
-            f"text number {index} has {tokens} tokens, over the limit of {limit}; shorten it, "
+            f"{where(index)} has {tokens} tokens, over the limit of {limit}; shorten it, "
             "or choose to truncate or to window"
         )
-    return LengthReport(limit, policy, long)
+    return LengthReport(limit, policy, long, where)

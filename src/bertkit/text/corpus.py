@@ -24,6 +24,7 @@ LONGEST_ROW = 64_000_000  # a JSONL row cannot be split before it is parsed, so 
 BLOCK = 1 << 18  # bytes read at once
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ\0": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}  # first bytes
+STDIN = Path("-")  # what this process was started to read
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -73,10 +74,13 @@ def corpus_files(paths: Sequence[Path | str], *, report: CorpusReport | None = N
     """The files that `paths` mean: folders and patterns expand to their files, sorted, hidden ones not."""
     found: dict[Path, Path] = {}
     for path in paths:
+        if str(path) in ("", ".") and not isinstance(path, Path):
+            raise RequestError("a file name is empty; an unset variable on the command line does that")
         for file in _expand(Path(path)):
-            if file.resolve() in found and report:
+            place = _resolved(file)
+            if place in found and report:
                 report.note("file named twice, read once", str(file))
-            found.setdefault(file.resolve(), file)
+            found.setdefault(place, file)
     if not found:
         raise RequestError("no text files were named; name at least one file or folder")
     return list(found.values())
@@ -112,6 +116,13 @@ def read_lines(
             parts, size = [rest_of_line], len(rest_of_line)
     if last := "".join(parts):
         yield number, last
+
+
+def _resolved(file: Path) -> Path:
+    try:
+        return file.resolve()
+    except (OSError, RuntimeError) as error:  # links that lead in a circle
+        raise RequestError(f"{file} cannot be read: {error}") from error
 
 
 def _expand(path: Path) -> list[Path]:
@@ -152,7 +163,7 @@ def _documents(files: list[Path], report: CorpusReport) -> Iterator[Document]:
     for file in files:
         report.files += 1
         documents_before = report.documents
-        for document in _rows_as_documents(file, report) if _is_jsonl(file) else _plain(file, report):
+        for document in _rows_as_documents(file, report) if is_jsonl(file) else _plain(file, report):
             report.documents += 1
             report.paragraphs += len(document.paragraphs)
             yield document
@@ -160,7 +171,8 @@ def _documents(files: list[Path], report: CorpusReport) -> Iterator[Document]:
             raise RequestError(f"{file} holds no text; leave it out of the request")
 
 
-def _is_jsonl(file: Path) -> bool:
+def is_jsonl(file: Path) -> bool:
+    """Whether a file's name says that each of its lines is a JSON object."""
     name = file.with_suffix("") if file.suffix.lower() in COMPRESSED else file
     return name.suffix.lower() == ".jsonl"
 
@@ -172,7 +184,7 @@ def _plain(file: Path, report: CorpusReport) -> Iterator[Document]:
 def _rows_as_documents(file: Path, report: CorpusReport) -> Iterator[Document]:
     for number, row in read_lines(file, report=report, longest=LONGEST_ROW, split=False):
         if row and not row.isspace():
-            text = _text_of(row, f"{file}, line {number}")
+            text = text_of(row, f"{file}, line {number}")
             # A paragraph ends at any line end; io.StringIO translates the three kinds of them.
             lines = [line for line in io.StringIO(text, newline=None) if not line.isspace()]
             if not lines:
@@ -202,7 +214,8 @@ def _grouped(lines: Iterable[tuple[int, str]], source: str, report: CorpusReport
         yield Document(tuple(paragraphs), source, begin)
 
 
-def _text_of(row: str, place: str) -> str:
+def text_of(row: str, place: str) -> str:
+    """The `text` field of a JSONL row, or one sentence about what is wrong at that place."""
     try:
         fields: Any = json.loads(row)
     except (ValueError, RecursionError) as error:
@@ -265,7 +278,7 @@ def _decoded_blocks(path: Path, report: CorpusReport) -> Iterator[str]:
 def _byte_blocks(path: Path, report: CorpusReport) -> Iterator[bytes]:
     """The decompressed bytes; the last block is empty."""
     try:
-        raw = _CountedFile(path)
+        raw = _CountedFile(0, closefd=False) if path is STDIN else _CountedFile(path)
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {error.strerror}") from error
     with closing(raw):

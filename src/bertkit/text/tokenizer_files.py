@@ -109,7 +109,9 @@ def _load_json(path: Path) -> tuple[Backend, SpecialNames]:
         backend = Backend.from_str(json.dumps(_read_json(path)))
     except RequestError:
         raise
-    except Exception as error:  # the library raises nothing narrower
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises nothing narrower, and panics outside of Exception
         raise RequestError(f"{path} is not a tokenizer.json that can be read: {error}") from error
     kind = type(backend.model).__name__
     if kind not in MODELS:
@@ -239,7 +241,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         problem = f"{error.msg} in line {error.lineno}, column {error.colno}"
         raise RequestError(f"{path} is not whole JSON ({problem}); copy it again from its source") from error
-    except RecursionError as error:
+    except (RecursionError, ValueError) as error:  # too deep, or a number of thousands of digits
         raise RequestError(f"{path} is nested too deeply to be a tokenizer's file") from error
     if not isinstance(content, dict):
         raise RequestError(f"{path} holds a JSON {type(content).__name__} where an object belongs")
