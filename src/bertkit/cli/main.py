@@ -1,6 +1,7 @@
 """`bertkit VERB ...`: one file per verb, imported only when it is called, so that help is instant."""
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -15,6 +16,9 @@ from bertkit.errors import BertkitError, BertkitWarning
 # verb: (what it does, an example)
 VERBS = {
     "vocab": ("train a WordPiece vocabulary", "bertkit vocab books/*.txt --size 30522 --out vocab/"),
+    "shards": ("tokenize a corpus once", "bertkit shards books/*.txt --vocab vocab/ --out shards/"),
+    "pretrain": ("train from scratch, or carry on", "bertkit pretrain recipes/tiny-cpu.toml shards=shards/ --out run/"),
+    "check": ("look before training", "bertkit check shards/ --recipe recipes/tiny-cpu.toml"),
     "embed": ("texts to vectors", "bertkit embed texts.txt --model model/ --out vectors.npy"),
     "fill": ("the blanks of a text", 'bertkit fill "Paris is the [MASK] of France." --model model/'),
     "convert": ("other layouts to a model folder", "bertkit convert uncased_L-12_H-768_A-12/ model/"),
@@ -35,12 +39,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if arguments is None else arguments)
     warnings.showwarning = _say_warning
     signal.signal(signal.SIGTERM, _stop)  # as Ctrl-C: what is half-written is cleared away
+    if sys.stdout is None:  # closed by the caller
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - for the rest of the process
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that knows ASCII only still gets its answer
     try:
         code = run(words)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except OSError as error:  # /dev/full
+        code = _say(f"the output could not be written: {error.strerror}", 1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
 
@@ -85,6 +96,8 @@ def _run_verb(verb: str, words: list[str]) -> int:
         if not (hasattr(error, "format_message") and hasattr(error, "exit_code")):
             raise
         return _say(f"{error.format_message()} See 'bertkit {verb} --help'.", 2)
+    if code == 130:  # typer gives Ctrl-C back as a number
+        return _say("stopped", 130)
     return code if isinstance(code, int) else 0
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bertkit.facts import attention, mistakes, model, tokenizer
+from bertkit.facts import attention, mistakes, model, pretraining, tokenizer
 from bertkit.facts.fact import Fact, Outcome, Vocabularies
 
 
@@ -25,9 +25,9 @@ class Result:
 
 
 def all_facts() -> list[Fact]:
-    """T1, T1b, T1c, T2 ... M23, then the documents' mistakes in the order they are written down."""
-    claims = [*tokenizer.facts, *attention.facts, *model.facts]
-    return [*sorted(claims, key=_order), *mistakes.facts]
+    """T1, T1b, T1c, T2 ... M23, P1 ..., then the documents' mistakes in the order they are written down."""
+    claims = [*tokenizer.facts, *attention.facts, *model.facts, *pretraining.facts]
+    return [*sorted(claims, key=_order), *mistakes.facts, *pretraining.mistakes]
 
 
 def run_facts(vocabularies: Vocabularies) -> Iterator[Result]:

@@ -106,8 +106,8 @@ class Batch:
 
     def with_ids(self, ids: Tensor) -> "Batch":
         """The same layout over other tokens."""
-        other = replace(self, ids=ids)
-        other.__dict__.update({name: self.__dict__[name] for name in LAYOUT if name in self.__dict__})
+        other = object.__new__(Batch)  # nothing to check again, and compiled code must not look at the lengths
+        other.__dict__.update({**self.__dict__, "ids": ids})
         return other
 
     def to(self, device: torch.device | str) -> "Batch":

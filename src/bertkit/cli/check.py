@@ -1,0 +1,81 @@
+"""`bertkit check`: look before training."""
+
+import json as json_module
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from bertkit.pretrain.check_shards import Lengths, ShardReport
+    from bertkit.pretrain.recipe import Recipe
+    from bertkit.text.shards import ShardSet
+
+
+def check(
+    path: Annotated[Path, typer.Argument(help="A folder that bertkit shards made.")],
+    masks: Annotated[bool, typer.Option("--masks", help="Show text beside what the model is shown of it.")] = False,
+    recipe: Annotated[Path | None, typer.Option(help="The recipe whose examples are meant.")] = None,
+    count: Annotated[int, typer.Option(help="With --masks: how many examples.")] = 5,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> int:
+    """Say what is in a folder of shards, and what training would trip over. Exit 1: it would.
+
+    Every file is read and held against its checksum. Example: bertkit check shards/ --recipe recipes/tiny-cpu.toml
+    """
+    from bertkit.pretrain.check_shards import report_shards
+    from bertkit.pretrain.recipe import read_recipe
+    from bertkit.text.shards import open_shards
+
+    shards = open_shards(path, verify=True)
+    settings = read_recipe(recipe, f"shards={path}") if recipe else None
+    if masks:
+        _print_masks(shards, settings, count, json)
+        return 0
+    report = report_shards(shards, settings)
+    print(json_module.dumps(asdict(report), indent=2) if json else "\n".join(_told(report)))
+    return 1 if report.stops else 0
+
+
+def _print_masks(shards: "ShardSet", recipe: "Recipe | None", count: int, json: bool) -> None:
+    """Pairs of lines, a blank line between pairs, and the shares at the end; or one JSON object per example."""
+    from bertkit.pretrain.batches import DataSettings
+    from bertkit.pretrain.show_masks import lines, mangle
+
+    examples, shares = mangle(shards, recipe.data if recipe else DataSettings(), count)
+    for example in examples:
+        if json:
+            print(json_module.dumps(asdict(example), ensure_ascii=False))
+            continue
+        if example.truth:
+            print(f"({example.truth})")
+        for text, shown in lines(example):
+            print(f"{text}\n{shown}\n")
+    if not json:
+        became = f"{shares.masked:.1%} masked, {shares.replaced:.1%} replaced, {shares.kept:.1%} kept"
+        print(f"{shares.chosen:.1%} of {shares.tokens:,} tokens chosen; of these {became}")
+
+
+def _told(report: "ShardReport") -> Iterator[str]:
+    """The report as lines to read."""
+    yield f"{'shards':18}{report.shards:,}, every checksum as written"
+    yield f"{'tokens':18}{report.tokens:,}, {report.unknown_share:.3%} of them unknown"
+    yield f"{'sentences':18}{report.sentences:,}{_spread(report.sentence_lengths)}"
+    yield f"{'documents':18}{report.documents:,}{_spread(report.document_lengths)}"
+    yield f"{'vocabulary':18}{report.vocabulary:,} pieces, {report.pieces_used:,} of them in the text"
+    if report.entities is not None:
+        yield f"{'names':18}{report.entities:,}"
+    if report.epoch:
+        times = "" if report.epoch["epochs"] is None else f"; the recipe reads them {report.epoch['epochs']} times"
+        yield f"{'examples':18}{report.epoch['examples']:,} in an epoch{times}"
+        yield f"{'padding':18}{report.epoch['padding_share']:.1%} if they were padded to the recipe's length"
+    yield from (f"note: {note}" for note in report.notes)
+    yield from (f"stop: {stop}" for stop in report.stops)
+
+
+def _spread(lengths: "Lengths | None") -> str:
+    if lengths is None:
+        return ""
+    return f"; tokens: mean {lengths.mean}, median {lengths.median}, 95 % to {lengths.most}, most {lengths.longest}"

@@ -1,0 +1,87 @@
+"""`bertkit pretrain`: from shards to a model, as a recipe says."""
+
+import json as json_module
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+STOPPED = 130  # as the shell has it for a command that was interrupted
+
+
+def pretrain(
+    recipe: Annotated[Path, typer.Argument(help="A recipe, such as recipes/tiny-cpu.toml.")],
+    settings: Annotated[list[str] | None, typer.Argument(help="Changes to it: key=value ...")] = None,
+    out: Annotated[Path, typer.Option(help="The run's folder; the model will be in its folder model/.")] = Path("run"),
+    start: Annotated[
+        Path | None, typer.Option("--from", help="Carry on from this model; its shape replaces the recipe's.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where this run stopped, or begin if it has not.")
+    ] = False,
+    minutes: Annotated[float | None, typer.Option(help="Train by the clock.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the last step as JSON.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only measure the device and say what fits into --minutes.")
+    ] = False,
+    verify_resume: Annotated[
+        bool, typer.Option("--verify-resume", help="Only try it: do a few steps straight and killed give one model?")
+    ] = False,
+) -> None:
+    """Pre-train a model. The same recipe, shards and seed give the same weights, killed and resumed or not.
+
+    SIGTERM and Ctrl-C save a checkpoint and leave with exit code 130.
+    """
+    from bertkit.pretrain.recipe import read_recipe
+
+    changes = [*(settings or []), *([f"minutes={minutes}"] if minutes is not None else [])]
+    wanted = read_recipe(recipe, *changes)
+    if plan:
+        return _print_plan(wanted, minutes, json)
+    if verify_resume:
+        from bertkit.pretrain.verify import verify_resume as verify
+
+        print(verify(wanted, start=start))
+        return
+    from bertkit.pretrain.pretraining import pretrain as run
+    from bertkit.progress import progress
+
+    report = run(wanted, out, start=start, resume=resume, show=progress)
+    finished = (out / "model").is_dir()
+    if os.environ.get("RANK", "0") == "0":
+        _tell(report, out, finished, json)
+    if not finished:
+        raise typer.Exit(STOPPED)
+
+
+def _print_plan(wanted: Any, minutes: float | None, json: bool) -> None:
+    """Which size, batch and steps fit the time, and what to expect of them."""
+    import torch
+
+    from bertkit.errors import RequestError
+    from bertkit.pretrain.plan import plan as make_plan
+    from bertkit.pretrain.plan import plan_json, plan_table
+    from bertkit.pretrain.probe import Work
+    from bertkit.text.shards import open_shards
+
+    if minutes is None:
+        raise RequestError("say how long: --plan --minutes 25")
+    shards = open_shards(wanted.shards)
+    data, size = wanted.data, shards.tokenizer.size
+    work = Work(length=data.length, vocab_size=size, predicted=data.rate, corpus_tokens=shards.tokens)
+    made = make_plan(minutes, "cuda" if torch.cuda.is_available() else "cpu", work)
+    print(json_module.dumps(plan_json(made)) if json else plan_table(made))
+
+
+def _tell(report: Any, out: Path, finished: bool, json: bool) -> None:
+    """The last line: what was done, and where it is."""
+    if json:
+        last = {"step": report.progress.step, "loss": dict(report.losses)} if report else {}
+        print(json_module.dumps({**last, "finished": finished, "out": str(out)}))
+    elif report is None:
+        print(f"{out} is finished already; the model is in {out / 'model'}")
+    else:
+        losses = ", ".join(f"{name} {value:.3f}" for name, value in report.losses.items())
+        done = f"{report.progress.step:,} steps, {report.progress.tokens:,} tokens, loss {losses}"
+        print(f"{done}; model in {out / 'model'}" if finished else f"stopped and saved after {done}; --resume goes on")

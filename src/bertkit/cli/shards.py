@@ -1,0 +1,49 @@
+"""`bertkit shards`: tokenize a corpus once."""
+
+import json as json_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertkit.progress import progress
+
+Texts = Annotated[
+    list[Path],
+    typer.Argument(help="Files or folders: plain text with a blank line between documents, or .jsonl with 'text'."),
+]
+
+
+def shards(
+    texts: Texts,
+    vocab: Annotated[Path, typer.Option(help="The vocabulary: a folder with a tokenizer, or a vocab.txt.")],
+    out: Annotated[Path, typer.Option(help="The folder to write, or to go on with after an interruption.")],
+    processes: Annotated[int | None, typer.Option(help="Worker processes; one per core if not given.")] = None,
+    entities: Annotated[Path | None, typer.Option(help="Names, one per line, whose places are kept as well.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Tokenize a corpus once, into shards from which every pre-training objective makes its examples.
+
+    Text may be compressed (.gz .bz2 .xz .zst). If it is interrupted, the same command goes on where it was.
+    Example: bertkit shards books/*.txt --vocab vocab/ --out shards/
+    """
+    from bertkit.text.shard_writer import write_shards
+
+    report = write_shards(texts, vocab, out, processes=processes, entities=entities, show=progress)
+    print(json_module.dumps(report, indent=2) if json else _told(report))
+
+
+def _told(report: dict[str, Any]) -> str:
+    """The report as lines to read."""
+    lines = {
+        "shards": f"{report['shards']:,} in {report['out']}",
+        "tokens": f"{report['tokens']:,} in {report['words']:,} words",
+        "sentences": f"{report['sentences']:,} in {report['documents']:,} documents",
+        "time": f"{report['seconds']:.1f} s",
+    }
+    if report["kept"]:
+        lines["shards"] += f", {report['kept']:,} of them from an earlier run"
+    if report["entities"]:
+        lines["entities"] = f"{report['entities']:,}"
+    notes = [f"note: {reason} ({note['count']:,}, first: {note['first']})" for reason, note in report["notes"].items()]
+    return "\n".join([*(f"{name:12}{text}" for name, text in lines.items()), *notes])

@@ -1,0 +1,43 @@
+"""How well a run uses its device, for its record: share of the matmul rate, padding, memory."""
+
+from dataclasses import dataclass
+
+from bertkit.pretrain.learner import generator_config
+from bertkit.pretrain.recipe import Recipe
+from bertkit.train.distributed import Ranks
+from bertkit.train.runs import Progress
+from bertkit.train.speed import flops_per_token, matmul_rate, memory_gib, share
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """What has to be known once to read the device at any step."""
+
+    place: Ranks
+    flops: float  # useful operations of training on a token
+    rate: float  # operations a second that a plain matmul reaches
+    slots: int  # positions computed in a step, filled or not; 0 where nothing is filled up
+
+    @classmethod
+    def of(cls, recipe: Recipe, place: Ranks) -> "Gauge":
+        """Measure the device, which takes part of a second, and count the recipe's operations."""
+        slots = recipe.train.batch * recipe.data.length if place.device.type == "cuda" else 0
+        return cls(place, recipe_flops(recipe), matmul_rate(place.device), slots)
+
+    def read(self, progress: Progress) -> dict[str, float]:
+        """`share`, `padding` and `memory_gib` as a line of metrics.jsonl has them: means since the start."""
+        each_second = progress.tokens / max(progress.seconds, 1e-9) / self.place.size
+        filled = progress.tokens / (self.slots * max(progress.step, 1)) if self.slots else 1.0
+        return {
+            "share": round(share(each_second, self.flops, self.rate), 4),
+            "padding": round(max(0.0, 1 - filled), 4),
+            "memory_gib": round(memory_gib(self.place.device), 2),
+        }
+
+
+def recipe_flops(recipe: Recipe) -> float:
+    """Useful operations of training on one token, as if every text filled the length."""
+    data = recipe.data
+    generator = generator_config(recipe) if "rtd" in data.objective else None
+    predicted = 1.0 if "causal" in data.objective else data.rate
+    return flops_per_token(recipe.model, data.length, predicted, generator=generator)

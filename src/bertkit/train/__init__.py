@@ -1,0 +1,1 @@
+"""What pre-training and fine-tuning share: optimizer, schedule, ranks, runs that survive a kill, records."""

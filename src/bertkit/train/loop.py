@@ -1,0 +1,180 @@
+"""The loop is a generator: no callbacks, no trainer class. The caller's for-loop is the callback."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from bertkit.errors import BertkitError
+from bertkit.train.distributed import Ranks, whole
+from bertkit.train.optimizer import Optimizers
+from bertkit.train.runs import Progress
+from bertkit.train.schedule import Budget, Schedule
+
+# name -> (sum, count, right)
+Sums = Mapping[str, tuple[Tensor, Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Micro:
+    """One forward's worth of a step on one rank."""
+
+    inputs: tuple[Any, ...]  # what the module is called with
+    counts: Mapping[str, int]  # how many targets of each loss, known before the forward
+    tokens: int
+    seed: int  # of this forward's dropout and sampling
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What one step did, over all ranks."""
+
+    progress: Progress
+    losses: Mapping[str, float]  # means
+    right: Mapping[str, float]  # shares
+    rate: float
+    norm: float
+    seconds: float  # since the last report
+    bad: str | None = None  # what was not finite, if the step was left out for it
+
+    @property
+    def loss(self) -> float:
+        """All losses added up as the objective weighs them is what is minimized; here the plain first one."""
+        return next(iter(self.losses.values()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopSettings:
+    """How to train, whatever is trained."""
+
+    budget: Budget
+    schedule: Schedule
+    clip: float = 1.0
+    most_skipped: int = 5  # NaN steps in a row before giving up
+    autocast: bool = False  # bfloat16 by torch's own rules
+    clock: Callable[[], float] = time.perf_counter
+
+
+def train(
+    module: nn.Module,
+    weights: Mapping[str, float],
+    micros: Callable[[int], Sequence[Micro]],
+    optimizers: Optimizers,
+    settings: LoopSettings,
+    ranks: Ranks,
+    start: Progress,
+) -> Iterator[StepReport]:
+    """Yield after every step until the budget is spent; `micros(step)` gives this rank's part of a step."""
+    progress, before = start, settings.clock()
+    while (spent := settings.budget.progress(progress.step, progress.seconds)) < 1:
+        parts = micros(progress.step)
+        rate = settings.schedule.rate(progress.step, spent)
+        totals, tokens = _backward(module, weights, parts, settings.autocast, ranks)
+        norm = float(whole(nn.utils.clip_grad_norm_(module.parameters(), settings.clip)))
+        bad = None if math.isfinite(norm) else first_bad_tensor(module, parts)
+        if bad is None:
+            optimizers.step(rate)
+        else:
+            module.zero_grad(set_to_none=True)
+        # Evaluating and saving between two steps count too, so that a budget of minutes ends on time.
+        now = settings.clock()
+        seconds, before = ranks.of_first(now - before), now
+        progress = _moved_on(progress, seconds, tokens, skipped=bad is not None)
+        _give_up(progress, bad, settings.most_skipped)
+        yield _report(progress, totals, rate, norm, seconds, bad)
+
+
+def _backward(
+    module: nn.Module, weights: Mapping[str, float], parts: Sequence[Micro], autocast: bool, ranks: Ranks
+) -> tuple[dict[str, Tensor], int]:
+    """Gradients of sum / count over everything in the step: one division, so any cut of the step is the same step."""
+    names = list(weights)
+    local = torch.tensor(
+        [*(sum(p.counts[n] for p in parts) for n in names), sum(p.tokens for p in parts)], dtype=torch.float64
+    )
+    *counts, tokens = ranks.sum(local.to(ranks.device)).tolist()
+    totals = {name: torch.zeros(3, dtype=torch.float64, device=ranks.device) for name in names}
+    for index, part in enumerate(parts):
+        last = index == len(parts) - 1
+        quiet = module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext()
+        torch.manual_seed(part.seed)  # dropout and sampling are a function of (seed, step, block), not of history
+        with quiet, torch.autocast(ranks.device.type, torch.bfloat16, enabled=autocast):
+            sums: Sums = module(*part.inputs)
+            # DDP takes the mean over ranks, and the counts are those of all ranks: so times the number of ranks.
+            loss = sum(weights[n] * sums[n][0] * (ranks.size / max(c, 1)) for n, c in zip(names, counts, strict=True))
+            assert isinstance(loss, Tensor)
+            loss.backward()  # type: ignore[no-untyped-call]
+        for name in names:
+            totals[name] += torch.stack([value.detach().double() for value in sums[name]])
+    return {name: ranks.sum(total) for name, total in totals.items()}, int(tokens)
+
+
+def _moved_on(progress: Progress, seconds: float, tokens: int, *, skipped: bool) -> Progress:
+    return replace(
+        progress,
+        step=progress.step + 1,
+        seconds=progress.seconds + seconds,
+        tokens=progress.tokens + tokens,
+        skipped=progress.skipped + skipped,
+        skipped_in_a_row=progress.skipped_in_a_row + 1 if skipped else 0,
+    )
+
+
+def _give_up(progress: Progress, bad: str | None, most: int) -> None:
+    if progress.skipped_in_a_row > most:
+        raise BertkitError(
+            f"step {progress.step}: {bad} is NaN or infinite, and so were the {most} steps before; "
+            "lower the learning rate or raise the warm-up; the last checkpoint is kept"
+        )
+
+
+def first_bad_tensor(module: nn.Module, parts: Sequence[Micro] = ()) -> str:
+    """The first that is not finite: a weight, else what a part gives in a forward pass, else a gradient."""
+    inner = module.module if isinstance(module, DistributedDataParallel) else module
+    for name, parameter in inner.named_parameters():
+        if not torch.isfinite(whole(parameter)).all():
+            return f"the weight {name}"
+    for part in parts:
+        if found := _first_bad_output(inner, part):
+            return f"the output of {found}"
+    for name, parameter in inner.named_parameters():
+        if parameter.grad is not None and not torch.isfinite(whole(parameter.grad)).all():
+            return f"the gradient of {name}"
+    return "the norm of all gradients"
+
+
+def _first_bad_output(module: nn.Module, part: Micro) -> str | None:
+    """Run the forward again, slowly, and see which part of the module is the first to give a number that is none."""
+    found: list[str] = []
+
+    def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def look(_: nn.Module, __: Any, output: Any) -> None:
+            if isinstance(output, Tensor) and not torch.isfinite(output).all():
+                found.append(name)
+
+        return look
+
+    hooks = [inner.register_forward_hook(watch(name)) for name, inner in module.named_modules() if name]
+    torch.manual_seed(part.seed)
+    try:
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+            module(*part.inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return next(iter(found), None)
+
+
+def _report(
+    progress: Progress, totals: Mapping[str, Tensor], rate: float, norm: float, seconds: float, bad: str | None
+) -> StepReport:
+    values = {name: total.tolist() for name, total in totals.items()}
+    losses = {name: loss / max(count, 1) for name, (loss, count, _) in values.items()}
+    right = {name: hits / max(count, 1) for name, (_, count, hits) in values.items()}
+    return StepReport(progress, losses, right, rate, norm, seconds, bad)

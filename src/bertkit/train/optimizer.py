@@ -1,0 +1,145 @@
+"""AdamW with decay off norms and biases, and Muon for the matrices where it measures better."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from bertkit.errors import RequestError
+from bertkit.train.distributed import spread_like, whole
+
+Name = Literal["adamw", "muon"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSettings:
+    """The optimizer's numbers; the learning rate comes from the schedule, step by step."""
+
+    name: Name = "adamw"
+    beta1: float = 0.9
+    beta2: float = 0.98
+    epsilon: float = 1e-6
+    weight_decay: float = 0.01
+    muon_scale: float = 10.0  # Muon's learning rate is this many times AdamW's
+
+    def __post_init__(self) -> None:
+        if self.name not in ("adamw", "muon"):
+            raise RequestError(f"unknown optimizer '{self.name}'; choose from: adamw, muon")
+
+
+def build_optimizer(module: nn.Module, settings: OptimizerSettings) -> "Optimizers":
+    """One or two torch optimizers over a module's parameters, each tensor in exactly one group."""
+    named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    matrices = [p for name, p in named if settings.name == "muon" and _is_inner_matrix(name, p)]
+    taken = {id(p) for p in matrices}
+    rest = [p for _, p in named if id(p) not in taken]
+    groups = [
+        {"params": [p for p in rest if p.dim() >= 2], "weight_decay": settings.weight_decay},
+        {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    on_cuda = any(p.is_cuda for _, p in named)
+    betas = (settings.beta1, settings.beta2)
+    adam = torch.optim.AdamW(
+        [g for g in groups if g["params"]], lr=0.0, betas=betas, eps=settings.epsilon, fused=on_cuda
+    )
+    if not matrices:
+        return Optimizers([(adam, 1.0)])
+    return Optimizers([(adam, 1.0), (Muon(matrices, weight_decay=settings.weight_decay), settings.muon_scale)])
+
+
+class Optimizers:
+    """Several torch optimizers driven as one, each with its multiple of the learning rate."""
+
+    def __init__(self, parts: list[tuple[torch.optim.Optimizer, float]]) -> None:
+        self.parts = parts
+
+    def step(self, rate: float) -> None:
+        """One update at this learning rate; gradients are cleared."""
+        for optimizer, scale in self.parts:
+            for group in optimizer.param_groups:
+                group["lr"] = rate * scale
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """The optimizers' memory, each tensor whole under a stable name: every rank must ask."""
+        tensors = {}
+        for number, (optimizer, _) in enumerate(self.parts):
+            for index, parameter in enumerate(_parameters(optimizer)):
+                for key, value in optimizer.state[parameter].items():
+                    tensors[f"{number}.{index}.{key}"] = whole(torch.as_tensor(value)).detach().contiguous()
+        return tensors
+
+    def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Put saved memory back; every tensor must find its parameter."""
+        for name, value in tensors.items():
+            optimizer, parameter, key = self._place(name)
+            # AdamW keeps its step count on the CPU unless it is fused.
+            if key == "step":
+                optimizer.state[parameter][key] = value.to(parameter.device if optimizer.defaults["fused"] else "cpu")
+            elif value.shape == parameter.shape:
+                optimizer.state[parameter][key] = spread_like(value.to(parameter.device), parameter)
+            else:
+                raise RequestError(f"{name} is {list(value.shape)} where this model has {list(parameter.shape)}")
+
+    def _place(self, name: str) -> tuple[torch.optim.Optimizer, nn.Parameter, str]:
+        try:
+            number, index, key = name.split(".", 2)
+            optimizer = self.parts[int(number)][0]
+            return optimizer, _parameters(optimizer)[int(index)], key
+        except (ValueError, IndexError) as error:
+            raise RequestError(f"the optimizer has no place for {name}") from error
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum whose update is made orthogonal by five Newton-Schulz steps (Jordan 2024), for hidden matrices only."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], momentum: float = 0.95, weight_decay: float = 0.0) -> None:
+        super().__init__(parameters, {"lr": 0.0, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One update of every matrix that has a gradient."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group)
+
+    def _update(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if "momentum" not in state:
+            state["momentum"] = torch.zeros_like(parameter)
+        grad = parameter.grad
+        assert grad is not None
+        state["momentum"].lerp_(grad, 1 - group["momentum"])
+        nesterov = grad.lerp(state["momentum"], group["momentum"])
+        update = orthogonalized(whole(nesterov))
+        parameter.mul_(1 - group["lr"] * group["weight_decay"])
+        # sqrt(rows / columns) keeps the size of what a wide matrix adds to its output that of a square one.
+        scale = max(1.0, update.shape[0] / update.shape[1]) ** 0.5
+        parameter.add_(spread_like(update.to(parameter.dtype), parameter), alpha=-group["lr"] * scale)
+
+
+def orthogonalized(matrix: Tensor, steps: int = 5) -> Tensor:
+    """A matrix with the same singular vectors and singular values near 1 (0.7 to 1.2), by an odd quintic iteration."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = matrix.bfloat16() if matrix.is_cuda else matrix.float()
+    tall = x.shape[0] > x.shape[1]
+    x = x.mT if tall else x
+    x = x / (x.norm() + 1e-7)
+    for _ in range(steps):
+        square = x @ x.mT
+        x = a * x + (b * square + c * square @ square) @ x
+    result: Tensor = x.mT if tall else x
+    return result
+
+
+def _is_inner_matrix(name: str, parameter: nn.Parameter) -> bool:
+    """Layers' matrices; embeddings, heads and vectors stay with AdamW."""
+    return parameter.dim() == 2 and ".layers." in name
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -1,0 +1,140 @@
+"""What a run wrote down: metrics.jsonl as curves, and which code wrote it."""
+
+import hashlib
+import json
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from bertkit._version import __version__
+from bertkit.train.chart import Point, finite
+
+Line = Mapping[str, Any]
+CODE = "code.json"
+
+
+@dataclass(frozen=True)
+class Records:
+    """The lines of metrics.jsonl in the order of their steps; lines torn by a kill are left out."""
+
+    training: Sequence[Line]
+    evaluations: Sequence[Line]
+    samples: Sequence[Line]
+
+    def curve(self, name: str) -> list[Point]:
+        """(step, value) of a number that training lines hold; a line without it has no point."""
+        return [(number(line["step"]), number(line[name])) for line in self.training if name in line]
+
+    def curves(self, name: str) -> dict[str, list[Point]]:
+        """The same for a table of numbers in a line, like the losses: a curve for each of its names."""
+        return _tables((line["step"], line.get(name)) for line in self.training)
+
+    def evaluated(self) -> dict[str, list[Point]]:
+        """A curve for each number of the evaluations: mlm_loss, mlm_right, ..."""
+        return _tables((line["step"], line.get("evaluation")) for line in self.evaluations)
+
+    def speed(self) -> list[Point]:
+        """Tokens a second between one line and the next, where the recorded number is a mean since the start."""
+        out = []
+        for before, after in zip(self.training, self.training[1:], strict=False):
+            seconds = number(after.get("seconds")) - number(before.get("seconds"))
+            if seconds > 0:
+                tokens = number(after.get("tokens")) - number(before.get("tokens"))
+                out.append((number(after["step"]), tokens / seconds))
+        return out
+
+
+def read_records(path: Path) -> Records:
+    """The records in a metrics.jsonl; a missing file has none."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    lines = sorted(filter(_has_step, map(_parsed, text.splitlines())), key=lambda line: number(line["step"]))
+    evaluations = [line for line in lines if "evaluation" in line]
+    samples = [line for line in lines if isinstance(line.get("filled"), list)]
+    training = [line for line in lines if "evaluation" not in line and "filled" not in line]
+    return Records(training, evaluations, samples)
+
+
+def number(value: object) -> float:
+    """A JSON value as a float; what is none becomes NaN, and no chart draws it."""
+    try:
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else float("nan")
+    except OverflowError:
+        return float("nan")
+
+
+def write_code_version(run_folder: Path) -> None:
+    """Put code.json into a run's folder: which code, on which Python and torch."""
+    text = json.dumps(code_version(), indent=2) + "\n"
+    (run_folder / CODE).write_text(text, encoding="utf-8")
+
+
+def code_version() -> dict[str, str]:
+    """The version, a hash over the source, the commit when run from bertkit's own checkout, and what it runs on."""
+    import torch
+
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    found = {"bertkit": __version__, "source": digest.hexdigest()[:16], "commit": _commit(package.parents[1])}
+    found |= {"torch": torch.__version__, "python": platform.python_version()}
+    return {name: value for name, value in found.items() if value}
+
+
+def mirror(run_folder: Path) -> bool:
+    """Write the curves once more as TensorBoard events, if TensorBoard is installed; whether it was."""
+    if find_spec("tensorboard") is None:
+        return False
+    from torch.utils.tensorboard import SummaryWriter
+
+    folder = run_folder / "tensorboard"
+    for old in folder.glob("events.out.tfevents.*"):  # of an earlier mirror: points would appear twice
+        old.unlink()
+    records = read_records(run_folder / "metrics.jsonl")
+    writer: Any = SummaryWriter  # torch gives it no types
+    with writer(str(folder)) as events:
+        for name, points in _all_curves(records).items():
+            for step, value in finite(points):
+                events.add_scalar(name, value, int(step))
+    return True
+
+
+def _all_curves(records: Records) -> dict[str, list[Point]]:
+    curves = {f"{table}/{name}": c for table in ("loss", "right") for name, c in records.curves(table).items()}
+    curves |= {f"evaluation/{name}": points for name, points in records.evaluated().items()}
+    plain = ("rate", "norm", "tokens_per_second", "skipped", "padding", "share", "memory_gib")
+    return curves | {f"training/{name}": points for name in plain if (points := records.curve(name))}
+
+
+def _tables(rows: Any) -> dict[str, list[Point]]:
+    curves: dict[str, list[Point]] = {}
+    for step, table in rows:
+        for name, value in table.items() if isinstance(table, dict) else ():
+            curves.setdefault(str(name), []).append((number(step), number(value)))
+    return curves
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):  # torn by a kill, or never JSON
+        return None
+
+
+def _has_step(line: Any) -> bool:
+    return isinstance(line, dict) and number(line.get("step")) >= 0
+
+
+def _commit(checkout: Path) -> str:
+    """The commit of bertkit's own checkout; an installed package has none, whatever repository it lies in."""
+    if not (checkout / ".git").exists() or not (checkout / "src" / "bertkit").is_dir():
+        return ""
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""

@@ -1,0 +1,107 @@
+"""A run's folder: checkpoints that appear whole, the last few kept, and a record that only grows.
+
+run/settings.toml  metrics.jsonl  checkpoints/step-00001000/{state.json, optimizer.safetensors, model/, ...}  model/
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from bertkit.checkpoint.tensors import read_object
+from bertkit.errors import RequestError
+from bertkit.files import whole_file, whole_folder
+
+STEP = re.compile(r"step-(\d{8})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Where a run stands: all that resuming needs besides weights and the optimizer's memory."""
+
+    step: int = 0  # steps done
+    seconds: float = 0.0  # trained so far, over all sessions
+    tokens: int = 0
+    skipped: int = 0  # steps left out because of a NaN
+    skipped_in_a_row: int = 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's folder."""
+
+    folder: Path
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a line."""
+        return self.folder / "metrics.jsonl"
+
+    def checkpoints(self) -> list[Path]:
+        """Whole checkpoints, oldest first."""
+        found = sorted((self.folder / "checkpoints").glob("step-*"))
+        return [path for path in found if STEP.fullmatch(path.name)]
+
+    def save(self, progress: Progress, parts: Mapping[str, Any], optimizer: Mapping[str, Tensor], keep: int) -> Path:
+        """Write a checkpoint; `parts` maps a name to something with `save(folder)`. Older ones than `keep` go."""
+        path = self.folder / "checkpoints" / f"step-{progress.step:08d}"
+        if not path.exists():  # or else it is whole, and the same step gives the same bytes
+            with whole_folder(path) as draft:
+                for name, part in parts.items():
+                    part.save(draft / name)
+                save_file(dict(optimizer), draft / "optimizer.safetensors")
+                (draft / "state.json").write_text(json.dumps(asdict(progress), indent=2) + "\n", encoding="utf-8")
+        for old in self.checkpoints()[:-keep]:
+            # Out of sight first: a kill while files are removed must not leave a checkpoint that lacks some.
+            shutil.rmtree(old.rename(old.with_name(f".{old.name}.old.part")))
+        return path
+
+    def sweep(self) -> None:
+        """Remove what a killed process left half-written or half-removed."""
+        for folder in (self.folder, self.folder / "checkpoints"):
+            for leftover in folder.glob(".*.part"):
+                shutil.rmtree(leftover, ignore_errors=True)
+
+    def latest(self) -> Path | None:
+        """The newest checkpoint, or None."""
+        return next(iter(reversed(self.checkpoints())), None)
+
+    def truncate_metrics(self, step: int) -> None:
+        """Forget lines of steps after `step`: they are about to be done again."""
+        if not self.metrics.is_file():
+            return
+        lines = self.metrics.read_text(encoding="utf-8").splitlines()
+        kept = [line for line in lines if _step_of(line) <= step]
+        with whole_file(self.metrics) as draft:
+            draft.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+
+
+def read_progress(checkpoint: Path) -> Progress:
+    """The progress that a checkpoint was saved with."""
+    try:
+        return Progress(**read_object(checkpoint / "state.json"))
+    except TypeError as error:
+        raise RequestError(f"{checkpoint / 'state.json'} is not a run's state: {error}") from error
+
+
+def read_optimizer(checkpoint: Path) -> dict[str, Tensor]:
+    """The optimizer's memory that a checkpoint was saved with."""
+    path = checkpoint / "optimizer.safetensors"
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise RequestError(f"{path} is truncated or corrupt: {error}") from error
+
+
+def _step_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):  # a line torn by a kill
+        return float("inf")

@@ -1,0 +1,61 @@
+"""Learning rates as pure functions of progress: by step, or by the clock."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from bertkit.errors import RequestError
+
+Decay = Literal["linear", "cosine", "constant", "trapezoid"]
+
+# What is left of the peak when `x` of the way after warm-up is done.
+DECAYS: dict[Decay, Callable[[float], float]] = {
+    "linear": lambda x: 1 - x,
+    "cosine": lambda x: 0.5 * (1 + math.cos(math.pi * x)),
+    "constant": lambda x: 1.0,
+    "trapezoid": lambda x: min(1.0, (1 - x) / 0.3),  # flat, then down over the last 30 %
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Up from 0 over `warmup` steps, then down by `decay` until all is spent."""
+
+    peak: float
+    warmup: int
+    decay: Decay = "linear"
+    floor: float = 0.0  # share of the peak that is never gone below after warm-up
+
+    def __post_init__(self) -> None:
+        if self.decay not in DECAYS:
+            raise RequestError(f"unknown decay '{self.decay}'; choose from: {', '.join(DECAYS)}")
+
+    def rate(self, step: int, progress: float) -> float:
+        """The learning rate of step number `step` (from 0) when `progress` of the budget (0..1) is spent.
+
+        Warm-up and decay are multiplied, as Google's code does, so that a clock that runs fast cannot skip either.
+        """
+        up = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        down = DECAYS[self.decay](min(max(progress, 0.0), 1.0))
+        return self.peak * up * max(down, self.floor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How long to train: a number of steps, a number of minutes, or whichever ends first."""
+
+    steps: int | None = None
+    minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps is None and self.minutes is None:
+            raise RequestError("say how long to train: steps=... or minutes=...")
+        if (self.steps is not None and self.steps < 1) or (self.minutes is not None and self.minutes <= 0):
+            raise RequestError(f"steps={self.steps}, minutes={self.minutes}: a budget must be more than nothing")
+
+    def progress(self, step: int, seconds: float) -> float:
+        """Share of the budget spent when `step` steps are done in `seconds`."""
+        by_steps = step / self.steps if self.steps else 0.0
+        by_clock = seconds / (60 * self.minutes) if self.minutes else 0.0
+        return max(by_steps, by_clock)
