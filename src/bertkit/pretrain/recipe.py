@@ -73,7 +73,7 @@ def build_recipe(settings: Mapping[str, str]) -> Recipe:
     train = {f.name: left[f.name] for f in fields(TrainSettings) if f.name in left}
     left = {name: value for name, value in left.items() if name not in data | train}  # `seed` goes to both
     for name in left:
-        pick(dict.fromkeys(_model_names()), name, "setting")
+        pick(dict.fromkeys(_names()), name, "setting")
     return Recipe(
         shards=shards,
         heldout=Path(heldout) if heldout else None,
@@ -129,6 +129,12 @@ def _split(pair: str) -> tuple[str, str]:
 def _changed(settings: Any, changes: Mapping[str, str]) -> Any:
     kinds = typing.get_type_hints(type(settings))
     return replace(settings, **{name: cast_setting(name, text, kinds[name]) for name, text in changes.items()})
+
+
+def _names() -> list[str]:
+    """Every key that a recipe may have."""
+    sections = [f.name for section in (DataSettings, TrainSettings) for f in fields(section)]
+    return ["shards", "heldout", "family", "size", *sections, *_model_names()]
 
 
 def _model_names() -> list[str]:
