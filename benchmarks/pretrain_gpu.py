@@ -1,9 +1,8 @@
 """Pre-training speed on one GPU: ours and transformers (compiled, SDPA, fused AdamW), same shapes, one run.
 
-    python benchmarks/pretrain_gpu.py RESULT.json [--shards DIR]
+    python benchmarks/pretrain_gpu.py RESULT.json
 
-Share = useful arithmetic (6 x matrix parameters x tokens, plus attention's 12 x length x width a layer and token, the
-vocabulary head on predicted positions only) over the measured rate of an 8192 x 8192 x 8192 bfloat16 matmul.
+Share = useful arithmetic (train/speed.py) over the measured rate of a large bfloat16 matmul.
 """
 
 import argparse
@@ -22,6 +21,7 @@ from bertkit.pretrain.examples import to_inputs
 from bertkit.pretrain.objectives import MaskedWords, ReplacedTokens
 from bertkit.train.half import HalfPrecision
 from bertkit.train.optimizer import OptimizerSettings, build_optimizer
+from bertkit.train.speed import flops_per_token, matmul_rate
 
 RATE = 0.15
 SHAPES = {
@@ -54,20 +54,6 @@ def random_examples(sequences: int, length: int, lengths: np.ndarray | None = No
     return Examples(ids, np.zeros(total, np.int64), lengths, chosen, targets, labels, 0)
 
 
-def flops_per_token(config: BertConfig, length: int) -> float:
-    layer = 4 * config.width**2 + 2 * config.width * config.inner
-    attention = 2 * 2 * length * config.width
-    head = RATE * (config.width**2 + config.width * config.vocab_size)
-    return 6 * (config.depth * layer + head) + 3 * config.depth * attention
-
-
-def matmul_rate() -> float:
-    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-    b = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-    seconds = timed(lambda: a @ b, 20)
-    return 2 * 8192**3 / seconds
-
-
 def timed(step: Callable[[], object], repeats: int) -> float:
     """Median seconds of one call, by events, after warming up."""
     for _ in range(5):
@@ -89,10 +75,13 @@ def our_step(config: BertConfig, examples: Examples, length: int) -> Callable[[]
     return objective_step(MaskedWords(model), examples, length)
 
 
+def generator_shape(config: BertConfig) -> BertConfig:
+    return shape_config(config.depth, config.width // 4, heads=1, embedding_width=config.table_width)
+
+
 def electra_step(config: BertConfig, examples: Examples, length: int) -> Callable[[], object]:
     discriminator = new_model(config, {"replaced_token": None}).cuda()
-    small = shape_config(config.depth, config.width // 4, heads=1, embedding_width=config.table_width)
-    generator = new_model(small, {"masked_word": None}, seed=1).cuda()
+    generator = new_model(generator_shape(config), {"masked_word": None}, seed=1).cuda()
     return objective_step(ReplacedTokens(generator, discriminator), examples, length)
 
 
@@ -158,7 +147,7 @@ def main() -> None:
     parser.add_argument("--skip-varied", action="store_true")
     parser.add_argument("--only", default="")
     options = parser.parse_args()
-    peak = matmul_rate()
+    peak = matmul_rate("cuda")
     result: dict[str, object] = {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
@@ -169,7 +158,7 @@ def main() -> None:
         if options.only not in name:
             continue
         config = shape_config(depth, width)
-        examples, flops = random_examples(sequences, length), flops_per_token(config, length)
+        examples, flops = random_examples(sequences, length), flops_per_token(config, length, RATE)
         tokens, rows = sequences * length, {}
         rows["ours"] = measure(f"{name} ours", our_step(config, examples, length), tokens, flops, peak)
         torch.compiler.reset()
@@ -191,7 +180,8 @@ def main() -> None:
     if options.only in "ELECTRA":
         config = shape_config(12, 256, embedding_width=128)
         examples = random_examples(1024, 128)
-        row = measure("ELECTRA small", electra_step(config, examples, 128), 1024 * 128, 0.0, peak)
+        flops = flops_per_token(config, 128, RATE, generator=generator_shape(config))
+        row = measure("ELECTRA small", electra_step(config, examples, 128), 1024 * 128, flops, peak)
         result["ELECTRA-small, 1024 x 128"] = row
     options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 

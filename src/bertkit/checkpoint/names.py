@@ -88,7 +88,7 @@ PREFIXES = {
     "modernbert": "model.",
 }
 
-_MASKED, _OUT = "heads.masked_word", "out"
+_MASKED = "heads.masked_word"
 _TAG = {"heads.tag.out": "classifier"}
 _ANSWER = {"heads.answer.out": "qa_outputs"}
 

@@ -43,11 +43,6 @@ class StepReport:
     seconds: float  # since the last report
     bad: str | None = None  # what was not finite, if the step was left out for it
 
-    @property
-    def loss(self) -> float:
-        """All losses added up as the objective weighs them is what is minimized; here the plain first one."""
-        return next(iter(self.losses.values()))
-
 
 @dataclass(frozen=True, kw_only=True)
 class LoopSettings:
