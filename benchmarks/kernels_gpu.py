@@ -1,4 +1,4 @@
-"""The variable-length kernel on CUDA against its plain twin, and packed against padded end to end.
+"""CUDA's kernels against their plain twins, and packed against padded end to end.
 
     python benchmarks/kernels_gpu.py RESULT.json
 
@@ -11,12 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 
 from bertkit.config import FAMILIES, family_config
 from bertkit.model.batch import Batch
-from bertkit.model.kernels import KERNELS, Sight
+from bertkit.model.kernels import KERNELS, Sight, bias_gelu
 from bertkit.model.weights import new_model
+from bertkit.model.word_loss import IGNORE, sampled_words, word_losses
 
+HALF = ("fused", "varlen", "padded")
 LENGTHS = (5, 1, 64, 64, 17, 512, 3)
 SIGHTS = {"all": Sight(), "window 8": Sight(8), "causal": Sight(None, True), "causal window 8": Sight(8, True)}
 
@@ -35,19 +38,59 @@ def kernel_gaps() -> dict[str, float]:
         torch.manual_seed(1)
         tensors = [torch.randn(len(ids), 12, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
         results = {}
-        for kernel, dtype in (("eager", torch.float64), ("varlen", torch.bfloat16), ("padded", torch.bfloat16)):
+        for kernel, dtype in (("eager", torch.float64), *((name, torch.bfloat16) for name in HALF)):
             inputs = [tensor.to(dtype, copy=True).requires_grad_() for tensor in tensors]
             out = KERNELS[kernel](*inputs, batch, sight)
             (out.double().pow(2).sum() / 2).backward()
             results[kernel] = [out.detach(), *(tensor.grad for tensor in inputs)]
-        for kernel in ("varlen", "padded"):
+        for kernel in HALF:
             pairs = zip(results[kernel], results["eager"], strict=True)
             gaps[f"{kernel}, {name}"] = max(gap(got, expected) for got, expected in pairs)
     return gaps
 
 
+def gelu_gap() -> float:
+    """gelu(x + bias) in bfloat16, and both gradients, against float64."""
+    torch.manual_seed(3)
+    x, bias, grad = (
+        torch.randn(shape, device="cuda", dtype=torch.bfloat16) for shape in ((999, 520), (520,), (999, 520))
+    )
+    ours, plain = ([t.to(kind, copy=True).requires_grad_() for t in (x, bias)] for kind in (x.dtype, torch.float64))
+    bent, expected = bias_gelu(*ours), F.gelu(plain[0] + plain[1])
+    bent.backward(grad)
+    expected.backward(grad.double())
+    pairs = [(bent.detach(), expected.detach()), *((a.grad, b.grad) for a, b in zip(ours, plain, strict=True))]
+    return max(gap(got, wanted) for got, wanted in pairs)
+
+
+def word_gaps() -> dict[str, float]:
+    """The words' loss and gradient in bfloat16 against float64, and how far samples are from their probabilities."""
+    torch.manual_seed(4)
+    size, rows = 30_522, 64
+    logits = (4 * torch.randn(rows, 30_528, device="cuda")).bfloat16()
+    targets = torch.randint(0, size, (rows,), device="cuda")
+    targets[::7] = IGNORE
+    ours, plain = logits.clone().requires_grad_(), logits[:, :size].double().requires_grad_()
+    losses, _, _ = word_losses(ours, targets, size)
+    expected = F.cross_entropy(plain, targets, ignore_index=IGNORE, reduction="none")
+    losses.sum().backward()
+    expected.sum().backward()
+    few = logits[:1, :64].expand(100_000, -1).contiguous()
+    drawn = sampled_words(few, few.float().logsumexp(-1), 50).bincount(minlength=64) / len(few)
+    chances = F.pad(few[0, :50].double().softmax(0), (0, 14))
+    return {
+        "loss": gap(losses.detach(), expected.detach()),
+        "gradient": gap(ours.grad[:, :size], plain.grad),
+        "gradient behind the vocabulary": ours.grad[:, size:].abs().max().item(),
+        "samples, in deviations": ((drawn - chances).abs() / (chances / 1e5).sqrt().clamp(min=1e-9))
+        .nan_to_num()
+        .max()
+        .item(),
+    }
+
+
 def model_gaps() -> dict[str, dict[str, float]]:
-    """Every family in float32 on the GPU against the CPU, and in bfloat16 through varlen against float32."""
+    """Every family in float32 on the GPU against the CPU, and in bfloat16 through the fused kernel against float32."""
     found = {}
     for family in FAMILIES:
         config = family_config(family, "mini", vocab_size=1000, max_length=512, init_std=0.1, pad_id=0)
@@ -62,7 +105,7 @@ def model_gaps() -> dict[str, dict[str, float]]:
                 half = model(batch.to("cuda"))
         found[family] = {
             "float32 (padded kernel)": gap(on_gpu.cpu(), expected),
-            "bfloat16 (varlen kernel)": gap(half.cpu(), expected),
+            "bfloat16 (fused kernel)": gap(half.cpu(), expected),
         }
     return found
 
@@ -74,6 +117,8 @@ def main() -> None:
         "torch": torch.__version__,
         "lengths": LENGTHS,
         "kernels, relative error against float64, worst of output and gradients": kernel_gaps(),
+        "gelu, the same": gelu_gap(),
+        "words, the same": word_gaps(),
         "families, relative error of the last layer against float64 on the CPU": model_gaps(),
     }
     text = json.dumps(result, indent=2)

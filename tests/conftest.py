@@ -27,6 +27,7 @@ _load(OFFLINE / "sitecustomize.py", "bertkit_tests_offline")
 os.environ["PYTHONPATH"] = str(OFFLINE)
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, by whomever: there is no GPU here
 settings.register_profile("shared", deadline=None)  # machines are shared and noisy: no deadlines per example
 settings.load_profile("shared")
 

@@ -72,7 +72,7 @@ def test_one_shared_layer_cannot_differ_by_place(parts):
         (lambda: Parts(global_every=0), "global_every=0 must be at least 1"),
         (lambda: Parts(local_theta=0), "local_theta=0 must be over 0"),
         (lambda: Parts(theta=None), "theta=None is not a number"),
-        (lambda: Parts(pooling="max"), "pooling='max' is unknown; choose from: first, mean"),
+        (lambda: Parts(pooling="last"), "pooling='last' is unknown; choose from: first, mean"),
     ],
 )
 def test_values_of_the_wrong_kind(build, sentence):

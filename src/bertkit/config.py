@@ -82,7 +82,7 @@ class Parts:
     word_head: Literal["gelu", "gelu_tanh", "relu", "silu"] | None = None  # its bend; None: the activation's
     pooler: Literal["tanh", "gelu", "relu"] = "tanh"  # after the dense map that class heads read
     pooler_norm: bool = False  # ModernBERT: a norm after it
-    pooling: Literal["first", "mean"] = "first"  # what that dense map reads: [CLS], or the mean of all
+    pooling: Literal["first", "mean", "max", "attention"] = "first"  # what that dense map reads: [CLS], or all
     token_pooler: bool = False  # ModernBERT: token heads read through the same dense map
 
     def __post_init__(self) -> None:

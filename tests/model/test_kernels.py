@@ -1,4 +1,4 @@
-"""Four kernels, one answer; the equality holds for values and for gradients."""
+"""Five kernels, one answer; the equality holds for values and for gradients."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from bertkit.model.batch import Batch
 from bertkit.model.kernels import KERNELS, Sight, attend, attention_weights, eager
 
-FAST = ["grouped", "padded"]  # varlen runs on CUDA only: benchmarks/kernels_gpu.py holds it to the same twin
+FAST = ["grouped", "padded"]  # the others run on CUDA only: benchmarks/kernels_gpu.py holds them to the same twin
 
 
 def batch_of(lengths, causal=False):
@@ -31,7 +31,7 @@ def test_every_kernel_equals_the_formula(lengths, sight, seed):
     expected = eager(*tensors, batch, sight)
     for name in FAST:
         torch.testing.assert_close(KERNELS[name](*tensors, batch, sight), expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(attend(*tensors, batch, sight), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(attend(torch.stack(tensors, dim=1), batch, sight), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", FAST)
@@ -69,5 +69,5 @@ def test_weights_are_a_distribution_and_zero_out_of_sight():
 def test_dropout_drops():
     q, k, v = qkv(30)
     torch.manual_seed(0)
-    one, two = (attend(q, k, v, batch_of((30,)), Sight(), dropout=0.5) for _ in range(2))
+    one, two = (attend(torch.stack((q, k, v), dim=1), batch_of((30,)), Sight(), dropout=0.5) for _ in range(2))
     assert not torch.allclose(one, two)

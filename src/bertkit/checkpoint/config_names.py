@@ -217,6 +217,8 @@ def _read_modern(parts: Parts, data: Mapping[str, Any]) -> Parts:
     if kinds is not None and len(kinds) != (depth or len(kinds)):
         raise RequestError(f"layer_types has {len(kinds)} entries for {depth} layers")
     pooling = data.get("classifier_pooling", "cls")
+    if pooling in ("max", "attention"):  # ours; transformers has no such pooling
+        raise RequestError(f"classifier_pooling={pooling!r} is unknown; choose from: cls, mean")
     return replace(
         parts,
         window=_whole(data.get("local_attention", parts.window)),

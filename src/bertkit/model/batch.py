@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bertkit.errors import RequestError
 
-LAYOUT = ("offsets", "positions", "longest")
+LAYOUT = ("offsets", "positions", "longest", "fixed")
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,30 @@ class Batch:
     @cached_property
     def mask(self) -> Tensor:
         """N L bool: where the padded view holds a token."""
-        counts = torch.tensor(self.lengths, device=self.ids.device)
-        return torch.arange(self.longest, device=self.ids.device) < counts[:, None]
+        return torch.arange(self.longest, device=self.ids.device) < self.offsets.diff()[:, None]
+
+    @cached_property
+    def cells(self) -> Tensor:
+        """T: each token's place in the padded view, row after row; no mask is counted, so no device is waited for."""
+        places = torch.arange(len(self.ids), dtype=torch.int32, device=self.ids.device)
+        rows = torch.searchsorted(self.offsets[1:], places, right=True)
+        return rows * self.longest + self.positions
+
+    @cached_property
+    def pairs(self) -> Tensor:
+        """N 1 L L bool: which tokens of the padded view see each other; one that pads sees the first token alone."""
+        real_NL, at_first = self.mask, torch.arange(self.longest, device=self.ids.device) == 0
+        return torch.where(real_NL[:, :, None], real_NL[:, None, :], at_first)[:, None]
 
     @cached_property
     def longest(self) -> int:
         """L of the padded view."""
         return max(self.lengths)
+
+    @cached_property
+    def fixed(self) -> bool:
+        """Whether the layout has a fixed form: then `lengths` are one mix of many, and not to be read."""
+        return False
 
     @property
     def padding(self) -> float:
@@ -74,13 +91,13 @@ class Batch:
 
     def pad(self, x_T: Tensor, fill: float = 0) -> Tensor:
         """The padded view of a value per token: T ... -> N L ..."""
-        padded = x_T.new_full((*self.mask.shape, *x_T.shape[1:]), fill)
-        padded[self.mask] = x_T
-        return padded
+        rows = len(self.offsets) - 1
+        padded = x_T.new_full((rows * self.longest, *x_T.shape[1:]), fill)
+        return padded.index_copy_(0, self.cells, x_T).unflatten(0, (rows, self.longest))
 
     def unpad(self, x_NL: Tensor) -> Tensor:
         """The way back: N L ... -> T ..."""
-        return x_NL[self.mask]
+        return x_NL.flatten(0, 1).index_select(0, self.cells)
 
     def split(self, x_T: Tensor) -> tuple[Tensor, ...]:
         """One tensor per sequence, each a view."""
@@ -100,15 +117,9 @@ class Batch:
         if spare < 0 or (longest is not None and longest < max(self.lengths)):
             raise RequestError(f"{len(self.lengths)} sequences up to {max(self.lengths)} do not fit the fixed layout")
         offsets = torch.cat((self.offsets, self.offsets[-1:].expand(spare)))
-        computed = (offsets, self.positions, longest or self.longest)
+        computed = (offsets, self.positions, longest or self.longest, sequences is not None)
         self.__dict__.update(zip(LAYOUT, computed, strict=True))  # where cached_property keeps them
         return self
-
-    def with_ids(self, ids: Tensor) -> "Batch":
-        """The same layout over other tokens."""
-        other = object.__new__(Batch)  # nothing to check again, and compiled code must not look at the lengths
-        other.__dict__.update({**self.__dict__, "ids": ids})
-        return other
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""

@@ -25,6 +25,9 @@ class Segments(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """T D."""
+        if batch.segments.is_cuda and len(self.weight) == 2:
+            # Backward this is two sums; a look-up would add every token to one of two rows, one after the other.
+            return torch.where(batch.segments[:, None] == 0, self.weight[0], self.weight[1])
         return F.embedding(batch.segments, self.weight)
 
 
@@ -99,13 +102,15 @@ class Embeddings(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.widen = nn.Linear(width, config.width) if config.embedding_width else nn.Identity()
 
-    def sum(self, batch: Batch) -> Tensor:
+    def sum(self, batch: Batch, ids: Tensor | None = None) -> Tensor:
         """T D before the norm: the three tables' rows, added."""
-        words: Tensor = self.word(batch.ids)
+        words: Tensor = self.word(batch.ids if ids is None else ids)
         summed: Tensor = words + self.segment(batch) + self.position(batch).to(words.dtype)
         return summed
 
-    def forward(self, batch: Batch) -> Tensor:
-        """T D: what the first layer reads."""
-        widened: Tensor = self.widen(self.dropout(self.norm(self.sum(batch))))
-        return widened
+    def forward(self, batch: Batch, ids: Tensor | None = None) -> Tensor:
+        """T D: what the first layer reads; `ids` are read in place of the batch's."""
+        x_TE: Tensor = self.dropout(self.norm(self.sum(batch, ids)))
+        if isinstance(self.widen, nn.Linear):  # the tables may be kept in more precision than the maps
+            x_TE = self.widen(x_TE.to(self.widen.weight.dtype))
+        return x_TE

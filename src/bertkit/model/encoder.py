@@ -58,10 +58,10 @@ class Encoder(nn.Module):
         """What the layers compute in; the embeddings may be kept in more."""
         return self.stack[0].attention.out.weight.dtype
 
-    def forward(self, batch: Batch) -> Tensor:
-        """T D: the last layer's vectors."""
+    def forward(self, batch: Batch, ids: Tensor | None = None) -> Tensor:
+        """T D: the last layer's vectors; `ids` are read in place of the batch's."""
         self.refuse_too_long(batch)
-        x_TD = self.embeddings(batch).to(self.dtype)
+        x_TD = self.embeddings(batch, ids).to(self.dtype)
         for layer in self.stack:
             x_TD = layer(x_TD, batch)
         out: Tensor = self.norm(x_TD)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.config import BertConfig, pick
+from bertkit.model.kernels import bias_gelu, triton_can
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -31,8 +32,14 @@ class FeedForward(nn.Module):
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """T D."""
-        out: Tensor = self.down(self.bend(self.up(x_TD)))
+        out: Tensor = self.down(self.bent(x_TD))
         return out
+
+    def bent(self, x_TD: Tensor) -> Tensor:
+        """T inner: up, and bent; where there is a kernel for it, BERT's GELU takes the bias with it."""
+        if self.bend is F.gelu and self.up.bias is not None and triton_can(x_TD):
+            return bias_gelu(F.linear(x_TD, self.up.weight), self.up.bias)
+        return self.bend(self.up(x_TD))
 
 
 class GatedFeedForward(FeedForward):

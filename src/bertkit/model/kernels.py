@@ -1,4 +1,4 @@
-"""Four ways to compute one thing: every token's weighted mean of the values it may see.
+"""Five ways to compute one thing: every token's weighted mean of the values it may see.
 
 All take and give packed tensors (T H K) and agree to rounding; `tests/model/test_kernels.py` holds them together.
 `eager` is the formula of the paper, written out; the others are how it is done quickly.
@@ -7,6 +7,7 @@ All take and give packed tensors (T H K) and agree to rounding; `tests/model/tes
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import groupby
 
 import torch
@@ -14,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit.model.batch import Batch
+
+TRITON = find_spec("triton") is not None  # it comes with torch for CUDA on Linux, and not everywhere else
 
 
 @dataclass(frozen=True)
@@ -65,14 +68,7 @@ def grouped(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout
 
 def padded(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -> Tensor:
     """One fused call over the padded view. No row is fully masked: a padded query may see the first token."""
-    q_NHLK, k_NHLK, v_NHLK = (batch.pad(x).transpose(1, 2) for x in (q, k, v))
-    seen = batch.mask[:, None, None, :] & batch.mask[:, None, :, None]
-    within = sight.mask(batch.longest, q.device)
-    if within is not None:
-        seen = seen & within
-    seen = seen | (~batch.mask[:, None, :, None] & (torch.arange(batch.longest, device=q.device) == 0))
-    out = F.scaled_dot_product_attention(q_NHLK, k_NHLK, v_NHLK, attn_mask=seen, dropout_p=dropout)
-    return batch.unpad(out.transpose(1, 2))
+    return _padded(torch.stack((q, k, v), dim=1), batch, sight, dropout)
 
 
 def varlen(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -> Tensor:
@@ -87,23 +83,71 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout:
     return mixed
 
 
-KERNELS = {"eager": eager, "grouped": grouped, "padded": padded, "varlen": varlen}
+def fused(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -> Tensor:
+    """Our own for CUDA (`triton_attention`): half precision; quicker than `varlen`."""
+    return _fused(torch.stack((q, k, v), dim=1), batch, sight, dropout)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -> Tensor:
-    """The quickest kernel for these tensors: T H K -> T H K."""
-    if varlen_can(q) and not dropout:
+KERNELS = {"eager": eager, "grouped": grouped, "padded": padded, "varlen": varlen, "fused": fused}
+
+
+def attend(qkv_T3HK: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -> Tensor:
+    """The quickest kernel for these tensors: T 3 H K -> T H K."""
+    if fused_can(qkv_T3HK):
+        return _fused(qkv_T3HK, batch, sight, dropout)
+    q, k, v = qkv_T3HK.unbind(dim=1)
+    if not dropout and varlen_can(q):
         return varlen(q, k, v, batch, sight)
     # One call instead of one for each length, unless most of it would be padding (and its mask N x L x L large).
-    if q.is_cuda and 0 < batch.padding < 0.5:
-        return padded(q, k, v, batch, sight, dropout)
+    if batch.fixed or (q.is_cuda and 0 < batch.padding < 0.5):
+        return _padded(qkv_T3HK, batch, sight, dropout)
     return grouped(q, k, v, batch, sight, dropout)
+
+
+def bias_gelu(x_TF: Tensor, bias_F: Tensor) -> Tensor:
+    """gelu(x + bias) in one pass, with the bias's gradient on the way back; the twin is F.gelu(x + bias)."""
+    from bertkit.model.triton_gelu import bias_gelu as quick
+
+    bent: Tensor = quick(x_TF, bias_F)
+    return bent
+
+
+def triton_can(x: Tensor) -> bool:
+    """Whether our own kernels take this: half precision on CUDA."""
+    return TRITON and _half_on_cuda(x)
+
+
+def fused_can(qkv_T3HK: Tensor) -> bool:
+    """Whether our own kernel takes these: half precision on CUDA, heads of 16 to 128 by powers of two."""
+    return triton_can(qkv_T3HK) and qkv_T3HK.shape[-1] in (16, 32, 64, 128)
 
 
 def varlen_can(q_THK: Tensor) -> bool:
     """Whether the flash kernel takes these: half precision, heads of a multiple of 8 up to 256."""
-    width = q_THK.shape[-1]
-    return q_THK.is_cuda and q_THK.dtype in (torch.bfloat16, torch.float16) and width % 8 == 0 and width <= 256
+    return _half_on_cuda(q_THK) and q_THK.shape[-1] % 8 == 0 and q_THK.shape[-1] <= 256
+
+
+def _half_on_cuda(x: Tensor) -> bool:
+    return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
+
+
+def _padded(qkv_T3HK: Tensor, batch: Batch, sight: Sight, dropout: float) -> Tensor:
+    q_NHLK, k_NHLK, v_NHLK = batch.pad(qkv_T3HK).permute(2, 0, 3, 1, 4).unbind(0)
+    within, seen = sight.mask(batch.longest, qkv_T3HK.device), batch.pairs
+    if within is not None:
+        seen = seen & (within | ~batch.mask[:, None, :, None])
+    out = F.scaled_dot_product_attention(q_NHLK, k_NHLK, v_NHLK, attn_mask=seen, dropout_p=dropout)
+    return batch.unpad(out.transpose(1, 2))
+
+
+def _fused(qkv_T3HK: Tensor, batch: Batch, sight: Sight, dropout: float) -> Tensor:
+    from bertkit.model.triton_attention import attention
+
+    offsets, radius = batch.offsets, -1 if sight.radius is None else sight.radius
+    seeds = torch.randint(1 << 31, (1,), device=offsets.device) if dropout else offsets  # not read without dropout
+    qkv, numbers = qkv_T3HK.contiguous(), (batch.longest, radius, sight.causal, dropout)
+    mixed: Tensor = attention(qkv, offsets, seeds, *numbers)[0]
+    return mixed
 
 
 def _runs(lengths: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:

@@ -32,9 +32,9 @@ class BertModel(nn.Module):
         """Where the model is."""
         return self.encoder.embeddings.word.weight.device
 
-    def forward(self, batch: Batch) -> Tensor:
-        """T D: the last layer's vectors."""
-        hidden: Tensor = self.encoder(batch)
+    def forward(self, batch: Batch, ids: Tensor | None = None) -> Tensor:
+        """T D: the last layer's vectors; `ids` are read in place of the batch's."""
+        hidden: Tensor = self.encoder(batch, ids)
         return hidden
 
     def logits(self, batch: Batch, head: str) -> Tensor:

@@ -70,6 +70,12 @@ def pool(x_TD: Tensor, batch: Batch, how: str) -> Tensor:
     return POOLINGS[pick(NAMES, how, "pooling")](x_TD, batch)
 
 
+def attentive(x_TD: Tensor, scores_T: Tensor, batch: Batch) -> Tensor:
+    """N D: each sequence's mean of vectors, weighted by the softmax of its tokens' scores."""
+    weights_NL = batch.pad(scores_T.float(), fill=float("-inf")).softmax(dim=1)
+    return _reduce(batch.unpad(weights_NL)[:, None] * x_TD.float(), batch, "sum").to(x_TD.dtype)
+
+
 def _reduce(x_TD: Tensor, batch: Batch, how: str) -> Tensor:
     """In float32: a mean of 512 bfloat16 numbers, added up as bfloat16, would be a third off."""
     lengths = torch.tensor(batch.lengths, device=x_TD.device)

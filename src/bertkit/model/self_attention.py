@@ -11,9 +11,9 @@ from bertkit.model.kernels import Sight, attend, attention_weights
 class NoRotation(nn.Module):
     """Positions were added to the input already."""
 
-    def forward(self, x_THK: Tensor, positions_T: Tensor) -> Tensor:
+    def forward(self, qkv_T3HK: Tensor, positions_T: Tensor) -> Tensor:
         """The same tensor."""
-        return x_THK
+        return qkv_T3HK
 
 
 class Rotation(nn.Module):
@@ -23,14 +23,15 @@ class Rotation(nn.Module):
         super().__init__()
         self.theta = theta
 
-    def forward(self, x_THK: Tensor, positions_T: Tensor) -> Tensor:
-        """T H K: number i turns together with number i + K/2."""
-        half = x_THK.shape[-1] // 2
-        exponents = torch.arange(half, device=x_THK.device, dtype=torch.float32) / half
-        angles = positions_T[:, None, None].float() * (1.0 / self.theta**exponents)
+    def forward(self, qkv_T3HK: Tensor, positions_T: Tensor) -> Tensor:
+        """T 3 H K with queries and keys turned: number i together with number i + K/2."""
+        half = qkv_T3HK.shape[-1] // 2
+        exponents = torch.arange(half, device=qkv_T3HK.device, dtype=torch.float32) / half
+        angles = positions_T[:, None, None, None].float() * (1.0 / self.theta**exponents)
         cos, sin = angles.cos(), angles.sin()
-        one, two = x_THK.float().chunk(2, dim=-1)
-        return torch.cat((one * cos - two * sin, two * cos + one * sin), dim=-1).to(x_THK.dtype)
+        one, two = qkv_T3HK[:, :2].float().chunk(2, dim=-1)
+        turned = torch.cat((one * cos - two * sin, two * cos + one * sin), dim=-1).to(qkv_T3HK.dtype)
+        return torch.cat((turned, qkv_T3HK[:, 2:]), dim=1)
 
 
 class SelfAttention(nn.Module):
@@ -48,16 +49,20 @@ class SelfAttention(nn.Module):
         self.rotate = Rotation(theta) if parts.position == "rotary" else NoRotation()
         self.dropout = config.attention_dropout
 
+    def projected(self, x_TD: Tensor, batch: Batch) -> Tensor:
+        """T 3 H K: queries, keys and values; queries and keys rotated where the family rotates."""
+        qkv: Tensor = self.rotate(self.qkv(x_TD).unflatten(-1, (3, self.heads, -1)), batch.positions)
+        return qkv
+
     def project(self, x_TD: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, each T H K; queries and keys rotated where the family rotates."""
-        q, k, v = self.qkv(x_TD).unflatten(-1, (3, self.heads, -1)).unbind(dim=1)
-        return self.rotate(q, batch.positions), self.rotate(k, batch.positions), v
+        """The same apart, each T H K."""
+        q, k, v = self.projected(x_TD, batch).unbind(dim=1)
+        return q, k, v
 
     def mix(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """T D: every head's weighted mean of values, side by side."""
-        q, k, v = self.project(x_TD, batch)
         dropout = self.dropout if self.training else 0.0
-        return attend(q, k, v, batch, self.sight(batch), dropout).flatten(1)
+        return attend(self.projected(x_TD, batch), batch, self.sight(batch), dropout).flatten(1)
 
     def forward(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """T D."""

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.model.batch import Batch
+from bertkit.model.heads import MaskedWordHead
 from bertkit.model.model import BertModel
-
-IGNORE = -100  # target of a slot that only fills a fixed shape
+from bertkit.model.word_loss import IGNORE, plain_losses, sampled_words, word_losses
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,16 @@ class Objective(Protocol):
 
 
 def classified(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cross-entropy in float32 as sum and count, and how many were right; IGNORE counts nowhere."""
-    real = targets != IGNORE
-    loss = F.cross_entropy(logits.float(), targets, ignore_index=IGNORE, reduction="sum")
-    right = (logits.argmax(dim=-1) == targets) & real
-    return loss, real.sum(), right.sum()
+    """Cross-entropy as sum and count, and how many were right; IGNORE counts nowhere."""
+    losses, right = plain_losses(logits, targets)
+    return losses.sum(), (targets != IGNORE).sum(), right.sum()
+
+
+def words(model: BertModel, hidden_TD: Tensor, targets: Targets) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for the words at the chosen positions; the head runs there only."""
+    head: MaskedWordHead = model.heads["masked_word"]  # type: ignore[assignment]
+    losses, right, _ = word_losses(head.aligned(hidden_TD[targets.chosen]), targets.words, model.config.vocab_size)
+    return losses.sum(), (targets.words != IGNORE).sum(), right.sum()
 
 
 class MaskedWords(nn.Module):
@@ -55,8 +60,7 @@ class MaskedWords(nn.Module):
     def forward(self, batch: Batch, targets: Targets) -> Sums:
         """The sums for `mlm` and, with a pair head, `pair`."""
         hidden_TD = self.model(batch)
-        logits_MV = self.model.heads["masked_word"](hidden_TD[targets.chosen])
-        sums = {"mlm": classified(logits_MV, targets.words)}
+        sums = {"mlm": words(self.model, hidden_TD, targets)}
         if "pair" in self.weights:
             sums["pair"] = classified(self.model.read("next_sentence", hidden_TD, batch), targets.pairs)
         return sums
@@ -72,9 +76,7 @@ class NextWords(nn.Module):
 
     def forward(self, batch: Batch, targets: Targets) -> Sums:
         """The sums for `causal`; `batch.causal` is set and `chosen` holds every position but the last of each text."""
-        hidden_TD = self.model(batch)
-        logits_MV = self.model.heads["masked_word"](hidden_TD[targets.chosen])
-        return {"causal": classified(logits_MV, targets.words)}
+        return {"causal": words(self.model, self.model(batch), targets)}
 
 
 class ReplacedTokens(nn.Module):
@@ -94,28 +96,35 @@ class ReplacedTokens(nn.Module):
         ours.word, ours.segment, ours.position, ours.norm = theirs.word, theirs.segment, theirs.position, theirs.norm
         self.generator.heads["masked_word"].decoder.weight = theirs.word.weight  # type: ignore[union-attr]
 
-    def forward(self, batch: Batch, targets: Targets) -> Sums:
-        """The sums for `mlm` (generator) and `rtd` (discriminator, over all tokens)."""
-        logits_MV = self.generator.heads["masked_word"](self.generator(batch)[targets.chosen])
-        replaced, labels_T = self.replace(batch, targets, logits_MV.detach())
-        scores_T = self.discriminator.read("replaced_token", self.discriminator(replaced), replaced).float()
+    def forward(self, batch: Batch, targets: Targets, *, found: bool = False) -> Sums:
+        """The sums for `mlm` (generator) and `rtd` (discriminator, over all tokens).
+
+        Asked for `found` too: how many replaced tokens were noticed, how many were called replaced, how many were.
+        """
+        size, head = self.generator.config.vocab_size, self.generator.heads["masked_word"]
+        logits_MV = head.aligned(self.generator(batch)[targets.chosen])  # type: ignore[operator]
+        losses_M, guessed_M, logs_M = word_losses(logits_MV, targets.words, size)
+        samples_M = sampled_words(logits_MV.detach(), logs_M, size)
+        replaced_T, labels_T = self.replace(batch, targets, samples_M)
+        hidden_TD = self.discriminator(batch, replaced_T)
+        scores_T = self.discriminator.read("replaced_token", hidden_TD, batch).float()
         real_T = batch.ids != self.discriminator.config.pad_id  # what only fills a fixed shape
         loss = F.binary_cross_entropy_with_logits(scores_T, labels_T.float(), reduction="none")
         right = ((scores_T > 0) == labels_T) & real_T
-        return {
-            "mlm": classified(logits_MV, targets.words),
+        sums = {
+            "mlm": (losses_M.sum(), (targets.words != IGNORE).sum(), guessed_M.sum()),
             "rtd": ((loss * real_T).sum(), real_T.sum(), right.sum()),
         }
+        called_T = (scores_T > 0) & real_T
+        return {**sums, "found": ((called_T & labels_T).sum(), called_T.sum(), labels_T.sum())} if found else sums
 
-    def replace(self, batch: Batch, targets: Targets, logits_MV: Tensor) -> tuple[Batch, Tensor]:
-        """The text with sampled words in its blanks, and T labels: True where a word is not the original one.
+    def replace(self, batch: Batch, targets: Targets, samples_M: Tensor) -> tuple[Tensor, Tensor]:
+        """T ids with the sampled words in the blanks, and T labels: True where a word is not the original one.
 
-        Sampling adds Gumbel noise; no gradient flows from the discriminator to the generator.
+        No gradient flows from the discriminator to the generator.
         """
-        noise = -torch.log(-torch.log(torch.rand_like(logits_MV, dtype=torch.float32).clamp_(1e-9, 1 - 1e-7)))
-        sampled = (logits_MV.float() + noise).argmax(dim=-1)
         real = targets.words != IGNORE
         before = batch.ids[targets.chosen]
-        ids = batch.ids.index_put((targets.chosen,), torch.where(real, sampled, before))
+        ids = batch.ids.index_put((targets.chosen,), torch.where(real, samples_M, before))
         original = batch.ids.index_put((targets.chosen,), torch.where(real, targets.words, before))
-        return batch.with_ids(ids), ids != original
+        return ids, ids != original

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import nn
 
-KEPT_WHOLE = "embeddings."  # rows of frequent words collect thousands of gradients: they add up in float32
+# Rows of frequent words collect thousands of gradients: they add up in float32.
+KEPT_WHOLE = ("embeddings.word.", "embeddings.segment.", "embeddings.position.", "embeddings.norm.")
 
 
 class HalfPrecision(nn.Module):
@@ -21,7 +22,7 @@ class HalfPrecision(nn.Module):
     def forward(self, *inputs: Any) -> Any:
         """What the module gives."""
         halves = {
-            name: parameter if KEPT_WHOLE in name else parameter.to(torch.bfloat16)
+            name: parameter if any(part in name for part in KEPT_WHOLE) else parameter.to(torch.bfloat16)
             for name, parameter in self.module.named_parameters()
         }
         return torch.func.functional_call(self.module, halves, inputs)
