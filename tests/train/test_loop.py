@@ -130,6 +130,19 @@ def test_a_poisoned_step_is_left_out_and_named():
     assert not torch.equal(before["inner.weight"], module.inner.weight)
 
 
+def test_looking_back_hears_of_a_bad_step_one_late_and_trains_the_same():
+    """What CUDA does, so that it never waits: the step itself is left out all the same."""
+    found = []
+    for look_back in (False, True):
+        module = Two()
+        reports = list(run(module, poisoned, steps=6, look_back=look_back))
+        found.append([module.inner.weight.clone(), [r.progress.step for r in reports if r.bad], reports[-1].progress])
+    (straight, named, progress), (late, named_late, progress_late) = found
+    assert torch.equal(straight, late)
+    assert (named, named_late) == ([4], [5])
+    assert progress.skipped == progress_late.skipped == 1
+
+
 def test_too_many_bad_steps_in_a_row_end_the_run():
     bad = {3, 7, 8, 9}
     steps = []
@@ -156,9 +169,9 @@ def test_the_norm_is_clipped():
     seen = []
     optimizers = build_optimizer(module, OptimizerSettings())
     step = optimizers.step
-    optimizers.step = lambda rate: (
+    optimizers.step = lambda rate, norm: (
         seen.append(torch.cat([p.grad.flatten() for p in module.parameters()]).norm()),
-        step(rate),
+        step(rate, norm),
     )
     settings = LoopSettings(budget=Budget(steps=1), schedule=Schedule(peak=0.01, warmup=0), clip=0.01)
     [report] = train(module, WEIGHTS, lambda _: cut(rows, chosen, 1), optimizers, settings, Ranks(), Progress())

@@ -2,9 +2,11 @@
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -33,15 +35,33 @@ class Micro:
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one step did, over all ranks."""
+    """What one step did, over all ranks. Numbers of a GPU are waited for when they are asked for, and not before."""
 
     progress: Progress
-    losses: Mapping[str, float]  # means
-    right: Mapping[str, float]  # shares
+    totals: Mapping[str, Tensor]  # (sum, count, right) of each loss
+    norm_tensor: Tensor
     rate: float
-    norm: float
     seconds: float  # since the last report
-    bad: str | None = None  # what was not finite, if the step was left out for it
+    bad: str | None = None  # what was not finite, if a step was left out for it: this one or, on CUDA, the one before
+
+    @cached_property
+    def losses(self) -> Mapping[str, float]:
+        """Means."""
+        return {name: loss / max(count, 1) for name, (loss, count, _) in self._values.items()}
+
+    @cached_property
+    def right(self) -> Mapping[str, float]:
+        """Shares."""
+        return {name: hits / max(count, 1) for name, (_, count, hits) in self._values.items()}
+
+    @cached_property
+    def norm(self) -> float:
+        """Of all gradients, before clipping."""
+        return float(self.norm_tensor)
+
+    @cached_property
+    def _values(self) -> dict[str, list[float]]:
+        return {name: total.tolist() for name, total in self.totals.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +74,7 @@ class LoopSettings:
     most_skipped: int = 5  # NaN steps in a row before giving up
     autocast: bool = False  # bfloat16 by torch's own rules
     clock: Callable[[], float] = time.perf_counter
+    look_back: bool | None = None  # hear of a NaN one step late, and never wait for the device; None: on CUDA
 
 
 def train(
@@ -65,24 +86,28 @@ def train(
     ranks: Ranks,
     start: Progress,
 ) -> Iterator[StepReport]:
-    """Yield after every step until the budget is spent; `micros(step)` gives this rank's part of a step."""
-    progress, before = start, settings.clock()
+    """Yield after every step until the budget is spent; `micros(step)` gives this rank's part of a step.
+
+    A step whose gradients are not finite is left out on the device itself. The host looks at their norm after the next
+    step is under way (`look_back`), so that the device never waits for it.
+    """
+    progress, before, looked_at = start, settings.clock(), deque[tuple[Tensor, Sequence[Micro]]]()
+    behind = int(ranks.device.type == "cuda" if settings.look_back is None else settings.look_back)
     while (spent := settings.budget.progress(progress.step, progress.seconds)) < 1:
         parts = micros(progress.step)
         rate = settings.schedule.rate(progress.step, spent)
         totals, tokens = _backward(module, weights, parts, settings.autocast, ranks)
-        norm = float(whole(nn.utils.clip_grad_norm_(module.parameters(), settings.clip)))
-        bad = None if math.isfinite(norm) else first_bad_tensor(module, parts)
-        if bad is None:
-            optimizers.step(rate)
-        else:
-            module.zero_grad(set_to_none=True)
+        norm = whole(nn.utils.clip_grad_norm_(module.parameters(), settings.clip)).detach()
+        optimizers.step(rate, norm)
+        looked_at.append((norm, parts))
+        bad = _named(module, *looked_at.popleft()) if len(looked_at) > behind else None
+        module.zero_grad(set_to_none=True)
         # Evaluating and saving between two steps count too, so that a budget of minutes ends on time.
         now = settings.clock()
         seconds, before = ranks.of_first(now - before), now
         progress = _moved_on(progress, seconds, tokens, skipped=bad is not None)
         _give_up(progress, bad, settings.most_skipped)
-        yield _report(progress, totals, rate, norm, seconds, bad)
+        yield StepReport(progress, totals, norm, rate, seconds, bad)
 
 
 def _backward(
@@ -93,7 +118,7 @@ def _backward(
     local = torch.tensor(
         [*(sum(p.counts[n] for p in parts) for n in names), sum(p.tokens for p in parts)], dtype=torch.float64
     )
-    *counts, tokens = ranks.sum(local.to(ranks.device)).tolist()
+    *counts, tokens = (ranks.sum(local.to(ranks.device)) if ranks.size > 1 else local).tolist()
     totals = {name: torch.zeros(3, dtype=torch.float64, device=ranks.device) for name in names}
     for index, part in enumerate(parts):
         last = index == len(parts) - 1
@@ -108,6 +133,11 @@ def _backward(
         for name in names:
             totals[name] += torch.stack([value.detach().double() for value in sums[name]])
     return {name: ranks.sum(total) for name, total in totals.items()}, int(tokens)
+
+
+def _named(module: nn.Module, norm: Tensor, parts: Sequence[Micro]) -> str | None:
+    """What was not finite in a step, or nothing."""
+    return None if math.isfinite(norm) else first_bad_tensor(module, parts)
 
 
 def _moved_on(progress: Progress, seconds: float, tokens: int, *, skipped: bool) -> Progress:
@@ -164,12 +194,3 @@ def _first_bad_output(module: nn.Module, part: Micro) -> str | None:
         for hook in hooks:
             hook.remove()
     return next(iter(found), None)
-
-
-def _report(
-    progress: Progress, totals: Mapping[str, Tensor], rate: float, norm: float, seconds: float, bad: str | None
-) -> StepReport:
-    values = {name: total.tolist() for name, total in totals.items()}
-    losses = {name: loss / max(count, 1) for name, (loss, count, _) in values.items()}
-    right = {name: hits / max(count, 1) for name, (_, count, hits) in values.items()}
-    return StepReport(progress, losses, right, rate, norm, seconds, bad)

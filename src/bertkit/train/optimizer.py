@@ -1,7 +1,8 @@
 """AdamW with decay off norms and biases, and Muon for the matrices where it measures better."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -23,26 +24,34 @@ class OptimizerSettings:
     epsilon: float = 1e-6
     weight_decay: float = 0.01
     muon_scale: float = 10.0  # Muon's learning rate is this many times AdamW's
+    fused: bool = False  # on the CPU too: one pass over memory, 8 x as fast for 22 M numbers, other last digits
 
     def __post_init__(self) -> None:
         if self.name not in ("adamw", "muon"):
             raise RequestError(f"unknown optimizer '{self.name}'; choose from: adamw, muon")
 
 
-def build_optimizer(module: nn.Module, settings: OptimizerSettings) -> "Optimizers":
-    """One or two torch optimizers over a module's parameters, each tensor in exactly one group."""
+def build_optimizer(
+    module: nn.Module, settings: OptimizerSettings, scales: Mapping[str, float] = MappingProxyType({})
+) -> "Optimizers":
+    """One or two torch optimizers over a module's parameters, each tensor in exactly one group.
+
+    `scales` gives parameters, by name, a multiple of the learning rate; what it does not name has 1.
+    """
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     matrices = [p for name, p in named if settings.name == "muon" and _is_inner_matrix(name, p)]
     taken = {id(p) for p in matrices}
-    rest = [p for _, p in named if id(p) not in taken]
+    rest = [(scales.get(name, 1.0), p) for name, p in named if id(p) not in taken]
     groups = [
-        {"params": [p for p in rest if p.dim() >= 2], "weight_decay": settings.weight_decay},
-        {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0},
+        {"params": [p for s, p in rest if s == scale and (p.dim() >= 2) == decays], "scale": scale}
+        | {"weight_decay": settings.weight_decay if decays else 0.0}
+        for scale in dict.fromkeys(scale for scale, _ in rest)
+        for decays in (True, False)
     ]
     on_cuda = any(p.is_cuda for _, p in named)
     betas = (settings.beta1, settings.beta2)
     adam = torch.optim.AdamW(
-        [g for g in groups if g["params"]], lr=0.0, betas=betas, eps=settings.epsilon, fused=on_cuda
+        [g for g in groups if g["params"]], lr=0.0, betas=betas, eps=settings.epsilon, fused=on_cuda or settings.fused
     )
     if not matrices:
         return Optimizers([(adam, 1.0)])
@@ -55,11 +64,19 @@ class Optimizers:
     def __init__(self, parts: list[tuple[torch.optim.Optimizer, float]]) -> None:
         self.parts = parts
 
-    def step(self, rate: float) -> None:
-        """One update at this learning rate; gradients are cleared."""
+    def step(self, rate: float, norm: Tensor | None = None) -> None:
+        """One update at this learning rate, after which gradients are cleared; none where their norm is not finite.
+
+        On CUDA the device decides that for itself: the host would have to wait for the norm.
+        """
+        on_device = norm is not None and norm.is_cuda
+        if norm is not None and not on_device and not torch.isfinite(norm):
+            return
+        bad = (~torch.isfinite(norm)).float() if norm is not None and on_device else None
         for optimizer, scale in self.parts:
+            optimizer.found_inf = bad  # type: ignore[attr-defined]  # fused AdamW and our Muon read it
             for group in optimizer.param_groups:
-                group["lr"] = rate * scale
+                group["lr"] = rate * scale * group.get("scale", 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
@@ -113,13 +130,15 @@ class Muon(torch.optim.Optimizer):
             state["momentum"] = torch.zeros_like(parameter)
         grad = parameter.grad
         assert grad is not None
-        state["momentum"].lerp_(grad, 1 - group["momentum"])
-        nesterov = grad.lerp(state["momentum"], group["momentum"])
-        update = orthogonalized(whole(nesterov))
-        parameter.mul_(1 - group["lr"] * group["weight_decay"])
+        bad: Tensor | None = getattr(self, "found_inf", None)  # 1.0 where this step is to leave no trace
+        alive = 1.0 if bad is None else 1 - bad
+        grad = grad if bad is None else torch.where(bad > 0, 0.0, grad)
+        momentum = state["momentum"].mul_(1 - (1 - group["momentum"]) * alive).add_(grad * (1 - group["momentum"]))
+        update = orthogonalized(whole(grad.lerp(momentum, group["momentum"])))
+        parameter.mul_(1 - group["lr"] * group["weight_decay"] * alive)
         # sqrt(rows / columns) keeps the size of what a wide matrix adds to its output that of a square one.
-        scale = max(1.0, update.shape[0] / update.shape[1]) ** 0.5
-        parameter.add_(spread_like(update.to(parameter.dtype), parameter), alpha=-group["lr"] * scale)
+        scale = -group["lr"] * max(1.0, update.shape[0] / update.shape[1]) ** 0.5 * alive
+        parameter.add_(spread_like(update.to(parameter.dtype), parameter) * scale)
 
 
 def orthogonalized(matrix: Tensor, steps: int = 5) -> Tensor:
