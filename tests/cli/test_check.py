@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bertkit.errors import RequestError
-from bertkit.pretrain.batches import DataSettings
+from bertkit.pretrain.batches import DataSettings, ExampleSource
 from bertkit.pretrain.check_shards import Lengths, piece_counts, report_shards
 from bertkit.pretrain.recipe import read_recipe
 from bertkit.pretrain.show_masks import Mangled, lines, mangle
@@ -71,7 +71,9 @@ def test_with_a_recipe_it_says_what_training_makes_of_it(bertkit_command, place)
     assert "every checksum as written" in done.stdout
     examples = re.search(r"examples +([\d,]+) in an epoch; the recipe reads them ([\d.]+) times", done.stdout)
     assert int(examples[1]) == 80
-    assert float(examples[2]) == 1.0
+    source = ExampleSource(open_shards(place / "many"), read_recipe(place / "recipe.toml", "shards=many").data)
+    tokens = source.examples(np.arange(80)).lengths.sum()
+    assert float(examples[2]) == pytest.approx(10 * 8 * 32 / tokens, rel=0.1), "a step is a budget of tokens"
     assert "names             40" in done.stdout
     assert "stop:" not in done.stdout
 

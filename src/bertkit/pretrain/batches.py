@@ -1,11 +1,12 @@
 """The loader: block number in, examples out, the same every time. There is no state to save and none to restore.
 
-All examples of all epochs form one endless sequence: epoch 0 in its order, then epoch 1 in another. Block b is
-examples b * block to (b + 1) * block of it. Ranks and accumulation steps take different numbers; resuming is a number.
+All examples of all epochs form one endless sequence: epoch 0 in its order, then epoch 1 in another. A block is as many
+of them as fill its budget of tokens (`packing`). Ranks and accumulation steps take different numbers; resuming is one.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from bertkit.errors import RequestError
 from bertkit.pretrain.masking import UNITS, Corruption, Flags, Packed, choose_packed, corrupt_packed, join_names
 from bertkit.pretrain.next_sentence import check_documents, next_sentence_ranges
+from bertkit.pretrain.packing import Limits, Packing
 from bertkit.pretrain.random import Bits, Floats, Ints, Purpose, draw, permute
 from bertkit.pretrain.sentence_order import sentence_order_ranges
 from bertkit.pretrain.spans import Corpus, Pieces, Ranges, Rolls, Spans, draw_rolls
@@ -40,7 +42,9 @@ class DataSettings:
     random_share: float | None = None  # None is the paper's: 0.1, or 0 for rtd; the rest stays as it is
     static: bool = False  # True: the same sequences and masks in every epoch, only their order changes
     short_share: float = 0.1  # of pairs, made shorter than they need be
-    block: int = 256  # sequences in a block
+    block: int = (
+        256  # sequences of full length in a block: it holds block x length tokens, in more sequences if shorter
+    )
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -106,6 +110,7 @@ class Examples:
     targets: Ids  # M: what stood there
     pair_labels: Ints | None  # N: 0 in the text's order, 1 not (nsp: from another document; sop: swapped)
     epoch: int  # of the first example
+    limits: Limits | None = None  # what no other block of the source exceeds either
 
 
 class ExampleSource:
@@ -127,9 +132,23 @@ class ExampleSource:
         """How many examples an epoch has: as many as any other."""
         return len(self._places)
 
+    @cached_property
+    def packing(self) -> Packing:
+        """Which examples share a block."""
+        return Packing(self._lengths, self.settings.length, self.settings.block)
+
+    @property
+    def blocks_in_epoch(self) -> float:
+        """How many blocks hold as many examples as an epoch has; they need not begin where it does."""
+        return len(self._places) * self.packing.blocks / self.packing.examples
+
     def block(self, number: int) -> Examples:
         """The examples of one block."""
-        numbers, epochs, fresh = self._order(number)
+        return replace(self.examples(self._members(number)), limits=self.packing.limits)
+
+    def examples(self, index: Ints) -> Examples:
+        """Any examples of the endless sequence; what they are does not depend on blocks."""
+        numbers, epochs, fresh = self._order(index)
         ranges = self._ranges(numbers, fresh)
         ids, packed = self._wired(ranges)
         chosen, corrupted = self._mask(ids, packed, numbers, fresh)
@@ -138,14 +157,22 @@ class ExampleSource:
 
     def ranges(self, number: int) -> Ranges:
         """Where in the corpus the text of a block lies."""
-        numbers, _, fresh = self._order(number)
+        numbers, _, fresh = self._order(self._members(number))
         return self._ranges(numbers, fresh)
 
-    def _order(self, number: int) -> tuple[Ints, Ints, Ints]:
-        """Which examples of which epochs are in a block, and the epochs that cuts and masks are drawn for."""
+    def _members(self, number: int) -> Ints:
         if number < 0:
             raise RequestError(f"there is no block {number}; they count from 0")
-        index = number * self.settings.block + np.arange(self.settings.block)
+        return self.packing.block(number)
+
+    def _lengths(self, index: Ints) -> Ints:
+        """How long examples of the endless sequence are, [CLS] and [SEP] included."""
+        numbers, _, fresh = self._order(index)
+        lengths: Ints = (self._ranges(numbers, fresh).lengths + 1).sum(axis=1) + 1
+        return lengths
+
+    def _order(self, index: Ints) -> tuple[Ints, Ints, Ints]:
+        """Which examples of which epochs these are, and the epochs that cuts and masks are drawn for."""
         epochs, inside = np.divmod(index, len(self._places))
         numbers = permute(self._keys(Purpose.ORDER, epochs), len(self._places), inside)
         return numbers, epochs, np.zeros_like(epochs) if self.settings.static else epochs

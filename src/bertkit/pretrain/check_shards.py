@@ -103,7 +103,8 @@ def _epoch(shards: ShardSet, recipe: Recipe) -> tuple[dict[str, Any] | None, lis
     except RequestError as error:
         return None, [*stops, str(error)]
     examples, steps = source.examples_in(0), recipe.train.steps
-    epochs = None if steps is None else round(steps * recipe.train.batch / examples, 2)
+    blocks = recipe.train.batch / recipe.data.block
+    epochs = None if steps is None else round(steps * blocks / source.blocks_in_epoch, 2)
     lengths = source.block(0).lengths
     padding = round(1 - float(lengths.mean()) / recipe.data.length, 3)
     return {"examples": examples, "epochs": epochs, "padding_share": padding}, stops

@@ -5,8 +5,10 @@ import torch
 from torch import Tensor
 
 from bertkit.model.batch import Batch
+from bertkit.model.word_loss import IGNORE
 from bertkit.pretrain.batches import Examples
-from bertkit.pretrain.objectives import IGNORE, Targets
+from bertkit.pretrain.objectives import Targets
+from bertkit.pretrain.packing import Limits
 
 SLOTS = 1024  # a fixed shape has room for a multiple of this many chosen positions
 
@@ -20,7 +22,7 @@ def to_inputs(
     rate: float = 0.15,
     pad_id: int = 0,
 ) -> tuple[Batch, Targets]:
-    """A batch and its targets; with `fixed_length` filled up to sequences x length tokens, for compiled code."""
+    """A batch and its targets; with `fixed_length` filled up to the limits of its source, for compiled code."""
     ids, segments = _tensor(examples.ids), _tensor(examples.segments)
     lengths = examples.lengths.tolist()
     chosen, words = _tensor(examples.chosen), _tensor(examples.targets)
@@ -29,22 +31,30 @@ def to_inputs(
         chosen, words = next_words(ids, examples.lengths)
     sequences = None
     if fixed_length is not None:
-        room = len(lengths) * fixed_length - len(ids)
-        filler = [fixed_length] * (room // fixed_length) + [room % fixed_length] * bool(room % fixed_length)
-        sequences = 2 * len(lengths)
-        ids, segments = _filled(ids, len(ids) + room, pad_id), _filled(segments, len(segments) + room, 0)
-        # Room for the rate of a batch without any padding: one shape for all batches, so one graph.
-        spare = max(slots_for(len(ids), 1.0 if causal else rate), len(chosen)) - len(chosen)
-        chosen, words = _filled(chosen, len(chosen) + spare, 0), _filled(words, len(words) + spare, IGNORE)
+        limits = fixed_limits(examples, fixed_length)
+        room, sequences = limits.tokens - len(ids), limits.sequences
+        lengths += [fixed_length] * (room // fixed_length) + [room % fixed_length] * bool(room % fixed_length)
+        ids, segments = _filled(ids, limits.tokens, pad_id), _filled(segments, limits.tokens, 0)
+        slots = slots_for(limits.tokens, 1.0 if causal else rate, len(chosen))
+        chosen, words = _filled(chosen, slots, 0), _filled(words, slots, IGNORE)
         pairs = _filled(pairs, sequences if len(pairs) else 0, IGNORE)
-        lengths += filler
     batch = Batch(ids, segments, tuple(lengths), causal).to(device).laid_out(fixed_length, sequences)
     return batch, Targets(chosen.to(device), words.to(device), pairs.to(device))
 
 
-def slots_for(tokens: int, rate: float) -> int:
-    """Chosen positions that a batch of so many tokens has room for."""
-    return -(-int(tokens * rate) // SLOTS) * SLOTS
+def fixed_limits(examples: Examples, length: int) -> Limits:
+    """Tokens and sequences of the fixed shape, with room for the sequences that only fill it.
+
+    Examples that are of no source could all be of full length.
+    """
+    limits = examples.limits or Limits(len(examples.lengths) * length, len(examples.lengths))
+    filling = -(-limits.tokens // length)
+    return Limits(limits.tokens, max(limits.sequences, len(examples.lengths)) + filling)
+
+
+def slots_for(tokens: int, rate: float, chosen: int = 0) -> int:
+    """Room for the rate of a batch without any padding: one shape for all batches, so one graph."""
+    return -(-max(int(tokens * rate), chosen) // SLOTS) * SLOTS
 
 
 def next_words(ids: Tensor, lengths: np.ndarray) -> tuple[Tensor, Tensor]:

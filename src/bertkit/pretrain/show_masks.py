@@ -1,7 +1,7 @@
 """Text beside what the model is shown of it: to look at before training."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,13 +41,13 @@ class Shares:
 
 
 def mangle(shards: Corpus, settings: DataSettings, count: int) -> tuple[list[Mangled], Shares]:
-    """The first `count` examples that training with these settings sees, and what was done to them."""
+    """The first `count` examples of those that training with these settings sees, and what was done to them."""
     if "causal" in settings.objective:
         raise RequestError("objective=causal hides no token, so there is nothing to show; choose mlm or rtd")
     if count < 1:
         raise RequestError(f"count={count} must be at least 1")
-    source = ExampleSource(shards, replace(settings, block=count))
-    examples = source.block(0)
+    source = ExampleSource(shards, settings)
+    examples = source.examples(np.arange(count))
     return list(_sequences(examples, shards.tokenizer, settings.pairs)), shares(examples, source.ids)
 
 
