@@ -18,13 +18,13 @@ from bertkit.train.runs import Run
 
 HERE = Path(__file__).parent
 STEPS = 8
-KINDS = {"bert": {}, "electra": {"objective": "rtd", "optimizer": "muon"}}
+KINDS = {"bert": {"average": "ema", "average_every": 2}, "electra": {"objective": "rtd", "optimizer": "muon"}}
 RUNS = {
     f"{sharding}-{kind}": {"sharding": sharding, "steps": STEPS, "save_every": 3, **changes}
     for sharding in ("ddp", "fsdp")
     for kind, changes in KINDS.items()
 }
-RUNS["stopped"] = {"sharding": "fsdp", "steps": STEPS}
+RUNS["stopped"] = {"sharding": "fsdp", "steps": STEPS, **KINDS["bert"]}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,10 @@ def folder(tmp_path_factory):
     """All runs on two ranks, made by one torchrun, and the same on one rank."""
     folder = tmp_path_factory.mktemp("ranks")
     shards = make_shards(folder / "corpus")
-    words = [f"{name}:" + ";".join(f"{key}={value}" for key, value in run.items()) for name, run in RUNS.items()]
+    look = {"heldout": shards, "evaluate_every": 4}
+    words = [
+        f"{name}:" + ";".join(f"{key}={value}" for key, value in (run | look).items()) for name, run in RUNS.items()
+    ]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -46,7 +49,7 @@ def folder(tmp_path_factory):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     for kind, changes in KINDS.items():
-        pretrain(tiny_recipe(shards, steps=STEPS, save_every=3, **changes), folder / f"one-{kind}")
+        pretrain(tiny_recipe(shards, steps=STEPS, save_every=3, **changes, **look), folder / f"one-{kind}")
     return folder
 
 
@@ -55,12 +58,19 @@ def losses(run: Path) -> list[dict[str, float]]:
     return [line["loss"] for line in lines if "loss" in line]
 
 
+def evaluations(run: Path) -> list[dict[str, float]]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line[key] for line in lines for key in ("evaluation", "averaged") if key in line]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
 def test_two_ranks_are_one(folder, sharding, kind):
     two, one = folder / f"{sharding}-{kind}", folder / f"one-{kind}"
     assert len(losses(two)) == STEPS
     for ours, expected in zip(losses(two), losses(one), strict=True):
+        assert ours == pytest.approx(expected, rel=1e-6)
+    for ours, expected in zip(evaluations(two), evaluations(one), strict=True):
         assert ours == pytest.approx(expected, rel=1e-6)
     assert [path.name for path in Run(two).checkpoints()] == [path.name for path in Run(one).checkpoints()]
     for part in ("model/model.safetensors", f"checkpoints/step-{STEPS:08d}/optimizer.safetensors"):
@@ -75,7 +85,8 @@ def test_a_signal_to_one_rank_stops_both_and_one_rank_goes_on(folder):
     stopped = folder / "stopped"
     assert Run(stopped).latest().name == "step-00000004"
     assert not (stopped / "model").exists()
-    recipe = tiny_recipe(folder / "corpus" / "shards", steps=STEPS)
+    shards = folder / "corpus" / "shards"
+    recipe = tiny_recipe(shards, steps=STEPS, heldout=shards, evaluate_every=4, **KINDS["bert"])
     assert pretrain(recipe, stopped, resume=True).progress.step == STEPS
     for ours, expected in zip(losses(stopped), losses(folder / "one-bert"), strict=True):
         assert ours == pytest.approx(expected, rel=1e-6)

@@ -88,7 +88,8 @@ def test_a_full_run_shows_everything(write):
         assert title in page.text
     for title in ("Learning rate", "Speed, tokens/s", "Padding, %", "Share of the matmul rate, %", "GiB", "skipped"):
         assert title in page.text
-    assert "Held-out replaced tokens f1" in page.text
+    assert "Held-out replaced tokens found, %" in page.text
+    assert "40.0%" in page.text  # F1
     assert "nothing recorded" not in page.text
     assert "paris" in page.text
     assert "unseen" not in page.text  # the three likeliest are shown

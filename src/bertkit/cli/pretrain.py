@@ -78,10 +78,30 @@ def _tell(report: Any, out: Path, finished: bool, json: bool) -> None:
     """The last line: what was done, and where it is."""
     if json:
         last = {"step": report.progress.step, "loss": dict(report.losses)} if report else {}
+        last |= {name: value for name, value in _evaluation(out).items() if name != "step"}
         print(json_module.dumps({**last, "finished": finished, "out": str(out)}))
     elif report is None:
         print(f"{out} is finished already; the model is in {out / 'model'}")
     else:
         losses = ", ".join(f"{name} {value:.3f}" for name, value in report.losses.items())
-        done = f"{report.progress.step:,} steps, {report.progress.tokens:,} tokens, loss {losses}"
+        done = f"{report.progress.step:,} steps, {report.progress.tokens:,} tokens, loss {losses}{_held_out(out)}"
         print(f"{done}; model in {out / 'model'}" if finished else f"stopped and saved after {done}; --resume goes on")
+
+
+def _held_out(out: Path) -> str:
+    """`, held-out mlm perplexity 12.3, ...` of the last evaluation, if there was one."""
+    from bertkit.pretrain.evaluation import in_words
+
+    found = _evaluation(out)
+    texts = [f"{name} {value}" for name, value in in_words(found.get("evaluation", {})).items()]
+    mean = in_words(found.get("averaged", {}))
+    texts += [f"{name.replace('held-out', 'averaged')} {value}" for name, value in mean.items()]
+    return "".join(f", {text}" for text in texts)
+
+
+def _evaluation(out: Path) -> dict[str, Any]:
+    """The last evaluation's line of metrics.jsonl, or nothing."""
+    from bertkit.train.records import read_records
+
+    lines = read_records(out / "metrics.jsonl").evaluations
+    return dict(lines[-1]) if lines else {}

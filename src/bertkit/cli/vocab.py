@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bertkit.errors import RequestError
 from bertkit.files import refuse_to_overwrite
 from bertkit.progress import progress
 from bertkit.text.vocabulary import VocabularySettings, make_vocabulary
@@ -23,6 +24,9 @@ def vocab(
     cased: Annotated[bool, typer.Option("--cased", help="Keep upper case and accents.")] = False,
     min_count: Annotated[int, typer.Option(help="Do not merge a pair seen less often than this.")] = 2,
     alphabet_limit: Annotated[int, typer.Option(help="Keep this many characters, the most frequent.")] = 1000,
+    extend: Annotated[
+        Path | None, typer.Option(help="Keep this model's pieces at their ids, and add words of the texts behind them.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Train a WordPiece vocabulary.
@@ -31,9 +35,31 @@ def vocab(
     """
     settings = VocabularySettings(size=size, lowercase=not cased, min_count=min_count, alphabet_limit=alphabet_limit)
     refuse_to_overwrite(out)
+    if extend is not None:
+        return _extend(texts, extend, settings, out, json)
     vocabulary = make_vocabulary(texts, settings, show=progress)
     vocabulary.save(out)
     print(json_module.dumps(vocabulary.report, indent=2) if json else _told(vocabulary.report, out))
+
+
+def _extend(texts: list[Path], model: Path, settings: VocabularySettings, out: Path, json: bool) -> None:
+    from bertkit.text.extension import extend_vocabulary
+    from bertkit.text.tokenizer import Tokenizer
+
+    if not settings.lowercase:
+        raise RequestError(f"case is kept or not as {model} does it; leave out --cased")
+    made = extend_vocabulary(texts, Tokenizer.load(model), settings.size, min_count=settings.min_count, show=progress)
+    made.save(out)
+    report = made.report
+    lines = {
+        "vocabulary": f"{report['size']:,} pieces in {out}",
+        "kept": f"{report['kept']:,} pieces of {model}, each at its id",
+        "added": f"{report['added']:,} words: {', '.join(report['first_added'][:8])} ...",
+        "pieces per word": f"{report['pieces_per_word_before']:.3f} before, {report['pieces_per_word_after']:.3f} now",
+    }
+    print(
+        json_module.dumps(report, indent=2) if json else "\n".join(f"{name:20}{text}" for name, text in lines.items())
+    )
 
 
 def _told(report: dict[str, Any], out: Path) -> str:

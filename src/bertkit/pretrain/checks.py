@@ -3,12 +3,14 @@
 import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.config import pick
 from bertkit.errors import RequestError
 from bertkit.files import refuse_to_overwrite
-from bertkit.pretrain.recipe import Recipe, read_recipe
+from bertkit.pretrain.recipe import Recipe, TrainSettings, read_recipe
+from bertkit.pretrain.stages import read_stages
 from bertkit.text.shards import ShardSet
 from bertkit.train.schedule import Budget, Schedule
 
@@ -16,6 +18,8 @@ SETTINGS = "settings.toml"
 # What may change when a run goes on: it decides when and where, but no weight.
 FREE = ("log_every", "evaluate_every", "save_every", "keep", "compile", "sharding")
 LEAST = {"batch": 1, "warmup": 0, "log_every": 1, "evaluate_every": 1, "save_every": 1, "keep": 1, "seed": 0}
+LEAST |= {"most_skipped": 0, "average_every": 1}
+SHARES = ("average_decay", "average_tail")
 
 
 def fitted(recipe: Recipe, shards: ShardSet, start: Checkpoint | None = None) -> Recipe:
@@ -28,13 +32,17 @@ def fitted(recipe: Recipe, shards: ShardSet, start: Checkpoint | None = None) ->
     for name in ("learning_rate", "clip", "generator"):
         if not getattr(train, name) > 0:
             raise RequestError(f"{name}={getattr(train, name)} must be over 0")
-    if train.sharding not in ("ddp", "fsdp"):
-        raise RequestError(f"unknown sharding '{train.sharding}'; choose from: ddp, fsdp")
-    if data.length > recipe.model.max_length:
-        raise RequestError(
-            f"length={data.length} is over the model's max_length={recipe.model.max_length}; lower the one"
-            " or, for a fresh model, raise the other"
-        )
+    for name in SHARES:
+        if not 0 < getattr(train, name) < 1:
+            raise RequestError(f"{name}={getattr(train, name)} must be over 0 and under 1")
+    for name in ("sharding", "average"):
+        pick(dict.fromkeys(get_args(get_type_hints(TrainSettings)[name])), getattr(train, name), name)
+    for stage in read_stages(train.stages, train.batch, data):
+        if stage.data.length > recipe.model.max_length:
+            raise RequestError(
+                f"length={stage.data.length} is over the model's max_length={recipe.model.max_length}; lower the one"
+                " or, for a fresh model, raise the other"
+            )
     if train.batch % data.block:
         raise RequestError(f"batch={train.batch} must be a multiple of block={data.block}")
     Budget(steps=train.steps, minutes=train.minutes)
@@ -69,12 +77,10 @@ def _shape(recipe: Recipe, shards: ShardSet, start: Checkpoint | None) -> Any:
     tokenizer = shards.tokenizer
     if start is None:
         return replace(recipe.model, vocab_size=tokenizer.size, pad_id=tokenizer.pad_id)
-    if start.tokenizer is not None:
-        shards.require_tokenizer(start.tokenizer)
-    if start.model.config.vocab_size < tokenizer.size:
+    if start.model.config.vocab_size < tokenizer.size:  # an extension has its rows already
         raise RequestError(
             f"the model to carry on from has {start.model.config.vocab_size} words but {shards.folder} "
-            f"{tokenizer.size}; make the shards with the model's own vocabulary"
+            f"{tokenizer.size}, and no tokenizer to extend; make the shards with the model's own vocabulary"
         )
     return start.model.config
 

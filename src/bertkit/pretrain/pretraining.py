@@ -2,12 +2,10 @@
 
 import json
 import math
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +18,31 @@ from bertkit.errors import RequestError
 from bertkit.files import whole_file
 from bertkit.pretrain.batches import Examples, ExampleSource
 from bertkit.pretrain.checks import SETTINGS, check_disk, check_folder, fitted
+from bertkit.pretrain.evaluation import evaluate, in_words
 from bertkit.pretrain.examples import to_inputs
+from bertkit.pretrain.extend import extended
 from bertkit.pretrain.gauge import Gauge
 from bertkit.pretrain.learner import Learner, SavedModel, build_learner, load_start, parameter_bytes, whole_model
+from bertkit.pretrain.memory import check_device_memory, check_host_memory, one_pass
 from bertkit.pretrain.recipe import Recipe, recipe_toml
 from bertkit.pretrain.samples import fill_samples
+from bertkit.pretrain.stages import Stages, largest, read_stages
 from bertkit.progress import Meter, ShowProgress, silent
 from bertkit.text.shards import ShardSet, open_shards
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.train.average import Average, AverageSettings
 from bertkit.train.distributed import Ranks, ranks
 from bertkit.train.half import HalfPrecision
 from bertkit.train.loop import LoopSettings, Micro, StepReport, train
 from bertkit.train.optimizer import Optimizers, OptimizerSettings, build_optimizer
+from bertkit.train.prefetch import prefetching
 from bertkit.train.records import mirror, write_code_version
 from bertkit.train.report import write_report
-from bertkit.train.runs import Progress, Run, read_optimizer, read_progress
+from bertkit.train.runs import Progress, Run, SavedTensors, read_optimizer, read_part, read_progress
 from bertkit.train.schedule import Budget, Schedule
+from bertkit.train.stop import asked_to_stop
 
-EVALUATION_BLOCKS = 16
+AVERAGE = "average.safetensors"  # in a checkpoint
 
 
 def pretrain(
@@ -54,10 +59,10 @@ def pretrain(
     SIGTERM and Ctrl-C save a checkpoint and stop: then there is no `out/model` yet.
     """
     shards = open_shards(recipe.shards)
-    beginning = load_start(start, recipe) if start else None
+    beginning = extended(load_start(start, recipe), shards) if start else None
     recipe = fitted(recipe, shards, beginning)
     check_folder(out, recipe, resume=resume)
-    with ranks(device) as place, _asked_to_stop(place) as stop:
+    with ranks(device) as place, asked_to_stop(place) as stop:
         learner = build_learner(recipe, beginning)
         check_disk(out, parameter_bytes(learner.module), recipe.train.keep)
         session, progress = _open(recipe, Run(out), learner, shards, place, resume)
@@ -69,26 +74,36 @@ def _open(
     recipe: Recipe, run: Run, learner: Learner, shards: ShardSet, place: Ranks, resume: bool
 ) -> tuple["Session", Progress]:
     """A session where the run stands; nothing is written before all that can be refused has been looked at."""
-    source, heldout = ExampleSource(shards, recipe.data), _heldout(recipe, shards)
-    place.share(range(recipe.train.batch // recipe.data.block))
+    planned, heldout = read_stages(recipe.train.stages, recipe.train.batch, recipe.data), _heldout(recipe, shards)
+    for stage in planned:
+        place.share(range(stage.batch // stage.data.block))
+    if place.device.type == "cpu":
+        check_host_memory(recipe, largest(planned), parameter_bytes(learner.module))
     latest = run.latest() if resume else None
     with _damage_named(latest):
         if latest:
             _load_models(latest, learner)
         memory = read_optimizer(latest) if latest else {}
         progress = read_progress(latest) if latest else Progress()
+    stages = Stages(shards, planned, progress.begun)
     learner.module.to(place.device).train()
     if recipe.train.sharding == "fsdp" and place.size > 1:
         learner.shard(place)
     optimizers = build_optimizer(learner.module, _optimizer_settings(recipe))
+    average = Average(learner.module, _average_settings(recipe))
     with _damage_named(latest):
         optimizers.load_state_tensors(memory)
+        if latest and average.settings.kind != "none":
+            average.load_state_tensors(read_part(latest / AVERAGE))
+    session = Session(
+        recipe, run, learner, optimizers, average, stages, place, shards.tokenizer, heldout, Gauge.of(recipe, place)
+    )
+    if place.device.type == "cuda":
+        session.rehearse()
     place.wait()  # all have seen the folder as it was
     if place.first:
         _begin_folder(run, recipe, progress)
-    return Session(
-        recipe, run, learner, optimizers, source, place, shards.tokenizer, heldout, Gauge.of(recipe, place)
-    ), progress
+    return session, progress
 
 
 def _begin_folder(run: Run, recipe: Recipe, progress: Progress) -> None:
@@ -108,18 +123,20 @@ class Session:
     run: Run
     learner: Learner
     optimizers: Optimizers
-    source: ExampleSource
+    average: Average
+    stages: Stages
     place: Ranks
     tokenizer: Tokenizer
     heldout: ExampleSource | None = None
     gauge: Gauge | None = None
+    shown: dict[str, str] = field(default_factory=dict)  # of the last evaluation, on the progress bar
 
     def train(self, start: Progress, meter: Meter, stop: Callable[[], bool]) -> StepReport | None:
         """Step until the budget is spent or somebody asks to stop; save either way."""
         report = None
-        with self._prefetching(start.step) as micros:
+        with prefetching(self.micros, start.step, self.place.device) as micros:
             weights, settings = self.learner.module.weights, self._loop_settings()
-            for report in train(self._wrapped(), weights, micros, self.optimizers, settings, self.place, start):
+            for report in train(self._module, weights, micros, self.optimizers, settings, self.place, start):
                 if self._after(report, meter) and stop():
                     self._save(report.progress)
                     self._tell()
@@ -127,10 +144,30 @@ class Session:
         self._finish(report.progress if report else start)
         return report
 
+    def rehearse(self) -> None:
+        """Compute the largest block once, to see whether it fits; nothing is learned, and nothing written."""
+        stage = largest(self.stages.stages)
+
+        def attempt(block: int, compiled: bool) -> None:
+            source = self.stages.with_block(stage, block)
+            stance = torch.compiler.set_stance("default" if compiled else "force_eager")
+            half = torch.autocast(self.place.device.type, torch.bfloat16, enabled=self._loop_settings().autocast)
+            with stance, half:
+                one_pass(self._module, self.learner.module.weights, self._micro(source, 0).inputs)
+
+        check_device_memory(attempt, stage, alone=self.place.size == 1)
+
+    @cached_property
+    def _module(self) -> nn.Module:
+        return self._wrapped()
+
     def _after(self, report: StepReport, meter: Meter) -> bool:
         """Log, look and save when it is time to; whether the run is to go on."""
         settings, progress = self.recipe.train, report.progress
-        last = self._budget.progress(progress.step, progress.seconds) >= 1
+        spent = self._budget.progress(progress.step, progress.seconds)
+        last = spent >= 1
+        self.stages.move_on(progress.step, spent)
+        self.average.update(progress.step, spent)
         if progress.step % settings.log_every == 0 or report.bad or last:
             self._log(report, meter)
         if progress.step % settings.evaluate_every == 0 or last:
@@ -142,7 +179,13 @@ class Session:
     def _look(self, step: int) -> None:
         """How it stands on held-out text, and what it would fill into a few blanks."""
         if self.heldout:
-            self._write({"step": step, "evaluation": self.evaluate()})
+            numbers = self.evaluate()
+            self.shown.update(in_words(numbers))
+            line = {"step": step, "evaluation": _finite(numbers)}
+            if self.average.means:
+                with self.average.in_place():
+                    line["averaged"] = _finite(self.evaluate())
+            self._write(line)
         if "causal" not in self.recipe.data.objective:
             model = whole_model(self.learner.models.get("generator", self.learner.models["model"]))
             self._write({"step": step, "filled": fill_samples(model, self.tokenizer)} if self.place.first else {})
@@ -154,34 +197,25 @@ class Session:
 
     def micros(self, step: int) -> list[Micro]:
         """The blocks of a step that are this rank's, as tensors."""
-        per_step = self.recipe.train.batch // self.recipe.data.block
-        return [self._micro(number) for number in self.place.share(range(step * per_step, (step + 1) * per_step))]
+        source, numbers = self.stages.blocks(step)
+        return [self._micro(source, number) for number in self.place.share(numbers)]
 
     def evaluate(self) -> dict[str, float]:
         """Means over held-out text with masks that never change, or {} without any; every rank gets the same."""
         if self.heldout is None:
             return {}
-        module = self.learner.module.eval()
-        totals: dict[str, torch.Tensor] = {}
-        with torch.no_grad(), torch.autocast(self.place.device.type, torch.bfloat16, enabled=self._on_cuda):
-            for number in range(EVALUATION_BLOCKS):
-                torch.manual_seed(number)
-                sums = module(*self._tensors(self.heldout.block(number)))
-                for name, values in sums.items():
-                    totals[name] = totals.get(name, 0) + torch.stack([v.double() for v in values]).cpu()
-        module.train()
-        return _means(totals)
+        return evaluate(self.learner.module, self.heldout, self._tensors, self.place)
 
-    def _micro(self, number: int) -> Micro:
-        examples = self.source.block(number)
+    def _micro(self, source: ExampleSource, number: int) -> Micro:
+        examples = source.block(number)
         sequences, tokens = len(examples.lengths), int(examples.lengths.sum())
         counts = {"mlm": len(examples.chosen), "causal": tokens - sequences, "pair": sequences, "rtd": tokens}
-        seed = self.recipe.train.seed * 1_000_003 + number
-        return Micro(self._tensors(examples), counts, tokens, seed=seed)
+        seed = (source.settings.seed * 1_000_003 + number) % 2**63
+        return Micro(self._tensors(examples, source.settings.length), counts, tokens, seed=seed)
 
-    def _tensors(self, examples: Examples) -> tuple[Any, ...]:
+    def _tensors(self, examples: Examples, length: int | None = None) -> tuple[Any, ...]:
         causal = "causal" in self.recipe.data.objective
-        fixed = self.recipe.data.length if self._on_cuda else None
+        fixed = (length or self.recipe.data.length) if self._on_cuda else None
         rate, pad_id = self.recipe.data.rate, self.recipe.model.pad_id
         return to_inputs(examples, self.place.device, causal=causal, fixed_length=fixed, rate=rate, pad_id=pad_id)
 
@@ -191,8 +225,7 @@ class Session:
             module = HalfPrecision(module)
         if self.place.size > 1 and self.recipe.train.sharding == "ddp":
             module = DistributedDataParallel(module)
-        # ELECTRA's pair of models is compiled anew at every step by torch 2.11 (docs/LOG.md): there it stays as it is.
-        if self.recipe.train.compile and self._on_cuda and "rtd" not in self.recipe.data.objective:
+        if self.recipe.train.compile and self._on_cuda:
             module.compile()
         return module
 
@@ -210,21 +243,9 @@ class Session:
             budget=self._budget,
             schedule=Schedule(peak=train.learning_rate, warmup=train.warmup, decay=train.decay),
             clip=train.clip,
+            most_skipped=train.most_skipped,
             autocast=self._on_cuda and train.sharding == "fsdp",  # HalfPrecision does it where weights are whole
         )
-
-    @contextmanager
-    def _prefetching(self, first: int) -> Iterator[Callable[[int], Sequence[Micro]]]:
-        """The next step is made while this one is computed; its errors come when it is asked for."""
-        with ThreadPoolExecutor(1) as pool:
-            ahead: dict[int, Future[list[Micro]]] = {first: pool.submit(self.micros, first)}
-
-            def get(step: int) -> list[Micro]:
-                now = ahead.pop(step, None) or pool.submit(self.micros, step)
-                ahead[step + 1] = pool.submit(self.micros, step + 1)
-                return now.result()
-
-            yield get
 
     def _log(self, report: StepReport, meter: Meter) -> None:
         progress = report.progress
@@ -236,7 +257,7 @@ class Session:
         self._write(line | ({"bad": report.bad} if report.bad else {}))
         losses = {name: f"{value:.3f}" for name, value in report.losses.items()}
         share = self._budget.progress(progress.step, progress.seconds)
-        meter.update(min(share, 1.0), {**losses, "tokens/s": f"{speed:,.0f}"})
+        meter.update(min(share, 1.0), {**losses, **self.shown, "tokens/s": f"{speed:,.0f}"})
 
     def _write(self, line: dict[str, Any]) -> None:
         if self.place.first:
@@ -246,17 +267,20 @@ class Session:
     def _save(self, progress: Progress) -> None:
         """Every rank gathers, the first one writes."""
         models = {name: whole_model(model) for name, model in self.learner.models.items()}
-        memory = self.optimizers.state_tensors()
+        memory, mean = self.optimizers.state_tensors(), self.average.state_tensors()
         if self.place.first:
-            parts = {name: SavedModel(model, self.tokenizer) for name, model in models.items()}
+            parts: dict[str, Any] = {name: SavedModel(model, self.tokenizer) for name, model in models.items()}
+            parts |= {AVERAGE: SavedTensors(mean)} if self.average.settings.kind != "none" else {}
+            progress = replace(progress, begun=tuple(self.stages.begun[1:]))
             self.run.save(progress, parts, memory, self.recipe.train.keep)
         self.place.wait()
 
     def _finish(self, progress: Progress) -> None:
         self._save(progress)
-        target, model = self.run.folder / "model", whole_model(self.learner.models["model"])
-        if self.place.first and not target.exists():
-            SavedModel(model, self.tokenizer).save(target)
+        with self.average.in_place():
+            target, model = self.run.folder / "model", whole_model(self.learner.models["model"])
+            if self.place.first and not target.exists():
+                SavedModel(model, self.tokenizer).save(target)
         self._tell()
         self.place.wait()
 
@@ -295,29 +319,13 @@ def _optimizer_settings(recipe: Recipe) -> OptimizerSettings:
     return OptimizerSettings(name=name, weight_decay=recipe.train.weight_decay)
 
 
-def _means(totals: dict[str, torch.Tensor]) -> dict[str, float]:
-    means = {}
-    for name, (loss, count, right) in ((name, total.tolist()) for name, total in totals.items()):
-        means[f"{name}_loss"] = loss / max(count, 1)
-        means[f"{name}_right"] = right / max(count, 1)
-    return means
+def _average_settings(recipe: Recipe) -> AverageSettings:
+    train = recipe.train
+    return AverageSettings(
+        kind=train.average, every=train.average_every, decay=train.average_decay, tail=train.average_tail
+    )
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
     """JSON has no NaN."""
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
-
-
-@contextmanager
-def _asked_to_stop(place: Ranks) -> Iterator[Callable[[], bool]]:
-    """Whether SIGTERM or Ctrl-C has come to any rank: the step in hand is finished and saved first."""
-    asked: list[int] = []
-    before = {}
-    if threading.current_thread() is threading.main_thread():  # elsewhere Python hears no signals
-        for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.signal(number, lambda number, _: asked.append(number))
-    try:
-        yield lambda: place.any(bool(asked))
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

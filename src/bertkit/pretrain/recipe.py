@@ -20,12 +20,14 @@ class TrainSettings:
     steps: int | None = None
     minutes: float | None = None
     batch: int = 256  # sequences in a step, over all ranks
+    stages: tuple[str, ...] = ()  # before batch and length are reached: "0.3: 512 x 64" until 30 % of the budget
     learning_rate: float = 1e-3
     warmup: int = 500
     decay: Decay = "linear"
     optimizer: str = "adamw"
     weight_decay: float = 0.01
     clip: float = 1.0
+    most_skipped: int = 5  # steps in a row that may be left out because of a NaN
     log_every: int = 10
     evaluate_every: int = 500
     save_every: int = 500
@@ -33,6 +35,10 @@ class TrainSettings:
     seed: int = 0
     compile: bool = True  # on CUDA
     sharding: Literal["ddp", "fsdp"] = "ddp"  # over ranks: "ddp" copies the model to each, "fsdp" spreads its tensors
+    average: Literal["none", "ema", "tail"] = "none"  # weights of the saved model: the last, or a mean over steps
+    average_every: int = 10  # steps between two looks at the weights
+    average_decay: float = 0.99  # "ema": what a look leaves of the mean before it
+    average_tail: float = 0.2  # "tail": the share of the budget, at its end, that is averaged
     generator: float = 0.25  # ELECTRA: the generator's width as a share of the discriminator's
 
 

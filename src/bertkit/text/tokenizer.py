@@ -83,6 +83,19 @@ class Tokenizer:
         """The tokenizer of a model folder, or of a vocab.txt with the tokenizer_config.json beside it."""
         return cls(*load_backend(Path(path)))
 
+    def with_pieces(self, pieces: Sequence[str]) -> "Tokenizer":
+        """A tokenizer with more pieces behind those of this one, which keep their ids; WordPiece only."""
+        state = json.loads(self._backend.to_str())
+        if state["model"]["type"] != "WordPiece":
+            raise RequestError(
+                f"only a WordPiece vocabulary can be extended, and this is a {state['model']['type']} one"
+            )
+        state["model"]["vocab"] = dict(self.vocab) | {piece: self.size + i for i, piece in enumerate(pieces)}
+        if len(state["model"]["vocab"]) != len(self.vocab) + len(pieces):
+            twice = next(piece for i, piece in enumerate(pieces) if piece in self.vocab or piece in pieces[:i])
+            raise RequestError(f"the piece {twice!r} is in the vocabulary already; leave it out")
+        return Tokenizer(Backend.from_str(json.dumps(state)), self._names)
+
     def save(self, folder: Path | str) -> None:
         """Write the files from which `load` and transformers' AutoTokenizer rebuild this tokenizer."""
         save_backend(self._backend, self._names, Path(folder))

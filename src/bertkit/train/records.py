@@ -33,9 +33,9 @@ class Records:
         """The same for a table of numbers in a line, like the losses: a curve for each of its names."""
         return _tables((line["step"], line.get(name)) for line in self.training)
 
-    def evaluated(self) -> dict[str, list[Point]]:
-        """A curve for each number of the evaluations: mlm_loss, mlm_right, ..."""
-        return _tables((line["step"], line.get("evaluation")) for line in self.evaluations)
+    def evaluated(self, weights: str = "evaluation") -> dict[str, list[Point]]:
+        """A curve for each number of the evaluations: mlm_loss, mlm_right, ...; "averaged" are those of the mean."""
+        return _tables((line["step"], line.get(weights)) for line in self.evaluations)
 
     def speed(self) -> list[Point]:
         """Tokens a second between one line and the next, where the recorded number is a mean since the start."""
@@ -105,7 +105,8 @@ def mirror(run_folder: Path) -> bool:
 
 def _all_curves(records: Records) -> dict[str, list[Point]]:
     curves = {f"{table}/{name}": c for table in ("loss", "right") for name, c in records.curves(table).items()}
-    curves |= {f"evaluation/{name}": points for name, points in records.evaluated().items()}
+    for weights in ("evaluation", "averaged"):
+        curves |= {f"{weights}/{name}": points for name, points in records.evaluated(weights).items()}
     plain = ("rate", "norm", "tokens_per_second", "skipped", "padding", "share", "memory_gib")
     return curves | {f"training/{name}": points for name in plain if (points := records.curve(name))}
 

@@ -16,15 +16,17 @@ MOST_COLUMNS = 6  # of filled blanks: first, last, and some between
 MOST_WORDS = 3
 # What the objectives' short names mean.
 NAMES = {"mlm": "masked words", "pair": "sentence pairs", "rtd": "replaced tokens", "causal": "next words"}
-ENDINGS = ("_loss", "_right", "_perplexity")
+ENDINGS = ("_loss", "_right", "_perplexity")  # these have charts of their own
+DETECTION = {"f1": "second", "precision": "main", "recall": "faint"}
+SHARES = ("_right", *(f"_{name}" for name in DETECTION))
 
 # No script runs and nothing is fetched, whatever a corpus or a vocabulary smuggles into the text.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#5c6570;--paper:#fff;--card:#f6f7f9;--rule:#dde1e6;--main:#2563eb;
---second:#c2570c}
+--second:#c2570c;--third:#15803d}
 @media(prefers-color-scheme:dark){:root{--ink:#e6e8eb;--soft:#9aa4af;--paper:#14171b;--card:#1c2026;--rule:#333a43;
---main:#6ea0ff;--second:#f2a154}}
+--main:#6ea0ff;--second:#f2a154;--third:#5fce8c}}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:1240px;padding:20px 16px 60px;background:var(--paper);color:var(--ink);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
@@ -43,15 +45,16 @@ font-size:.93rem}
 .key::before{content:"";display:inline-block;width:14px;height:3px;margin-right:5px;vertical-align:middle;
 border-radius:2px;background:currentColor}
 .key.main::before{background:var(--main)}.key.second::before{background:var(--second)}
+.key.third::before{background:var(--third)}
 .key.faint::before{background:var(--main);opacity:.35}
 svg{display:block;width:100%;height:auto}
 svg text{font-size:12px;fill:var(--soft);font-variant-numeric:tabular-nums}
 .x{text-anchor:middle}.y{text-anchor:end}
 .grid{stroke:var(--rule);stroke-width:1}.axis{stroke:var(--soft);stroke-width:1}
 .line{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
-.line.main{stroke:var(--main)}.line.second{stroke:var(--second)}
+.line.main{stroke:var(--main)}.line.second{stroke:var(--second)}.line.third{stroke:var(--third)}
 .line.faint{stroke:var(--main);opacity:.35;stroke-width:1}
-circle{fill:var(--main)}circle.second{fill:var(--second)}circle.faint{opacity:.28}
+circle{fill:var(--main)}circle.second{fill:var(--second)}circle.third{fill:var(--third)}circle.faint{opacity:.28}
 .wide{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-size:.92rem}
 th,td{text-align:left;vertical-align:top;padding:6px 10px;border-bottom:1px solid var(--rule);min-width:92px}
@@ -126,6 +129,9 @@ def _facts(records: Records) -> str:
         latest = next((y for _, y in reversed(smoothed(points))), math.nan)
         facts.append((f"{latest:.3f}", f"loss, {_name(name)}"))
     facts += [(_ending(name, points), f"held-out {_name(name)}") for name, points in records.evaluated().items()]
+    facts += [
+        (_ending(name, points), f"averaged {_name(name)}") for name, points in records.evaluated("averaged").items()
+    ]
     facts.append((f"{number(last.get('skipped', 0)):,.0f}", "steps skipped"))
     known = [(value, what) for value, what in facts if "nan" not in value]
     return (
@@ -134,17 +140,16 @@ def _facts(records: Records) -> str:
 
 
 def _learning(records: Records) -> Iterable[str]:
-    evaluated = records.evaluated()
+    evaluated, averaged = records.evaluated(), records.evaluated("averaged")
     for table, what, unit in (("loss", "Loss", "nats"), ("right", "Right answers", "%")):
-        curves = records.curves(table)
-        tested = {name.removesuffix(f"_{table}"): points for name, points in evaluated.items() if name.endswith(table)}
+        curves, times = records.curves(table), 100 if unit == "%" else 1
+        tested = [name.removesuffix(f"_{table}") for name in evaluated if name.endswith(f"_{table}")]
         for name in dict.fromkeys([*curves, *tested]):
-            lines = _training_and_test(curves.get(name, []), tested.get(name, []), 100 if unit == "%" else 1)
+            lines = _raw_and_smooth(_times(curves.get(name, []), times))
+            lines += _held_out(f"{name}_{table}", evaluated, averaged, times)
             yield chart(f"{what}: {_name(name)}", lines, unit=unit, axis=FROM_ZERO if unit == "%" else PLAIN)
-    yield chart("Perplexity of masked words", _perplexity(records), axis=LOGARITHMIC)
-    for name, points in evaluated.items():
-        if not name.endswith(ENDINGS):
-            yield chart(f"Held-out {_name(name)}", [Line("held-out", points, "second")])
+    yield from _perplexities(records)
+    yield from _others(evaluated)
     yield chart("Learning rate", [Line("", records.curve("rate"))], axis=FROM_ZERO)
     yield chart("Gradient norm", [*_raw_and_smooth(records.curve("norm"))], axis=FROM_ZERO)
 
@@ -159,19 +164,42 @@ def _machine(records: Records) -> Iterable[str]:
     yield chart("Steps skipped because of NaN", [Line("", records.curve("skipped"))], axis=COUNT)
 
 
-def _training_and_test(training: Sequence[Point], test: Sequence[Point], times: float) -> list[Line]:
-    return [*_raw_and_smooth(_times(training, times)), Line("held-out", _times(test, times), "second")]
+def _held_out(
+    name: str, evaluated: Mapping[str, list[Point]], averaged: Mapping[str, list[Point]], times: float = 1
+) -> list[Line]:
+    raw, mean = (_times(curves.get(name, []), times) for curves in (evaluated, averaged))
+    return [Line("held-out", raw, "second"), Line("held-out, averaged weights", mean, "third")]
 
 
 def _raw_and_smooth(points: Sequence[Point]) -> list[Line]:
     return [Line("", points, "faint"), Line("training, smoothed", smoothed(points))]
 
 
-def _perplexity(records: Records) -> list[Line]:
+def _perplexities(records: Records) -> Iterable[str]:
     """Exponential of the loss; beyond e^12 a model knows nothing anyway, and the chart would show only that."""
-    training = [(x, math.exp(y)) for x, y in smoothed(records.curves("loss").get("mlm", [])) if y < 12]
-    test = [(x, math.exp(y)) for x, y in finite(records.evaluated().get("mlm_loss", [])) if y < 12]
-    return [Line("training, smoothed", training), Line("held-out", test, "second")]
+    losses, tested, averaged = records.curves("loss"), records.evaluated(), records.evaluated("averaged")
+    for name in ("mlm", "causal"):
+        if name in losses or f"{name}_loss" in tested:
+            lines = [
+                Line("training, smoothed", smoothed(losses.get(name, []))),
+                *_held_out(f"{name}_loss", tested, averaged),
+            ]
+            shown = [
+                Line(line.name, [(x, math.exp(y)) for x, y in finite(line.points) if y < 12], line.kind)
+                for line in lines
+            ]
+            yield chart(f"Perplexity of {NAMES[name]}", shown, axis=LOGARITHMIC)
+
+
+def _others(evaluated: Mapping[str, list[Point]]) -> Iterable[str]:
+    """Replaced tokens as one chart of three lines, and whatever has no chart yet."""
+    named = {name: evaluated.get(f"rtd_{name}", []) for name in DETECTION}
+    if any(named.values()):
+        lines = [Line(name, _times(points, 100), DETECTION[name]) for name, points in named.items()]
+        yield chart("Held-out replaced tokens found", lines, unit="%", axis=FROM_ZERO)
+    for name, points in evaluated.items():
+        if not name.endswith(ENDINGS) and name.removeprefix("rtd_") not in DETECTION:
+            yield chart(f"Held-out {_name(name)}", [Line("held-out", points, "second")])
 
 
 def _words(line: Mapping[str, Any]) -> dict[tuple[str, int], list[str]]:
@@ -208,7 +236,7 @@ def _name(name: str) -> str:
 
 def _ending(name: str, points: Sequence[Point]) -> str:
     value = next((y for _, y in reversed(finite(points))), math.nan)
-    return f"{value:.1%}" if name.endswith("_right") else f"{value:.3f}"
+    return f"{value:.1%}" if name.endswith(SHARES) else f"{value:.3f}"
 
 
 def _large(value: float) -> str:

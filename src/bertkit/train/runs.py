@@ -31,6 +31,7 @@ class Progress:
     tokens: int = 0
     skipped: int = 0  # steps left out because of a NaN
     skipped_in_a_row: int = 0
+    begun: tuple[int, ...] = ()  # the first steps of the stages after the first, where a run has some
 
 
 @dataclass(frozen=True)
@@ -86,14 +87,30 @@ class Run:
 def read_progress(checkpoint: Path) -> Progress:
     """The progress that a checkpoint was saved with."""
     try:
-        return Progress(**read_object(checkpoint / "state.json"))
+        state = read_object(checkpoint / "state.json")
+        return Progress(**{**state, "begun": tuple(state.get("begun", ()))})
     except TypeError as error:
         raise RequestError(f"{checkpoint / 'state.json'} is not a run's state: {error}") from error
 
 
 def read_optimizer(checkpoint: Path) -> dict[str, Tensor]:
     """The optimizer's memory that a checkpoint was saved with."""
-    path = checkpoint / "optimizer.safetensors"
+    return read_part(checkpoint / "optimizer.safetensors")
+
+
+@dataclass(frozen=True)
+class SavedTensors:
+    """Tensors that a checkpoint writes as a file of their own."""
+
+    tensors: Mapping[str, Tensor]
+
+    def save(self, path: Path) -> None:
+        """One safetensors file."""
+        save_file(dict(self.tensors), path)
+
+
+def read_part(path: Path) -> dict[str, Tensor]:
+    """The tensors of one file of a checkpoint."""
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError, KeyError) as error:
