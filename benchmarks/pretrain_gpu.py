@@ -1,14 +1,19 @@
-"""Pre-training speed on one GPU: ours and transformers (compiled, SDPA, fused AdamW), same shapes, one run.
+"""Pre-training speed on one GPU: ours from real shards, and transformers (compiled, SDPA, fused AdamW), in one run.
 
-    python benchmarks/pretrain_gpu.py RESULT.json
+    python benchmarks/pretrain_gpu.py RESULT.json --shards DIR [--only NAME,NAME]
 
-Share = useful arithmetic (train/speed.py) over the measured rate of a large bfloat16 matmul.
+`DIR` is made by `bertkit shards`. Three ways: "ours" is `bertkit pretrain` itself, loader, clipping, log and all, on
+packed texts as long as they are; "ours, full rows" computes one batch of full-length rows again and again, and so
+does "transformers", which is the best case for it. Share = useful arithmetic (train/speed.py) over the rate of a large
+bfloat16 matmul, measured right before.
 """
 
 import argparse
 import json
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,93 +21,122 @@ import torch
 
 from bertkit.config import BertConfig, family_config
 from bertkit.model.weights import new_model
-from bertkit.pretrain.batches import Examples
+from bertkit.pretrain.batches import DataSettings, Examples, ExampleSource
 from bertkit.pretrain.examples import to_inputs
-from bertkit.pretrain.objectives import MaskedWords, ReplacedTokens
+from bertkit.pretrain.learner import generator_config
+from bertkit.pretrain.objectives import MaskedWords
+from bertkit.pretrain.pretraining import pretrain
+from bertkit.pretrain.recipe import Recipe, TrainSettings
+from bertkit.text.shards import open_shards
 from bertkit.train.half import HalfPrecision
 from bertkit.train.optimizer import OptimizerSettings, build_optimizer
-from bertkit.train.speed import flops_per_token, matmul_rate
+from bertkit.train.speed import flops_per_token, matmul_rate, seen_length
 
 RATE = 0.15
+STEPS = 40
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model and a batch, and whom to compare with."""
+
+    depth: int
+    width: int
+    sequences: int
+    length: int
+    embedding: int | None = None
+    objective: tuple[str, ...] = ("mlm", "nsp")
+    full_rows: bool = True
+    peer: bool = True
+
+    @property
+    def config(self) -> BertConfig:
+        """The model's shape; no dropout, here and there."""
+        sizes = {"depth": self.depth, "width": self.width, "heads": self.width // 64, "inner": 4 * self.width}
+        narrow = {"embedding_width": self.embedding} if self.embedding else {}
+        return family_config("bert", "base", **sizes, **narrow, dropout=0.0, attention_dropout=0.0)
+
+
 SHAPES = {
-    # name: (depth, width, sequences, length)
-    "L12 H768, 512 x 128": (12, 768, 512, 128),
-    "L12 H768, 128 x 512": (12, 768, 128, 512),
-    "L4 H512, 1024 x 128": (4, 512, 1024, 128),
-    "L12 H256, 1024 x 128": (12, 256, 1024, 128),
+    "L12 H768, 1024 x 128": Shape(12, 768, 1024, 128),
+    "L12 H768, 256 x 512": Shape(12, 768, 256, 512),
+    "L4 H512, 1024 x 128": Shape(4, 512, 1024, 128, full_rows=False),
+    "L12 H256, 2048 x 128": Shape(12, 256, 2048, 128, 128, ("mlm",), peer=False),
+    "ELECTRA-small, 2048 x 128": Shape(12, 256, 2048, 128, 128, ("rtd",), full_rows=False, peer=False),
 }
 
 
-def shape_config(depth: int, width: int, **numbers: object) -> BertConfig:
-    sizes = {"depth": depth, "width": width, "heads": width // 64, "inner": 4 * width}
-    return family_config("bert", "base", **{**sizes, "dropout": 0.0, "attention_dropout": 0.0, **numbers})
+def end_to_end(shape: Shape, shards: Path, peak: float) -> dict[str, float]:
+    """`bertkit pretrain` on a folder of shards; the second half of its steps, by its own record."""
+    recipe = Recipe(
+        shards=shards,
+        model=shape.config,
+        data=DataSettings(length=shape.length, objective=shape.objective, block=shape.sequences),
+        train=TrainSettings(
+            steps=STEPS, batch=shape.sequences, log_every=STEPS // 2, evaluate_every=10**6, save_every=10**6
+        ),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        pretrain(recipe, Path(folder) / "run")
+        lines = (Path(folder) / "run/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    half, whole = [line for line in map(json.loads, lines) if "tokens_per_second" in line][-2:]
+    seconds, tokens = whole["seconds"] - half["seconds"], whole["tokens"] - half["tokens"]
+    generator = generator_config(recipe) if "rtd" in shape.objective else None
+    source = ExampleSource(open_shards(shards), recipe.data)
+    seen = float(seen_length(np.concatenate([source.block(n).lengths for n in range(STEPS // 2, STEPS)])))
+    flops = flops_per_token(shape.config, seen, RATE, generator=generator)
+    full = tokens / (STEPS // 2) / (shape.sequences * shape.length)
+    return {
+        **speed(tokens / seconds, flops, peak),
+        "full": round(full, 4),
+        "seen": round(seen),
+        "seconds_before": round(half["seconds"], 1),
+    }
 
 
-def random_examples(sequences: int, length: int, lengths: np.ndarray | None = None, seed: int = 0) -> Examples:
+def speed(tokens_per_second: float, flops: float, peak: float) -> dict[str, float]:
+    """What a row of the table says."""
+    return {
+        "tokens_per_second": round(tokens_per_second),
+        "share_of_matmul": round(flops * tokens_per_second / peak, 3),
+        "memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1),
+    }
+
+
+def full_rows(shape: Shape, seed: int = 0) -> Examples:
+    """One batch of random words without any padding."""
     rng = np.random.default_rng(seed)
-    lengths = np.full(sequences, length) if lengths is None else lengths
-    total = int(lengths.sum())
+    total = shape.sequences * shape.length
     ids = rng.integers(1000, 30000, total)
-    starts = np.concatenate(([0], np.cumsum(lengths)[:-1]))
-    wired = np.zeros(total, bool)
-    wired[starts], wired[np.cumsum(lengths) - 1] = True, True
-    free = np.flatnonzero(~wired)
+    free = np.flatnonzero(~np.isin(np.arange(total) % shape.length, (0, shape.length - 1)))
     chosen = np.sort(rng.choice(free, int(RATE * total), replace=False))
     targets = ids[chosen].copy()
     ids[chosen] = 103
-    labels = rng.integers(0, 2, sequences)
-    return Examples(ids, np.zeros(total, np.int64), lengths, chosen, targets, labels, 0)
+    labels = rng.integers(0, 2, shape.sequences) if "nsp" in shape.objective else None
+    return Examples(ids, np.zeros(total, np.int64), np.full(shape.sequences, shape.length), chosen, targets, labels, 0)
 
 
-def timed(step: Callable[[], object], repeats: int) -> float:
-    """Median seconds of one call, by events, after warming up."""
-    for _ in range(5):
-        step()
-    torch.cuda.synchronize()
-    times = []
-    for _ in range(repeats):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        step()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end) / 1e3)
-    return float(np.median(times))
-
-
-def our_step(config: BertConfig, examples: Examples, length: int) -> Callable[[], object]:
-    model = new_model(config, {"masked_word": None, "next_sentence": None}).cuda()
-    return objective_step(MaskedWords(model), examples, length)
-
-
-def generator_shape(config: BertConfig) -> BertConfig:
-    return shape_config(config.depth, config.width // 4, heads=1, embedding_width=config.table_width)
-
-
-def electra_step(config: BertConfig, examples: Examples, length: int) -> Callable[[], object]:
-    discriminator = new_model(config, {"replaced_token": None}).cuda()
-    generator = new_model(generator_shape(config), {"masked_word": None}, seed=1).cuda()
-    return objective_step(ReplacedTokens(generator, discriminator), examples, length)
-
-
-def objective_step(objective: torch.nn.Module, examples: Examples, length: int) -> Callable[[], object]:
-    inputs = to_inputs(examples, torch.device("cuda"), fixed_length=length)
+def our_step(shape: Shape) -> Callable[[], object]:
+    """Forward, backward, clipping and update of our model on one batch."""
+    heads = ("masked_word", "next_sentence") if "nsp" in shape.objective else ("masked_word",)
+    objective = MaskedWords(new_model(shape.config, dict.fromkeys(heads)).cuda())
+    inputs = to_inputs(full_rows(shape), torch.device("cuda"), fixed_length=shape.length)
     compiled = torch.compile(HalfPrecision(objective))
     optimizers = build_optimizer(objective, OptimizerSettings())
 
     def step() -> None:
         sums = compiled(*inputs)
-        loss = sum(w * sums[name][0] / sums[name][1] for name, w in objective.weights.items())
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(objective.parameters(), 1.0)
-        optimizers.step(1e-4)
+        sum(w * sums[name][0] / sums[name][1] for name, w in objective.weights.items()).backward()
+        optimizers.step(1e-4, torch.nn.utils.clip_grad_norm_(objective.parameters(), 1.0))
 
     return step
 
 
-def their_step(config: BertConfig, examples: Examples, length: int) -> Callable[[], object]:
+def their_step(shape: Shape) -> Callable[[], object]:
+    """The same of transformers' BertForPreTraining."""
     import transformers
 
+    config, examples = shape.config, full_rows(shape)
     theirs = transformers.BertConfig(
         hidden_size=config.width, num_hidden_layers=config.depth, num_attention_heads=config.heads,
         intermediate_size=config.inner, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
@@ -110,7 +144,7 @@ def their_step(config: BertConfig, examples: Examples, length: int) -> Callable[
     model = transformers.BertForPreTraining._from_config(theirs, attn_implementation="sdpa").cuda()
     compiled = torch.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    ids = torch.from_numpy(examples.ids).view(-1, length).cuda()
+    ids = torch.from_numpy(examples.ids).view(-1, shape.length).cuda()
     labels = torch.full((ids.numel(),), -100)
     labels[torch.from_numpy(examples.chosen)] = torch.from_numpy(examples.targets)
     labels, pairs = labels.view_as(ids).cuda(), torch.from_numpy(examples.pair_labels).cuda()
@@ -126,64 +160,53 @@ def their_step(config: BertConfig, examples: Examples, length: int) -> Callable[
     return step
 
 
-def measure(name: str, step: Callable[[], object], tokens: int, flops: float, peak: float) -> dict[str, float]:
-    torch.cuda.reset_peak_memory_stats()
+def repeated(shape: Shape, step: Callable[[], object], peak: float) -> dict[str, float]:
+    """Twenty steps in a row after five, timed as a whole."""
+    for _ in range(5):
+        step()
+    torch.cuda.synchronize()
     began = time.perf_counter()
-    seconds = timed(step, 12)
-    row = {
-        "tokens_per_second": round(tokens / seconds),
-        "share_of_matmul": round(flops * tokens / seconds / peak, 3),
-        "memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1),
-        "seconds_to_first": round(time.perf_counter() - began, 1),
-    }
-    print(name, row, flush=True)
-    return row
+    for _ in range(STEPS // 2):
+        step()
+    torch.cuda.synchronize()
+    tokens = STEPS // 2 * shape.sequences * shape.length
+    flops = flops_per_token(shape.config, shape.length, RATE)
+    return speed(tokens / (time.perf_counter() - began), flops, peak)
+
+
+def measure(name: str, ways: dict[str, Callable[[float], dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """Each way of one shape, one after the other, with the matmul's rate right before."""
+    rows = {}
+    for way, run in ways.items():
+        torch.compiler.reset()
+        torch.cuda.empty_cache()
+        peak = matmul_rate("cuda", seconds=1.0)
+        torch.cuda.reset_peak_memory_stats()
+        rows[way] = {**run(peak), "matmul_tflops": round(peak / 1e12, 1)}
+        print(name, way, rows[way], flush=True)
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--skip-transformers", action="store_true")
-    parser.add_argument("--skip-varied", action="store_true")
-    parser.add_argument("--only", default="")
+    parser.add_argument("--shards", type=Path, required=True)
+    parser.add_argument("--only", default="", help="parts of names, with commas")
     options = parser.parse_args()
-    peak = matmul_rate("cuda")
-    result: dict[str, object] = {
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "matmul_tflops": round(peak / 1e12, 1),
-    }
-    print(result)
-    for name, (depth, width, sequences, length) in SHAPES.items():
-        if options.only not in name:
+    result: dict[str, object] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    for name, shape in SHAPES.items():
+        if not any(part in name for part in options.only.split(",")):
             continue
-        config = shape_config(depth, width)
-        examples, flops = random_examples(sequences, length), flops_per_token(config, length, RATE)
-        tokens, rows = sequences * length, {}
-        rows["ours"] = measure(f"{name} ours", our_step(config, examples, length), tokens, flops, peak)
-        torch.compiler.reset()
-        if not options.skip_transformers:
-            theirs = their_step(config, examples, length)
-            rows["transformers compiled"] = measure(f"{name} transformers", theirs, tokens, flops, peak)
-            torch.compiler.reset()
-        result[name] = rows
-        if options.skip_varied:
-            continue
-        varied = np.random.default_rng(1).integers(length // 4, length + 1, sequences)
-        packed = random_examples(sequences, length, varied)
-        rows["ours, lengths varied"] = measure(
-            f"{name} varied", our_step(config, packed, length), int(varied.sum()), flops, peak
-        )
-        torch.compiler.reset()
-        result[name] = rows
+        ways: dict[str, Callable[[float], dict[str, float]]] = {}
+        ways["ours"] = lambda peak, shape=shape: end_to_end(shape, options.shards, peak)
+        if shape.full_rows:
+            ways["ours, full rows"] = lambda peak, shape=shape: repeated(shape, our_step(shape), peak)
+        if shape.peer:
+            ways["transformers"] = lambda peak, shape=shape: repeated(shape, their_step(shape), peak)
+        result[name] = rows = measure(name, ways)
+        if shape.peer:
+            rows["ratio"] = rows["ours"]["tokens_per_second"] / rows["transformers"]["tokens_per_second"]
         options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    if options.only in "ELECTRA":
-        config = shape_config(12, 256, embedding_width=128)
-        examples = random_examples(1024, 128)
-        flops = flops_per_token(config, 128, RATE, generator=generator_shape(config))
-        row = measure("ELECTRA small", electra_step(config, examples, 128), 1024 * 128, flops, peak)
-        result["ELECTRA-small, 1024 x 128"] = row
-    options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
