@@ -50,7 +50,7 @@ def kernel_gaps() -> dict[str, float]:
 
 
 def dropout_gaps() -> dict[str, float]:
-    """With dropout the output is linear in the values: <grad, out> = <values' gradient, values> if both drop the same."""
+    """The output is linear in the values: <grad, out> = <values' gradient, values>, if both ways drop the same."""
     torch.manual_seed(5)
     ids = torch.zeros(sum(LENGTHS), dtype=torch.long, device="cuda")
     found = {}
