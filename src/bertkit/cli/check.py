@@ -1,7 +1,7 @@
 """`bertkit check`: look before training."""
 
 import json as json_module
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,19 +12,33 @@ if TYPE_CHECKING:
     from bertkit.pretrain.check_shards import Lengths, ShardReport
     from bertkit.pretrain.recipe import Recipe
     from bertkit.text.shards import ShardSet
+    from bertkit.text.tokenizer import Tokenizer
 
 
 def check(
-    path: Annotated[Path, typer.Argument(help="A folder that bertkit shards made.")],
+    path: Annotated[Path, typer.Argument(help="A folder that bertkit shards made, or a file with labeled examples.")],
+    columns: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME=COLUMN]...", help="With a file: text=, pair=, label= and the like."),
+    ] = None,
+    dev: Annotated[Path | None, typer.Option(help="With a file: the one it will be measured on.")] = None,
+    task: Annotated[str | None, typer.Option(help="With a file: its task; guessed if not given.")] = None,
+    model: Annotated[Path | None, typer.Option(help="With a file: count lengths in this model's tokens.")] = None,
     masks: Annotated[bool, typer.Option("--masks", help="Show text beside what the model is shown of it.")] = False,
     recipe: Annotated[Path | None, typer.Option(help="The recipe whose examples are meant.")] = None,
     count: Annotated[int, typer.Option(help="With --masks: how many examples.")] = 5,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
-    """Say what is in a folder of shards, and what training would trip over. Exit 1: it would.
+    """Say what is in a folder of shards or in a labeled file, and what training would trip over. Exit 1: it would.
 
-    Every file is read and held against its checksum. Example: bertkit check shards/ --recipe recipes/tiny-cpu.toml
+    Every shard is read and held against its checksum. Example: bertkit check shards/ --recipe recipes/tiny-cpu.toml
+    Every labeled row is read. Example: bertkit check train.tsv --dev dev.tsv --model model/
     """
+    if path.is_file() or (path.suffix and not path.exists()):
+        _refuse({"--masks": masks, "--recipe": recipe}, "goes with a folder of shards", path)
+        return _check_examples(path, dev, task, model, columns or [], json)
+    given = {"--dev": dev, "--task": task, "--model": model, " ".join(columns or []): columns}
+    _refuse(given, "goes with a file of labeled examples", path)
     from bertkit.pretrain.check_shards import report_shards
     from bertkit.pretrain.recipe import read_recipe
     from bertkit.text.shards import open_shards
@@ -37,6 +51,42 @@ def check(
     report = report_shards(shards, settings)
     print(json_module.dumps(asdict(report), indent=2) if json else "\n".join(_told(report)))
     return 1 if report.stops else 0
+
+
+def _refuse(given: Mapping[str, object], rule: str, path: Path) -> None:
+    from bertkit.errors import RequestError
+
+    for name, value in given.items():
+        if value:
+            kind = "a folder" if path.is_dir() else "a file" if path.exists() else "missing"
+            raise RequestError(f"{name} {rule}; {path} is {kind}")
+
+
+def _check_examples(
+    path: Path, dev: Path | None, task: str | None, model: Path | None, columns: list[str], json: bool
+) -> int:
+    from bertkit.finetune.check_data import check_data
+    from bertkit.finetune.columns import named_columns
+
+    tokenizer, limit = _reader(model) if model else (None, 512)
+    named = named_columns(columns)
+    report = check_data(path, dev, task=task, columns=named, tokenizer=tokenizer, limit=limit)
+    print(json_module.dumps(report.to_json(), indent=2, ensure_ascii=False) if json else report)
+    return 1 if report.stops else 0
+
+
+def _reader(model: Path) -> "tuple[Tokenizer, int]":
+    """The tokenizer of a model folder, or of a folder with a vocabulary only, and the most tokens of a text."""
+    from bertkit.checkpoint.bundled import model_folder
+    from bertkit.text.tokenizer import Tokenizer
+
+    model = model_folder(model)
+    if not (model / "config.json").is_file():
+        return Tokenizer.load(model), 512
+    from bertkit.checkpoint.save_load import load_checkpoint
+
+    checkpoint = load_checkpoint(model)
+    return checkpoint.tokenizer or Tokenizer.load(model), checkpoint.max_length
 
 
 def _print_masks(shards: "ShardSet", recipe: "Recipe | None", count: int, json: bool) -> None:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
-from bertkit.predict.length import window_cuts, windows
 from bertkit.text.tokenizer import Encoding
+from bertkit.text.windows import window_cuts, windows
 
 # Large enough to fill two cores' caches with work, small enough for a BERT-large layer's activations (about 200 MB).
 TOKENS_PER_BATCH = 4096

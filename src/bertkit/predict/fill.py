@@ -11,8 +11,9 @@ from torch import Tensor
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.model import BertModel
 from bertkit.predict.engine import Passage, cut, make_batch, window_passages
-from bertkit.predict.length import TooLong, report_lengths, window_cuts
+from bertkit.predict.length import TooLong, report_lengths
 from bertkit.text.tokenizer import Encoding, Tokenizer
+from bertkit.text.windows import window_cuts
 
 MOST_BLANKS = 1000  # every candidate carries the whole text
 

@@ -2,11 +2,21 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Literal
 
 from bertkit.config import pick
 from bertkit.errors import RequestError
+from bertkit.text.windows import best_window, window_cuts, windows
+
+__all__ = [  # the arithmetic of windows is in text/, where fine-tuning finds it too
+    "POLICIES",
+    "LengthReport",
+    "TooLong",
+    "best_window",
+    "report_lengths",
+    "window_cuts",
+    "windows",
+]
 
 TooLong = Literal["truncate", "window", "refuse"]
 POLICIES: dict[str, TooLong] = {"truncate": "truncate", "window": "window", "refuse": "refuse"}
@@ -32,34 +42,6 @@ class LengthReport:
         done = "cut to" if self.policy == "truncate" else "read through windows of"
         verb = "text was" if len(self.long) == 1 else "texts were"
         return f"{len(self.long)} {verb} {done} {self.limit} tokens; the longest, {self.where(index)}, has {tokens}"
-
-
-def windows(length: int, room: int, overlap: int) -> list[tuple[int, int]]:
-    """Spans of at most `room` that cover 0..length, neighbors sharing `overlap`; the last one is full too.
-
-    >>> windows(10, 4, 2)
-    [(0, 4), (2, 6), (4, 8), (6, 10)]
-    """
-    if not 0 <= overlap < room:
-        raise RequestError(f"an overlap of {overlap} does not fit windows of {room} tokens")
-    if length <= room:
-        return [(0, length)]
-    starts = [*range(0, length - room, room - overlap), length - room]
-    return [(start, start + room) for start in starts]
-
-
-def best_window(spans: Sequence[tuple[int, int]], place: int) -> int:
-    """The window in which `place` has the most context on its poorer side; the first of equals."""
-    return max(range(len(spans)), key=lambda i: min(place - spans[i][0], spans[i][1] - 1 - place))
-
-
-def window_cuts(spans: Sequence[tuple[int, int]]) -> list[int]:
-    """Where the best window changes, for all places at once: window i serves cuts[i] up to cuts[i + 1].
-
-    Between neighbors that share [c, b) the right one is better once p - c > b - 1 - p.
-    """
-    inner = [(right[0] + left[1] - 1) // 2 + 1 for left, right in pairwise(spans)]
-    return [spans[0][0], *inner, spans[-1][1]]
 
 
 def report_lengths(

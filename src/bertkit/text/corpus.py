@@ -92,14 +92,19 @@ def corpus_size(files: Iterable[Path]) -> int:
 
 
 def read_lines(
-    path: Path, *, report: CorpusReport, longest: int = LONGEST_PARAGRAPH, split: bool = True
+    path: Path,
+    *,
+    report: CorpusReport,
+    longest: int = LONGEST_PARAGRAPH,
+    split: bool = True,
+    encoding: str = "utf-8-sig",
 ) -> Iterator[tuple[int, str]]:
     """Line numbers from 1 and lines without their ends, while `report.bytes` runs along.
 
     A line over `longest` characters comes in several parts under one number, or is refused if not `split`.
     """
     number, parts, size = 1, [""], 0
-    for block in _decoded_blocks(path, report):
+    for block in _decoded_blocks(path, report, encoding):
         first, *rest = block.split("\n")
         parts.append(first)
         if rest:
@@ -256,10 +261,10 @@ class _CountedFile(io.FileIO):
         return data
 
 
-def _decoded_blocks(path: Path, report: CorpusReport) -> Iterator[str]:
+def _decoded_blocks(path: Path, report: CorpusReport, encoding: str) -> Iterator[str]:
     """The file as text with line ends made uniform and a byte order mark dropped, in blocks of any length."""
     # utf-8-sig drops the mark; the newline decoder keeps a "\r" back until it has seen what follows.
-    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(encoding)(), translate=True)
     offset, line = 0, 1
     for block in _byte_blocks(path, report):
         if offset == 0 or b"\0" in block:

@@ -1,0 +1,62 @@
+"""What pre-training is worth: the score by number of training examples, from the model and from random weights."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.finetune.data import Prepared
+from bertkit.finetune.fine_tuning import run_prepared
+from bertkit.finetune.learner import load_start, random_start
+from bertkit.finetune.run_state import write_json
+from bertkit.finetune.search import subset
+from bertkit.finetune.settings import FineTuneSettings
+from bertkit.progress import ShowProgress, silent
+from bertkit.train.runs import Run
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """The watched metric on dev after learning from so many examples."""
+
+    examples: int
+    pretrained: float
+    random: float
+
+
+def learning_curve(
+    prepared: Prepared,
+    begin: Checkpoint,
+    settings: FineTuneSettings,
+    sizes: Sequence[int],
+    out: Path,
+    *,
+    show: ShowProgress = silent,
+) -> list[CurvePoint]:
+    """A point for each size; smaller sets are parts of larger ones. No model is kept; the numbers are in curve.json."""
+    points = []
+    for size in sorted(set(sizes)):
+        part = subset(prepared, size, settings.learning.seed)
+        scores = []
+        for name in ("pretrained", "random"):
+            start = load_start(begin, part.task, settings)
+            if name == "random":
+                start = random_start(start, part.task, settings)
+            folder = out / "curve" / f"{size}-{name}"
+            folder.mkdir(parents=True, exist_ok=True)
+            result = run_prepared(Run(folder), part, start, settings, show=show)
+            if not result.finished:
+                raise KeyboardInterrupt
+            scores.append(result.score)
+            shutil.rmtree(folder / "model")
+        points.append(CurvePoint(size, *scores))
+        write_json(out / "curve.json", {"metric": result.metric, "points": [vars(point) for point in points]})
+    return points
+
+
+def curve_table(points: Sequence[CurvePoint], metric: str) -> str:
+    """The points as lines of text."""
+    lines = [f"{'examples':>8}  pre-trained  random start   ({metric} on dev)"]
+    lines += [f"{point.examples:>8,}  {point.pretrained:>11.4f}  {point.random:>12.4f}" for point in points]
+    return "\n".join(lines)

@@ -1,0 +1,131 @@
+"""CSV and TSV: where a row ends, where a cell ends, and whether the first line names the columns."""
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from bertkit.errors import RequestError
+from bertkit.text.corpus import LONGEST_ROW
+
+Record = tuple[int, list[str]]
+ENOUGH_ROWS = 10  # to tell from the cells alone that the first line is a header
+# A first line with one of these cells is a header; the rest of the guessing is in columns.py.
+HEADER_WORDS = {"text", "sentence", "sentence1", "sentence2", "premise", "hypothesis", "question", "question1"}
+HEADER_WORDS |= {"question2", "label", "labels", "gold_label", "score", "index", "review", "comment_text", "text_a"}
+HEADER_WORDS |= {"text_b", "sentence_a", "sentence_b", "is_duplicate", "quality", "context", "passage"}
+HEADER_WORDS |= {"title", "body", "topic", "category", "sentiment", "rating", "stars"}
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What ends a cell, and whether "..." encloses one."""
+
+    delimiter: str
+    quotes: bool
+
+
+def dialect_of(lines: Iterator[tuple[int, str]], quotes: bool | None, *, commas: bool) -> Dialect:
+    """The dialect of a file, from all of its lines where it takes them; `commas` if its name says CSV."""
+    for _, line in lines:
+        if line.strip():
+            delimiter = _delimiter(line) if commas else "\t"
+            if quotes is None:
+                quotes = delimiter != "\t" or _quoted_as_csv(chain([line], (text for _, text in lines)))
+            return Dialect(delimiter, quotes)
+    return Dialect("\t", False)
+
+
+def _quoted_as_csv(lines: Iterator[str]) -> bool:
+    """Whether tab-separated lines follow CSV's rules for quotes to the last cell and make use of them.
+
+    GLUE's files do not: a quote there is a character like any other, and often stands alone.
+    """
+    doubled = False
+    for line in lines:
+        for cell in line.split("\t") if '"' in line else ():
+            inner = cell[1:-1] if len(cell) > 1 and cell[0] == cell[-1] == '"' else None
+            if '"' in (cell if inner is None else inner.replace('""', "")):
+                return False
+            doubled = doubled or (inner is not None and '""' in inner)
+    return doubled
+
+
+def delimited_records(path: Path, lines: Iterator[tuple[int, str]], dialect: Dialect) -> Iterator[Record]:
+    """(line, cells) of every row that is not blank."""
+    if dialect.quotes:
+        return _quoted(path, lines, dialect.delimiter)
+    return ((number, line.split(dialect.delimiter)) for number, line in lines if line.strip())
+
+
+def _delimiter(first: str) -> str:
+    """Files called .csv hold tabs (the STS benchmark) or semicolons (a spreadsheet in half of Europe) as well."""
+    if "\t" in first:
+        return "\t"
+    return ";" if first.count(";") > first.count(",") else ","
+
+
+def _quoted(path: Path, lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[Record]:
+    csv.field_size_limit(LONGEST_ROW)  # the default refuses documents over 131,072 characters
+    reader = csv.reader((f"{line}\n" for _, line in lines), delimiter=delimiter, strict=True)
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise RequestError(
+                f"{path}, line {line}: the quotes of this row are not balanced ({error}); double a quote inside "
+                'a quoted cell, or say quotes=false if " is part of the text'
+            ) from error
+        if any(cell.strip() for cell in cells):
+            yield line, cells
+
+
+def name_the_columns(
+    path: Path, records: Sequence[list[str]], named: Sequence[str], header: bool | None, dialect: Dialect
+) -> tuple[tuple[str, ...], bool]:
+    """The names and whether they came from the first line; else they are 1, 2, 3, ..."""
+    if header is None:
+        header = _has_header(records, named, commas=dialect.delimiter != "\t")
+    if not header:
+        return tuple(str(number) for number in range(1, max(map(len, records)) + 1)), False
+    names = [cell.strip() for cell in records[0]]
+    if twice := sorted({name for name in names if name and names.count(name) > 1}):
+        raise RequestError(f"{path}, line 1: two columns are called '{twice[0]}'; rename one")
+    return tuple(name or str(number) for number, name in enumerate(names, start=1)), True
+
+
+def _has_header(records: Sequence[list[str]], named: Sequence[str], *, commas: bool) -> bool:
+    first = [cell.strip() for cell in records[0]]
+    folded = {cell.casefold() for cell in first}
+    if any(name.strip().casefold() in folded for name in named) or len(folded & HEADER_WORDS) > 1:
+        return True
+    below = [{row[at].strip() for row in records[1:] if at < len(row)} for at in range(len(first))]
+    if any(cell in others for cell, others in zip(first, below, strict=True) if cell):
+        return False  # a name does not come again as a value
+    if folded & HEADER_WORDS:
+        return True
+    # CSV comes with a header nearly always; names that mean nothing to us end in a question, not in a wrong guess.
+    return _could_be_names(first) and (commas or (len(records) > ENOUGH_ROWS and _stand_out(below, len(records))))
+
+
+def _could_be_names(first: Sequence[str]) -> bool:
+    names = all(re.fullmatch(r"[A-Za-z_#][\w #./-]{0,39}", cell) for cell in first)
+    return names and len(first) == len(set(first)) > 1
+
+
+def _stand_out(below: Sequence[set[str]], rows: int) -> bool:
+    """Whether a column under the names holds numbers, or few values."""
+    return any(len(values) <= rows // 3 or all(map(_is_number, values)) for values in below)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,152 @@
+"""Feature-based use: the encoder stays as it is, and a small model on top of its vectors is all that learns.
+
+A logistic regression on one layer, on the last four side by side, or on a learned mixture of all layers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_predict
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor, nn
+
+from bertkit.errors import RequestError
+from bertkit.finetune.batches import within_budget
+from bertkit.finetune.classify import Classify
+from bertkit.finetune.data import Part, Prepared
+from bertkit.finetune.evaluate import TOKENS
+from bertkit.finetune.examples import TextExample
+from bertkit.finetune.label_errors import LabelError, likely_label_errors
+from bertkit.finetune.learner import pack
+from bertkit.finetune.metrics import accuracy, macro_f1
+from bertkit.finetune.task import Task, Window
+from bertkit.model.heads import ScalarMix
+from bertkit.model.model import BertModel
+from bertkit.model.pooling import pool
+
+MIX_STEPS = 300
+FOLDS = 5
+
+
+@dataclass(frozen=True)
+class FeatureScore:
+    """What a choice of layers reaches on dev."""
+
+    layers: str
+    accuracy: float
+    macro_f1: float
+
+    def __str__(self) -> str:
+        return f"{self.layers:<22} accuracy {self.accuracy:.4f}  macro_f1 {self.macro_f1:.4f}"
+
+
+def feature_scores(model: BertModel, prepared: Prepared, pooling: str = "mean") -> list[FeatureScore]:
+    """Every layer by itself, the last four together, and a learned mixture: classes of texts, or tags of words."""
+    if prepared.task.name not in ("classify", "tag"):
+        raise RequestError(f"features go with 'classify' and 'tag', not with '{prepared.task.name}'")
+    train, dev = (layer_features(model, prepared.task, part, pooling) for part in (prepared.train, prepared.dev))
+    known, wanted = (gold(prepared.task, part) for part in (prepared.train, prepared.dev))
+    depth = train.shape[1] - 1
+    choices = {"embeddings": [0]} | {f"layer {n}": [n] for n in range(1, depth + 1)}
+    choices["last four, side by side"] = list(range(max(1, depth - 3), depth + 1))
+    rows = []
+    for name, chosen in choices.items():
+        said = regress_classes(train[:, chosen].reshape(len(train), -1), known, dev[:, chosen].reshape(len(dev), -1))
+        rows.append(FeatureScore(name, accuracy(wanted, said), macro_f1(wanted, said)))
+    said, _ = mix_classes(train, known, dev)
+    return [*rows, FeatureScore("learned mixture", accuracy(wanted, said), macro_f1(wanted, said))]
+
+
+def layer_features(model: BertModel, task: Task, part: Part, pooling: str = "mean") -> np.ndarray:
+    """[texts or words, depth + 1, width]: pooled vectors of texts, or the vectors at the first piece of each word."""
+    windows = part.flat
+    order = sorted(range(len(windows)), key=lambda i: -len(windows[i].ids))
+    rows: dict[int, np.ndarray] = {}
+    model.eval()
+    with torch.inference_mode():
+        for chosen in within_budget([len(windows[i].ids) for i in order], TOKENS):
+            own = [order[i] for i in chosen]
+            found = _vectors(model, [windows[i] for i in own], pooling if task.name == "classify" else None)
+            rows |= dict(zip(own, found, strict=True))
+    parts = [rows[number] for number in range(len(windows))]
+    if task.name == "tag":
+        return np.concatenate([row[list(w.detail.places)] for row, w in zip(parts, windows, strict=True)])
+    owners = np.array([window.example for window in windows])
+    firsts = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]])
+    counts = np.diff(np.r_[firsts, len(owners)])
+    means: np.ndarray = np.add.reduceat(np.stack(parts), firsts, axis=0) / counts[:, None, None]
+    return means
+
+
+def gold(task: Task, part: Part) -> np.ndarray:
+    """The number of each text's label, or of each word's tag, in the order of `layer_features`."""
+    if task.name == "tag":
+        return np.array([window.target[place] for window in part.flat for place in window.detail.places])
+    return np.array([own[0].target for own in part.windows])
+
+
+def regress_classes(train: np.ndarray, known: np.ndarray, dev: np.ndarray) -> np.ndarray:
+    """What a logistic regression on the training vectors says about the dev vectors."""
+    scale = StandardScaler().fit(train)
+    found = LogisticRegression(max_iter=1000, C=0.1).fit(scale.transform(train), known)
+    said: np.ndarray = found.predict(scale.transform(dev))
+    return said
+
+
+def mix_classes(train: np.ndarray, known: np.ndarray, dev: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same on a learned mixture of layers: (what it says, each layer's weight).
+
+    The mean of a mixture is the mixture of the means, so pooled vectors are all that is needed.
+    """
+    center, spread = train.mean(axis=0), train.std(axis=0) + 1e-6
+    features, others = (torch.tensor((x - center) / spread, dtype=torch.float32) for x in (train, dev))
+    labels = int(known.max()) + 1
+    mix, out = ScalarMix(train.shape[1]), nn.Linear(train.shape[2], labels)
+    with torch.no_grad():
+        out.weight.zero_()
+        out.bias.zero_()
+    optimizer = torch.optim.AdamW([*mix.parameters(), *out.parameters()], lr=0.02, weight_decay=0.1)
+    target = torch.tensor(known)
+    for _ in range(MIX_STEPS):
+        optimizer.zero_grad()
+        F.cross_entropy(out(_mixed(mix, features)), target).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    with torch.no_grad():
+        said = out(_mixed(mix, others)).argmax(dim=-1).numpy()
+        return said, mix.weights.softmax(0).numpy()
+
+
+def _mixed(mix: ScalarMix, features_NLD: Tensor) -> Tensor:
+    mixed: Tensor = mix(list(features_NLD.unbind(dim=1)))
+    return mixed
+
+
+def _vectors(model: BertModel, windows: Sequence[Window], pooling: str | None) -> list[np.ndarray]:
+    """For each window [layers, width], or without pooling [tokens, layers, width]."""
+    batch = pack(windows, model.config).to(model.device)
+    states = model.encoder.hidden_states(batch)
+    if pooling is not None:
+        return list(torch.stack([pool(state, batch, pooling) for state in states], dim=1).cpu().numpy())
+    return [part.cpu().numpy() for part in batch.split(torch.stack(states, dim=1))]
+
+
+def doubtful_labels(model: BertModel, prepared: Prepared, most: int = 2000) -> list[tuple[LabelError, str]]:
+    """Training labels that an untaught encoder's features speak against, judged in folds that did not see them.
+
+    Only for classes that have five examples or more among the first `most`; otherwise nothing is said.
+    """
+    if not isinstance(prepared.task, Classify):
+        return []
+    part = Part(prepared.train.examples[:most], prepared.train.windows[:most])
+    known = gold(prepared.task, part)
+    if np.bincount(known, minlength=len(prepared.task.labels)).min() < FOLDS:
+        return []
+    features = StandardScaler().fit_transform(layer_features(model, prepared.task, part)[:, -1])
+    judge = LogisticRegression(max_iter=200, C=0.1)
+    chances = cross_val_predict(judge, features, known, cv=FOLDS, method="predict_proba")
+    texts = [example.text for example in part.examples if isinstance(example, TextExample)]
+    return [(error, texts[error.example]) for error in likely_label_errors(chances, known, prepared.task.labels)]

@@ -1,0 +1,110 @@
+"""A fine-tuning run: a model, labelled files and settings in, a model folder that answers out."""
+
+from pathlib import Path
+
+from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint
+from bertkit.config import pick
+from bertkit.errors import RequestError
+from bertkit.files import refuse_to_overwrite
+from bertkit.finetune.data import DataFiles, Prepared, prepare
+from bertkit.finetune.distill import Teacher, load_teacher
+from bertkit.finetune.evaluate import predict
+from bertkit.finetune.examples import TASKS
+from bertkit.finetune.learner import load_start
+from bertkit.finetune.read import Columns
+from bertkit.finetune.result import FineTuned, result_from_json
+from bertkit.finetune.run_state import begin_folder, finished
+from bertkit.finetune.session import open_session
+from bertkit.finetune.settings import FineTuneSettings
+from bertkit.finetune.tasks import read_task
+from bertkit.model.model import BertModel
+from bertkit.progress import ShowProgress, silent
+from bertkit.train.distributed import ranks
+from bertkit.train.runs import Run
+from bertkit.train.stop import asked_to_stop
+
+
+def fine_tune(
+    task: str,
+    settings: FineTuneSettings,
+    model: Path,
+    train_file: Path,
+    dev_file: Path | None,
+    out: Path,
+    *,
+    columns: Columns | None = None,
+    teacher: Path | None = None,
+    resume: bool = False,
+    device: str | None = None,
+    show: ShowProgress = silent,
+) -> FineTuned:
+    """Teach a model a task; the model is in `out/model` at the end.
+
+    SIGTERM and Ctrl-C save a checkpoint, keep the best model so far, and stop; `resume` goes on from there.
+    """
+    run = Run(Path(out))
+    if resume and (done := finished(run)):
+        return result_from_json(done)
+    if not resume:
+        refuse_to_overwrite(run.folder)  # before the work of reading
+    begin, prepared = open_data(task, settings, model, train_file, dev_file, columns=columns, show=show)
+    start = load_start(begin, prepared.task, settings)
+    listened = load_teacher(Path(teacher), prepared.task) if teacher else None
+    description = {"task": task, "from": str(model), "train": str(train_file), "dev": str(dev_file)}
+    description |= {"teacher": str(teacher)} if teacher else {}
+    begin_folder(run, {**description, "data": prepared.fingerprint, "settings": settings.flat()}, resume=resume)
+    result = run_prepared(run, prepared, start, settings, teacher=listened, device=device, show=show)
+    if result.finished:  # what follows is for the eye
+        tell_report(run, prepared, result, begin.model, device)
+    return result
+
+
+def open_data(
+    task: str,
+    settings: FineTuneSettings,
+    model: Path,
+    train_file: Path,
+    dev_file: Path | None,
+    *,
+    columns: Columns | None = None,
+    show: ShowProgress = silent,
+) -> tuple[Checkpoint, Prepared]:
+    """The model to start from, as it is, and the task with both files read."""
+    pick(dict.fromkeys(TASKS), task, "task")
+    begin = load_checkpoint(model)
+    files = DataFiles(train=Path(train_file), dev=Path(dev_file) if dev_file else None, columns=columns)
+    return begin, prepare(task, begin, files, settings, show)
+
+
+def tell_report(
+    run: Run, prepared: Prepared, result: FineTuned, untaught: BertModel, device: str | None = None
+) -> None:
+    """Write report.html: the saved model's predictions on dev, and the labels that the untaught one doubts."""
+    from bertkit.finetune.features import doubtful_labels  # scikit-learn takes a second to import
+    from bertkit.finetune.report import Evaluated, write_report
+
+    saved = load_checkpoint(run.folder / "model")
+    task, decision = read_task(saved)
+    with ranks(device) as place:  # where it was trained: a GPU's data would keep a CPU busy for minutes
+        predictions = predict(saved.model.to(place.device), task, prepared.dev.examples, decision)
+        doubts = doubtful_labels(untaught.to(place.device), prepared)
+    write_report(run.folder, Evaluated(task, prepared.dev, predictions, result.scores, result.said, doubts))
+
+
+def run_prepared(
+    run: Run,
+    prepared: Prepared,
+    start: Checkpoint,
+    settings: FineTuneSettings,
+    *,
+    teacher: Teacher | None = None,
+    device: str | None = None,
+    show: ShowProgress = silent,
+) -> FineTuned:
+    """The same from data in memory, in a run's folder that is there; goes on where the folder stands."""
+    with ranks(device) as place, asked_to_stop(place) as stop:
+        if place.size > 1:
+            raise RequestError("fine-tuning runs on one device; start it without torchrun")
+        session, progress, best = open_session(run, prepared, start, settings, place, teacher)
+        with show("fine-tuning", session.total) as meter:
+            return session.train(progress, best, meter, stop)

@@ -1,0 +1,86 @@
+"""The same run with several seeds: one number from one run is luck, mean and deviation are a result."""
+
+import shutil
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import RequestError
+from bertkit.finetune.result import FineTuned
+from bertkit.finetune.run_state import write_json
+from bertkit.finetune.settings import FineTuneSettings
+
+# Settings and a folder in, what came of it out.
+Teach = Callable[[FineTuneSettings, Path], FineTuned]
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Several runs that differ in their seed alone."""
+
+    results: tuple[FineTuned, ...]
+
+    @property
+    def metric(self) -> str:
+        """The one that was watched."""
+        return self.results[0].metric
+
+    @property
+    def means(self) -> dict[str, float]:
+        """Each metric's mean."""
+        return {name: statistics.fmean(values) for name, values in self._columns().items()}
+
+    @property
+    def deviations(self) -> dict[str, float]:
+        """Each metric's standard deviation, as of a sample; 0 for one run."""
+        return {n: statistics.stdev(values) if len(values) > 1 else 0.0 for n, values in self._columns().items()}
+
+    @property
+    def median(self) -> int:
+        """Number of the run in the middle: the lower of two."""
+        order = sorted(range(len(self.results)), key=lambda number: self.results[number].score)
+        return order[(len(order) - 1) // 2]
+
+    def to_json(self) -> dict[str, Any]:
+        """For seeds.json."""
+        scores = [dict(result.scores) for result in self.results]
+        return {"metric": self.metric, "means": self.means, "deviations": self.deviations} | {
+            "median": self.median,
+            "scores": scores,
+        }
+
+    def __str__(self) -> str:
+        means, deviations = self.means, self.deviations
+        names = [self.metric, *(name for name in means if name != self.metric)]
+        told = ", ".join(f"{name} {means[name]:.4f} ± {deviations[name]:.4f}" for name in names)
+        return f"{len(self.results)} seeds: {told}"
+
+    def _columns(self) -> Mapping[str, list[float]]:
+        return {name: [result.scores[name] for result in self.results] for name in self.results[0].scores}
+
+
+def teach_seeds(teach: Teach, settings: FineTuneSettings, count: int, out: Path) -> Seeds:
+    """Runs in out/seed-0, seed-1, ...; the median's model becomes out/model, the others' are removed."""
+    if count < 1:
+        raise RequestError(f"--seeds {count}: at least one is needed")
+    results = []
+    for number in range(count):
+        learning = replace(settings.learning, seed=settings.learning.seed + number)
+        results.append(teach(replace(settings, learning=learning), out / f"seed-{number}"))
+        if not results[-1].finished:
+            return Seeds(tuple(results))
+    found = Seeds(tuple(results))
+    keep_model([out / f"seed-{number}" for number in range(count)], found.median, out)
+    write_json(out / "seeds.json", found.to_json())
+    return found
+
+
+def keep_model(runs: Sequence[Path], chosen: int, out: Path) -> None:
+    """Move the chosen run's model to out/model and remove those of the others."""
+    for run in runs:
+        if run != runs[chosen]:
+            shutil.rmtree(run / "model", ignore_errors=True)
+    if (runs[chosen] / "model").is_dir() and not (out / "model").exists():
+        (runs[chosen] / "model").rename(out / "model")

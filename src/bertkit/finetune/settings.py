@@ -1,0 +1,159 @@
+"""What decides a fine-tuning run besides its data: flat keys, checked at the door."""
+
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal
+
+from bertkit.config import cast_setting, pick
+from bertkit.errors import RequestError
+from bertkit.finetune.tables import Columns
+from bertkit.train.schedule import DECAYS, Decay
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingSettings:
+    """How a text becomes sequences, and a sequence one vector."""
+
+    max_length: int | None = None  # tokens in a sequence; None: as many as the model takes, 512 at most
+    length: str | None = None  # of texts over it: head, tail, head-tail, windows, hierarchical; None: the task's own
+    stride: int | None = None  # tokens that neighboring windows share; None: the policy's own
+    window_pool: Literal["mean", "max"] = "mean"  # of the logits of a text's windows
+    pooling: Literal["model", "first", "mean", "max", "attention"] = "model"  # model: as its family does it
+
+    def __post_init__(self) -> None:
+        _choice(self, "pooling")
+        _choice(self, "window_pool")
+        _at_least(self, "max_length", 8)
+        _at_least(self, "stride", 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningSettings:
+    """How long, how fast, what counts, when to stop."""
+
+    epochs: int = 3  # Devlin: 2 to 4 are enough
+    batch: int = 32  # examples in a step
+    learning_rate: float = 5e-5
+    warmup: float = 0.1  # share of all steps
+    decay: Decay = "linear"
+    weight_decay: float = 0.01
+    layer_decay: float = 1.0  # each layer under the head learns this many times as fast as the one above it
+    clip: float = 1.0
+    dropout: float | None = None  # None: the model's own
+    class_weights: Literal["none", "balanced"] = "none"  # balanced: rare labels count more
+    label_smoothing: float = 0.0
+    frozen: int = 0  # layers from the bottom that stay as they are, embeddings with them
+    unfreeze: float = 0.0  # share of the run over which layers are set free, from the top down
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _choice(self, "class_weights")
+        pick(dict.fromkeys(DECAYS), self.decay, "decay")
+        for name in ("epochs", "batch"):
+            _at_least(self, name, 1)
+        _at_least(self, "frozen", 0)
+        _at_least(self, "weight_decay", 0)
+        for name in ("warmup", "unfreeze"):
+            _within(self, name, 0.0, 1.0)
+        _within(self, "layer_decay", 0.01, 1.0)
+        _within(self, "label_smoothing", 0.0, 0.9)
+        _within(self, "dropout", 0.0, 0.9)
+        if not self.learning_rate > 0 or not self.clip > 0:
+            raise RequestError(f"learning_rate={self.learning_rate} and clip={self.clip} must be over 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """When to look, when to save, how to fit the machine."""
+
+    metric: str | None = None  # the best model by this one is kept; None: the task's main one
+    evaluations: int = 1  # in each epoch
+    keep: Literal["best", "last"] = "best"  # last: the end of the run, so that nothing is chosen on dev
+    patience: int | None = None  # stop after so many evaluations without a better one
+    tokens: int = 16_384  # at most so many go through the model at once; a larger step goes in parts
+    checkpointing: bool = False  # compute layers twice and keep less: slower, for little memory
+    replay: bool = True  # on CUDA: steps of a form that was seen before are one launch instead of hundreds
+    save_minutes: float = 10.0  # between checkpoints
+    log_every: int = 10
+    abstain: float | None = None  # classify: answer only when sure enough to be right this often; None: always
+
+    def __post_init__(self) -> None:
+        _choice(self, "keep")
+        for name in ("evaluations", "patience", "log_every"):
+            _at_least(self, name, 1)
+        _at_least(self, "tokens", 64)
+        _at_least(self, "save_minutes", 0)
+        _within(self, "abstain", 0.0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuneSettings:
+    """Everything together; each key belongs to exactly one part."""
+
+    reading: ReadingSettings = field(default_factory=ReadingSettings)
+    learning: LearningSettings = field(default_factory=LearningSettings)
+    run: RunSettings = field(default_factory=RunSettings)
+
+    def flat(self) -> dict[str, Any]:
+        """Every key with its value."""
+        return {name: value for part in asdict(self).values() for name, value in part.items()}
+
+
+PARTS = {"reading": ReadingSettings, "learning": LearningSettings, "run": RunSettings}
+HOMES = {f.name: part for part, kind in PARTS.items() for f in fields(kind)}
+
+
+def read_settings(*pairs: str) -> FineTuneSettings:
+    """`read_settings("epochs=2", "pooling=mean")`: the defaults with these changes; unknown keys stop here."""
+    return change_settings(FineTuneSettings(), dict(map(_split, pairs)))
+
+
+def read_request(*pairs: str) -> tuple[FineTuneSettings, Columns]:
+    """Settings and columns (`text=review`, `label=stars`) from one list of pairs; unknown keys stop here."""
+    changes = dict(map(_split, pairs))
+    columns = [f.name for f in fields(Columns)]
+    for name in changes:
+        pick(dict.fromkeys([*HOMES, *columns]), name, "setting")
+    named = {name: changes.pop(name) for name in columns if name in changes}
+    return change_settings(FineTuneSettings(), changes), _changed(Columns(), named)
+
+
+def change_settings(settings: FineTuneSettings, changes: Mapping[str, str]) -> FineTuneSettings:
+    """The settings with some keys, given as text, changed."""
+    for name in changes:
+        pick(HOMES, name, "setting")
+    made = {}
+    for part in PARTS:
+        own = {name: text for name, text in changes.items() if HOMES[name] == part}
+        made[part] = _changed(getattr(settings, part), own)
+    return replace(settings, **made)
+
+
+def _changed(settings: Any, changes: Mapping[str, str]) -> Any:
+    kinds = typing.get_type_hints(type(settings))
+    return replace(settings, **{name: cast_setting(name, text, kinds[name]) for name, text in changes.items()})
+
+
+def _split(pair: str) -> tuple[str, str]:
+    name, equals, text = pair.partition("=")
+    if not equals:
+        raise RequestError(f"'{pair}' is not of the form key=value")
+    return name, text
+
+
+def _choice(settings: object, name: str) -> None:
+    choices = typing.get_args(typing.get_type_hints(type(settings))[name])
+    pick(dict.fromkeys(choices), getattr(settings, name), name)
+
+
+def _at_least(settings: object, name: str, least: float) -> None:
+    value = getattr(settings, name)
+    if value is not None and not value >= least:
+        raise RequestError(f"{name}={value} must be at least {least}")
+
+
+def _within(settings: object, name: str, least: float, most: float) -> None:
+    value = getattr(settings, name)
+    if value is not None and not least <= value <= most:
+        raise RequestError(f"{name}={value} must be from {least:g} to {most:g}")

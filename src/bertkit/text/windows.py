@@ -1,0 +1,34 @@
+"""Long sequences through overlapping windows: every place is in one at least, and one serves it best."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from bertkit.errors import RequestError
+
+
+def windows(length: int, room: int, overlap: int) -> list[tuple[int, int]]:
+    """Spans of at most `room` that cover 0..length, neighbors sharing `overlap`; the last one is full too.
+
+    >>> windows(10, 4, 2)
+    [(0, 4), (2, 6), (4, 8), (6, 10)]
+    """
+    if not 0 <= overlap < room:
+        raise RequestError(f"an overlap of {overlap} does not fit windows of {room} tokens")
+    if length <= room:
+        return [(0, length)]
+    starts = [*range(0, length - room, room - overlap), length - room]
+    return [(start, start + room) for start in starts]
+
+
+def best_window(spans: Sequence[tuple[int, int]], place: int) -> int:
+    """The window in which `place` has the most context on its poorer side; the first of equals."""
+    return max(range(len(spans)), key=lambda i: min(place - spans[i][0], spans[i][1] - 1 - place))
+
+
+def window_cuts(spans: Sequence[tuple[int, int]]) -> list[int]:
+    """Where the best window changes, for all places at once: window i serves cuts[i] up to cuts[i + 1].
+
+    Between neighbors that share [c, b) the right one is better once p - c > b - 1 - p.
+    """
+    inner = [(right[0] + left[1] - 1) // 2 + 1 for left, right in pairwise(spans)]
+    return [spans[0][0], *inner, spans[-1][1]]

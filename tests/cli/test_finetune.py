@@ -1,0 +1,82 @@
+"""`bertkit finetune` as a command: what it prints, what it refuses, how it is stopped."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "finetune"))
+import tiny
+
+QUICK = ("epochs=2", "batch=16", "learning_rate=3e-3")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return tiny.tiny_folder(tmp_path_factory.mktemp("tiny") / "model")
+
+
+def words(model, folder, *more, task="classify"):
+    train, dev = tiny.files(folder, task)
+    return ("finetune", task, "--from", model, "--train", train, "--dev", dev, "--out", folder / "run", *more)
+
+
+def test_it_teaches_and_tells(model, tmp_path, bertkit_command):
+    done = bertkit_command(*words(model, tmp_path, *QUICK))
+    assert done.returncode == 0, done.stderr
+    assert "text = text, label = label (2 labels, 256 rows)" in done.stdout
+    assert "accuracy " in done.stdout
+    assert f"model in {tmp_path / 'run' / 'model'}" in done.stdout
+    assert "fine-tuning: done in" in done.stderr
+    again = bertkit_command(*words(model, tmp_path, *QUICK, "--resume", "--json"))
+    found = json.loads(again.stdout)
+    assert found["finished"]
+    assert set(found["scores"]) == {"accuracy", "matthews", "macro_f1", "weighted_f1", "f1", "loss"}
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (("epoch=2",), "unknown setting 'epoch'; choose from:"),
+        (("text=nothing",), "has no column 'nothing'"),
+        (("--train", "missing.tsv"), "missing.tsv does not exist"),
+        (("--from", "missing"), "missing is not a folder"),
+        (("--dev", "/dev/null"), "/dev/null"),
+    ],
+)
+def test_a_wrong_request_is_one_sentence(change, sentence, model, tmp_path, bertkit_command):
+    done = bertkit_command(*words(model, tmp_path, *change))
+    assert done.returncode == 2, done.stderr
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_task_lists_the_tasks(model, tmp_path, bertkit_command):
+    train, dev = tiny.files(tmp_path, "classify")
+    done = bertkit_command("finetune", "sing", "--from", model, "--train", train, "--dev", dev, "--out", tmp_path / "r")
+    assert done.returncode == 2
+    assert "unknown task 'sing'; choose from: answer, choose, classify, multilabel, regress, tag" in done.stderr
+
+
+def test_ctrl_c_keeps_the_best_so_far(model, tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "bertkit",
+        *map(str, words(model, tmp_path, "epochs=200", "batch=8", "log_every=1")),
+    ]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
+    while time.monotonic() < deadline and not (metrics.is_file() and "evaluation" in metrics.read_text()):
+        time.sleep(0.05)
+    run.send_signal(signal.SIGINT)
+    out, errors = run.communicate(timeout=120)
+    assert run.returncode == 130, errors
+    assert "stopped; best of" in out
+    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+    assert "Traceback" not in errors

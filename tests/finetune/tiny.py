@@ -1,0 +1,132 @@
+"""A model of a few thousand numbers over sixty words, and files that it can learn from in seconds."""
+
+import json
+import random
+from pathlib import Path
+
+from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
+from bertkit.config import family_config
+from bertkit.model.weights import new_model
+from bertkit.text.tokenizer import Tokenizer
+
+GOOD = ("good", "great", "fine", "lovely")
+BAD = ("bad", "poor", "dull", "awful")
+NAMES = ("ada", "alan", "grace")
+PLACES = ("london", "paris", "rome")
+FILLER = ("the", "film", "was", "a", "very", "in", "and", "of", "it", "is", "who", "lives", "where", "does", "live")
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *GOOD, *BAD, *NAMES, *PLACES, *FILLER, ".", "?", "e", "##x"]
+
+
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_vocab(PIECES)
+
+
+def tiny_folder(folder: Path, family: str = "bert", *, seed: int = 0, max_length: int = 64) -> Path:
+    """A saved model without heads."""
+    shape = {"depth": 2, "width": 32, "heads": 2, "inner": 64, "max_length": max_length, "vocab_size": len(PIECES)}
+    config = family_config(family, "tiny", **shape, pad_id=0, dropout=0.1, attention_dropout=0.1)
+    model = new_model(config, {}, seed=seed)
+    save_checkpoint(Checkpoint(model=model, tokenizer=tokenizer(), max_length=max_length), folder)
+    return folder
+
+
+def filler(draw: random.Random) -> list[str]:
+    return draw.choices(FILLER, k=draw.randint(1, 8))
+
+
+def sentence(draw: random.Random, *words: str) -> str:
+    """The words among others, in order."""
+    parts = []
+    for word in words:
+        parts += [*filler(draw), word]
+    return " ".join([*parts, *filler(draw)])
+
+
+def write_classes(path: Path, rows: int, seed: int = 0) -> Path:
+    draw = random.Random(seed)
+    lines = ["text\tlabel"]
+    for _ in range(rows):
+        label = draw.choice(("positive", "negative"))
+        lines.append(f"{sentence(draw, draw.choice(GOOD if label == 'positive' else BAD))}\t{label}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def write_labels(path: Path, rows: int, seed: int = 0) -> Path:
+    """Any of two labels: whether a name is there, whether a place is there."""
+    draw = random.Random(seed)
+    lines = []
+    for _ in range(rows):
+        labels = [label for label in ("name", "place") if draw.random() < 0.5]
+        words = [draw.choice(NAMES if label == "name" else PLACES) for label in labels]
+        lines.append(json.dumps({"text": sentence(draw, *words), "labels": labels}))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def write_numbers(path: Path, rows: int, seed: int = 0) -> Path:
+    """How many good words: 100, 200 or 300, so that the scale is not the model's."""
+    draw = random.Random(seed)
+    lines = ["text\tscore"]
+    for _ in range(rows):
+        count = draw.randint(1, 3)
+        lines.append(f"{sentence(draw, *draw.choices(GOOD, k=count))}\t{100 * count}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def write_tags(path: Path, rows: int, seed: int = 0) -> Path:
+    draw = random.Random(seed)
+    tags = {**dict.fromkeys(NAMES, "B-PER"), **dict.fromkeys(PLACES, "B-LOC")}
+    blocks = []
+    for _ in range(rows):
+        words = sentence(draw, draw.choice(NAMES), draw.choice(PLACES)).split()
+        blocks.append("\n".join(f"{word} {tags.get(word, 'O')}" for word in words))
+    path.write_text("\n\n".join(blocks) + "\n")
+    return path
+
+
+def write_questions(path: Path, rows: int, seed: int = 0) -> Path:
+    """Who (a name) or where (a place), some without an answer."""
+    draw = random.Random(seed)
+    questions = []
+    for number in range(rows):
+        name, place, who = draw.choice(NAMES), draw.choice(PLACES), draw.random() < 0.5
+        there = draw.random() < 0.8
+        passage = sentence(draw, name, place) if there else sentence(draw, place if who else name)
+        text = name if who else place
+        answers = [{"text": text, "answer_start": passage.split(" ").index(text)}] if there else []
+        for answer in answers:
+            answer["answer_start"] = len(" ".join(passage.split(" ")[: answer["answer_start"]])) + 1
+        question = {"id": str(number), "question": "who lives ?" if who else "where ?", "answers": answers}
+        question["is_impossible"] = not there
+        questions.append({"context": passage, "qas": [question]})
+    content = {"version": "v2.0", "data": [{"title": "t", "paragraphs": questions}]}
+    path.write_text(json.dumps(content))
+    return path
+
+
+def write_choices(path: Path, rows: int, seed: int = 0) -> Path:
+    draw = random.Random(seed)
+    lines = []
+    for _ in range(rows):
+        right = draw.randrange(3)
+        choices = [draw.choice(GOOD if place == right else BAD) for place in range(3)]
+        lines.append(json.dumps({"question": sentence(draw, "film"), "choices": choices, "label": right}))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+WRITERS = {
+    "classify": (write_classes, ".tsv"),
+    "multilabel": (write_labels, ".jsonl"),
+    "regress": (write_numbers, ".tsv"),
+    "tag": (write_tags, ".conll"),
+    "answer": (write_questions, ".json"),
+    "choose": (write_choices, ".jsonl"),
+}
+
+
+def files(folder: Path, task: str, train: int = 256, dev: int = 64) -> tuple[Path, Path]:
+    write, ending = WRITERS[task]
+    return write(folder / f"train{ending}", train, seed=1), write(folder / f"dev{ending}", dev, seed=2)
