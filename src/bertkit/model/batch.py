@@ -93,7 +93,7 @@ class Batch:
         """The padded view of a value per token: T ... -> N L ..."""
         rows = len(self.offsets) - 1
         padded = x_T.new_full((rows * self.longest, *x_T.shape[1:]), fill)
-        return padded.index_copy_(0, self.cells, x_T).unflatten(0, (rows, self.longest))
+        return padded.index_copy_(0, self.cells, x_T).view(rows, self.longest, *x_T.shape[1:])
 
     def unpad(self, x_NL: Tensor) -> Tensor:
         """The way back: N L ... -> T ..."""

@@ -85,21 +85,20 @@ def train(
     settings: LoopSettings,
     ranks: Ranks,
     start: Progress,
+    take: "Take | None" = None,
 ) -> Iterator[StepReport]:
     """Yield after every step until the budget is spent; `micros(step)` gives this rank's part of a step.
 
     A step whose gradients are not finite is left out on the device itself. The host looks at their norm after the next
-    step is under way (`look_back`), so that the device never waits for it.
+    step is under way (`look_back`), so that the device never waits for it. `take` is another way to take a step.
     """
-    progress, before, looked_at = start, settings.clock(), deque[tuple[Tensor, Sequence[Micro]]]()
+    progress, before, looked_at = start, settings.clock(), deque[tuple[Callable[[], float], Sequence[Micro]]]()
     behind = int(ranks.device.type == "cuda" if settings.look_back is None else settings.look_back)
     while (spent := settings.budget.progress(progress.step, progress.seconds)) < 1:
         parts = micros(progress.step)
         rate = settings.schedule.rate(progress.step, spent)
-        totals, tokens = _backward(module, weights, parts, settings.autocast, ranks)
-        norm = whole(nn.utils.clip_grad_norm_(module.parameters(), settings.clip)).detach()
-        optimizers.step(rate, norm)
-        looked_at.append((norm, parts))
+        totals, norm, tokens = (take or take_step)(module, weights, parts, optimizers, settings, ranks, rate)
+        looked_at.append((sent_home(norm), parts))
         bad = _named(module, *looked_at.popleft()) if len(looked_at) > behind else None
         module.zero_grad(set_to_none=True)
         # Evaluating and saving between two steps count too, so that a budget of minutes ends on time.
@@ -108,6 +107,43 @@ def train(
         progress = _moved_on(progress, seconds, tokens, skipped=bad is not None)
         _give_up(progress, bad, settings.most_skipped)
         yield StepReport(progress, totals, norm, rate, seconds, bad)
+
+
+def take_step(
+    module: nn.Module,
+    weights: Mapping[str, float],
+    parts: Sequence[Micro],
+    optimizers: Optimizers,
+    settings: LoopSettings,
+    ranks: Ranks,
+    rate: float,
+) -> tuple[dict[str, Tensor], Tensor, int]:
+    """Gradients of all parts, clipped, and one update: (sums of each loss, norm before clipping, tokens)."""
+    totals, tokens = _backward(module, weights, parts, settings.autocast, ranks)
+    norm = whole(nn.utils.clip_grad_norm_(module.parameters(), settings.clip)).detach()
+    optimizers.step(rate, norm)
+    return totals, norm, tokens
+
+
+Take = Callable[
+    [nn.Module, Mapping[str, float], Sequence[Micro], Optimizers, LoopSettings, Ranks, float],
+    tuple[dict[str, Tensor], Tensor, int],
+]
+
+
+def sent_home(number: Tensor) -> Callable[[], float]:
+    """Start a number's way to the host, and give the function that waits for it and for nothing queued behind it."""
+    if not number.is_cuda:
+        return lambda: float(number)
+    home = torch.empty((), dtype=number.dtype, pin_memory=True).copy_(number, non_blocking=True)
+    there = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    there.record()
+
+    def wait() -> float:
+        there.synchronize()
+        return float(home)
+
+    return wait
 
 
 def _backward(
@@ -135,9 +171,9 @@ def _backward(
     return {name: ranks.sum(total) for name, total in totals.items()}, int(tokens)
 
 
-def _named(module: nn.Module, norm: Tensor, parts: Sequence[Micro]) -> str | None:
+def _named(module: nn.Module, norm: Callable[[], float], parts: Sequence[Micro]) -> str | None:
     """What was not finite in a step, or nothing."""
-    return None if math.isfinite(norm) else first_bad_tensor(module, parts)
+    return None if math.isfinite(norm()) else first_bad_tensor(module, parts)
 
 
 def _moved_on(progress: Progress, seconds: float, tokens: int, *, skipped: bool) -> Progress:

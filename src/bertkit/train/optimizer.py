@@ -1,6 +1,7 @@
 """AdamW with decay off norms and biases, and Muon for the matrices where it measures better."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
@@ -64,7 +65,20 @@ class Optimizers:
     def __init__(self, parts: list[tuple[torch.optim.Optimizer, float]]) -> None:
         self.parts = parts
 
-    def step(self, rate: float, norm: Tensor | None = None) -> None:
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        """While a CUDA graph records a step: torch asks to be told."""
+        groups = [group for optimizer, _ in self.parts for group in optimizer.param_groups]
+        before = [group.get("capturable", False) for group in groups]
+        try:
+            for group in groups:
+                group["capturable"] = True
+            yield
+        finally:
+            for group, was in zip(groups, before, strict=True):
+                group["capturable"] = was
+
+    def step(self, rate: float | Tensor, norm: Tensor | None = None) -> None:
         """One update at this learning rate, after which gradients are cleared; none where their norm is not finite.
 
         On CUDA the device decides that for itself: the host would have to wait for the norm.

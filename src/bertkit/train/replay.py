@@ -1,0 +1,152 @@
+"""Steps of a form that was seen before are replayed as one CUDA graph instead of launched kernel by kernel.
+
+A step of 32 short texts is some six hundred kernels of a few microseconds: launching them takes the host several times
+as long as computing them takes the device. A graph holds forward, backward, clipping and update, and is one launch.
+"""
+
+import warnings
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from bertkit.errors import BertkitWarning
+from bertkit.train.distributed import Ranks
+from bertkit.train.loop import LoopSettings, Micro, take_step
+from bertkit.train.optimizer import Optimizers
+
+MOST_FORMS = 64  # a graph keeps memory for its activations
+Run = Callable[[], Tensor]
+
+
+class Refillable(Protocol):
+    """An input of a fixed form: other examples of the same form are other numbers in the same tensors."""
+
+    @property
+    def form(self) -> Hashable:
+        """All that is not in the tensors' values."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What differs from step to step."""
+
+    def refilled(self, tensors: Sequence[Tensor]) -> "Refillable":
+        """The same form around other tensors."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A step of one form: fill its inputs, call `replay`, read its output."""
+
+    inputs: tuple[Tensor, ...]
+    replay: Callable[[], Any]
+    output: Callable[[], Tensor]
+
+
+class Replay:
+    """`take_step` that knows forms: the first step of a form is taken as usual, the second is recorded and replayed.
+
+    `record` turns a function without arguments into (replay, output); it is a parameter for the sake of tests.
+    """
+
+    def __init__(self, device: torch.device, record: "Recorder | None" = None) -> None:
+        self.record = record or CudaRecorder()
+        self.recorded: dict[Hashable, Recorded] = {}
+        self.seen: set[Hashable] = set()
+        self.broken = False
+        self.rate = torch.zeros((), device=device)
+        self.share = torch.zeros((), device=device)  # 1 / how many targets the step has
+
+    def __call__(
+        self,
+        module: nn.Module,
+        weights: Mapping[str, float],
+        parts: Sequence[Micro],
+        optimizers: Optimizers,
+        settings: LoopSettings,
+        ranks: Ranks,
+        rate: float,
+    ) -> tuple[dict[str, Tensor], Tensor, int]:
+        """One step; what it cannot replay is taken as usual."""
+        known = self._recorded(module, weights, parts, optimizers, settings)
+        if known is None:
+            return take_step(module, weights, parts, optimizers, settings, ranks, rate)
+        [part], [name] = parts, weights
+        for buffer, value in zip(known.inputs, part.inputs[0].tensors, strict=True):
+            buffer.copy_(value, non_blocking=True)
+        self.rate.fill_(rate)
+        self.share.fill_(1 / max(part.counts[name], 1))
+        torch.manual_seed(part.seed)  # a graph draws from where the generator stands
+        known.replay()
+        *sums, norm = known.output().clone().unbind()  # the next replay writes over it
+        return {name: torch.stack(sums)}, norm, part.tokens
+
+    def _recorded(
+        self,
+        module: nn.Module,
+        weights: Mapping[str, float],
+        parts: Sequence[Micro],
+        optimizers: Optimizers,
+        settings: LoopSettings,
+    ) -> Recorded | None:
+        """The recording for these parts, if there is one or it is time to make one."""
+        if self.broken or len(parts) != 1 or len(weights) != 1 or not _is_refillable(parts[0].inputs):
+            return None
+        [example], [(name, weight)] = parts[0].inputs, weights.items()
+        form: Hashable = example.form
+        if form in self.recorded:
+            return self.recorded[form]
+        if form not in self.seen or len(self.recorded) >= MOST_FORMS:
+            self.seen.add(form)
+            return None
+        inputs = tuple(value.to(self.rate.device, copy=True) for value in example.tensors)
+
+        def step() -> Tensor:
+            total, count, right = module(example.refilled(inputs))[name]
+            (weight * total * self.share).backward()
+            norm = nn.utils.clip_grad_norm_(module.parameters(), settings.clip).detach()
+            optimizers.step(self.rate, norm)
+            return torch.stack([value.detach().double() for value in (total, count, right, norm)])
+
+        try:
+            with optimizers.capturing():
+                replay, output = self.record(step)
+        except RuntimeError as error:  # a kernel that no graph can hold
+            self.broken = True
+            module.zero_grad(set_to_none=True)
+            first = str(error).strip().splitlines()[0]
+            warnings.warn(f"steps are launched one kernel at a time, which is slower ({first})", BertkitWarning)
+            return None
+        self.recorded[form] = Recorded(inputs, replay, output)
+        return self.recorded[form]
+
+
+Recorder = Callable[[Run], tuple[Callable[[], Any], Callable[[], Tensor]]]
+
+
+class CudaRecorder:
+    """Records on a CUDA graph. All graphs share one pool of memory, because they never run at the same time."""
+
+    def __init__(self) -> None:
+        self.pool = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def __call__(self, run: Run) -> tuple[Callable[[], Any], Callable[[], Tensor]]:
+        """Nothing is computed here: the graph only learns what to do."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # Another thread makes the next step meanwhile: what it does is not ours to record.
+            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+                output = run()
+        except RuntimeError:
+            # The generator of random numbers still waits for the end of the recording; a copy of it does not.
+            generator = torch.cuda.default_generators[torch.cuda.current_device()]
+            generator.graphsafe_set_state(generator.clone_state())
+            raise
+        return graph.replay, lambda: output
+
+
+def _is_refillable(inputs: tuple[Any, ...]) -> TypeGuard[tuple[Refillable]]:
+    return len(inputs) == 1 and hasattr(inputs[0], "refilled")
