@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bertkit.facts import attention, mistakes, model, pretraining, tokenizer
+from bertkit.facts import attention, finetuning, mistakes, model, pretraining, tasks, tokenizer
 from bertkit.facts.fact import Fact, Outcome, Vocabularies
 
 
@@ -25,8 +25,8 @@ class Result:
 
 
 def all_facts() -> list[Fact]:
-    """T1, T1b, T1c, T2 ... M23, P1 ..., then the documents' mistakes in the order they are written down."""
-    claims = [*tokenizer.facts, *attention.facts, *model.facts, *pretraining.facts]
+    """T1, T1b, T1c, T2 ... M23, P1 ..., F1 ..., then the documents' mistakes in the order they are written down."""
+    claims = [*tokenizer.facts, *attention.facts, *model.facts, *pretraining.facts, *finetuning.facts, *tasks.facts]
     return [*sorted(claims, key=_order), *mistakes.facts, *pretraining.mistakes]
 
 

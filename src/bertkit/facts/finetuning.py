@@ -1,0 +1,240 @@
+"""Facts about fine-tuning (SPEC 1.4): what is replaced, what moves, how little data and time it takes.
+
+Left out: F16, a Docker image behind HTTP, is about serving. What the tasks read and answer is in `tasks`.
+"""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint
+from bertkit.facts.fact import Facts, Outcome, Vocabularies, at_most, equal, holds
+from bertkit.facts.topics import PLACE, prepared, pretrained, topic_tokenizer
+from bertkit.finetune.classify import Classify, Multilabel, Regress
+from bertkit.finetune.curve import CurvePoint, learning_curve
+from bertkit.finetune.decision import Decision
+from bertkit.finetune.evaluate import run_model
+from bertkit.finetune.examples import TextExample
+from bertkit.finetune.features import gold, layer_features, mix_classes, regress_classes
+from bertkit.finetune.fine_tuning import run_prepared
+from bertkit.finetune.learner import load_start, pack
+from bertkit.finetune.metrics import accuracy
+from bertkit.finetune.result import FineTuned
+from bertkit.finetune.search import subset
+from bertkit.finetune.settings import FineTuneSettings, change_settings
+from bertkit.finetune.task import LossSettings
+from bertkit.finetune.tasks import KINDS, LABELED
+from bertkit.model.batch import Batch
+from bertkit.model.heads import ScalarMix
+from bertkit.model.weights import new_model
+from bertkit.train.runs import Run
+
+facts = Facts()
+FEW, FEWEST = 16, 10  # labelled texts
+POOLINGS = ("model", "first", "mean", "max", "attention")
+
+
+def start_of(name: str, settings: FineTuneSettings | None = None) -> Checkpoint:
+    """The pre-trained model with the head of a task put on it."""
+    labels = {"labels": ("a", "b", "c")} if name in LABELED else {}
+    task = KINDS[name](tokenizer=topic_tokenizer(), limit=64, **labels)
+    return load_start(pretrained(), task, settings or FineTuneSettings())
+
+
+@cache
+def taught(examples: int = 384, **changes: str) -> tuple[FineTuned, Mapping[str, Tensor], Mapping[str, Tensor]]:
+    """A run on labelled texts: what came of it, the weights it began with, and those it ended with."""
+    data, settings = prepared()
+    settings = change_settings(settings, changes)
+    data = subset(data, examples, 0)
+    start = load_start(pretrained(), data.task, settings)
+    before = {name: tensor.clone() for name, tensor in start.model.state_dict().items()}
+    with tempfile.TemporaryDirectory() as folder, torch.enable_grad():
+        result = run_prepared(Run(Path(folder)), data, start, settings, device="cpu")
+        return result, before, load_checkpoint(Path(folder) / "model").model.state_dict()
+
+
+@cache
+def curve() -> list[CurvePoint]:
+    """The accuracy with few and with many labelled texts, from the pre-trained model and from random weights."""
+    data, settings = prepared()
+    with tempfile.TemporaryDirectory() as folder, torch.enable_grad():
+        return learning_curve(data, pretrained(), settings, (FEW, 384), Path(folder))
+
+
+@facts("F1", "D171-177, D202, E854", "a task is one new layer on the same encoder: a matrix and a bias")
+def one_new_layer(_: Vocabularies) -> Outcome:
+    known, kept, new = pretrained().model.state_dict(), 0, set()
+    for name in KINDS:
+        found = start_of(name).model.state_dict()
+        same = {key for key in found if key.startswith("encoder.") and torch.equal(found[key], known[key])}
+        kept += same == {key for key in known if key.startswith("encoder.")}
+        new |= {key.split(".", 2)[2] for key in found if key.startswith("heads.")}
+    return equal((6, ["out.bias", "out.weight"]), (kept, sorted(new)))
+
+
+@facts("F1b", "E854", "the layer is followed by a softmax: probabilities over the labels that sum to 1")
+def softmax_follows(_: Vocabularies) -> Outcome:
+    data, _settings = prepared()
+    start = load_start(pretrained(), data.task, FineTuneSettings())
+    rows = run_model(start.model, data.task, data.dev.flat[:50]).rows
+    found = data.task.decode(data.dev.examples[:50], data.dev.flat[:50], rows, Decision())
+    sums = [sum(each.probabilities.values()) for each in found]
+    softmax = F.softmax(torch.tensor(np.stack(rows)), dim=-1).max(dim=-1).values
+    gap = max(abs(each.probability - top) for each, top in zip(found, softmax.tolist(), strict=True))
+    return at_most(1e-6, max(gap, *(abs(total - 1) for total in sums)), "difference")
+
+
+@facts("F2", "D191", "two to four epochs are enough: the default number of them teaches the task")
+def few_epochs(_: Vocabularies) -> Outcome:
+    result = taught()[0]
+    epochs = result.steps / (384 / 8)
+    measured = f"{epochs:g} epochs, accuracy {result.score:.1%}"
+    return holds("2 to 4 epochs, over 90 %", measured, 2 <= epochs <= 4 and result.score > 0.9)
+
+
+@facts("F3", "A85, C220", "all weights are updated")
+def everything_moves(_: Vocabularies) -> Outcome:
+    _result, before, after = taught()
+    moved = [name for name in before if not torch.equal(before[name], after[name])]
+    return equal((len(before), set()), (len(moved), before.keys() - set(moved)))
+
+
+@facts("F3b", "A85, C220", "freezing is a choice: with frozen=1 the embeddings and the first layer stay as they were")
+def frozen_stay(_: Vocabularies) -> Outcome:
+    _result, before, after = taught(FEW, frozen="1")
+    still = {name for name in before if torch.equal(before[name], after[name])}
+    lower = {name for name in before if name.startswith(("encoder.embeddings.", "encoder.layers.0."))}
+    return equal((len(lower), set()), (len(still), still ^ lower))
+
+
+@facts("F4", "D193-197, B14", "less data: with 16 labelled texts a pre-trained model knows what a random one does not")
+def less_data(_: Vocabularies) -> Outcome:
+    few, many = curve()
+    measured = f"{few.examples} texts: {few.pretrained:.0%} and {few.random:.0%}; "
+    measured += f"{many.examples}: {many.pretrained:.0%} and {many.random:.0%}"
+    ahead = few.pretrained - few.random
+    return holds("ahead by 20 % or more; random needs more", measured, ahead >= 0.2 and many.random > few.random)
+
+
+@facts("F5", "D405-427", "a class is read from the final [CLS]; mean, max and attention read every token")
+def what_a_class_reads(_: Vocabularies) -> Outcome:
+    batch = Batch.pack([[2, 7, 8, 9, 3]])
+    found = {}
+    for pooling in POOLINGS:
+        settings = change_settings(FineTuneSettings(), {"pooling": pooling})
+        model = start_of("classify", settings).model.eval()
+        hidden = model(batch)
+        gaps = []
+        for place in range(5):
+            other = hidden.clone()
+            other[place] += 3 * torch.arange(other.shape[1]).sin()
+            gaps.append(bool((model.read("classify", other, batch) - model.read("classify", hidden, batch)).any()))
+        found[pooling] = sum(gaps) if gaps[0] else 0
+    return equal(dict(zip(POOLINGS, (1, 1, 5, 5, 5), strict=True)), found)
+
+
+@facts("F9", "D394", "regression: the same model gives a number, learned by squared error, in the units of the data")
+def regression(_: Vocabularies) -> Outcome:
+    task = Regress(tokenizer=topic_tokenizer(), limit=64, center=300.0, spread=50.0)
+    texts = [TextExample("t0w1", pair, 275.0, PLACE) for pair in (None, "t1w2")]  # a text, and a pair
+    windows = [window for number, text in enumerate(texts) for window in task.windows(text, number)]
+    model = start_of("regress").model
+    logits = model.logits(pack(windows, model.config), "classify")
+    total, count = task.loss(logits, pack(windows, model.config), windows, LossSettings())
+    by_hand = ((logits[:, 0] * 50 + 300 - 275) / 50).square().sum()
+    said = task.decode(texts, windows, [row.numpy() for row in logits], Decision())
+    gap = max(abs(each.value - (300 + 50 * float(row))) for each, row in zip(said, logits, strict=True))
+    return at_most(1e-5, max(abs(float(total / by_hand) - 1), gap / 50, abs(int(count) - 2)), "difference")
+
+
+@facts("F10", "E855", "several labels at once: a sigmoid for each; a softmax would make them exclude each other")
+def sigmoids(_: Vocabularies) -> Outcome:
+    task = Multilabel(tokenizer=topic_tokenizer(), limit=64, labels=("a", "b", "c"))
+    text = TextExample("t0w1", None, ("a", "c"), PLACE)
+    [window] = task.windows(text, 0)
+    logits = torch.tensor([[2.0, -1.0, 3.0]])
+    [said] = task.decode([text], [window], [logits[0].numpy()], Decision())
+    total, _count = task.loss(logits, Batch.pack([window.ids]), [window], LossSettings())
+    chances = torch.sigmoid(logits[0])
+    by_hand = -(chances[0].log() + (1 - chances[1]).log() + chances[2].log()) / 3
+    right = abs(float(total - by_hand)) < 1e-6
+    summed = sum(said.probabilities.values())
+    measured = f"{', '.join(said.labels)}; probabilities sum to {summed:.2f}; binary cross entropy: {right}"
+    return holds("a, c; sum over 1", measured, said.labels == ("a", "c") and summed > 1 and right)
+
+
+@facts("F10b", "E855", "the score is the logit; each label has its own threshold: any may be said, none, or all")
+def own_thresholds(_: Vocabularies) -> Outcome:
+    decision = Decision(thresholds={"a": 0.9, "b": 0.2})
+    logits = np.array([[2.0, -1.0], [3.0, -3.0], [2.0, -3.0], [3.0, -1.0]])  # sigmoids: 0.88 and 0.95, 0.27 and 0.05
+    said = decision.says_yes(decision.label_probabilities(logits), ("a", "b"))
+    return equal([[False, True], [True, False], [False, False], [True, True]], np.asarray(said).tolist())
+
+
+@facts("F11", "E856", "a logistic regression on BERT's vectors, without a gradient through BERT")
+def logistic_regression(_: Vocabularies) -> Outcome:
+    data = subset(prepared()[0], FEW, 0)
+    known, wanted = gold(data.task, data.train), gold(data.task, data.dev)
+    model = pretrained().model
+    scores = []
+    for encoder in (model, new_model(model.config, {})):
+        before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+        train, dev = (layer_features(encoder, data.task, part)[:, -1] for part in (data.train, data.dev))
+        scores.append(accuracy(wanted, regress_classes(train, known, dev)))
+        assert all(torch.equal(before[name], tensor) for name, tensor in encoder.state_dict().items())
+    measured = f"{scores[0]:.0%}; on random weights {scores[1]:.0%}"
+    return holds(f"over 90 % from {FEW} texts", measured, scores[0] > 0.9 > scores[1])
+
+
+@facts("F12", "E858-861", "a mix of layers: one by one, the last side by side, or learned weights that sum to 1")
+def mixed_layers(_: Vocabularies) -> Outcome:
+    data = subset(prepared()[0], FEW, 0)
+    known, wanted = gold(data.task, data.train), gold(data.task, data.dev)
+    train, dev = (layer_features(pretrained().model, data.task, part) for part in (data.train, data.dev))
+    with torch.enable_grad():
+        said, weights = mix_classes(train, known, dev)
+    beside = regress_classes(train[:, 1:].reshape(len(train), -1), known, dev[:, 1:].reshape(len(dev), -1))
+    scores = [accuracy(wanted, each) for each in (said, beside)]
+    moved = float(np.abs(weights - 1 / len(weights)).max())
+    right = abs(float(weights.sum()) - 1) < 1e-6 and moved > 1e-3 and min(scores) > 0.9
+    measured = f"{scores[0]:.0%}, {scores[1]:.0%}; weights {', '.join(f'{w:.2f}' for w in weights)}"
+    return holds("both over 90 %, weights learned, sum 1", measured, right)
+
+
+@facts("F12b", "E858-861", "the mixture is gamma times the softmax-weighted sum of the layers")
+def mixture_by_hand(_: Vocabularies) -> Outcome:
+    generator = torch.Generator().manual_seed(0)
+    states = list(torch.randn(3, 5, 8, generator=generator))
+    mix = ScalarMix(3)
+    mix.weights.copy_(torch.tensor([0.0, 1.0, -1.0]))
+    mix.gamma.fill_(2.0)
+    shares = [1.0, np.e, 1 / np.e]
+    by_hand = sum(2 * share / sum(shares) * state for share, state in zip(shares, states, strict=True))
+    return at_most(1e-5, float((mix(states) - by_hand).abs().max()), "difference")
+
+
+@facts("F12c", "E858-859", "fine-tune instead of frozen weights: an encoder that learns too does better")
+def tuned_beats_frozen(_: Vocabularies) -> Outcome:
+    tuned, frozen = (taught(FEWEST, frozen=layers)[0].score for layers in ("0", "2"))
+    return holds("tuned over frozen", f"{tuned:.0%}, {frozen:.0%}", tuned > frozen)
+
+
+@facts("P22", "E844", "TransBERT's chain: a model taught one task goes on to another with its encoder, not its head")
+def chained(_: Vocabularies) -> Outcome:
+    data, settings = prepared()
+    first = load_start(pretrained(), data.task, settings)
+    other = Classify(tokenizer=topic_tokenizer(), limit=64, labels=("yes", "no"))
+    second = load_start(replace(first, task={"name": "classify"}, labels=data.task.labels), other, settings)
+    again = load_start(replace(first, task={"name": "classify"}, labels=data.task.labels), data.task, settings)
+    states = [found.model.state_dict() for found in (first, second, again)]
+    encoder = all(torch.equal(states[0][key], states[1][key]) for key in states[0] if key.startswith("encoder."))
+    heads = [state["heads.classify.out.weight"] for state in states]
+    return equal((True, (2, 64), True), (encoder, tuple(heads[1].shape), torch.equal(heads[0], heads[2])))

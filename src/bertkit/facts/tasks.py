@@ -1,0 +1,185 @@
+"""Facts about the tasks (SPEC 1.4): what is read of a text, what is asked at which token, and every published file."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from bertkit.facts.fact import Facts, Outcome, Vocabularies, equal, holds
+from bertkit.facts.finetuning import start_of
+from bertkit.facts.tokenizer import small
+from bertkit.facts.topics import PLACE, topic_examples, topic_tokenizer
+from bertkit.finetune.answer import Answer
+from bertkit.finetune.choose import Choose
+from bertkit.finetune.classify import Classify
+from bertkit.finetune.decision import Decision
+from bertkit.finetune.evaluate import predict
+from bertkit.finetune.examples import AnswerSpan, ChoiceExample, QuestionExample, TaggedExample, TextExample
+from bertkit.finetune.length import LengthPolicy
+from bertkit.finetune.metrics import METRICS
+from bertkit.finetune.read import ExampleFile, read_examples
+from bertkit.finetune.span_score import span_f1
+from bertkit.finetune.tag import IGNORE, Tag
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.wordpiece import SPECIALS
+
+facts = Facts()
+PAIR_ROW = "A cat sleeps.\tAn animal sleeps."
+# A line or two of each of the eleven tasks, in the layout that its makers publish: (file, task, content).
+ELEVEN: dict[str, tuple[str, str, str]] = {
+    "MNLI": ("m.tsv", "classify", f"sentence1\tsentence2\tgold_label\n{PAIR_ROW}\tentailment\n{PAIR_ROW}\t-\n"),
+    "QQP": (
+        "q.tsv",
+        "classify",
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t2\t3\tWho is it?\tWho's that?\t1\n",
+    ),
+    "QNLI": ("n.tsv", "classify", "index\tquestion\tsentence\tlabel\n0\tWho came?\tAda came.\tentailment\n"),
+    "SST-2": ("s.tsv", "classify", "sentence\tlabel\na fine film\t1\n"),
+    "CoLA": ("c.tsv", "classify", "gj04\t1\t\tThe cat slept.\ngj04\t0\t*\tCat the slept.\n"),
+    "STS-B": ("b.tsv", "regress", f"index\tsentence1\tsentence2\tscore\n0\t{PAIR_ROW}\t3.8\n"),
+    "MRPC": ("p.tsv", "classify", f"Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\t{PAIR_ROW}\n"),
+    "RTE": ("r.tsv", "classify", f"index\tsentence1\tsentence2\tlabel\n0\t{PAIR_ROW}\tnot_entailment\n"),
+    "SQuAD 1.1": (
+        "1.json",
+        "answer",
+        '{"version": "1.1", "data": [{"title": "t", "paragraphs": [{"context": "Ada lives in Rome.", "qas": '
+        '[{"id": "1", "question": "Where?", "answers": [{"text": "Rome", "answer_start": 13}]}]}]}]}',
+    ),
+    "SQuAD 2.0": (
+        "2.json",
+        "answer",
+        '{"version": "v2.0", "data": [{"title": "t", "paragraphs": [{"context": "Ada lives in Rome.", "qas": '
+        '[{"id": "1", "question": "When?", "answers": [], "is_impossible": true}]}]}]}',
+    ),
+    "SWAG": (
+        "w.csv",
+        "choose",
+        "startphrase,ending0,ending1,ending2,ending3,label\nShe opens the door and,leaves,eats it,sings,is it,0\n",
+    ),
+}
+
+
+def read_text(name: str, task: str, content: str) -> ExampleFile:
+    """What is read of a file with this name and content."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_text(content, encoding="utf-8")
+        return read_examples(task, path)
+
+
+@facts("F6", "D400, E194, E880", "tags: CoNLL columns, a label for each word, asked at the word's first piece")
+def word_labels(_: Vocabularies) -> Outcome:
+    [example] = read_text("a.conll", "tag", "xyz B-PER\nx I-PER\nyyx O\n").examples
+    tokenizer = Tokenizer.from_vocab([*SPECIALS, "x", "y", "##x", "##y", "##z"])
+    task = Tag(tokenizer=tokenizer, limit=64, labels=("O", "B-PER", "I-PER"))
+    [window] = task.windows(example, 0)
+    places = list(window.detail.places)
+    others = {target for at, target in enumerate(window.target) if at not in places}
+    # [CLS] x ##y ##z | x | y ##y ##x [SEP]
+    return equal(([1, 4, 5], [1, 2, 0], {IGNORE}), (places, [window.target[at] for at in places], others))
+
+
+@facts("F6b", "E880", "long sentences go through windows: of 1,000 words each is scored exactly once, none dropped")
+def no_word_lost(_: Vocabularies) -> Outcome:
+    task = Tag(tokenizer=topic_tokenizer(), limit=64, labels=("O", "B-X"))
+    words = tuple(f"t{n % 3}w{n % 40}" for n in range(1000))
+    windows = task.windows(TaggedExample(words, ("O",) * 1000, PLACE), 0)
+    scored = [word for window in windows for word in window.detail.words]
+    longest = max(len(window.ids) for window in windows)
+    return equal((True, 64), (scored == list(range(1000)), longest))
+
+
+@facts("F6c", "D400", "a name counts when all of it is found: span F1, not the share of right words")
+def whole_names(_: Vocabularies) -> Outcome:
+    gold, said = ["B-PER", "I-PER", "O", "B-LOC"], ["B-PER", "O", "O", "B-LOC"]
+    words_right = sum(a == b for a, b in zip(gold, said, strict=True)) / 4
+    return equal((0.75, 0.5), (words_right, span_f1([gold], [said])))
+
+
+@facts("F7", "D402, D472", "a question is text A, the passage text B; start and end are asked of the passage's tokens")
+def question_and_passage(_: Vocabularies) -> Outcome:
+    tokenizer = topic_tokenizer()
+    passage = "c1 c2  t0w1 t0w2 c3"
+    example = QuestionExample("1", "t0w9 c9", passage, (AnswerSpan(7, "t0w1 t0w2"),), "", PLACE)
+    [window] = Answer(tokenizer=tokenizer, limit=64).windows(example, 0)
+    start, end = window.target
+    asked = tokenizer.tokens(list(window.ids[start : end + 1]))
+    return equal(([0] * 4 + [1] * 6, ["t0w1", "t0w2"]), (list(window.segments), asked))
+
+
+@facts("F7b", "D402", "an answer is a piece of the original text: each candidate is passage[start:end], in any window")
+def offsets_in_the_original(_: Vocabularies) -> Outcome:
+    task = Answer(tokenizer=small(), limit=24, length=LengthPolicy("windows", stride=4))
+    passage = "  Zoë’s  café — it was\tin the  city;\n" * 12
+    example = QuestionExample("1", "Where is it?", passage, (), "", PLACE, labelled=False)
+    windows = task.windows(example, 0)
+    rng = np.random.default_rng(0)
+    outputs = [rng.normal(size=(len(window.ids), 2)) for window in windows]
+    [found] = task.decode([example], windows, outputs, Decision())
+    same = all(passage[each.start : each.end] == each.text for each in found.candidates)
+    measured = f"{len(windows)} windows, {len(found.candidates)} candidates, each in its place: {same}"
+    return holds("several windows, all in place", measured, same and len(windows) > 5 and len(found.candidates) > 10)
+
+
+@facts("F8", "D449-470", "pairs: [CLS] A [SEP] B [SEP] in one sequence, three labels for inference, two for duplicates")
+def pairs(_: Vocabularies) -> Outcome:
+    labels = ("contradiction", "entailment", "neutral")
+    rows = "".join(f"t0w1\tt1w2 c1\t{label}\n" for label in labels)
+    found = read_text("nli.tsv", "classify", "premise\thypothesis\tlabel\n" + rows)
+    task = Classify(tokenizer=topic_tokenizer(), limit=64, labels=labels)
+    [window] = task.windows(found.examples[0], 0)
+    tokens = topic_tokenizer().tokens(list(window.ids))
+    head = start_of("classify").model.state_dict()["heads.classify.out.weight"]
+    expected = ("[CLS] t0w1 [SEP] t1w2 c1 [SEP]", (0, 0, 0, 1, 1, 1), 3)
+    return equal(expected, (" ".join(tokens), window.segments, head.shape[0]))
+
+
+@facts("F13", "E849-850", "documents over 512 tokens, hundreds of labels: every token is read, and the model says how")
+def documents(_: Vocabularies) -> Outcome:
+    labels = tuple(f"class {n}" for n in range(500))
+    task = Classify(tokenizer=topic_tokenizer(), limit=512, labels=labels, length=LengthPolicy("windows"))
+    [long] = topic_examples(1, seed=3, words=3000)
+    assert isinstance(long, TextExample)
+    document = TextExample(long.text, None, "class 499", PLACE)
+    windows = task.windows(document, 0)
+    [said] = task.decode([document], windows, [np.eye(500)[499]] * len(windows), Decision())
+    cut = Classify(tokenizer=topic_tokenizer(), limit=512, labels=labels).windows(document, 0)[0].detail
+    return equal(
+        ("class 499", "read through 8 windows", "2490 of 3000 tokens were cut"), (said.label, str(said.seen), str(cut))
+    )
+
+
+@facts("F14", "E865", "French: a cased model keeps accents apart; an uncased one reads pêche and péché alike")
+def french(_: Vocabularies) -> Outcome:
+    pieces = [*SPECIALS, "pêche", "péché", "peche"]
+    found = []
+    for cased in (True, False):
+        tokenizer = Tokenizer.from_vocab(pieces, lowercase=not cased)
+        task = Classify(tokenizer=tokenizer, limit=16, labels=("fruit", "faute"))
+        ids = [task.windows(TextExample(text, None, None, PLACE), 0)[0].ids for text in ("pêche", "péché")]
+        found.append(len(set(ids)))
+    return equal([2, 1], found)
+
+
+@facts("F15", "E844", "endings of a story: each is read behind the story, a softmax compares them in any order")
+def endings(_: Vocabularies) -> Outcome:
+    task, model = Choose(tokenizer=topic_tokenizer(), limit=64), start_of("choose").model.eval()
+    choices = ("t0w1", "t1w2 c3", "t2w3")
+    orders = (choices, choices[::-1])
+    dict(model.named_parameters())["heads.choose.out.weight"].mul_(100)  # a fresh layer finds all endings about equal
+    said = predict(model, task, [ChoiceExample("c1 t0w5", order, None, PLACE) for order in orders])
+    gaps = [abs(a - b) for a, b in zip(said[0].probabilities, said[1].probabilities[::-1], strict=True)]
+    window = task.windows(ChoiceExample("c1 t0w5", choices, None, PLACE), 0)[1]
+    shown = " ".join(topic_tokenizer().tokens(list(window.ids)))
+    apart = max(said[0].probabilities) - min(said[0].probabilities)
+    right = max(*gaps, abs(sum(said[0].probabilities) - 1)) < 1e-5 and apart > 0.01
+    return holds("[CLS] c1 t0w5 [SEP] t1w2 c3 [SEP]; sum 1, same in any order", f"{shown}; {right}", right)
+
+
+@facts("F17", "D142, C5", "eleven tasks: each in the file format it is published in, with its own metric")
+def eleven_tasks(_: Vocabularies) -> Outcome:
+    read = {name: read_text(*row) for name, row in ELEVEN.items()}
+    counted = {name: len(found.examples) for name, found in read.items()}
+    wanted = dict.fromkeys(ELEVEN, 1) | {"CoLA": 2}  # MNLI's second row has no agreed label and is left out
+    metrics = {METRICS[task].main for _, task, _ in ELEVEN.values()}
+    return equal((wanted, {"accuracy", "spearman", "f1"}), (counted, metrics))

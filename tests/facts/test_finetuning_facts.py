@@ -1,0 +1,103 @@
+"""Facts about fine-tuning: all there, all hold, quickly, and each able to fail."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from bertkit.facts import finetuning, tasks, topics
+from bertkit.facts.fact import Outcome, Vocabularies
+from bertkit.finetune import learner, length, tag
+from bertkit.finetune.classify import Multilabel, Regress
+from bertkit.finetune.decision import Decision
+
+# M and K items of section 1.4 but F16, which is about serving; P22 of section 1.3 needs fine-tuning.
+ITEMS = {f"F{i}" for i in range(1, 18)} - {"F16"} | {"P22"}
+FACTS = {fact.number: fact for fact in [*finetuning.facts, *tasks.facts]}
+
+pytestmark = pytest.mark.xdist_group("finetuning facts")  # one process pre-trains the topics' model for all
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def fresh():
+    """Runs that were kept are done again, before and after."""
+    finetuning.taught.cache_clear()
+    finetuning.curve.cache_clear()
+    yield
+    finetuning.taught.cache_clear()
+    finetuning.curve.cache_clear()
+
+
+def check(number: str) -> Outcome:
+    with torch.no_grad():
+        return FACTS[number].check(Vocabularies())
+
+
+def test_every_item_has_a_fact():
+    assert {number.rstrip("bc") for number in FACTS} == ITEMS
+    assert all(fact.source and fact.claim and not fact.needs for fact in FACTS.values())
+
+
+def test_all_hold_and_quickly():
+    start = time.process_time()
+    wrong = {number: outcome for number in FACTS if not (outcome := check(number)).ok}
+    assert not wrong
+    assert time.process_time() - start < 15
+
+
+def test_without_pre_training_nothing_is_known_from_few_texts(monkeypatch, fresh):
+    untaught = topics.pretrained.__wrapped__
+    monkeypatch.setattr(topics, "_read_documents", lambda model: None)
+    begin = untaught()
+    monkeypatch.setattr(finetuning, "pretrained", lambda: begin)
+    assert not check("F4").ok
+    assert not check("F11").ok
+    assert not check("F12").ok
+
+
+def test_one_epoch_is_not_enough_and_five_are_too_many(monkeypatch, fresh):
+    for epochs in (1, 5):
+        monkeypatch.setattr(topics, "SMALL_MODEL", (*topics.SMALL_MODEL, f"epochs={epochs}"))
+        finetuning.taught.cache_clear()
+        assert not check("F2").ok
+
+
+def test_frozen_weights_make_the_fact_that_all_move_fail(monkeypatch, fresh):
+    monkeypatch.setattr(topics, "SMALL_MODEL", (*topics.SMALL_MODEL, "frozen=1"))
+    assert not check("F3").ok
+
+
+def test_another_reading_of_a_text_makes_facts_fail(monkeypatch):
+    monkeypatch.setattr(learner, "fitted_config", lambda config, settings: config)
+    assert not check("F5").ok, "every pooling is the model's own"
+    monkeypatch.setattr(Multilabel, "target", lambda self, example: (1,))
+    assert not check("F10").ok
+    monkeypatch.setattr(Regress, "target", lambda self, example: 0.0)
+    assert not check("F9").ok
+    monkeypatch.setattr(Decision, "label_probabilities", lambda self, logits: np.full(np.shape(logits), 0.5))
+    assert not check("F10b").ok
+
+
+def test_windows_that_lose_words_make_facts_fail(monkeypatch):
+    def gaps(tokens: int, room: int, stride: int | None = None) -> list[tuple[int, int]]:
+        return [(start, min(start + room, tokens)) for start in range(0, tokens, room + 5)]
+
+    monkeypatch.setattr(length, "spread", gaps)
+    assert not check("F13").ok
+    served = tag.words_of_windows
+    monkeypatch.setattr(tag, "words_of_windows", lambda *given: [words[1:] for words in served(*given)])
+    assert not check("F6b").ok
+
+
+def test_eleven_files_are_written_as_their_makers_do():
+    assert len(tasks.ELEVEN) == 11
+    assert len({name for name, _, _ in tasks.ELEVEN.values()}) == 11
