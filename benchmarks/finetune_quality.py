@@ -1,0 +1,145 @@
+"""Fine-tuning quality: this package against transformers' own heads, the same encoder, rows, settings and scoring.
+
+    python benchmarks/finetune_quality.py --model MODEL --data DIR --out RESULT.json [--tasks sst2,mrpc] [--seeds 5]
+
+Ours is `bertkit.finetune`, theirs an AutoModelFor... in a plain loop (finetune_peer.py). Both end with the last step's
+weights: nothing is chosen on dev. Every finished run is written at once, and a second call goes on where the first
+was stopped. `seconds` are of the whole call: ours also evaluates each epoch, fits a decision layer and saves a folder.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from finetune_peer import load_peer, score_peer, teach_peer
+from finetune_tasks import TASKS, BenchTask, find_task, prepare_task, settings_of
+
+from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint
+from bertkit.files import whole_file
+from bertkit.finetune.data import Prepared
+from bertkit.finetune.fine_tuning import run_prepared
+from bertkit.finetune.learner import load_start
+from bertkit.finetune.settings import FineTuneSettings
+from bertkit.train.runs import Run
+
+SIDES = ("bertkit", "transformers")
+
+
+def ours(begin: Checkpoint, prepared: Prepared, settings: FineTuneSettings, device: str) -> dict[str, float]:
+    """Dev scores without the decision layer, which transformers has not."""
+    start = load_start(begin, prepared.task, settings)
+    with tempfile.TemporaryDirectory() as folder:
+        return dict(run_prepared(Run(Path(folder)), prepared, start, settings, device=device).plain)
+
+
+def theirs(model: Path, prepared: Prepared, settings: FineTuneSettings, device: str) -> dict[str, float]:
+    peer = load_peer(model, prepared, settings.learning.seed, torch.device(device))
+    teach_peer(peer, settings)
+    return score_peer(peer)
+
+
+def measure(bench: BenchTask, key: str, options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    """Every seed on both sides that the file does not have yet."""
+    missing = [
+        (seed, side)
+        for seed in range(options.seeds)
+        for side in SIDES
+        if not any(same_run(row, key, seed, side, options.rows) for row in rows)
+    ]
+    if not missing:
+        return
+    begin = load_checkpoint(options.model)
+    prepared = prepare_task(bench, options.data, begin, settings_of(bench, 0), options.rows)
+    for seed, side in missing:
+        settings = settings_of(bench, seed)
+        began = time.perf_counter()
+        if side == "bertkit":
+            scores = ours(begin, prepared, settings, options.device)
+        else:
+            scores = theirs(options.model, prepared, settings, options.device)
+        row = {"task": key, "seed": seed, "side": side, "limit": options.rows}
+        row |= {"seconds": round(time.perf_counter() - began, 2)}
+        row |= {"train": len(prepared.train.examples), "dev": len(prepared.dev.examples)}
+        row |= {"scores": {name: round(value, 5) for name, value in scores.items()}}
+        rows.append(row)
+        write(options, rows)
+        print(f"{bench.name:18} seed {seed} {side:12} {scores[bench.metric]:.4f} {row['seconds']:7.1f} s", flush=True)
+
+
+def same_run(row: dict[str, Any], key: str, seed: int, side: str, limit: int | None) -> bool:
+    if row["limit"] != limit:
+        raise SystemExit(f"--out holds runs with --rows {row['limit']}; name another file for --rows {limit}")
+    return (row["task"], row["seed"], row["side"]) == (key, seed, side)
+
+
+def write(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    on_cuda = options.device.startswith("cuda")
+    machine = torch.cuda.get_device_name() if on_cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    content = {
+        "machine": machine,
+        "torch": torch.__version__,
+        "precision": "bfloat16 for layers, float32 for weights and scoring" if on_cuda else "float32",
+        "settings": {key: [*find_task(key).settings, "batch=32", "keep=last"] for key in options.tasks},
+        "summary": [summary(key, rows) for key in TASKS if any(row["task"] == key for row in rows)],
+        "runs": rows,
+    }
+    with whole_file(options.out) as draft:
+        draft.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def summary(key: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean and deviation of each side, and whether ours is at most one deviation (the larger one) below."""
+    bench, found = find_task(key), {"task": find_task(key).name, "metric": find_task(key).metric}
+    for side in SIDES:
+        own = sorted((r for r in rows if (r["task"], r["side"]) == (key, side)), key=lambda row: row["seed"])
+        values = [row["scores"][bench.metric] for row in own]
+        if values:
+            spread = statistics.stdev(values) if len(values) > 1 else 0.0
+            seconds = round(statistics.fmean(row["seconds"] for row in own), 2)
+            found[side] = {"mean": statistics.fmean(values), "sd": spread, "seeds": values, "seconds": seconds}
+    if all(side in found for side in SIDES):
+        one, other = (found[side] for side in SIDES)
+        found["within_one_sd_or_above"] = one["mean"] >= other["mean"] - max(one["sd"], other["sd"])
+    return found
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = [f"{'task':18} {'metric':9} {'bertkit':>15} {'transformers':>15}   seconds"]
+    for key in TASKS:
+        own = summary(key, rows)
+        if all(side in own for side in SIDES):
+            cells = [f"{100 * own[side]['mean']:.2f} ± {100 * own[side]['sd']:.2f}" for side in SIDES]
+            seconds = " / ".join(f"{own[side]['seconds']:.1f}" for side in SIDES)
+            mark = "" if own["within_one_sd_or_above"] else "   BELOW"
+            lines.append(f"{own['task']:18} {own['metric']:9} {cells[0]:>15} {cells[1]:>15}   {seconds}{mark}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--tasks", type=lambda text: text.split(","), default=list(TASKS))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--rows", type=int, help="of each file, to try things out")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=int)
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    benches = {key: find_task(key) for key in options.tasks}
+    rows = json.loads(options.out.read_text(encoding="utf-8"))["runs"] if options.out.exists() else []
+    for key, bench in benches.items():
+        measure(bench, key, options, rows)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""The tasks that fine-tuning is measured on: where their files are in a data folder, how they are read and taught.
+
+    python benchmarks/finetune_tasks.py MODEL DST      # a copy of a model's folder with weights of half the size
+
+A data folder holds a folder for each task (`glue-sst2/train.tsv.zst`, ...), compressed or not. Machines that take few
+megabytes get a model in float16; both sides of a comparison read the same folder, and both compute in float32.
+"""
+
+import argparse
+import shutil
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.config import pick
+from bertkit.errors import RequestError
+from bertkit.finetune.data import Part, Prepared, content_of
+from bertkit.finetune.examples import Example, QuestionExample
+from bertkit.finetune.read import read_examples
+from bertkit.finetune.settings import FineTuneSettings, read_settings
+from bertkit.finetune.task import Task
+from bertkit.finetune.tasks import build_task
+
+HELD_OUT = 5  # every fifth article of SQuAD is for the test
+
+
+@dataclass(frozen=True)
+class BenchTask:
+    """A task, its files without their compression's ending, and settings that fit minutes on one GPU."""
+
+    name: str
+    task: str
+    train: str
+    dev: str | None  # None: of the training file, by article
+    metric: str
+    settings: tuple[str, ...]
+    rows: int | None = None  # of the training file, at most
+
+
+TASKS = {
+    "sst2": BenchTask(
+        "SST-2",
+        "classify",
+        "glue-sst2/train.tsv",
+        "glue-sst2/dev.tsv",
+        "accuracy",
+        ("epochs=2", "learning_rate=5e-5", "max_length=128"),
+        20_000,
+    ),
+    "mrpc": BenchTask(
+        "MRPC",
+        "classify",
+        "glue-mrpc/train.tsv",
+        "glue-mrpc/dev.tsv",
+        "f1",
+        ("epochs=4", "learning_rate=5e-5", "max_length=128"),
+    ),
+    "stsb": BenchTask(
+        "STS-B",
+        "regress",
+        "glue-stsb/sts-train.csv",
+        "glue-stsb/sts-dev.csv",
+        "spearman",
+        ("epochs=3", "learning_rate=5e-5", "max_length=128"),
+    ),
+    "conll2003": BenchTask(
+        "CoNLL-2003",
+        "tag",
+        "conll2003/train.txt",
+        "conll2003/valid.txt",
+        "f1",
+        ("epochs=2", "learning_rate=1e-4", "max_length=256"),
+    ),
+    "goemotions": BenchTask(
+        "GoEmotions",
+        "multilabel",
+        "goemotions/train.tsv",
+        "goemotions/dev.tsv",
+        "macro_f1",
+        ("epochs=3", "learning_rate=2e-4", "max_length=128"),
+        20_000,
+    ),
+    "commonsenseqa": BenchTask(
+        "CommonsenseQA",
+        "choose",
+        "commonsenseqa/train.jsonl",
+        "commonsenseqa/dev.jsonl",
+        "accuracy",
+        ("epochs=2", "learning_rate=5e-5", "max_length=128"),
+    ),
+    "squad": BenchTask(
+        "SQuAD by article",
+        "answer",
+        "squad/dev-v1.1.json",
+        None,
+        "f1",
+        ("epochs=2", "learning_rate=2e-4", "max_length=384"),
+    ),
+}
+
+
+def find_task(name: str) -> BenchTask:
+    """A task by its key."""
+    return pick(TASKS, name, "task")
+
+
+def settings_of(bench: BenchTask, seed: int, *more: str) -> FineTuneSettings:
+    """The task's settings; the last step's model counts, so that nothing is chosen on dev."""
+    return read_settings(*bench.settings, "batch=32", "keep=last", f"seed={seed}", *more)
+
+
+def read_task_files(bench: BenchTask, data: Path) -> tuple[list[Example], list[Example]]:
+    """All training and dev examples."""
+    train = read_examples(bench.task, find_file(data, bench.train)).examples
+    if bench.dev is not None:
+        return train, read_examples(bench.task, find_file(data, bench.dev)).examples
+    return [e for e in train if not _is_held_out(e)], [e for e in train if _is_held_out(e)]
+
+
+def find_file(data: Path, name: str) -> Path:
+    """The file as it is, or compressed."""
+    for path in (data / name, data / f"{name}.zst", data / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise RequestError(f"{data} holds no {name}, compressed or not; give the folder of the tasks with --data")
+
+
+def prepare_task(
+    bench: BenchTask, data: Path, start: Checkpoint, settings: FineTuneSettings, rows: int | None = None
+) -> Prepared:
+    """Examples as windows, made once for all seeds and both sides; `rows` limits both parts, to try things out."""
+    train, dev = read_task_files(bench, data)
+    content = content_of(bench.task, train, data / bench.train)  # labels of all rows, whatever the limit
+    task = build_task(bench.task, start, settings.reading, **content)
+    most = min(rows or len(train), bench.rows or len(train))
+    return Prepared(task, _part(task, train[:most]), _part(task, dev[: rows or len(dev)]), ())
+
+
+def _part(task: Task, examples: list[Example]) -> Part:
+    return Part(examples, [task.windows(example, number) for number, example in enumerate(examples)])
+
+
+def _is_held_out(example: Example) -> bool:
+    assert isinstance(example, QuestionExample)
+    return zlib.crc32(example.title.encode()) % HELD_OUT == 0
+
+
+def halve(source: Path, target: Path) -> None:
+    """Copy a model's folder; its weights become float16."""
+    shutil.copytree(source, target)
+    weights = target / "model.safetensors"
+    tensors = load_file(weights)
+    halves = {name: t.half() if t.dtype == torch.float32 else t for name, t in tensors.items()}
+    save_file(halves, weights, metadata={"format": "pt"})
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("target", type=Path)
+    options = parser.parse_args()
+    halve(options.model, options.target)
