@@ -60,6 +60,10 @@ def test_a_folder_holds_everything(folder, checkpoint):
     assert theirs("abc", "de")["input_ids"] == list(checkpoint.tokenizer.encode("abc", "de").ids)
 
 
+def test_others_may_read_what_they_may_read_of_other_files(folder):
+    assert (folder / "model.safetensors").stat().st_mode == (folder / "config.json").stat().st_mode
+
+
 def test_old_names_load(folder, checkpoint):
     """google bert's LayerNorm.gamma and .beta, and a wrapper's prefix."""
     tensors = load_file(folder / "model.safetensors")

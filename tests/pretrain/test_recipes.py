@@ -32,8 +32,21 @@ MILLIONS = {
     "albert-style": 11.1,
     "whole-word": 108.9,
     "domain": 108.9,
+    "bundled": 13.5,
+    "bundled-average": 13.5,
+    "bundled-electra": 13.5,
+    "bundled-gated": 13.5,
+    "bundled-large-batch": 13.5,
+    "bundled-modern": 14.2,
+    "bundled-muon": 13.5,
+    "bundled-order": 13.5,
+    "bundled-pre-norm": 13.5,
+    "bundled-rate": 13.5,
+    "bundled-short-first": 13.5,
+    "bundled-whole-word": 13.5,
 }
 SMALL = ["depth=2", "width=32", "heads=4", "inner=64", "length=32", "batch=4", "block=4", "minutes=none", "steps=2"]
+SMALL += ["stages="]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +72,7 @@ def name(path: Path) -> str:
 
 def test_the_recipes_are_all_there():
     assert {path.stem for path in RECIPES} == set(MILLIONS)
-    assert len(RECIPES) == 9
+    assert len(RECIPES) == 21
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=name)

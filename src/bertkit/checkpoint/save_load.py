@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,13 @@ from torch import Tensor
 
 from bertkit._version import __version__
 from bertkit.checkpoint import hugging_face, sentence_transformers
+from bertkit.checkpoint.bundled import model_folder
 from bertkit.checkpoint.config_names import OWN_TYPE, architecture, read_hugging_face, write_hugging_face
 from bertkit.checkpoint.google import is_google, read_google
 from bertkit.checkpoint.google_names import hugging_face_names
 from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.names import HEADS, PREFIXES
+from bertkit.checkpoint.small import write_small
 from bertkit.checkpoint.tensors import read_object, read_tensors
 from bertkit.config import BertConfig
 from bertkit.errors import BertkitWarning, RequestError
@@ -51,6 +53,7 @@ class Checkpoint:
     embed: EmbedSettings | None = None  # None: nobody has chosen
     max_length: int = 512  # the most tokens of a text, [CLS] and [SEP] among them
     settings: Mapping[str, Any] = field(default_factory=dict)  # of config.json, kept for others: see KEPT
+    task: Mapping[str, Any] = field(default_factory=dict)  # of a fine-tuned model: name, decision, length policy, ...
     report: LoadReport = field(default_factory=lambda: LoadReport(()))
 
 
@@ -66,17 +69,17 @@ class _Source:
 
 
 def load_checkpoint(
-    path: Path | str,
+    path: Path | str | None,
     *,
     heads: Mapping[str, int | None] | None = None,
     tokenizer: Path | str | None = None,
     seed: int = 0,
 ) -> Checkpoint:
-    """Load a Hugging Face, sentence-transformers or Google folder.
+    """Load a Hugging Face, sentence-transformers or Google folder; None and the names in `bundled` are our own.
 
     `heads` asks for other heads than the file's: what it lacks is drawn from `seed` and listed in the report.
     """
-    folder = Path(path)
+    folder = _of_run(model_folder(path))
     source = _find(folder)
     model, report = _fill(source, heads, seed)
     words = _tokenizer(Path(tokenizer) if tokenizer else source.folder, required=tokenizer is not None)
@@ -88,18 +91,32 @@ def load_checkpoint(
         embed=_embed(folder, source.folder),
         max_length=_max_length(folder, source),
         settings={key: source.settings[key] for key in KEPT if key in source.settings},
+        task=_task(source.folder),
         report=report,
     )
 
 
 def save_checkpoint(checkpoint: Checkpoint, path: Path | str) -> None:
     """Write a folder that bertkit, transformers and, where it can, sentence-transformers load; whole or not at all."""
+    _save(checkpoint, path, lambda tensors, folder: _save_tensors(tensors, folder / "model.safetensors"))
+
+
+def save_small(checkpoint: Checkpoint, path: Path | str, *, delta: bool = False) -> None:
+    """The same at a quarter of the size, for bertkit alone: its numbers are rounded (`small`).
+
+    With `delta` the folder above, itself a small one, holds the tensors that are equal, and is needed to load it.
+    """
+    above = Path(path).absolute().parent if delta else None
+    _save(checkpoint, path, lambda tensors, folder: write_small(tensors, folder, above))
+
+
+def _save(checkpoint: Checkpoint, path: Path | str, write: Callable[[dict[str, Tensor], Path], None]) -> None:
     model = checkpoint.model
     settings, own = folder_config(model, checkpoint.labels)
     tensors = hugging_face.model_tensors(model, own=own)
     with whole_folder(path) as folder:
         _write_json(folder / "config.json", {**settings, **checkpoint.settings})
-        _save_tensors(tensors, folder / "model.safetensors")
+        write(tensors, folder)
         if checkpoint.tokenizer is not None:
             checkpoint.tokenizer.save(folder)
             _state_length(folder / "tokenizer_config.json", checkpoint.max_length)
@@ -144,6 +161,12 @@ def _fill(source: _Source, heads: Mapping[str, int | None] | None, seed: int) ->
             f"({len(report.new)} such); copy it again, or ask for the heads you want to make anew"
         )
     return model, LoadReport(report.used, {**report.dropped, **source.dropped}, report.new)
+
+
+def _of_run(folder: Path) -> Path:
+    """A run's folder stands for the model in it."""
+    inner = folder / "model"
+    return inner if not (folder / "config.json").exists() and (inner / "config.json").is_file() else folder
 
 
 def _find(folder: Path) -> _Source:
@@ -271,6 +294,13 @@ def _max_length(folder: Path, source: _Source) -> int:
     return int(min(given))
 
 
+def _task(folder: Path) -> dict[str, Any]:
+    found = _own_settings(folder).get("task", {})
+    if not isinstance(found, dict) or (found and not isinstance(found.get("name"), str)):
+        raise RequestError(f"{folder / 'bertkit.json'}: task is not as bertkit writes it: it has no name")
+    return found
+
+
 def _own_settings(folder: Path) -> dict[str, Any]:
     path = folder / "bertkit.json"
     return read_object(path) if path.is_file() else {}
@@ -281,6 +311,7 @@ def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
         save_file(tensors, path, metadata={"format": "pt"})
     except SafetensorError as error:  # a full disk comes as this
         raise OSError(str(error)) from error
+    path.chmod((path.parent / "config.json").stat().st_mode)  # the library lets nobody else read it
 
 
 def _outputs(head: torch.nn.Module) -> int | None:
@@ -292,6 +323,8 @@ def _for_bertkit_json(checkpoint: Checkpoint) -> dict[str, Any]:
     words: dict[str, Any] = {"bertkit": __version__, "max_length": checkpoint.max_length}
     if checkpoint.embed is not None:
         words["embed"] = asdict(checkpoint.embed)
+    if checkpoint.task:
+        words["task"] = dict(checkpoint.task)
     return words
 
 

@@ -10,10 +10,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from bertkit.checkpoint.small import SMALL, read_small
 from bertkit.errors import RequestError
 
 # In order of preference: a folder may hold several.
-FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    SMALL,
+)
 
 
 def weights_file(folder: Path) -> Path:
@@ -27,6 +34,8 @@ def weights_file(folder: Path) -> Path:
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Every tensor of a model folder by its name in the file."""
     path = weights_file(folder)
+    if path.name == SMALL:
+        return read_small(path)
     if not path.name.endswith(".index.json"):
         return _read_file(path)
     tensors: dict[str, Tensor] = {}

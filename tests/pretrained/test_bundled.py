@@ -1,0 +1,213 @@
+"""The model inside the package: found where nothing is named, told apart from folders, and missed in one sentence.
+
+These tests pass whether the package holds a model or not: each makes its own bundle and points the loader at it.
+"""
+
+import json
+import shutil
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_models import ROOT, script, tiny
+
+import bertkit
+from bertkit.checkpoint import bundled
+from bertkit.checkpoint.save_load import load_checkpoint, save_checkpoint
+from bertkit.checkpoint.small import SMALL
+from bertkit.cli.main import run
+from bertkit.errors import RequestError
+from bertkit.pretrain.recipe import read_recipe
+from bertkit.pretrain.stages import read_stages
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch) -> Path:
+    """An empty package folder that the loader looks into, and a working directory without models."""
+    folder, here = tmp_path / "package", tmp_path / "here"
+    folder.mkdir()
+    here.mkdir()
+    monkeypatch.setattr(bundled, "bundled_folder", lambda: folder)
+    monkeypatch.chdir(here)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tool():
+    return script("tools/bundle.py")
+
+
+@pytest.fixture(scope="module")
+def made(tool, tmp_path_factory) -> Path:
+    """A bundle with both variants, and the run it is of; the one for sentences has another last layer."""
+    folder = tmp_path_factory.mktemp("made")
+    save_checkpoint(tiny(), folder / "run" / "model")
+    tool.bundle(folder / "run", folder / "bundle")
+    variant = load_checkpoint(folder / "bundle")
+    with torch.no_grad():
+        for parameter in variant.model.encoder.layers[-1].parameters():
+            parameter.mul_(0.5)
+    save_checkpoint(variant, folder / "tuned")
+    tool.bundle_sentences(folder / "tuned", folder / "bundle")
+    return folder
+
+
+@pytest.fixture
+def bundle(package, made) -> Path:
+    """The package with a copy of it."""
+    shutil.copytree(made / "bundle", package, dirs_exist_ok=True)
+    return package
+
+
+def test_nothing_means_the_bundled_model(bundle):
+    bert = bertkit.load()
+    assert bert.model.config.width == 32
+    assert len(bert.fill("the [MASK] falls.")) == 5
+    assert bert.embed(["a great film"]).shape == (1, 32)
+    np.testing.assert_array_equal(bert.embed("a film"), bertkit.load("bundled").embed("a film"))
+
+
+def test_the_variant_for_sentences_has_a_name(bundle):
+    plain, sentences = bertkit.load(), bertkit.load("sentences")
+    assert sentences.checkpoint.embed.pooling == "mean"
+    assert sentences.checkpoint.embed.normalize
+    assert np.linalg.norm(sentences.embed("a film")) == pytest.approx(1, abs=1e-5)
+    assert not np.allclose(plain.embed("a film", normalize=True), sentences.embed("a film"), atol=1e-3)
+    assert len(sentences.fill("the [MASK] falls.")) == 5, "it kept the head of the model that it was tuned from"
+
+
+def test_what_exists_on_disk_comes_before_a_name(bundle):
+    save_checkpoint(tiny(depth=1), "sentences")
+    assert bertkit.load("sentences").model.config.depth == 1
+    assert bertkit.load(Path("sentences")).model.config.depth == 1
+    shutil.rmtree("sentences")
+    assert bertkit.load(Path("sentences")).model.config.depth == 3
+    with pytest.raises(RequestError, match="sentence is not a folder"):
+        bertkit.load("sentence")
+
+
+def test_without_a_bundle_the_sentence_says_what_to_do(package):
+    with pytest.raises(
+        RequestError, match=r"no model is bundled with this version: name a folder, as load\('my-model'\)"
+    ):
+        bertkit.load()
+    with pytest.raises(RequestError, match="no model is bundled with this version"):
+        bertkit.load("bundled")
+    with pytest.raises(
+        RequestError, match="no model called 'sentences' is bundled .* there is no folder sentences here"
+    ):
+        bertkit.load("sentences")
+    (package / "config.json").write_text("{}")  # a checkout whose weights were never fetched
+    with pytest.raises(RequestError, match="no model is bundled"):
+        bertkit.load()
+
+
+def test_a_truncated_bundle_is_said_in_one_sentence(bundle):
+    (bundle / SMALL).write_bytes((bundle / SMALL).read_bytes()[:-100])
+    for name in (None, "sentences"):
+        with pytest.raises(RequestError, match="is truncated or changed: .* install bertkit again"):
+            bertkit.load(name)
+
+
+def test_commands_without_a_model_use_it(bundle, capsys):
+    assert run(["fill", "the [MASK] falls.", "--top", "2", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["word"] for row in rows] == [each.word for each in bertkit.load().fill("the [MASK] falls.", top=2)]
+    assert run(["convert", "bundled", "full"]) == 0
+    assert "ElectraForMaskedLM" in capsys.readouterr().out
+    full, own = load_checkpoint("full").model.state_dict(), bertkit.load().model.state_dict()
+    assert all(torch.equal(full[name], tensor) for name, tensor in own.items())
+
+
+def test_commands_without_a_model_say_that_there_is_none(package, capsys):
+    assert run(["fill", "the [MASK] falls."]) == 2
+    assert "no model is bundled with this version" in capsys.readouterr().err
+    Path("train.tsv").write_text("text\tlabel\na film\tgood\nthe film\tbad\n" * 4)
+    assert run(["finetune", "classify", "--train", "train.tsv", "--dev", "train.tsv"]) == 2
+    assert "no model is bundled" in capsys.readouterr().err
+    assert not Path("run").exists()
+
+
+def test_fine_tuning_starts_from_it(bundle, capsys):
+    lines = ["text\tlabel", *(f"a {word} film\t{word}" for word in ("good", "bad") * 8)]
+    Path("train.tsv").write_text("\n".join(lines) + "\n")
+    words = ["finetune", "classify", "--train", "train.tsv", "--dev", "train.tsv", "epochs=1", "batch=4"]
+    assert run([*words, "--out", "taught"]) == 0, capsys.readouterr().err
+    assert json.loads(Path("taught/run.json").read_text())["from"] == "bundled"
+    assert bertkit.load("taught").classify("a good film").label in ("good", "bad")
+
+
+def test_the_tool_tells_what_storing_has_cost(package, tool, tmp_path, capsys):
+    save_checkpoint(tiny(), tmp_path / "model")
+    assert tool.main([str(tmp_path / "model"), "--out", str(package)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["bytes"] == (package / SMALL).stat().st_size
+    assert 0.99 < told["cosine_least"] <= told["cosine_mean"] <= 1.0001
+    assert told["cosine_mean"] < 1
+    assert 0 < told["worst_logit"] < 0.1 * told["largest_logit"]
+    assert told["same_first"] >= told["blanks"] - 2
+    assert 0 < told["load_seconds"] < 30
+
+
+def test_the_tool_replaces_a_bundle_and_its_variant(bundle, tool, tmp_path):
+    before = (bundle / SMALL).read_bytes()
+    (bundle / "__init__.py").write_text('"""Stays."""\n')
+    save_checkpoint(tiny(seed=4), tmp_path / "better")
+    tool.bundle(tmp_path / "better", bundle)
+    assert (bundle / SMALL).read_bytes() != before
+    assert (bundle / "__init__.py").is_file()
+    assert not (bundle / "sentences").exists(), "its differences were those from another model"
+    assert bertkit.load().fill("a [MASK].")
+
+
+def test_the_tool_refuses(bundle, made, tool, tmp_path, capsys, monkeypatch):
+    save_checkpoint(tiny(depth=4), tmp_path / "deeper")
+    save_checkpoint(tiny(depth=1), tmp_path / "shallow")
+    assert tool.main([str(tmp_path / "shallow"), "--out", str(bundle), "--sentences"]) == 2
+    assert "tune the bundled one itself" in capsys.readouterr().err
+    kept = {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
+    monkeypatch.setattr(tool, "MOST_BYTES", 1000)
+    assert tool.main([str(tmp_path / "deeper"), "--out", str(bundle)]) == 2
+    assert "over the 1,000 that a bundle may have" in capsys.readouterr().err
+    assert tool.main([str(made / "run"), "--out", str(bundle), "--sentences"]) == 2
+    assert kept == {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
+
+
+def test_a_headless_variant_keeps_the_heads_of_the_bundle(bundle, tool, tmp_path):
+    save_checkpoint(tiny(heads=()), tmp_path / "headless")
+    tool.bundle_sentences(tmp_path / "headless", bundle)
+    assert "masked_word" in bertkit.load("sentences").model.heads
+
+
+def test_the_wheel_takes_the_bundle_along(bundle):
+    """Every file that the tool writes is named by package-data, and nothing in the package folder is code."""
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    named = {path for pattern in patterns["bertkit.pretrained"] for path in bundle.glob(pattern) if path.is_file()}
+    assert named == {path for path in bundle.rglob("*") if path.is_file()}
+    assert [path.name for path in (ROOT / "src/bertkit/pretrained").glob("*.py")] == ["__init__.py"]
+
+
+def test_the_package_folder_is_where_the_loader_looks():
+    assert bundled.bundled_folder() == Path(bertkit.__file__).parent / "pretrained"
+
+
+def test_what_the_package_holds_is_whole():
+    """Today it may hold no model; one that is there must load, fill and fit."""
+    weights = sorted(bundled.bundled_folder().rglob(SMALL))
+    assert sum(path.stat().st_size for path in weights) <= script("tools/bundle.py").MOST_BYTES
+    for path in weights:
+        assert load_checkpoint(path.parent).report.new == ()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("bundled*.toml")), ids=lambda path: path.stem)
+def test_every_position_is_trained_and_the_expectation_is_written_down(path):
+    recipe = read_recipe(path, "shards=x")
+    stages = read_stages(recipe.train.stages, recipe.train.batch, recipe.data)
+    assert stages[-1].data.length == recipe.model.max_length == 512
+    assert len({stage.data.block * stage.data.length for stage in stages}) == 1, "each stage fills the device as well"
+    assert recipe.model.dropout == recipe.model.attention_dropout == 0
+    comment = [line for line in path.read_text(encoding="utf-8").splitlines()[1:4] if line.startswith("# ")]
+    assert comment
+    assert path.stem == "bundled" or comment[0].startswith("# Expected: ")

@@ -1,0 +1,164 @@
+"""Make the model inside the package from a run's model, and hold it against the full-precision one.
+
+    python tools/bundle.py run/model --out src/bertkit/pretrained
+    python tools/bundle.py sentences-run/model --out src/bertkit/pretrained --sentences
+
+The second adds the variant for sentence vectors. It is stored as what differs from the first, so tune it from the
+bundle itself (--from bundled) with the embeddings and most layers frozen (frozen=9), or it will not fit.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_small
+from bertkit.checkpoint.small import SMALL
+from bertkit.errors import BertkitError, RequestError
+from bertkit.files import whole_folder
+from bertkit.model.pooling import EmbedSettings
+from bertkit.predict.engine import Passage, make_batch
+
+MOST_BYTES = 16_000_000  # of weights, all variants together
+SENTENCES = "sentences"
+TEXTS = (
+    "The capital of France is [MASK].",
+    "She opened the [MASK] and walked into the garden.",
+    "Water boils at one hundred [MASK].",
+    "The committee [MASK] to postpone the vote until Monday.",
+    "He was so tired that he fell [MASK] on the train.",
+    "The river flows through three [MASK] before it reaches the sea.",
+    "In winter the days are short and the [MASK] are long.",
+    "A doctor should listen to what her [MASK] say.",
+    "It is a truth that nobody [MASK] to hear.",
+    "The first railway was built in the nineteenth [MASK].",
+)
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """What storing a model small has cost, and what it has won."""
+
+    bytes: int  # of the file of weights
+    load_seconds: float  # the best of three, tokenizer and all
+    cosine_mean: float  # of each token's last vector with the full model's
+    cosine_least: float
+    worst_logit: float | None  # difference at a blank, over the whole vocabulary; None: no masked-word head
+    largest_logit: float | None  # at a blank, of the full model: what the difference is to be compared with
+    same_first: int | None  # blanks whose best word is the same
+    blanks: int
+
+
+def bundle(run: Path, out: Path) -> Bundled:
+    """Put the model of `run` into `out`, where the files of another bundle, and its variant, are replaced."""
+    full = load_checkpoint(run)
+    with tempfile.TemporaryDirectory() as workspace:
+        draft = Path(workspace) / "bundle"
+        save_small(full, draft)
+        made = measure(full, draft)
+        _refuse_large(made.bytes)
+        out.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(out / SENTENCES, ignore_errors=True)  # it is stored as differences from the model that goes
+        for file in sorted(path for path in draft.rglob("*") if path.is_file()):
+            place = out / file.relative_to(draft)
+            place.parent.mkdir(exist_ok=True)
+            shutil.move(file, place)
+    return made
+
+
+def bundle_sentences(run: Path, out: Path) -> Bundled:
+    """Put the model of `run` into `out/sentences` as what differs from the bundle in `out`."""
+    full = over(load_checkpoint(out), load_checkpoint(run))
+    draft = out / f"{SENTENCES}.new"
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        save_small(full, draft, delta=True)
+        made = measure(full, draft)
+        _refuse_large(made.bytes + (out / SMALL).stat().st_size)
+        shutil.rmtree(out / SENTENCES, ignore_errors=True)
+        with whole_folder(out / SENTENCES) as place:
+            shutil.copytree(draft, place, dirs_exist_ok=True)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return made
+
+
+def over(base: Checkpoint, tuned: Checkpoint) -> Checkpoint:
+    """The tuned encoder with the base's heads, which tuning for vectors has thrown away."""
+    state, before = tuned.model.state_dict(), base.model.state_dict()
+    for name, tensor in before.items():
+        if name.startswith("encoder.") and (name not in state or state[name].shape != tensor.shape):
+            raise RequestError(f"{name} is missing in the tuned model or of another shape; tune the bundled one itself")
+    base.model.load_state_dict({name: state.get(name, tensor) for name, tensor in before.items()})
+    embed = tuned.embed or EmbedSettings(pooling="mean", normalize=True)
+    return replace(base, embed=embed, max_length=tuned.max_length)
+
+
+def measure(full: Checkpoint, folder: Path) -> Bundled:
+    """Size, load time, and how far the stored model's answers are from those of the full one."""
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        small = load_checkpoint(folder)
+        seconds.append(time.perf_counter() - began)
+    ours, theirs = answers(full), answers(small)
+    cosines = F.cosine_similarity(ours[0], theirs[0], dim=-1)
+    logits = None if ours[1] is None or theirs[1] is None else (ours[1], theirs[1])
+    return Bundled(
+        bytes=(folder / SMALL).stat().st_size,
+        load_seconds=round(min(seconds), 3),
+        cosine_mean=float(cosines.mean()),
+        cosine_least=float(cosines.min()),
+        worst_logit=float((logits[0] - logits[1]).abs().max()) if logits else None,
+        largest_logit=float(logits[0].abs().max()) if logits else None,
+        same_first=int((logits[0].argmax(-1) == logits[1].argmax(-1)).sum()) if logits else None,
+        blanks=len(TEXTS),
+    )
+
+
+def answers(checkpoint: Checkpoint) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """T D: the last vectors of all tokens of TEXTS; and the logits of their blanks, if there is a head for them."""
+    tokenizer, model = checkpoint.tokenizer, checkpoint.model
+    if tokenizer is None:
+        raise RequestError("the model's folder holds no tokenizer; a bundle needs one")
+    encodings = [tokenizer.encode(text.replace("[MASK]", tokenizer.mask_token)) for text in TEXTS]
+    batch = make_batch([Passage(each.ids, each.segments) for each in encodings], model.device)
+    with torch.inference_mode():
+        hidden_TD = model(batch)
+        if "masked_word" not in model.heads:
+            return hidden_TD, None
+        return hidden_TD, model.read("masked_word", hidden_TD[batch.ids == tokenizer.mask_id], batch)
+
+
+def _refuse_large(size: int) -> None:
+    if size > MOST_BYTES:
+        raise RequestError(f"{size:,} bytes of weights are over the {MOST_BYTES:,} that a bundle may have")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="a model folder, or a run's folder with its model/")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument(
+        "--sentences", action="store_true", help="the variant for sentence vectors of the model in --out"
+    )
+    options = parser.parse_args(arguments)
+    make = bundle_sentences if options.sentences else bundle
+    try:
+        print(json.dumps(asdict(make(options.run, options.out)), indent=2))
+    except BertkitError as error:
+        print(f"bundle: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
