@@ -72,7 +72,6 @@ def test_fill(bertkit_command, model):
 
 def test_fill_refuses(fails, model, tmp_path):
     fails(2, "the text has no blank: write [MASK]", "fill", "a b", "--model", model)
-    fails(2, "no model is bundled", "fill", "a [MASK]")
     fails(2, "is not a folder", "fill", "a [MASK]", "--model", tmp_path / "nowhere")
     fails(2, "top=0 must be from 1", "fill", "[MASK]", "--model", model, "--top", 0)
 

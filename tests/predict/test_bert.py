@@ -246,8 +246,6 @@ def test_fill_says_what_is_missing(bert):
         Bert(Checkpoint(model=bert.model)).embed(["a"])
     with pytest.raises(RequestError, match="cannot generate"):
         bert.generate("Once upon")
-    with pytest.raises(RequestError, match="no model is bundled"):
-        bertkit.load()
 
 
 def test_trace_of_a_pair(bert):

@@ -1,55 +1,54 @@
 """`bertkit embed`: a file of texts to a file of vectors."""
 
 import json
-import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 
 def embed(
-    texts: Annotated[Path, typer.Argument(help="A text file, one text per line; - reads standard input.")],
+    texts: Annotated[Path, typer.Argument(help="Lines, JSONL, CSV, TSV or Parquet, compressed or not; - is stdin.")],
     out: Annotated[Path, typer.Option(help="Where the vectors go: .npy or .parquet.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME=VALUE]...", help="text=column id=column format=jsonl header= quotes= encoding="),
+    ] = None,
     model: Annotated[Path | None, typer.Option(help="A model folder.")] = None,
     pooling: Annotated[str | None, typer.Option(help="cls, first, last, mean, max, mean-max.")] = None,
     layers: Annotated[str | None, typer.Option(help="Layers to concatenate: -1 is the last; e.g. -1,-2.")] = None,
     normalize: Annotated[bool | None, typer.Option(help="Scale each vector to length 1.")] = None,
     too_long: Annotated[str, typer.Option(help="truncate, window or refuse texts over the limit.")] = "truncate",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where this work was stopped, or begin.")] = False,
+    on_error: Annotated[str, typer.Option(help="stop at a row that cannot be used, or skip and list it.")] = "stop",
+    workers: Annotated[int, typer.Option(help="Processes, of one thread each; 0: this one.")] = 0,
+    cluster: Annotated[bool, typer.Option("--cluster", help="Compute on a Ray cluster.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Say what was done as JSON.")] = False,
 ) -> None:
-    """Turn each line of a file into one vector, in order, in little memory however long the file is."""
-    from functools import reduce
+    """Turn each text of a file into one vector, in order, in little memory however long the file is.
 
-    import numpy as np
-
+    Killed or out of space, --resume goes on; each row is there once, as in a run that was never stopped.
+    """
+    from bertkit.cli.predict import say, tell_skipped
     from bertkit.config import pick
     from bertkit.model.pooling import NAMES
-    from bertkit.predict.bert import load
-    from bertkit.predict.length import POLICIES, LengthReport
-    from bertkit.predict.vectors import check_output, read_texts, vector_file
+    from bertkit.predict.file_settings import EMBED_SETTINGS, read_file_settings
+    from bertkit.predict.file_work import HowToRun
+    from bertkit.predict.length import POLICIES
+    from bertkit.predict.vectors import VectorSettings, embed_file
     from bertkit.progress import progress
-    from bertkit.text.corpus import CorpusReport
 
-    check_output(out)
-    how = None if pooling is None else pick(NAMES, pooling, "pooling of one vector per text")
+    pooling = None if pooling is None else pick(NAMES, pooling, "pooling of one vector per text")
     policy = pick(POLICIES, too_long, "length policy")
-    bert = load(model)
-    settings = bert.embed_settings(pooling=how, layers=_numbers(layers), normalize=normalize)
-    seen, count, lengths, width = CorpusReport(), 0, [], bert.width(settings)
-    pick(NAMES, settings.pooling, "pooling of one vector per text")
-    total = texts.stat().st_size if texts.is_file() else 1
-    with progress("embedding", total) as meter, vector_file(out, width) as write:
-        blocks = bert.embed_blocks(read_texts(texts, seen), settings, policy, lambda n: f"{texts}, line {n + 1}")
-        for block in blocks:
-            write(block.texts, np.stack(block.vectors))
-            count += len(block.texts)
-            lengths.append(block.lengths)
-            meter.update(min(seen.bytes, total), {"texts": f"{count:,}"})
-    if any(report.long for report in lengths):
-        print(f"bertkit: note: {reduce(LengthReport.joined, lengths)}", file=sys.stderr)
-    done = {"texts": count, "width": width, "out": str(out)}
-    print(json.dumps(done) if as_json else f"{count} vectors of {width} in {out}")
+    wanted = VectorSettings(pooling=pooling, layers=_numbers(layers), normalize=normalize, too_long=policy)
+    reading = read_file_settings(settings or [], EMBED_SETTINGS)
+    how = HowToRun(resume=resume, on_error=on_error, workers=workers, cluster=cluster)
+    found = embed_file(model, texts, out, wanted, reading, how, show=progress, say=say)
+    say(found.note)
+    tell_skipped(out, found.state.skipped)
+    done: dict[str, Any] = {"texts": found.state.written, "width": found.width, "out": str(out)}
+    done |= {"skipped": found.state.skipped} if on_error == "skip" else {}
+    print(json.dumps(done) if as_json else f"{found.state.written} vectors of {found.width} in {out}")
 
 
 def _numbers(text: str | None) -> list[int] | None:

@@ -3,10 +3,10 @@
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from operator import index
 from pathlib import Path
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from bertkit.predict.fill import Filled, fill
 from bertkit.predict.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from bertkit.predict.answers import Answers
+
 Layers = Sequence[int] | int | None
 
 
@@ -34,13 +37,12 @@ class TextTrace(Trace):
 
 
 def load(path: Path | str | None = None, *, tokenizer: Path | str | None = None) -> "Bert":
-    """Load a model folder: Hugging Face's layout, sentence-transformers', or a Google checkpoint."""
+    """Load a model folder: Hugging Face's layout, sentence-transformers', or a Google checkpoint.
+
+    Without one, the model inside the package; "sentences" is its variant for vectors, unless a folder is called so.
+    """
     if not isinstance(path, str | Path | None) or path == "":
         raise RequestError(f"a model is named by the path of its folder, not by {path!r}")
-    if path is None:
-        raise RequestError(
-            "no model is bundled with this version: name a folder, as load('my-model') or --model my-model"
-        )
     return Bert(load_checkpoint(path, tokenizer=tokenizer))
 
 
@@ -151,12 +153,36 @@ class Bert:
         limit = self.checkpoint.max_length
         return fill(self.model, self.tokenizer, text, top=top, limit=limit, too_long=too_long)
 
+    @cached_property
+    def answers(self) -> "Answers":
+        """The task this model was taught, ready to answer."""
+        from bertkit.predict.answers import Answers  # with scipy and all: only fine-tuned models need it
+
+        return Answers.of(self.checkpoint)
+
+    def classify(self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None) -> Any:
+        """A Classified, Labelled or Rated, as the model was taught, for a text or pair; for several, a list of them."""
+        return _one_or_many(texts, self.answers.classify(_listed(texts), None if pairs is None else _listed(pairs)))
+
+    def tag(self, texts: str | Sequence[str | Sequence[str]]) -> Any:
+        """A Tagged, with spans in characters, for a text; for several, which may come in words, a list of them."""
+        return _one_or_many(texts, self.answers.tag([texts] if isinstance(texts, str) else list(texts)))
+
+    def answer(self, question: str | Sequence[str], passage: str | Sequence[str]) -> Any:
+        """An Answered: where the passage answers the question, in characters, or that it does not; or a list."""
+        return _one_or_many(question, self.answers.answer(_listed(question), _listed(passage)))
+
+    def choose(self, question: str | Sequence[str], choices: Sequence[Any]) -> Any:
+        """A Chosen: which of its choices fits a question; for several questions, a list."""
+        own = [choices] if isinstance(question, str) else choices
+        return _one_or_many(question, self.answers.choose(_listed(question), own))
+
     def trace(self, text: str, pair: str | None = None) -> TextTrace:
         """Every layer's queries, keys, values, weights and output for one text or pair."""
         encoding = self.tokenizer.encode(text, pair)
         report_lengths([len(encoding.ids)], self.checkpoint.max_length, "refuse")
         with torch.inference_mode():
-            passage = Passage(encoding.ids, self._known_segments(encoding.segments))
+            passage = Passage(encoding.ids, self.known_segments(encoding.segments))
             trace = self.model.encoder.trace(make_batch([passage], self.model.device))
         tokens = tuple(self.tokenizer.tokens(encoding.ids))
         return TextTrace(trace.embeddings, trace.layers, trace.output, tokens)
@@ -181,7 +207,7 @@ class Bert:
             f"Bert({config.family}, {config.depth} layers of {config.width}, {config.vocab_size} words, heads: {heads})"
         )
 
-    def _known_segments(self, segments: Sequence[int]) -> Sequence[int]:
+    def known_segments(self, segments: Sequence[int]) -> Sequence[int]:
         """A family without a second segment reads both texts of a pair as the first."""
         return segments if self.model.config.segments > max(segments, default=0) else [0] * len(segments)
 
@@ -203,6 +229,11 @@ def _listed(texts: str | Sequence[str], *, alone: bool = True) -> list[str]:
         if not isinstance(text, str):
             raise RequestError(f"texts[{number}] is {type(text).__name__}, not a str")
     return found
+
+
+def _one_or_many(given: object, found: list[Any]) -> Any:
+    """One for one, a list for a list."""
+    return found[0] if isinstance(given, str) else found
 
 
 def _numbers(layers: Sequence[int] | int) -> tuple[int, ...]:

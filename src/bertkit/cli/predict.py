@@ -1,0 +1,63 @@
+"""`bertkit predict`: what a fine-tuned model says about each row of a file."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="A fine-tuned model's folder.")],
+    rows: Annotated[Path, typer.Argument(help="Lines, JSONL, CSV, TSV or Parquet, compressed or not; - is stdin.")],
+    out: Annotated[Path, typer.Option(help="Where the predictions go: .jsonl, .csv or .parquet.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME=VALUE]...",
+            help="text=column pair=column keep=columns probabilities=true best=5 format=csv header= quotes= encoding=",
+        ),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where this work was stopped, or begin.")] = False,
+    on_error: Annotated[str, typer.Option(help="stop at a row that cannot be used, or skip and list it.")] = "stop",
+    workers: Annotated[int, typer.Option(help="Processes, of one thread each; 0: this one.")] = 0,
+    cluster: Annotated[bool, typer.Option("--cluster", help="Compute on a Ray cluster.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Say what was done as JSON.")] = False,
+) -> None:
+    """Write what a model says about each row beside the row's own columns, in order, in little memory.
+
+    classify: label, probability; multilabel: labels; regress: value; tag: words, tags, spans with characters;
+    answer: answer, start, end; choose: choice. Killed or out of space, --resume goes on; each row is there once.
+    """
+    from bertkit.predict.answer_file import predict_file
+    from bertkit.predict.file_settings import PREDICT_SETTINGS, read_file_settings
+    from bertkit.predict.file_work import HowToRun
+    from bertkit.progress import progress
+
+    reading = read_file_settings(settings or [], PREDICT_SETTINGS)
+    how = HowToRun(resume=resume, on_error=on_error, workers=workers, cluster=cluster)
+    found = predict_file(model, rows, out, reading, how, show=progress, say=say)
+    say(found.note)
+    tell_skipped(out, found.state.skipped)
+    state = found.state
+    done = {"task": found.task, "rows": state.written, "skipped": state.skipped, "out": str(out)}
+    told = f"{state.written} rows with {', '.join(found.columns)} in {out}"
+    print(json.dumps({**done, "columns": found.columns}) if as_json else told)
+
+
+def say(note: str) -> None:
+    """Beside the result: what was guessed, what was cut."""
+    if note:
+        print(f"bertkit: note: {note}", file=sys.stderr)
+
+
+def tell_skipped(out: Path, count: int) -> None:
+    """How many rows were left out, the first of them with the reasons, and where all are."""
+    from bertkit.predict.file_work import first_skipped, skipped_file
+
+    if not count:
+        return
+    say(f"{count} {'row was' if count == 1 else 'rows were'} left out; all are in {skipped_file(out)}")
+    for line in first_skipped(out):
+        print(f"  {line}", file=sys.stderr)

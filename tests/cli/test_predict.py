@@ -1,0 +1,44 @@
+"""`bertkit predict` as a command: from a pipe, in several processes, and what is left behind."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "predict"))
+import taught
+
+ENVIRONMENT = os.environ | taught.ONE_THREAD
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return taught.taught_folder(tmp_path_factory.mktemp("taught") / "model", "classify")
+
+
+def test_from_a_pipe_as_lines_and_as_a_table(model, tmp_path, bertkit_command):
+    lines = bertkit_command("predict", model, "-", "--out", tmp_path / "a.jsonl", input="a b\nc\n", env=ENVIRONMENT)
+    assert lines.returncode == 0, lines.stderr
+    assert lines.stdout == f"2 rows with label, probability, windows, cut in {tmp_path / 'a.jsonl'}\n"
+    table = "review,n\na b,1\nc,2\n"
+    words = ("predict", model, "-", "format=csv", "--out", tmp_path / "b.jsonl", "--json")
+    done = bertkit_command(*words, input=table, env=ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    assert "note: -: text = review" in done.stderr
+    assert json.loads(done.stdout)["columns"] == ["label", "probability", "windows", "cut"]
+    ours, theirs = ((tmp_path / name).read_text().splitlines() for name in ("a.jsonl", "b.jsonl"))
+    assert [json.loads(row)["probability"] for row in ours] == [json.loads(row)["probability"] for row in theirs]
+    assert json.loads(theirs[1])["n"] == "2"
+
+
+def test_two_processes_write_the_bytes_of_one_and_leave_nothing(model, tmp_path, bertkit_command):
+    (tmp_path / "in.txt").write_text("".join(f"a {'b ' * (n % 29)}\n" for n in range(5000)))
+    for name, workers in (("one.csv", 0), ("two.csv", 2)):
+        words = ("predict", model, tmp_path / "in.txt", "--out", tmp_path / name, "--workers", workers)
+        done = bertkit_command(*words, env=ENVIRONMENT)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
+    assert len((tmp_path / "one.csv").read_text().splitlines()) == 5001
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "one.csv", "two.csv"]

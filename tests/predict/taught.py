@@ -1,0 +1,54 @@
+"""Tiny folders for every task, with random heads: what they say is nonsense, but always the same."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
+from bertkit.config import family_config
+from bertkit.model.weights import new_model
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.wordpiece import SPECIALS
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # for children: machines are shared
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+PIECES = [*SPECIALS, *LETTERS, *(f"##{c}" for c in LETTERS), "?", ".", "1", "2"]
+HEADS = {
+    "classify": ("classify", ("bad", "fine", "good")),
+    "multilabel": ("classify", ("name", "place")),
+    "regress": ("classify", ("LABEL_0",)),
+    "tag": ("tag", ("O", "B-PER", "I-PER", "B-LOC")),
+    "answer": ("answer", ()),
+    "choose": ("choose", ()),
+}
+OUTPUTS = {"answer": 2, "choose": 1}
+
+
+def taught_folder(folder: Path, task: str | None, *, max_length: int = 32, width: int = 16) -> Path:
+    """A saved model with the task's head; None: without a head, for vectors."""
+    shape = {"depth": 1, "width": width, "heads": 2, "inner": 32, "max_length": max_length}
+    config = family_config("bert", "tiny", vocab_size=len(PIECES), init_std=0.3, **shape)
+    head, labels = HEADS[task] if task else ("", ())
+    heads = {head: OUTPUTS.get(head, len(labels))} if task else {}
+    model = new_model(config, heads, seed=3).eval()
+    tokenizer = Tokenizer.from_vocab(PIECES)
+    named = {"name": task} if task else {}
+    found = Checkpoint(model=model, tokenizer=tokenizer, labels=labels, max_length=max_length, task=named)
+    save_checkpoint(found, folder)
+    return folder
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """A block of nothing but items."""
+
+    items: tuple
+
+
+class DyingJob:
+    """Its process ends without a word."""
+
+    token = "dying"
+
+    def open(self):
+        return lambda items: os._exit(9)
