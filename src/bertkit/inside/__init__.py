@@ -1,0 +1,1 @@
+"""A running model, seen from inside: traces as views, tables and catalogues."""

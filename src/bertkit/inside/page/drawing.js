@@ -1,0 +1,128 @@
+// What all views share: elements made without markup, lists that draw only what is in sight, colors.
+
+/** An element; strings among the children become text, never markup. */
+export function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== false) made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children);
+  return made;
+}
+
+/** A token as text of its own direction, whatever stands in it. */
+export function tokenText(label) {
+  return element("bdi", { class: "token", title: label }, label);
+}
+
+export const number = (value, digits = 3) => value.toFixed(digits).replace("-", "−");
+
+/** A color for each head, evenly around the circle. */
+export function headColor(head, heads, alpha = 1) {
+  return `hsl(${Math.round((head * 360) / heads + 210) % 360} 70% 50% / ${alpha})`;
+}
+
+/** Blue above zero, orange below; the strength is the size as a share of `most`. */
+export function signColor(value, most) {
+  const strength = most ? Math.min(1, Math.abs(value) / most) : 0;
+  return value >= 0 ? `rgb(35 110 235 / ${strength})` : `rgb(240 125 20 / ${strength})`;
+}
+
+/** A vector as a strip of colored cells. */
+export function strip(context, vector, { x, y, width, height, most }) {
+  const cell = width / vector.length;
+  for (let n = 0; n < vector.length; n++) {
+    context.fillStyle = signColor(vector[n], most);
+    context.fillRect(x + n * cell, y, Math.max(cell - (cell > 3 ? 0.5 : 0), 0.5), height);
+  }
+}
+
+/** A drawing surface of this many CSS pixels, sharp on any screen and empty. */
+export function prepare(canvas, width, height) {
+  const ratio = globalThis.devicePixelRatio || 1;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  return context;
+}
+
+/**
+ * A scrolling list of equal rows. `paint(list)` is called with what is in sight: it fills `list.body` with rows placed by
+ * `list.place`, and draws lines and strips on `list.context`, whose origin is the top left of what is in sight.
+ */
+export class Rows {
+  constructor({ count, height, label, paint, onchoose, onhover }) {
+    Object.assign(this, { count, height, paint });
+    this.heading = element("div", { class: "heading" });
+    this.canvas = element("canvas", { "aria-hidden": "true" });
+    this.body = element("div", { class: "body" });
+    this.body.style.height = `${count * height}px`;
+    const pane = element("div", { class: "pane" }, this.canvas);
+    this.stage = element(
+      "div",
+      { class: "stage", tabindex: "0", role: "group", "aria-label": label },
+      this.heading, pane, this.body,
+    );
+    this.stage.addEventListener("scroll", () => this.schedule(), { passive: true });
+    this.stage.addEventListener("click", (event) => onchoose?.(this.at(event), event));
+    this.stage.addEventListener("mousemove", (event) => onhover?.(this.at(event), event));
+    this.stage.addEventListener("mouseleave", () => onhover?.(null, null));
+    this.stage.addEventListener("keydown", (event) => this.step(event, onchoose));
+  }
+
+  /** The row under the mouse, or null. */
+  at(event) {
+    const place = Math.floor((event.clientY - this.body.getBoundingClientRect().top) / this.height);
+    const below = event.clientY >= this.stage.getBoundingClientRect().top + this.heading.offsetHeight;
+    return below && place >= 0 && place < this.count ? place : null;
+  }
+
+  step(event, onchoose) {
+    const ways = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -this.count, End: this.count };
+    if (!(event.key in ways)) return;
+    event.preventDefault();
+    const next = Math.max(0, Math.min(this.count - 1, (this.chosen ?? -1) + ways[event.key]));
+    onchoose?.(next, event);
+    this.show(next);
+  }
+
+  /** Scroll a row into sight. */
+  show(place) {
+    const top = place * this.height;
+    const seen = this.stage.clientHeight - this.heading.offsetHeight - this.height;
+    if (top < this.stage.scrollTop) this.stage.scrollTop = top;
+    else if (top > this.stage.scrollTop + seen) this.stage.scrollTop = top - seen;
+  }
+
+  schedule() {
+    this.frame ??= requestAnimationFrame(() => this.draw());
+  }
+
+  draw() {
+    cancelAnimationFrame(this.frame);
+    this.frame = null;
+    this.width = this.stage.clientWidth;
+    this.tall = Math.min(this.stage.clientHeight - this.heading.offsetHeight, this.count * this.height);
+    this.top = this.stage.scrollTop;
+    this.first = Math.max(0, Math.floor(this.top / this.height));
+    this.last = Math.min(this.count, Math.ceil((this.top + this.tall) / this.height));
+    this.context = prepare(this.canvas, this.width, Math.max(this.tall, 0));
+    this.body.replaceChildren();
+    this.paint(this);
+  }
+
+  /** Where a row stands on the canvas. */
+  y(place) { return place * this.height - this.top; }
+
+  /** Put an element into a row; it starts at `x` and is `width` wide. */
+  place(made, row, x, width) {
+    Object.assign(made.style, { top: `${row * this.height}px`, left: `${x}px`, width: `${width}px`, height: `${this.height}px` });
+    made.dataset.row = row;
+    this.body.append(made);
+    return made;
+  }
+}

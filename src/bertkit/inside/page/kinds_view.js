@@ -1,0 +1,61 @@
+// The head catalogue: what each head mostly looks at in this text, how widely and how far.
+
+import { element, headColor, number } from "./drawing.js";
+
+const COLUMNS = {
+  layer: "layer", head: "head", kind: "kind", entropy: "entropy, bits", distance: "distance", next: "next",
+  previous: "previous", itself: "itself", first: "first", separator: "separator", same_word: "same word",
+};
+
+export class KindsView {
+  constructor(app) {
+    this.app = app;
+    this.order = "layer";
+    this.down = false;
+    this.element = element("div", { class: "table", tabindex: "0", role: "region", "aria-label": "head catalogue" });
+  }
+
+  draw() {
+    this.app.say("What each head looks at in this text, as mean weights. Choose a heading to sort, a row to open the head.");
+    const heads = Object.entries(COLUMNS).map(([name, shown]) => this.heading(name, shown));
+    const rows = [...this.app.data.catalogue].sort((one, other) => this.compare(one, other)).map((row) => this.row(row));
+    const table = element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows));
+    this.element.replaceChildren(table);
+  }
+
+  compare(one, other) {
+    const [a, b] = [one[this.order], other[this.order]];
+    const way = typeof a === "string" ? a.localeCompare(b) : a - b;
+    return (this.down ? -way : way) || one.layer - other.layer || one.head - other.head;
+  }
+
+  heading(name, shown) {
+    const sorted = name === this.order ? (this.down ? "descending" : "ascending") : "none";
+    const sort = () => {
+      this.down = name === this.order ? !this.down : typeof this.app.data.catalogue[0][name] === "number";
+      this.order = name;
+      this.draw();
+      this.element.querySelector(`[data-name="${name}"]`).focus();
+    };
+    const button = element("button", { type: "button", "data-name": name, onclick: sort }, shown);
+    return element("th", { scope: "col", "aria-sort": sorted }, button);
+  }
+
+  row(row) {
+    const open = () => this.app.set({ layer: row.layer - 1, head: row.head - 1, heads: new Set([row.head - 1]), view: "heads" });
+    const cells = Object.keys(COLUMNS).map((name) => this.cell(row, name));
+    const name = element("button", { type: "button", class: "plain", onclick: open, "aria-label": `open layer ${row.layer}, head ${row.head}` }, `${row.head}`);
+    name.style.setProperty("--color", headColor(row.head - 1, this.app.data.heads));
+    cells[1].replaceChildren(name);
+    return element("tr", {}, ...cells);
+  }
+
+  cell(row, name) {
+    const value = row[name];
+    if (name === "layer" || name === "head") return element("td", {}, `${value}`);
+    if (typeof value === "string") return element("td", { class: "kind" }, value.replace("_", " "));
+    const made = element("td", {}, number(value, 2));
+    if (name !== "entropy" && name !== "distance") made.style.setProperty("--shade", Math.min(1, value));
+    return made;
+  }
+}

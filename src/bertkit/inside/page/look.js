@@ -1,0 +1,177 @@
+// One reading of one text, in six views. `mount(element, data)` draws them into any element.
+
+import { Layer } from "./numbers.js";
+import { element, headColor } from "./drawing.js";
+import { HeadView, PAIR_FILTERS } from "./head_view.js";
+import { ModelView } from "./model_view.js";
+import { NeuronView } from "./neuron_view.js";
+import { VectorView } from "./vector_view.js";
+import { FillView } from "./fill_view.js";
+import { KindsView } from "./kinds_view.js";
+
+// name: [tab, view, what of the controls it needs]
+const VIEWS = {
+  heads: ["Heads", HeadView, ["layer", "heads", "filter"]],
+  model: ["Model", ModelView, []],
+  neurons: ["Neurons", NeuronView, ["layer", "heads"]],
+  vectors: ["Vectors", VectorView, []],
+  fills: ["Fills", FillView, []],
+  kinds: ["Catalogue", KindsView, []],
+};
+
+/** Draw the views of `data` (see inside/data.py) into `host`; returns the app, whose `set` changes what is shown. */
+export function mount(host, data) {
+  const app = new App(host, data);
+  app.set({});
+  return app;
+}
+
+class App {
+  constructor(host, data) {
+    Object.assign(this, { host, data, layers: [], views: {}, turn: 0 });
+    this.firstToken = Math.min(1, data.tokens.length - 1); // after [CLS]
+    const heads = new Set(Array.from({ length: data.heads }, (_, head) => head));
+    this.state = { view: "heads", layer: 0, head: 0, heads, token: null, filter: "all" };
+    this.names = Object.keys(VIEWS).filter((name) => name !== "fills" || data.lens);
+    this.build();
+    new ResizeObserver(() => this.resized()).observe(this.host);
+  }
+
+  build() {
+    const tabs = this.names.map((name) => this.tab(name));
+    this.tabs = element("div", { class: "tabs", role: "tablist", "aria-label": "views" }, ...tabs);
+    this.tabs.addEventListener("keydown", (event) => this.moveTab(event));
+    this.controls = element("div", { class: "controls" }, this.layerControl(), this.headControl(), this.filterControl());
+    this.said = element("output", { class: "said" });
+    this.panel = element("div", { class: "panel", role: "tabpanel" });
+    this.panel.addEventListener("keydown", (event) => this.keys(event));
+    this.host.classList.add("bertkit-look");
+    this.host.replaceChildren(this.header(), this.tabs, this.controls, this.said, this.panel, this.footer());
+  }
+
+  header() {
+    const texts = [this.data.text, this.data.pair].filter((text) => text !== null);
+    const shown = texts.map((text) => element("p", { class: "text", dir: "auto" }, text));
+    return element("header", {}, ...shown);
+  }
+
+  footer() {
+    const { model, tokens, cutFrom, precision } = this.data;
+    const cut = cutFrom ? `, the first of ${cutFrom.toLocaleString("en")}` : "";
+    return element("footer", {}, `${model} · ${tokens.length} tokens${cut} · weights computed here from queries and keys in ${precision}`);
+  }
+
+  tab(name) {
+    return element("button", { type: "button", role: "tab", "data-view": name, onclick: () => this.set({ view: name }) }, VIEWS[name][0]);
+  }
+
+  layerControl() {
+    const options = this.data.layers.map((_, layer) => element("option", { value: layer }, `${layer + 1}`));
+    const change = (event) => this.set({ layer: +event.target.value });
+    this.layerSelect = element("select", { "aria-label": "layer", onchange: change }, ...options);
+    return element("label", { class: "control layer" }, "layer ", this.layerSelect);
+  }
+
+  headControl() {
+    const all = Array.from({ length: this.data.heads }, (_, head) => head);
+    this.chips = all.map((head) => {
+      const chip = element("button", { type: "button", class: "chip", title: "double click: this head alone" }, `${head + 1}`);
+      chip.style.setProperty("--color", headColor(head, this.data.heads));
+      chip.setAttribute("aria-label", `head ${head + 1}`);
+      chip.addEventListener("click", () => this.toggle(head));
+      chip.addEventListener("dblclick", () => this.set({ head, heads: new Set([head]) }));
+      return chip;
+    });
+    const every = () => this.set({ heads: new Set(this.state.heads.size === all.length ? [] : all) });
+    this.every = element("button", { type: "button", class: "chip all", onclick: every }, "all");
+    return element("div", { class: "control heads", role: "group", "aria-label": "heads" }, "heads ", ...this.chips, this.every);
+  }
+
+  filterControl() {
+    const options = Object.entries(PAIR_FILTERS).map(([value, shown]) => element("option", { value }, shown));
+    const change = (event) => this.set({ filter: event.target.value });
+    this.filterSelect = element("select", { "aria-label": "which text looks at which", onchange: change }, ...options);
+    return element("label", { class: "control filter" }, "texts ", this.filterSelect);
+  }
+
+  toggle(head) {
+    if (this.state.view === "neurons") return this.set({ head });
+    const heads = new Set(this.state.heads);
+    if (!heads.delete(head)) heads.add(head);
+    this.set({ heads, head });
+  }
+
+  moveTab(event) {
+    const way = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!way) return;
+    event.preventDefault();
+    const next = (this.names.indexOf(this.state.view) + way + this.names.length) % this.names.length;
+    this.set({ view: this.names[next] });
+    this.tabs.querySelector("[aria-selected=true]").focus();
+  }
+
+  /** In the views of one layer: left and right change it, h and H the head. */
+  keys(event) {
+    if (!VIEWS[this.state.view][2].includes("layer") || event.ctrlKey || event.metaKey || event.altKey) return;
+    const { layer, head } = this.state;
+    const way = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    const turn = { h: 1, H: this.data.heads - 1 }[event.key];
+    if (way) this.set({ layer: Math.max(0, Math.min(this.data.layers.length - 1, layer + way)) });
+    else if (turn) this.set({ head: (head + turn) % this.data.heads, heads: new Set([(head + turn) % this.data.heads]) });
+    else if (event.key === "Escape") this.set({ token: null });
+    else return;
+    event.preventDefault();
+  }
+
+  say(text) { this.said.textContent = text; }
+
+  /** One layer's numbers; a layer is unpacked when it is first looked at. */
+  layer(number) { return (this.layers[number] ??= Layer.read(this.data.layers[number])); }
+
+  /** Change what is shown, and draw it. */
+  async set(change) {
+    const start = performance.now();
+    Object.assign(this.state, change);
+    const { view, layer } = this.state;
+    const turn = ++this.turn;
+    const needed = VIEWS[view][2].includes("layer") ? await this.layer(layer) : null;
+    if (turn !== this.turn) return; // somebody went on while this layer was unpacked
+    this.showControls();
+    this.views[view] ??= new VIEWS[view][1](this);
+    if (this.panel.firstChild !== this.views[view].element) this.panel.replaceChildren(this.views[view].element);
+    await this.views[view].draw(needed);
+    this.prepareNeighbors(needed && layer);
+    Object.assign(this.host.dataset, { view, layer: layer + 1, turn, milliseconds: Math.round(performance.now() - start) });
+  }
+
+  /** Unpack the layers beside this one while nobody waits. */
+  prepareNeighbors(layer) {
+    if (layer === null || !globalThis.requestIdleCallback) return;
+    for (const next of [layer + 1, layer - 1]) {
+      if (this.data.layers[next] && !this.layers[next]) requestIdleCallback(() => this.layer(next));
+    }
+  }
+
+  showControls() {
+    const { view, layer, head, heads, filter } = this.state;
+    const needs = VIEWS[view][2];
+    for (const tab of this.tabs.children) {
+      const chosen = tab.dataset.view === view;
+      tab.setAttribute("aria-selected", chosen);
+      tab.tabIndex = chosen ? 0 : -1;
+    }
+    this.panel.setAttribute("aria-label", VIEWS[view][0]);
+    this.controls.hidden = !needs.length;
+    this.layerSelect.value = layer;
+    this.filterSelect.value = filter;
+    this.filterSelect.parentElement.hidden = !needs.includes("filter") || this.data.pair === null;
+    this.every.hidden = view === "neurons";
+    this.chips.forEach((chip, n) => chip.setAttribute("aria-pressed", view === "neurons" ? n === head : heads.has(n)));
+  }
+
+  resized() {
+    const width = this.host.clientWidth;
+    if (width !== this.width && this.width !== undefined) this.set({});
+    this.width = width;
+  }
+}

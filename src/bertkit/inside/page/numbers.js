@@ -1,0 +1,139 @@
+// From the page's JSON to numbers: arrays are unpacked when first looked at, weights computed when asked for.
+
+const READERS = {
+  uint8: (buffer) => new Uint8Array(buffer),
+  uint32: (buffer) => new Uint32Array(buffer),
+  float32: (buffer) => new Float32Array(buffer),
+  float16: (buffer) => widen(new Uint16Array(buffer)),
+};
+const SIZES = { uint8: 1, float16: 2, uint32: 4, float32: 4 };
+
+/** {dtype, shape, data} as {shape, values}: base64, inflated, byte planes woven back together. */
+export async function unpack({ dtype, shape, data }) {
+  const planes = await inflate(fromBase64(data));
+  return { shape, values: READERS[dtype](weave(planes, SIZES[dtype]).buffer) };
+}
+
+function fromBase64(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const letters = atob(text); // a plain loop: a callback for each of two million letters is slow
+  const bytes = new Uint8Array(letters.length);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = letters.charCodeAt(i);
+  return bytes;
+}
+
+async function inflate(bytes) {
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+function weave(planes, size) {
+  const count = planes.length / size;
+  const bytes = new Uint8Array(planes.length);
+  for (let plane = 0; plane < size; plane++) {
+    for (let i = 0, from = plane * count; i < count; i++) bytes[i * size + plane] = planes[from + i];
+  }
+  return bytes;
+}
+
+let halves = null; // what each of the 65,536 float16 patterns means
+
+function widen(bits) {
+  halves ??= Float32Array.from({ length: 65536 }, (_, pattern) => half(pattern));
+  const out = new Float32Array(bits.length);
+  for (let i = 0; i < bits.length; i++) out[i] = halves[bits[i]];
+  return out;
+}
+
+function half(pattern) {
+  const sign = pattern & 32768 ? -1 : 1;
+  const exponent = (pattern >> 10) & 31;
+  const fraction = pattern & 1023;
+  if (exponent === 0) return sign * fraction * 2 ** -24;
+  if (exponent === 31) return fraction ? NaN : sign * Infinity;
+  return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
+}
+
+/** One layer's queries and keys, and every weight that follows from them. */
+export class Layer {
+  static async read({ radius, queriesKeys, normalizers }) {
+    const [both, sums] = await Promise.all([unpack(queriesKeys), unpack(normalizers)]);
+    return new Layer(both, sums.values, radius);
+  }
+
+  constructor({ shape, values }, normalizers, radius) {
+    [, this.heads, this.length, this.width] = shape;
+    const half = values.length / 2;
+    this.queries = values.subarray(0, half);
+    this.keys = values.subarray(half);
+    this.normalizers = normalizers;
+    this.radius = radius ?? Infinity;
+    this.divisor = Math.sqrt(this.width);
+  }
+
+  query(head, place) { return this.vector(this.queries, head, place); }
+  key(head, place) { return this.vector(this.keys, head, place); }
+
+  vector(all, head, place) {
+    const start = this.start(head, place);
+    return all.subarray(start, start + this.width);
+  }
+
+  start(head, place) { return (head * this.length + place) * this.width; }
+
+  /** q . k, before it is divided. By offsets: a view of each vector would cost more than the sum. */
+  score(head, from, to) {
+    const query = this.start(head, from);
+    const key = this.start(head, to);
+    let sum = 0;
+    for (let n = 0; n < this.width; n++) sum += this.queries[query + n] * this.keys[key + n];
+    return sum;
+  }
+
+  /** Whether a token may look at another: some layers see only a window. */
+  sees(from, to) { return Math.abs(from - to) <= this.radius; }
+
+  /** The softmax of one row, from its scores alone. */
+  row(head, from) {
+    const weights = new Float64Array(this.length);
+    let most = -Infinity;
+    for (let to = 0; to < this.length; to++) {
+      weights[to] = this.sees(from, to) ? this.score(head, from, to) / this.divisor : -Infinity;
+      most = Math.max(most, weights[to]);
+    }
+    let sum = 0;
+    for (let to = 0; to < this.length; to++) sum += weights[to] = Math.exp(weights[to] - most);
+    for (let to = 0; to < this.length; to++) weights[to] /= sum;
+    return weights;
+  }
+
+  /** Who looks at one token: its column, by way of the rows' normalizers. */
+  column(head, to) {
+    const weights = new Float64Array(this.length);
+    for (let from = 0; from < this.length; from++) {
+      if (!this.sees(from, to)) continue;
+      weights[from] = Math.exp(this.score(head, from, to) / this.divisor - this.normalizers[head * this.length + from]);
+    }
+    return weights;
+  }
+}
+
+/** The places of the largest `count` numbers, largest first. */
+export function largest(numbers, count) {
+  const places = [];
+  for (let i = 0; i < numbers.length; i++) {
+    if (places.length === count && numbers[i] <= numbers[places[count - 1]]) continue;
+    let at = places.length;
+    while (at > 0 && numbers[places[at - 1]] < numbers[i]) at--;
+    places.splice(at, 0, i);
+    if (places.length > count) places.pop();
+  }
+  return places;
+}
+
+/** The largest size of any number. */
+export function largestSize(numbers) {
+  let most = 0;
+  for (const number of numbers) most = Math.max(most, Math.abs(number));
+  return most;
+}

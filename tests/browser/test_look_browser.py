@@ -1,0 +1,305 @@
+"""The views in a real browser: clicked, typed at, small and large, with hostile text, offline."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import bertkit
+from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.config import BertConfig, family_config
+from bertkit.inside.layers import lens
+from bertkit.inside.look import look
+from bertkit.inside.page import module
+from bertkit.inside.reading import read
+from bertkit.model.weights import new_model
+from bertkit.predict.bert import Bert
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.wordpiece import SPECIALS
+
+pytestmark = pytest.mark.xdist_group("browser")
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+PIECES = [
+    *SPECIALS,
+    *LETTERS,
+    *(f"##{letter}" for letter in LETTERS),
+    "<",
+    ">",
+    "/",
+    "=",
+    "(",
+    ")",
+    "\u05e9",
+    "\U0001f600",
+]
+TEXT, PAIR = "a cab can back a big bag up a hill", "dogs [MASK] dig"
+VIEWS = ["heads", "model", "neurons", "vectors", "fills", "kinds"]
+
+
+def bert_of(config: BertConfig, heads=("masked_word",)) -> Bert:
+    torch.manual_seed(0)
+    model = new_model(config, dict.fromkeys(heads)).eval()
+    return Bert(Checkpoint(model=model, tokenizer=Tokenizer.from_vocab(PIECES), max_length=config.max_length))
+
+
+@pytest.fixture(scope="module")
+def bert() -> Bert:
+    shape = {"vocab_size": len(PIECES), "max_length": 512, "init_std": 0.3, "depth": 3, "heads": 4}
+    return bert_of(family_config("bert", "tiny", **shape))
+
+
+@pytest.fixture(scope="module")
+def saved(bert, tmp_path_factory):
+    path = tmp_path_factory.mktemp("pages") / "look.html"
+    look(bert, TEXT, PAIR).save(path)
+    return path
+
+
+def choose(page, view: str) -> None:
+    page.click(f"[role=tab][data-view={view}]")
+    page.wait_for_selector(f"#look[data-view={view}]")
+
+
+def said(page) -> str:
+    return page.inner_text(".said")
+
+
+def inked(page, selector: str) -> int:
+    """How many points of a canvas are drawn on."""
+    count = """canvas => { const context = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
+        context.drawImage(canvas, 0, 0); const all = context.getImageData(0, 0, canvas.width, canvas.height).data;
+        let inked = 0; for (let i = 3; i < all.length; i += 4) inked += all[i] > 0; return inked; }"""
+    return page.eval_on_selector(selector, count)
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_every_view_is_drawn_and_fits(open_page, saved, width, dark):
+    page = open_page(saved, width=width, dark=dark)
+    assert page.locator("[role=tab]").count() == len(VIEWS)
+    for view in VIEWS:
+        choose(page, view)
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), view
+        assert page.locator(".panel").bounding_box()["height"] > 100
+        assert said(page)
+        if page.locator(".pane canvas").count() and view != "fills":
+            assert inked(page, ".pane canvas") > 100, view
+    assert page.locator("table tbody tr").count() == 12
+
+
+def test_head_view(open_page, saved, bert):
+    page = open_page(saved)
+    weights = torch.stack([layer.weights for layer in read(bert, TEXT, PAIR).trace.layers])
+    everything = inked(page, ".pane canvas")
+    page.hover(".cell.left[data-row='3']")
+    page.wait_for_function("document.querySelector('.said').textContent.includes('(3) looks at')")
+    row = weights[0].mean(dim=0)[3]
+    assert f"{float(row.max()):.3f}" in said(page)
+    page.hover(".cell.right[data-row='5']")
+    page.wait_for_function("document.querySelector('.said').textContent.includes('(5) is looked at by')")
+    assert f"{float(weights[0].mean(dim=0)[:, 5].max()):.3f}" in said(page)
+    page.mouse.move(2, 2)
+    page.select_option("select[aria-label=layer]", label="3")
+    page.wait_for_selector("#look[data-layer='3']")
+    page.click(".chip >> nth=1")
+    assert page.locator(".chip[aria-pressed=true]").count() == 3
+    page.click(".chip.all")  # some are off: all on
+    assert page.locator(".chip[aria-pressed=true]").count() == 4
+    page.dblclick(".chip >> nth=2")
+    page.wait_for_function("document.querySelectorAll('.chip[aria-pressed=true]').length === 1")
+    assert inked(page, ".pane canvas") < everything
+    page.click(".cell.left[data-row='4']")
+    page.mouse.move(2, 2)
+    assert f"{float(weights[2, 2, 4].max()):.3f}" in said(page)
+
+
+def test_the_pair_filter_hides_the_other_texts(open_page, saved, bert, tmp_path):
+    page = open_page(saved)
+    reading = read(bert, TEXT, PAIR)
+    weights = reading.trace.layers[0].weights.mean(dim=0)
+    second = torch.tensor(reading.parts) == 1
+    page.select_option("select[aria-label='which text looks at which']", label="A → B")
+    page.hover(".cell.left[data-row='3']")
+    page.wait_for_function("document.querySelector('.said').textContent.includes('(3) looks at')")
+    assert f"{float(weights[3][second].max()):.3f}" in said(page)
+    page.select_option("select[aria-label='which text looks at which']", label="B → A")
+    page.hover(".cell.left[data-row='4']")
+    page.wait_for_function("document.querySelector('.said').textContent.includes('(4) looks at')")
+    assert said(page).endswith("looks at:")
+    alone = tmp_path / "alone.html"
+    look(bert, TEXT).save(alone)
+    assert not open_page(alone).locator(".control.filter").is_visible()
+
+
+def test_a_thumbnail_opens_its_head(open_page, saved):
+    page = open_page(saved)
+    choose(page, "model")
+    assert page.locator(".grid button").count() == 12
+    page.click(".grid button[data-layer='1'][data-head='3']")
+    page.wait_for_selector("#look[data-view=heads][data-layer='2']")
+    assert page.locator(".chip[aria-pressed=true]").all_inner_texts() == ["4"]
+
+
+def test_neuron_view_shows_the_models_numbers(open_page, saved, bert):
+    page = open_page(saved)
+    choose(page, "neurons")
+    page.select_option("select[aria-label=layer]", label="2")
+    page.click(".chip >> nth=3")
+    page.click(".cell.left[data-row='2']")
+    page.wait_for_selector(".cell.chosen[data-row='2']")
+    seen = read(bert, TEXT, PAIR).trace.layers[1]
+    shown = [float(text) for text in page.locator(".softmax").all_inner_texts()]
+    np.testing.assert_allclose(shown, seen.weights[3, 2, : len(shown)], atol=5.1e-5)
+    scores = (seen.keys[:, 3] @ seen.queries[2, 3]) / np.sqrt(seen.queries.shape[-1])
+    found = [float(text.replace("−", "-")) for text in page.locator(".score").all_inner_texts()]
+    np.testing.assert_allclose(found, scores[: len(found)], atol=5.1e-3)
+    page.hover(".softmax[data-row='4']")
+    numbers = [float(text.replace("−", "-")) for text in re.findall(r"−?\d+(?:\.\d+)?", said(page))]
+    product, inside_root, scaled, weight = numbers
+    assert product / np.sqrt(inside_root) == pytest.approx(scaled, abs=1e-4)
+    assert weight == pytest.approx(float(seen.weights[3, 2, 4]), abs=2e-6)
+
+
+def test_vectors_fills_and_catalogue(open_page, saved, bert):
+    page = open_page(saved)
+    choose(page, "vectors")
+    page.click(".cell.left[data-row='5']")
+    assert page.locator("svg rect").count() == 16
+    titles = page.locator("svg title").all_text_contents()
+    assert titles[0] == "layers 0 and 0: 1.0000"
+    choose(page, "fills")
+    reading = read(bert, TEXT, PAIR)
+    place = reading.tokens.index("[MASK]")
+    page.evaluate("document.querySelector('.stage').scrollTop = 1e6")
+    page.locator(f".fill[data-row='{place}'] >> nth=3").hover()
+    page.wait_for_function("document.querySelector('.said').textContent.includes('[MASK] at layer 3')")
+    found = lens(bert.model, bert.tokenizer, reading)
+    words = [found.words[number] for number in found.ids[place, 3].tolist()]
+    shown = [f"{word} {chance:.3f}" for word, chance in zip(words, found.probabilities[place, 3].tolist(), strict=True)]
+    assert re.split(r",\s+", said(page).partition(": ")[2]) == shown
+    choose(page, "kinds")
+    page.click("th button[data-name=entropy]")
+    column = [float(text) for text in page.locator("tbody tr td:nth-child(4)").all_inner_texts()]
+    assert column == sorted(column, reverse=True)
+    page.click("tbody tr:first-child button")
+    page.wait_for_selector("#look[data-view=heads]")
+
+
+def test_everything_can_be_done_with_the_keyboard(open_page, saved):
+    page = open_page(saved)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.dataset.view") == "heads"
+    for view in [*VIEWS[1:], VIEWS[0]]:
+        page.keyboard.press("ArrowRight")
+        page.wait_for_selector(f"#look[data-view={view}]")
+    page.focus(".stage")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_selector(".cell.left.chosen[data-row='1']")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("#look[data-layer='2']")
+    page.keyboard.press("h")
+    page.wait_for_function("document.querySelectorAll('.chip[aria-pressed=true]').length === 1")
+    page.keyboard.press("End")
+    page.wait_for_selector(".cell.left.chosen")
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".cell.chosen", state="detached")
+    choose(page, "model")
+    page.focus(".grid button[tabindex='0']")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#look[data-view=heads][data-layer='3']")
+
+
+HOSTILE = (
+    "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1> \u05e9\u05dc\u05d5\u05dd \U0001f600 "
+)
+
+
+@pytest.mark.filterwarnings("ignore::bertkit.errors.BertkitWarning")
+def test_hostile_text_is_text(open_page, bert, tmp_path):
+    path = tmp_path / "hostile.html"
+    text = (HOSTILE * 200)[:10_000]
+    look(bert, text).save(path)
+    page = open_page(path, width=390)
+    for view in VIEWS:
+        choose(page, view)
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), view
+    assert page.evaluate("window.hacked") is None
+    assert page.evaluate("document.images.length + document.scripts.length") == 2
+    assert page.text_content(".text") == text
+    assert "512 tokens, the first of" in page.inner_text("footer")
+
+
+def test_the_module_is_the_models_arithmetic(chromium, bert):
+    """As the web page would use it: imported, mounted, asked for rows and columns; float16 too; and a window."""
+    modern = bert_of(
+        family_config("modernbert", "tiny", vocab_size=len(PIECES), max_length=512, init_std=0.3, depth=2), ()
+    )
+    page = chromium.new_page()
+    ask = """async ({ source, data }) => {
+        const address = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+        const { Layer, mount } = await import(address);
+        const host = document.body.appendChild(document.createElement("div"));
+        mount(host, data);
+        const layer = await Layer.read(data.layers[1]);
+        const places = [...data.tokens.keys()];
+        return { rows: places.map((i) => [...layer.row(1, i)]), columns: places.map((i) => [...layer.column(1, i)]) };
+    }"""
+    for model, text in ((bert, TEXT), (modern, "a cab " * 40)):
+        data = json.loads(json.dumps(look(model, text).data))
+        found = page.evaluate(ask, {"source": module(), "data": data})
+        weights = read(model, text).trace.layers[1].weights[1].numpy()
+        np.testing.assert_allclose(found["rows"], weights, atol=1e-5)
+        np.testing.assert_allclose(np.array(found["columns"]).T, weights, atol=1e-5)
+    assert (weights == 0).any(), "the second model must have a window"
+    page.close()
+
+
+def test_a_notebook_cell_works_in_its_frame(open_page, bert, tmp_path, chromium):
+    path = tmp_path / "cell.html"
+    path.write_text(f"<!doctype html><p>notebook</p>{bertkit.look(bert, TEXT)._repr_html_()}", encoding="utf-8")
+    page = chromium.new_page()
+    page.goto(path.as_uri())
+    frame = page.frame_locator("iframe")
+    frame.locator("[role=tab][data-view=neurons]").click()
+    frame.locator("#look[data-view=neurons]").wait_for()
+    assert frame.locator(".softmax").count() > 5
+    page.close()
+
+
+def test_512_tokens_of_12_by_12_heads_open_at_once(open_page, tmp_path):
+    path = tmp_path / "large.html"
+    base = bert_of(family_config("bert", "base", vocab_size=len(PIECES), inner=64, init_std=0.05), ())
+    look(base, "abcd " * 127 + "a b").save(path)
+    assert path.stat().st_size < 25_000_000
+    paints = []
+    for _ in range(2):  # the machine is shared: the better of two
+        page = open_page(path)
+        paints.append(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+        ready = page.evaluate("performance.now()")
+    assert min(paints) < 2000
+    assert ready < 4000
+    assert "512 tokens" in page.inner_text("footer")
+    assert page.locator(".cell").count() < 200, "only what is in sight is drawn"
+    changes = []
+    for layer in (4, 8, 12):
+        page.select_option("select[aria-label=layer]", label=str(layer))
+        page.wait_for_selector(f"#look[data-layer='{layer}']")
+        changes.append(int(page.get_attribute("#look", "data-milliseconds")))
+    assert min(changes) < 100
+    hover = """async () => { const times = [];
+        for (const row of [3, 5, 7]) for (const side of ["left", "right"]) {
+            const box = document.querySelector(`.cell.${side}[data-row='${row}']`).getBoundingClientRect();
+            const start = performance.now();
+            document.querySelector(".stage").dispatchEvent(
+                new MouseEvent("mousemove", { clientX: box.x + 9, clientY: box.y + 9, bubbles: true }));
+            await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+            times.push(performance.now() - start);
+        }
+        return times.sort((a, b) => a - b); }"""
+    assert page.evaluate(hover)[2] < 100
+    page.evaluate("document.querySelector('.stage').scrollTop = 1e6")
+    page.wait_for_selector(".cell.left[data-row='511']")

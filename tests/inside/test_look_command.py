@@ -1,0 +1,100 @@
+"""`bertkit look` as a person meets it."""
+
+import json
+
+import pytest
+
+from bertkit.checkpoint.save_load import save_checkpoint
+from bertkit.cli.main import run
+
+
+@pytest.fixture(scope="module")
+def model(bert, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    save_checkpoint(bert.checkpoint, folder)
+    return folder
+
+
+def test_a_page_and_every_table_at_once(bertkit_command, model, tmp_path):
+    (tmp_path / "more.txt").write_text("up a hill\n\ndogs dig\n")
+    out = tmp_path / "look.html"
+    asked = ["--table", "--head", "2-1", "--word", "cab", "--heads", "--link", "cab,hill", "--prune"]
+    done = bertkit_command(
+        "look",
+        "a cab up a hill",
+        "--pair",
+        "dogs dig",
+        "--model",
+        model,
+        "--out",
+        out,
+        *asked,
+        "--texts",
+        tmp_path / "more.txt",
+    )
+    assert done.returncode == 0, done.stderr
+    page, table, heads, link, prune = done.stdout.strip().split("\n\n")
+    assert page.startswith("21 tokens in ")
+    assert out.read_text().startswith("<!doctype html>")
+    assert table.startswith("layer 2, head 1: what 'c' takes from each token")
+    assert [line.split()[0] for line in heads.splitlines()] == ["head", "1-1", "1-2", "2-1", "2-2"]
+    assert len(link.splitlines()) == 5
+    assert prune.startswith("masked-word loss with every head: ")
+    assert prune.count("without head") == 4
+
+
+def test_json_holds_the_same(model, tmp_path, capsys):
+    out = tmp_path / "look.html"
+    asked = ("--table", "--heads", "--link", "cab,a", "--json", "--out", str(out))
+    assert run(["look", "a cab", "--model", str(model), *asked]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"page", "table", "heads", "link"}
+    assert found["page"] == {"out": str(out), "tokens": 6, "bytes": out.stat().st_size}
+    assert sum(step["weight"] for step in found["table"]["steps"]) == pytest.approx(1, abs=1e-5)
+    assert len(found["table"]["sum"]) == 64
+
+
+REFUSED = [
+    (["a"], "say what to look at: --out FILE.html, --table"),
+    (["a", "--table", "--head", "9"], "--head 9 must be a layer and a head"),
+    (["a", "--table", "--head", "9-1"], "layers are 1 to 2"),
+    (["a", "--table", "--word", "dog"], "the text has no word 'dog'; its words are: a"),
+    (["a", "--link", "he"], "--link he must be two words"),
+    (["a", "--table", "--texts", "x.txt"], "--texts goes with --heads or --prune"),
+    (["a", "--heads", "--texts", "missing.txt"], "missing.txt"),
+    (["a", "--out", "."], ". is a folder; name a file in it"),
+    (["a " * 40, "--pair", "b " * 40, "--heads"], "over the limit of 64; shorten one of the texts"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), REFUSED, ids=[sentence[:24] for _, sentence in REFUSED])
+def test_what_cannot_be_is_refused_in_one_sentence(words, sentence, model, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run(["look", *words, "--model", str(model)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert sentence in said.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_somebodys_file_is_left_alone(model, tmp_path, capsys):
+    out = tmp_path / "look.html"
+    out.write_text("mine")
+    assert run(["look", "a", "--model", str(model), "--out", str(out)]) == 2
+    assert "exists already; name another place" in capsys.readouterr().err
+    assert out.read_text() == "mine"
+
+
+def test_what_is_not_asked_for_is_not_traced(model, monkeypatch, capsys):
+    from bertkit.model.encoder import Encoder
+
+    monkeypatch.setattr(Encoder, "trace", lambda *_: pytest.fail("traced"))
+    assert run(["look", "a cab", "--model", str(model), "--prune", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["prune"]["alone"]) == 4
+
+
+def test_no_model_is_refused(capsys):
+    assert run(["look", "a", "--table", "--model", "nowhere"]) == 2
+    assert "nowhere is not a folder" in capsys.readouterr().err

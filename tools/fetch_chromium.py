@@ -1,0 +1,48 @@
+"""Find a Chromium for the browser tests, or install one.
+
+python tools/fetch_chromium.py        prints the program's path
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+
+
+def find() -> str | None:
+    """The path of a Chromium that is here already: the system's, else the one that playwright keeps."""
+    for name in NAMES:
+        if path := shutil.which(name):
+            return path
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        return None
+    with sync_playwright() as playwright:
+        kept = playwright.chromium.executable_path
+    return kept if Path(kept).is_file() else None
+
+
+def fetch() -> str:
+    """Find it, else install the system's package where we may, else playwright's own build."""
+    found = find()
+    for command in () if found else _installers():
+        if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode == 0 and (found := find()):
+            break
+    if found is None:
+        sys.exit("no Chromium for the browser tests: install one, as with 'apt-get install chromium', and try again")
+    return found
+
+
+def _installers() -> list[list[str]]:
+    """Commands that may bring one, the lightest first."""
+    system = [["apt-get", "install", "-y", "-q", "--no-install-recommends", "chromium"]]
+    may = shutil.which("apt-get") is not None and os.geteuid() == 0
+    return [*(system if may else []), [sys.executable, "-m", "playwright", "install", "--with-deps", "chromium"]]
+
+
+if __name__ == "__main__":
+    print(fetch())
