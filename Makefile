@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types setup clean
+.PHONY: demo test lint types browser setup clean
 
 setup: $(READY)
 
@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 demo: setup
 	@$(BIN)/python tools/demo.py
 
-test: setup lint types
+test: setup lint types browser
 	@echo "== tests"
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
@@ -32,6 +32,11 @@ lint: setup
 types: setup
 	@echo "== mypy"
 	@$(BIN)/mypy
+
+# The page's tests need a browser; one that is missing stops here, with a sentence, and is never skipped.
+browser: setup
+	@echo "== browser"
+	@$(BIN)/python tools/fetch_chromium.py
 
 clean:
 	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache

@@ -13,16 +13,18 @@ from bertkit._version import __version__
 from bertkit.errors import BertkitError, BertkitWarning, RequestError
 
 if TYPE_CHECKING:
+    from bertkit.inside.look import look
     from bertkit.predict.bert import Bert, load
     from bertkit.text.tokenizer import Tokenizer
 
 _LATE = {
     "Bert": "bertkit.predict.bert",
     "load": "bertkit.predict.bert",
+    "look": "bertkit.inside.look",
     "Tokenizer": "bertkit.text.tokenizer",
 }
 
-__all__ = ["Bert", "BertkitError", "BertkitWarning", "RequestError", "Tokenizer", "__version__", "load"]
+__all__ = ["Bert", "BertkitError", "BertkitWarning", "RequestError", "Tokenizer", "__version__", "load", "look"]
 
 
 def __getattr__(name: str) -> Any:

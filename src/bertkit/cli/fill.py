@@ -10,7 +10,9 @@ import typer
 
 def fill(
     text: Annotated[str, typer.Argument(help="A text with one or more [MASK].")],
-    model: Annotated[Path | None, typer.Option(help="A model folder with its masked-word head.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A model folder with its masked-word head; else the bundled one.")
+    ] = None,
     top: Annotated[int, typer.Option(help="Words for each blank.")] = 5,
     too_long: Annotated[str, typer.Option(help="window, truncate or refuse a text over the limit.")] = "window",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per candidate.")] = False,

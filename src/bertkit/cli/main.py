@@ -18,9 +18,13 @@ VERBS = {
     "vocab": ("train a WordPiece vocabulary", "bertkit vocab books/*.txt --size 30522 --out vocab/"),
     "shards": ("tokenize a corpus once", "bertkit shards books/*.txt --vocab vocab/ --out shards/"),
     "pretrain": ("train from scratch, or carry on", "bertkit pretrain recipes/tiny-cpu.toml shards=shards/ --out run/"),
+    "finetune": ("teach it a task", "bertkit finetune classify --from model/ --train a.tsv --dev b.tsv --out run/"),
+    "glue": ("every task in a folder, one table", "bertkit glue tasks/ --from model/ --out glue/"),
     "check": ("look before training", "bertkit check shards/ --recipe recipes/tiny-cpu.toml"),
+    "predict": ("a taught model on a file", "bertkit predict run/model reviews.csv --out predicted.jsonl"),
     "embed": ("texts to vectors", "bertkit embed texts.txt --model model/ --out vectors.npy"),
     "fill": ("the blanks of a text", 'bertkit fill "Paris is the [MASK] of France." --model model/'),
+    "look": ("inside, while it reads a text", 'bertkit look "The animal was tired." --model model/ --out look.html'),
     "convert": ("other layouts to a model folder", "bertkit convert uncased_L-12_H-768_A-12/ model/"),
     "facts": ("every claim about BERT, executed", "bertkit facts"),
 }
