@@ -34,16 +34,20 @@ def test_all_facts_hold(uncased_vocab, cased_vocab):
 def test_facts_about_a_vocabulary_fail_with_another(cased_vocab):
     """A claim is never a constant held against itself: the wrong vocabulary makes it false."""
     wrong = Vocabularies(uncased=Tokenizer.from_vocab(cased_vocab))
-    failed = {r.fact.number for r in run_facts(wrong) if r.status == "FAIL"}
+    failed = {r.fact.number for r in run_facts(wrong, ["T"]) if r.status == "FAIL"}
     assert {"T1", "T2", "T3"} <= failed
 
 
 def test_the_command_counts_what_it_cannot_run(bertkit_command):
-    done = bertkit_command("facts", "--json")
+    done = bertkit_command("facts", "T", "M4", "--json")
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert {row["status"] for row in rows} == {"ok", "not run"}
     assert all("expected" in row and "measured" in row for row in rows if row["status"] == "ok")
+    assert {row["fact"][0] for row in rows} == {"T", "M"}
+    unknown = bertkit_command("facts", "T99")
+    assert unknown.returncode == 2
+    assert "there is no fact T99" in unknown.stderr
     missing = bertkit_command("facts", "--uncased", "nowhere.txt")
     assert missing.returncode == 2
     assert "nowhere.txt" in missing.stderr

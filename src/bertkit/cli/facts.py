@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 
 def facts(
+    names: Annotated[list[str] | None, typer.Argument(help="Only these: T3, P14b, or T for all of T.")] = None,
     uncased: Annotated[Path | None, typer.Option(help="The released uncased vocab.txt (or its folder).")] = None,
     cased: Annotated[Path | None, typer.Option(help="The released cased vocab.txt (or its folder).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per fact.")] = False,
@@ -29,7 +30,7 @@ def facts(
         if path is not None
     }
     counts = {"ok": 0, "FAIL": 0, "not run": 0}
-    for result in run_facts(Vocabularies(**given)):
+    for result in run_facts(Vocabularies(**given), names or ()):
         counts[result.status] += 1
         _print_json(result) if as_json else _print_line(result)
     if not as_json:

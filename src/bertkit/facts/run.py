@@ -1,10 +1,11 @@
 """All facts in the order of the specification, run one by one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from bertkit.errors import RequestError
 from bertkit.facts import attention, finetuning, mistakes, model, pretraining, tasks, tokenizer
 from bertkit.facts.fact import Fact, Outcome, Vocabularies
 
@@ -30,9 +31,20 @@ def all_facts() -> list[Fact]:
     return [*sorted(claims, key=_order), *mistakes.facts, *pretraining.mistakes]
 
 
-def run_facts(vocabularies: Vocabularies) -> Iterator[Result]:
-    """Each fact as it is measured; an exception is a FAIL that says what it was."""
-    for fact in all_facts():
+def chosen_facts(names: Sequence[str] = ()) -> list[Fact]:
+    """All facts, or those that are named: T3 with its parts T3b and T3c, or all of T; ! are the mistakes."""
+    everything = all_facts()
+    for name in names:
+        if not any(_is_named(fact, name) for fact in everything):
+            raise RequestError(
+                f"there is no fact {name}; name one such as T3 or P14b, or a letter: T, M, P, F, !"
+            )
+    return [fact for fact in everything if not names or any(_is_named(fact, name) for name in names)]
+
+
+def run_facts(vocabularies: Vocabularies, names: Sequence[str] = ()) -> Iterator[Result]:
+    """Each fact as it is measured, or those that are named; an exception is a FAIL that says what it was."""
+    for fact in chosen_facts(names):
         if fact.needs and getattr(vocabularies, fact.needs) is None:
             yield Result(fact, None)
             continue
@@ -41,6 +53,11 @@ def run_facts(vocabularies: Vocabularies) -> Iterator[Result]:
                 yield Result(fact, fact.check(vocabularies))
         except Exception as error:  # a fact that cannot be measured is a failed fact, not the end of the list
             yield Result(fact, Outcome("no error", f"{type(error).__name__}: {error}", False))
+
+
+def _is_named(fact: Fact, name: str) -> bool:
+    rest = fact.number.removeprefix(name)
+    return bool(name) and fact.number.startswith(name) and (len(name) == 1 or not rest[:1].isdigit())
 
 
 def _order(fact: Fact) -> tuple[int, int, str]:
