@@ -36,9 +36,7 @@ def chosen_facts(names: Sequence[str] = ()) -> list[Fact]:
     everything = all_facts()
     for name in names:
         if not any(_is_named(fact, name) for fact in everything):
-            raise RequestError(
-                f"there is no fact {name}; name one such as T3 or P14b, or a letter: T, M, P, F, !"
-            )
+            raise RequestError(f"there is no fact {name}; name one such as T3 or P14b, or a letter: T, M, P, F, !")
     return [fact for fact in everything if not names or any(_is_named(fact, name) for name in names)]
 
 
