@@ -38,10 +38,14 @@ def fetch() -> str:
 
 
 def _installers() -> list[list[str]]:
-    """Commands that may bring one, the lightest first."""
-    system = [["apt-get", "install", "-y", "-q", "--no-install-recommends", "chromium"]]
-    may = shutil.which("apt-get") is not None and os.geteuid() == 0
-    return [*(system if may else []), [sys.executable, "-m", "playwright", "install", "--with-deps", "chromium"]]
+    """Commands that may bring one, the lightest first; lists of packages may be missing, and are fetched then."""
+    playwright = [sys.executable, "-m", "playwright", "install", "--with-deps", "chromium"]
+    root = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    if shutil.which("apt-get") is None or (root and shutil.which("sudo") is None):
+        return [playwright]
+    apt = [*root, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y"]
+    install = [*apt, "install", "--no-install-recommends", "chromium"]
+    return [install, [*apt, "update"], install, playwright]
 
 
 if __name__ == "__main__":
