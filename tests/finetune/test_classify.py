@@ -193,7 +193,8 @@ HEADS = {
 
 @pytest.mark.parametrize("head", HEADS)
 def test_transformers_loads_the_folder_by_its_auto_class_with_equal_logits(head, tmp_path):
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     name, outputs = HEADS[head]
     model = tiny_model(head, outputs)
     labels = LABELS if outputs else ()
@@ -222,7 +223,8 @@ def test_transformers_loads_the_folder_by_its_auto_class_with_equal_logits(head,
 
 
 def test_a_folder_of_transformers_answers_with_its_own_labels(tmp_path):
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     shape = {"vocab_size": len(tiny.PIECES), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = transformers.BertConfig(**shape, intermediate_size=64, id2label={0: "no", 1: "yes"})
     transformers.BertForSequenceClassification(config).save_pretrained(tmp_path)
