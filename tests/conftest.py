@@ -87,3 +87,14 @@ def bertkit_command() -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run(command, **options)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def _one_thread():
+    """Tiny models are computed by one thread: two wait for each other longer than they compute."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -32,12 +32,7 @@ QUICK = read_settings("epochs=6", "learning_rate=3e-3", "batch=16")
 ONE = read_settings("epochs=1", "learning_rate=3e-3", "batch=16")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("_one_thread")
 
 
 @pytest.fixture(scope="module")

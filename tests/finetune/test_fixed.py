@@ -28,12 +28,7 @@ from bertkit.train.runs import Run
 PLAIN = LossSettings()
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("_one_thread")
 
 
 @pytest.fixture(scope="module")

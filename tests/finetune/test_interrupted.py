@@ -32,12 +32,7 @@ fine_tune(task, read_settings(*settings), *map(Path, (model, train, dev, out)))
 """
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("_one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -37,12 +37,7 @@ for task, run, file in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3], stric
 """
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("_one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,9 @@ from bertkit.errors import RequestError
 from bertkit.finetune.decision import Decision
 from bertkit.finetune.examples import TaggedExample
 from bertkit.finetune.length import LengthPolicy, Seen, spread
-from bertkit.finetune.tag import IGNORE, Tag, located, word_pieces, words_of, words_of_windows
+from bertkit.finetune.tag import Tag, located, word_pieces, words_of, words_of_windows
 from bertkit.finetune.task import LossSettings
+from bertkit.model.word_loss import IGNORE
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.windows import best_window
 

@@ -43,12 +43,10 @@ def finetune(
     start = start or Path("bundled")
     if sum((seeds != 1, search, find_rate, features, curve is not None)) > 1:
         raise RequestError("choose one of --seeds, --search, --find-rate, --features and --curve")
-    from bertkit.finetune.fine_tuning import fine_tune
+    from bertkit.finetune.fine_tuning import fine_tune, open_data
     from bertkit.progress import progress
 
     if search or find_rate or features or curve is not None:
-        from bertkit.finetune.fine_tuning import open_data
-
         data = open_data(task, wanted, start, train, dev, columns=columns, show=progress)
         return _explore(data, wanted, out, _sizes(curve), search, find_rate, json)
 
@@ -56,11 +54,14 @@ def finetune(
         named: dict[str, Any] = {"columns": columns, "teacher": teacher, "resume": resume, "show": progress}
         return fine_tune(task, settings, start, train, dev, folder, **named)
 
-    if seeds == 1:
-        return _tell(teach(wanted, out), out, json)
+    _tell(teach(wanted, out), out, json) if seeds == 1 else _teach_seeds(teach, wanted, seeds, out, json)
+
+
+def _teach_seeds(teach: Any, settings: Any, seeds: int, out: Path, json: bool) -> None:
+    """Several runs that differ in their seed; one that was stopped ends them."""
     from bertkit.finetune.seeds import teach_seeds
 
-    found = teach_seeds(teach, wanted, seeds, out)
+    found = teach_seeds(teach, settings, seeds, out)
     if not found.results[-1].finished:
         return _tell(found.results[-1], out, json)
     print(json_module.dumps(found.to_json()) if json else f"{found}\nthe median's model is in {out / 'model'}")

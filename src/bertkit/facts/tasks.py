@@ -19,7 +19,8 @@ from bertkit.finetune.length import LengthPolicy
 from bertkit.finetune.metrics import METRICS
 from bertkit.finetune.read import ExampleFile, read_examples
 from bertkit.finetune.span_score import span_f1
-from bertkit.finetune.tag import IGNORE, Tag
+from bertkit.finetune.tag import Tag
+from bertkit.model.word_loss import IGNORE
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
 

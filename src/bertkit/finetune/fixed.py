@@ -16,9 +16,9 @@ from torch import Tensor
 from bertkit.config import BertConfig
 from bertkit.finetune.choice_loss import choice_losses
 from bertkit.finetune.classify import TextTask
-from bertkit.finetune.tag import IGNORE
 from bertkit.finetune.task import LossSettings, Task, Window
 from bertkit.model.batch import LAYOUT, Batch
+from bertkit.model.word_loss import IGNORE
 
 GRAIN = 16  # lengths are rounded up to multiples: few forms, and rows that attention kernels like
 ROWS = 8  # and numbers of sequences to these

@@ -19,11 +19,10 @@ from bertkit.finetune.metrics import METRICS, tag_scores
 from bertkit.finetune.schemes import recognize, spans_from_tags
 from bertkit.finetune.task import LossSettings, Window, by_example
 from bertkit.model.batch import Batch
+from bertkit.model.word_loss import IGNORE
 from bertkit.text.characters import word_spans
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.windows import window_cuts
-
-IGNORE = -100  # the target of a token that is not scored: the number that torch's losses skip
 
 
 @dataclass(frozen=True)
