@@ -265,9 +265,10 @@ def attention_backward(
     scale, natural = LOG2E / math.sqrt(width), 1 / math.sqrt(width)
     sequences = len(offsets) - 1
     if longest <= SHORT:
+        rows = _side(longest, SHORT)
         _backward_short[(sequences, heads)](
             qkv, offsets, seeds, grad, out, scale, natural, dropout,
-            ROWS=_side(longest, SHORT), num_warps=4, **numbers,
+            ROWS=rows, num_warps=8 if rows == 128 else 4, **numbers,
         )  # fmt: skip
         return out
     means, common = torch.empty_like(sums), (grad, sums, out, tokens, scale, natural, dropout)
