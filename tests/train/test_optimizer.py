@@ -71,6 +71,14 @@ def F_cosine(a, b):
     return (a * b).sum() / (a.norm() * b.norm())
 
 
+def test_a_stack_is_made_orthogonal_matrix_by_matrix():
+    torch.manual_seed(3)
+    for rows, columns in ((12, 8), (8, 12)):
+        stack = torch.randn(5, rows, columns) * torch.tensor([1e-6, 1.0, 1e3, 0.0, 2.0])[:, None, None]
+        for matrix, found in zip(stack, orthogonalized(stack), strict=True):
+            torch.testing.assert_close(found, orthogonalized(matrix))
+
+
 def test_orthogonalized_nothing_is_nothing():
     assert torch.equal(orthogonalized(torch.zeros(4, 6)), torch.zeros(4, 6))
 
