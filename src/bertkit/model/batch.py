@@ -121,6 +121,23 @@ class Batch:
         self.__dict__.update(zip(LAYOUT, computed, strict=True))  # where cached_property keeps them
         return self
 
+    @property
+    def form(self) -> tuple[object, ...] | None:
+        """All of a fixed layout that is not in its tensors' values; None if the layout is not fixed."""
+        return (self.causal, self.longest, *(tensor.shape for tensor in self.tensors)) if self.fixed else None
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What differs between two batches of one form."""
+        return (self.ids, self.segments, self.offsets, self.positions)
+
+    def refilled(self, tensors: Sequence[Tensor]) -> "Batch":
+        """The same form around other tensors."""
+        ids, segments, offsets, positions = tensors
+        other = replace(self, ids=ids, segments=segments)
+        other.__dict__.update(zip(LAYOUT, (offsets, positions, self.longest, self.fixed), strict=True))
+        return other
+
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
         return replace(self, ids=self.ids.to(device), segments=self.segments.to(device))

@@ -1,6 +1,6 @@
 """What is learned from an example: each objective gives sums and counts, divided once, over everything in a step."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +21,20 @@ class Targets:
     chosen: Tensor  # M: positions in the packed batch
     words: Tensor  # M: the original ids there, or IGNORE
     pairs: Tensor  # N: next-sentence or sentence-order labels, or IGNORE; empty without pairs
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """What two batches' targets must share to be asked by one recorded step."""
+        return tuple(tensor.shape for tensor in self.tensors)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All there is."""
+        return (self.chosen, self.words, self.pairs)
+
+    def refilled(self, tensors: Sequence[Tensor]) -> "Targets":
+        """The same form around other tensors."""
+        return Targets(*tensors)
 
 
 # name -> (sum of losses, how many, how many were right), each a scalar tensor

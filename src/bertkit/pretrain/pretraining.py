@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -34,9 +34,10 @@ from bertkit.train.average import Average, AverageSettings
 from bertkit.train.distributed import Ranks, ranks
 from bertkit.train.half import HalfPrecision
 from bertkit.train.loop import LoopSettings, Micro, StepReport, train
-from bertkit.train.optimizer import Optimizers, OptimizerSettings, build_optimizer
+from bertkit.train.optimizer import Name, Optimizers, OptimizerSettings, build_optimizer
 from bertkit.train.prefetch import prefetching
 from bertkit.train.records import mirror, write_code_version
+from bertkit.train.replay import Replay
 from bertkit.train.report import write_report
 from bertkit.train.runs import Progress, Run, SavedTensors, read_optimizer, read_part, read_progress
 from bertkit.train.schedule import Budget, Schedule
@@ -136,7 +137,8 @@ class Session:
         report = None
         with prefetching(self.micros, start.step, self.place.device) as micros:
             weights, settings = self.learner.module.weights, self._loop_settings()
-            for report in train(self._module, weights, micros, self.optimizers, settings, self.place, start):
+            take = Replay(self.place.device) if self._replays else None
+            for report in train(self._module, weights, micros, self.optimizers, settings, self.place, start, take):
                 if self._after(report, meter) and stop():
                     self._save(report.progress)
                     self._tell()
@@ -230,6 +232,10 @@ class Session:
         return module
 
     @property
+    def _replays(self) -> bool:
+        return self._on_cuda and self.recipe.train.replay and self.place.size == 1
+
+    @property
     def _on_cuda(self) -> bool:
         return self.place.device.type == "cuda"
 
@@ -315,8 +321,8 @@ def _damage_named(checkpoint: Path | None) -> Iterator[None]:
 
 
 def _optimizer_settings(recipe: Recipe) -> OptimizerSettings:
-    name: Any = recipe.train.optimizer
-    return OptimizerSettings(name=name, weight_decay=recipe.train.weight_decay)
+    train, name = recipe.train, cast(Name, recipe.train.optimizer)  # it is looked at there
+    return OptimizerSettings(name=name, weight_decay=train.weight_decay, muon_scale=train.muon_scale)
 
 
 def _average_settings(recipe: Recipe) -> AverageSettings:

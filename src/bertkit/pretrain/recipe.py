@@ -25,6 +25,7 @@ class TrainSettings:
     warmup: int = 500
     decay: Decay = "linear"
     optimizer: str = "adamw"
+    muon_scale: float = 10.0  # "muon": its learning rate is this many times AdamW's, which keeps tables and vectors
     weight_decay: float = 0.01
     clip: float = 1.0
     most_skipped: int = 5  # steps in a row that may be left out because of a NaN
@@ -34,6 +35,7 @@ class TrainSettings:
     keep: int = 2
     seed: int = 0
     compile: bool = True  # on CUDA
+    replay: bool = True  # on CUDA, one rank, one block a step: the step is recorded, and one launch from then on
     sharding: Literal["ddp", "fsdp"] = "ddp"  # over ranks: "ddp" copies the model to each, "fsdp" spreads its tensors
     average: Literal["none", "ema", "tail"] = "none"  # weights of the saved model: the last, or a mean over steps
     average_every: int = 10  # steps between two looks at the weights

@@ -2,6 +2,7 @@
 
 A step of 32 short texts is some six hundred kernels of a few microseconds: launching them takes the host several times
 as long as computing them takes the device. A graph holds forward, backward, clipping and update, and is one launch.
+A pre-training step of a small model is two thousand kernels, which a slow host cannot launch as fast as they run.
 """
 
 import warnings
@@ -26,7 +27,7 @@ class Refillable(Protocol):
 
     @property
     def form(self) -> Hashable:
-        """All that is not in the tensors' values."""
+        """All that is not in the tensors' values; None for what has no fixed form."""
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -57,7 +58,7 @@ class Replay:
         self.seen: set[Hashable] = set()
         self.broken = False
         self.rate = torch.zeros((), device=device)
-        self.share = torch.zeros((), device=device)  # 1 / how many targets the step has
+        self.shares: dict[str, Tensor] = {}  # of each loss: 1 / how many targets the step has
 
     def __call__(
         self,
@@ -73,15 +74,16 @@ class Replay:
         known = self._recorded(module, weights, parts, optimizers, settings)
         if known is None:
             return take_step(module, weights, parts, optimizers, settings, ranks, rate)
-        [part], [name] = parts, weights
-        for buffer, value in zip(known.inputs, part.inputs[0].tensors, strict=True):
+        [part] = parts
+        for buffer, value in zip(known.inputs, _tensors(part.inputs), strict=True):
             buffer.copy_(value, non_blocking=True)
         self.rate.fill_(rate)
-        self.share.fill_(1 / max(part.counts[name], 1))
+        for name, share in self.shares.items():
+            share.fill_(1 / max(part.counts[name], 1))
         torch.manual_seed(part.seed)  # a graph draws from where the generator stands
         known.replay()
-        *sums, norm = known.output().clone().unbind()  # the next replay writes over it
-        return {name: torch.stack(sums)}, norm, part.tokens
+        numbers = known.output().clone()  # the next replay writes over it
+        return dict(zip(weights, numbers[:-1].view(-1, 3), strict=True)), numbers[-1], part.tokens
 
     def _recorded(
         self,
@@ -92,23 +94,27 @@ class Replay:
         settings: LoopSettings,
     ) -> Recorded | None:
         """The recording for these parts, if there is one or it is time to make one."""
-        if self.broken or len(parts) != 1 or len(weights) != 1 or not _is_refillable(parts[0].inputs):
+        if self.broken or len(parts) != 1 or not _is_refillable(parts[0].inputs):
             return None
-        [example], [(name, weight)] = parts[0].inputs, weights.items()
-        form: Hashable = example.form
+        examples = parts[0].inputs
+        form = tuple(example.form for example in examples)
         if form in self.recorded:
             return self.recorded[form]
         if form not in self.seen or len(self.recorded) >= MOST_FORMS:
             self.seen.add(form)
             return None
-        inputs = tuple(value.to(self.rate.device, copy=True) for value in example.tensors)
+        inputs = tuple(value.to(self.rate.device, copy=True) for value in _tensors(examples))
+        for name in weights:
+            self.shares.setdefault(name, torch.zeros_like(self.rate))
 
         def step() -> Tensor:
-            total, count, right = module(example.refilled(inputs))[name]
-            (weight * total * self.share).backward()
+            sums = module(*_refilled(examples, inputs))
+            losses = [weight * sums[name][0] * self.shares[name] for name, weight in weights.items()]
+            torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
             norm = nn.utils.clip_grad_norm_(module.parameters(), settings.clip).detach()
             optimizers.step(self.rate, norm)
-            return torch.stack([value.detach().double() for value in (total, count, right, norm)])
+            numbers = [number for name in weights for number in sums[name]]
+            return torch.stack([number.detach().double() for number in (*numbers, norm)])
 
         try:
             with optimizers.capturing():
@@ -148,5 +154,15 @@ class CudaRecorder:
         return graph.replay, lambda: output
 
 
-def _is_refillable(inputs: tuple[Any, ...]) -> TypeGuard[tuple[Refillable]]:
-    return len(inputs) == 1 and hasattr(inputs[0], "refilled")
+def _is_refillable(inputs: tuple[Any, ...]) -> TypeGuard[tuple[Refillable, ...]]:
+    return all(hasattr(each, "refilled") and each.form is not None for each in inputs)
+
+
+def _tensors(inputs: Sequence[Refillable]) -> list[Tensor]:
+    return [tensor for each in inputs for tensor in each.tensors]
+
+
+def _refilled(inputs: Sequence[Refillable], tensors: Sequence[Tensor]) -> list[Refillable]:
+    """The inputs in their order, around tensors that stand in one row."""
+    left = iter(tensors)
+    return [each.refilled([next(left) for _ in each.tensors]) for each in inputs]
