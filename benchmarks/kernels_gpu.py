@@ -8,6 +8,7 @@ The CPU's kernels are held together by tests; this one needs a GPU, so its proof
 import json
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -21,6 +22,13 @@ from bertkit.model.word_loss import IGNORE, sampled_words, word_losses
 
 HALF = ("fused", "varlen", "padded")
 LENGTHS = (5, 1, 64, 64, 17, 512, 3)
+MIXES = {
+    "long": LENGTHS,
+    "128": (5, 128, 64, 100, 1, 33),
+    "64": (5, 1, 64, 64, 17, 3),
+    "32": (9, 32, 17, 1),
+    "16": (16, 1, 7),
+}
 SIGHTS = {"all": Sight(), "window 8": Sight(8), "causal": Sight(None, True), "causal window 8": Sight(8, True)}
 
 
@@ -30,13 +38,21 @@ def gap(got: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def kernel_gaps() -> dict[str, float]:
-    """Each kernel in bfloat16, forward and gradient, against the formula in float64."""
+    """Each kernel in bfloat16, forward and gradient, against the formula in float64: every block's side, two widths."""
+    gaps: dict[str, float] = {}
+    for (mix, lengths), width in product(MIXES.items(), (64, 32)):
+        ids = torch.zeros(sum(lengths), dtype=torch.long, device="cuda")
+        own = mix_gaps(Batch(ids, ids, lengths), width)
+        gaps |= {f"{mix} x {width}, {name}": value for name, value in own.items()}
+    return gaps
+
+
+def mix_gaps(batch: Batch, width: int) -> dict[str, float]:
+    """The same for one mix of lengths and one width of head."""
     gaps = {}
-    ids = torch.zeros(sum(LENGTHS), dtype=torch.long, device="cuda")
-    batch = Batch(ids, ids, LENGTHS)
     for name, sight in SIGHTS.items():
         torch.manual_seed(1)
-        tensors = [torch.randn(len(ids), 12, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+        tensors = [torch.randn(len(batch.ids), 12, width, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
         results = {}
         for kernel, dtype in (("eager", torch.float64), *((name, torch.bfloat16) for name in HALF)):
             inputs = [tensor.to(dtype, copy=True).requires_grad_() for tensor in tensors]
