@@ -14,17 +14,27 @@ def fill(
         Path | None, typer.Option(help="A model folder with its masked-word head; else the bundled one.")
     ] = None,
     top: Annotated[int, typer.Option(help="Words for each blank.")] = 5,
+    candidates: Annotated[
+        str | None, typer.Option(help="Only these words, with commas between them, of any number of pieces.")
+    ] = None,
+    pieces: Annotated[int, typer.Option(help="Whole words of up to so many pieces.")] = 1,
+    together: Annotated[bool, typer.Option("--together", help="The best words for all blanks at once.")] = False,
     too_long: Annotated[str, typer.Option(help="window, truncate or refuse a text over the limit.")] = "window",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per candidate.")] = False,
 ) -> None:
     """Fill each [MASK] of a text with the model's best words."""
     from bertkit.config import pick
     from bertkit.predict.bert import load
+    from bertkit.predict.fill import Filled
     from bertkit.predict.length import POLICIES
 
     policy = pick(POLICIES, too_long, "length policy")
-    for candidate in load(model).fill(text, top=top, too_long=policy):
+    words = None if candidates is None else [word.strip() for word in candidates.split(",")]
+    bert = load(model)
+    ways = {"top": top, "candidates": words, "pieces": pieces, "together": together, "too_long": policy}
+    for found in bert.fill(text, **ways):  # type: ignore[call-overload]
+        word = found.word if isinstance(found, Filled) else " ".join(found.words)
         if as_json:
-            print(json.dumps(asdict(candidate), ensure_ascii=False))
+            print(json.dumps(asdict(found), ensure_ascii=False))
         else:
-            print(f"{candidate.probability:6.1%}  {candidate.word:<16} {candidate.text}")
+            print(f"{found.probability:6.1%}  {word:<16} {found.text}")

@@ -13,18 +13,23 @@ import torch
 
 from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
+from bertkit.config import pick
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.encoder import Trace
 from bertkit.model.model import BertModel
-from bertkit.model.pooling import EmbedSettings, Pooling
+from bertkit.model.pooling import NAMES, EmbedSettings, Pooling
 from bertkit.predict import embed as embedding
+from bertkit.predict import search as searching
 from bertkit.predict.engine import Passage, make_batch
 from bertkit.predict.fill import Filled, fill
+from bertkit.predict.fill_words import ChainFiller, FilledTogether
 from bertkit.predict.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from bertkit.predict.answers import Answers
+    from bertkit.predict.export_onnx import Exported
+    from bertkit.predict.quantize import Fidelity
 
 Layers = Sequence[int] | int | None
 
@@ -36,14 +41,16 @@ class TextTrace(Trace):
     tokens: tuple[str, ...]
 
 
-def load(path: Path | str | None = None, *, tokenizer: Path | str | None = None) -> "Bert":
+def load(path: Path | str | None = None, *, tokenizer: Path | str | None = None, quantize: str | None = None) -> "Bert":
     """Load a model folder: Hugging Face's layout, sentence-transformers', or a Google checkpoint.
 
     Without one, the model inside the package; "sentences" is its variant for vectors, unless a folder is called so.
+    With quantize="int8" it computes in 8-bit integers on the CPU, if that leaves its vectors what they are.
     """
     if not isinstance(path, str | Path | None) or path == "":
         raise RequestError(f"a model is named by the path of its folder, not by {path!r}")
-    return Bert(load_checkpoint(path, tokenizer=tokenizer))
+    bert = Bert(load_checkpoint(path, tokenizer=tokenizer))
+    return bert if quantize is None else bert.quantize(quantize)
 
 
 class Bert:
@@ -51,6 +58,7 @@ class Bert:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
+        self.fidelity: Fidelity | None = None  # of a quantized model: how near its vectors are to float32
 
     @property
     def model(self) -> BertModel:
@@ -108,9 +116,7 @@ class Bert:
         """
         settings = self.embed_settings(pooling=pooling, layers=layers, normalize=normalize)
         blocks = list(self.embed_blocks(_listed(texts), settings, too_long))
-        reports = [block.lengths for block in blocks]
-        if any(report.long for report in reports):
-            warnings.warn(str(reduce(LengthReport.joined, reports)), BertkitWarning, stacklevel=2)
+        _warn_of_long([block.lengths for block in blocks if block.lengths.long])
         vectors = [vector for block in blocks for vector in block.vectors]
         if isinstance(texts, str):
             return vectors[0]
@@ -148,10 +154,81 @@ class Bert:
         cosines: np.ndarray = left @ right.T
         return cosines
 
-    def fill(self, text: str, *, top: int = 5, too_long: TooLong = "window") -> list[Filled]:
-        """The best words for each [MASK] of the text, with probabilities."""
+    def search(
+        self,
+        query: str | Sequence[str],
+        texts: searching.Searched | None = None,
+        k: int = 10,
+        *,
+        vectors: searching.Stored | None = None,
+    ) -> Any:
+        """The `k` texts nearest to the query by cosine, a Found each: best first, equals in order; none is left out.
+
+        `texts` is any iterable of str, read in blocks, or an array or Path of vectors. `vectors`: those of the texts,
+        which are then not computed; an array, or a .npy file as `bertkit embed` writes it. For several queries a list.
+        """
+        count, blocks = searching.check_count(k), self._searched(texts, vectors)
+        found = searching.search_blocks(self.embed(_listed(query)), blocks, count)
+        return _one_or_many(query, found)
+
+    def _searched(
+        self, texts: searching.Searched | None, vectors: searching.Stored | None
+    ) -> Iterator[searching.Block]:
+        settings = self.embed_settings()
+        pick(NAMES, settings.pooling, "pooling of one vector per text")
+        known, stored = searching.sort_out(texts, vectors)
+        if stored is not None:
+            return searching.vector_blocks(searching.open_vectors(stored, self.width(settings)), known)
+        return self._embedded(known or (), settings)
+
+    def _embedded(self, texts: Iterable[str], settings: EmbedSettings) -> Iterator[searching.Block]:
+        reports = []
+        for block in self.embed_blocks(texts, settings):
+            reports += [block.lengths] if block.lengths.long else []
+            yield searching.Block(np.stack(block.vectors), block.texts)
+        _warn_of_long(reports)
+
+    @overload
+    def fill(
+        self, text: str, *, top: int = 5, together: Literal[True], too_long: TooLong = "window"
+    ) -> list[FilledTogether]: ...
+
+    @overload
+    def fill(
+        self,
+        text: str,
+        *,
+        top: int = 5,
+        candidates: Sequence[str] | None = None,
+        pieces: int = 1,
+        together: Literal[False] = False,
+        too_long: TooLong = "window",
+    ) -> list[Filled]: ...
+
+    def fill(
+        self,
+        text: str,
+        *,
+        top: int = 5,
+        candidates: Sequence[str] | None = None,
+        pieces: int = 1,
+        together: bool = False,
+        too_long: TooLong = "window",
+    ) -> list[Filled] | list[FilledTogether]:
+        """The best words for each [MASK] of the text, with probabilities.
+
+        `candidates`: only these, of any number of pieces, all of them. `pieces`: whole words of up to so many.
+        `together`: the best words for all blanks at once. How longer things are scored is told in `fill_words`.
+        """
+        if [candidates is not None, pieces != 1, together].count(True) > 1:
+            raise RequestError("candidates, pieces and together are three ways to fill; choose one of them")
         limit = self.checkpoint.max_length
-        return fill(self.model, self.tokenizer, text, top=top, limit=limit, too_long=too_long)
+        if candidates is None and pieces == 1 and not together:
+            return fill(self.model, self.tokenizer, text, top=top, limit=limit, too_long=too_long)
+        chains = ChainFiller(self.model, self.tokenizer, limit, too_long)
+        if candidates is not None:
+            return chains.candidates(text, candidates)
+        return chains.together(text, top) if together else chains.whole_words(text, top, pieces)
 
     @cached_property
     def answers(self) -> "Answers":
@@ -196,9 +273,27 @@ class Bert:
         self.model.to(device)
         return self
 
+    def quantize(self, how: str = "int8", samples: Sequence[str] = ()) -> "Bert":
+        """Compute the layers' maps in 8-bit integers on the CPU; refused if vectors would change. Returns itself.
+
+        `samples` are texts to measure that on, best of your own; without them, sentences and random pieces.
+        What is saved stays float32. `fidelity` then says how near the vectors are.
+        """
+        from bertkit.predict.quantize import quantize
+
+        texts, pooling = _listed(samples, alone=False), self.embed_settings().pooling
+        self.fidelity = quantize(self.model, how, self.checkpoint.tokenizer, texts, pooling)
+        return self
+
     def save(self, path: Path | str) -> None:
         """Write the model as a folder that bertkit and transformers load."""
         save_checkpoint(self.checkpoint, path)
+
+    def export_onnx(self, path: Path | str, *, answers: Sequence[str] | None = None) -> "Exported":
+        """Write the model as an ONNX file in a new folder, with its tokenizer beside it (`predict/export_onnx.py`)."""
+        from bertkit.predict.export_onnx import export_onnx  # only who exports has the packages
+
+        return export_onnx(self.checkpoint, path, answers=answers)
 
     def __repr__(self) -> str:
         config = self.model.config
@@ -229,6 +324,12 @@ def _listed(texts: str | Sequence[str], *, alone: bool = True) -> list[str]:
         if not isinstance(text, str):
             raise RequestError(f"texts[{number}] is {type(text).__name__}, not a str")
     return found
+
+
+def _warn_of_long(reports: Sequence[LengthReport]) -> None:
+    """What was done to texts over the limit, if there were any."""
+    if reports:
+        warnings.warn(str(reduce(LengthReport.joined, reports)), BertkitWarning, stacklevel=3)
 
 
 def _one_or_many(given: object, found: list[Any]) -> Any:

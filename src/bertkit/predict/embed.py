@@ -13,18 +13,23 @@ from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import POOLINGS, EmbedSettings, pool
+from bertkit.predict.cpu_forward import quick
 from bertkit.predict.engine import (
-    TOKENS_PER_BATCH,
+    Forward,
     Passage,
     cut,
+    each_batch,
+    filled_up,
+    fitting_threads,
     layer_vectors,
     make_batch,
     stitch,
     token_batches,
+    token_budget,
     window_passages,
 )
 from bertkit.predict.length import LengthReport, TooLong, report_lengths
-from bertkit.text.tokenizer import Encoding, Tokenizer
+from bertkit.text.tokenizer import Tokenizer
 
 Vectors = list[np.ndarray]
 TEXTS_PER_BLOCK = 2048  # sorted by length within a block; enough for batches with hardly any waste
@@ -52,25 +57,33 @@ def embed_blocks(
     settings = _checked(settings, model.config.depth)
     done, waiting = 0, iter(texts)
     while block := list(islice(waiting, TEXTS_PER_BLOCK)):
-        encodings = tokenizer.encode_batch([settings.prefix + text for text in block])
+        encodings = [Passage(*plain) for plain in tokenizer.encode_plain([settings.prefix + text for text in block])]
         report = report_lengths([len(e.ids) for e in encodings], limit, too_long, first=done, where=where)
         yield Embedded(block, _embed_block(model, encodings, settings, limit, too_long), report)
         done += len(block)
 
 
 def _embed_block(
-    model: BertModel, encodings: Sequence[Encoding], settings: EmbedSettings, limit: int, too_long: TooLong
+    model: BertModel, encodings: Sequence[Passage], settings: EmbedSettings, limit: int, too_long: TooLong
 ) -> Vectors:
-    windowed = {i for i, e in enumerate(encodings) if len(e.ids) > limit} if too_long == "window" else set()
-    whole = [index for index in range(len(encodings)) if index not in windowed]
-    vectors: dict[int, np.ndarray] = {}
     with torch.inference_mode():
-        passages = [cut(encodings[index], limit) for index in whole]
-        for chosen in token_batches([len(p.ids) for p in passages]):
-            found = _embed_batch(model, [passages[i] for i in chosen], settings)
-            vectors |= dict(zip((whole[i] for i in chosen), found, strict=True))
-        for index in windowed:
-            vectors[index] = _embed_windows(model, encodings[index], settings, limit)
+        forward = quick(model.encoder)
+    windowed = {i for i, e in enumerate(encodings) if len(e.ids) > limit} if too_long == "window" else set()
+    vectors = {i: _embed_windows(forward, model.device, encodings[i], settings, limit) for i in windowed}
+    whole = [index for index in range(len(encodings)) if index not in windowed]
+    passages = [cut(encodings[index], limit) for index in whole]
+
+    def compute(chosen: list[int]) -> Vectors:
+        own = [passages[i] for i in chosen]
+        batch = make_batch(filled_up(own, model.device, limit), model.device)
+        return _pool(layer_vectors(forward, batch, settings.layers), batch, settings)[: len(own)]
+
+    lengths = [len(passage.ids) for passage in passages]
+    batches = list(token_batches(lengths, token_budget(lengths, model.device)))
+    with fitting_threads(sum(lengths)):
+        computed = each_batch(compute, batches, model.device)
+    for chosen, found in zip(batches, computed, strict=True):
+        vectors |= dict(zip((whole[i] for i in chosen), found, strict=True))
     return [vectors[index] for index in range(len(encodings))]
 
 
@@ -86,24 +99,26 @@ def _checked(settings: EmbedSettings, depth: int) -> EmbedSettings:
     return replace(settings, layers=layers)
 
 
-def _embed_batch(model: BertModel, passages: list[Passage], settings: EmbedSettings) -> Vectors:
-    batch = make_batch(passages, model.device)
-    return _pool(layer_vectors(model.encoder, batch, settings.layers), batch, settings)
-
-
-def _embed_windows(model: BertModel, encoding: Encoding, settings: EmbedSettings, limit: int) -> np.ndarray:
+def _embed_windows(
+    forward: Forward, device: torch.device, encoding: Passage, settings: EmbedSettings, limit: int
+) -> np.ndarray:
     """One long text: its windows in batches, stitched to one sequence, pooled like any other."""
     passages, spans = window_passages(encoding, limit)
-    per_batch = max(1, TOKENS_PER_BATCH // limit)
-    parts: list[Tensor] = []
-    for start in range(0, len(passages), per_batch):
-        batch = make_batch(passages[start : start + per_batch], model.device)
-        parts += batch.split(layer_vectors(model.encoder, batch, settings.layers))
-    whole = Batch(torch.tensor(encoding.ids), torch.tensor(encoding.segments), (len(encoding.ids),)).to(model.device)
+    per_batch = max(1, token_budget([limit] * len(passages), device) // limit)
+    batches = [list(range(len(passages)))[at : at + per_batch] for at in range(0, len(passages), per_batch)]
+
+    def compute(chosen: list[int]) -> tuple[Tensor, ...]:
+        batch = make_batch([passages[i] for i in chosen], device)
+        return batch.split(layer_vectors(forward, batch, settings.layers))
+
+    parts = [part for found in each_batch(compute, batches, device) for part in found]
+    whole = Batch(torch.tensor(encoding.ids), torch.tensor(encoding.segments), (len(encoding.ids),)).to(device)
     return _pool(stitch(parts, spans), whole, settings)[0]
 
 
 def _pool(x_TD: Tensor, batch: Batch, settings: EmbedSettings) -> Vectors:
-    pooled = batch.split(x_TD) if settings.pooling == "none" else pool(x_TD, batch, settings.pooling)
-    rows = [F.normalize(row, dim=-1) for row in pooled] if settings.normalize else list(pooled)
-    return [row.float().cpu().numpy() for row in rows]
+    if settings.pooling == "none":
+        rows = [F.normalize(row, dim=-1) if settings.normalize else row for row in batch.split(x_TD)]
+        return [row.float().cpu().numpy() for row in rows]
+    pooled_ND = pool(x_TD, batch, settings.pooling)
+    return list((F.normalize(pooled_ND, dim=-1) if settings.normalize else pooled_ND).float().cpu().numpy())

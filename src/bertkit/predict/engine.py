@@ -1,19 +1,33 @@
 """Many texts through the model: packed batches of a bounded number of tokens, long texts through windows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
+from bertkit.predict.cpu_forward import QuickEncoder, quick
 from bertkit.text.tokenizer import Encoding
 from bertkit.text.windows import window_cuts, windows
 
-# Large enough to fill two cores' caches with work, small enough for a BERT-large layer's activations (about 200 MB).
+Found = TypeVar("Found")
+Forward = Encoder | QuickEncoder
+
+# Large enough to fill a GPU with work, small enough for a BERT-large layer's activations (about 200 MB).
 TOKENS_PER_BATCH = 4096
+# On a CPU a batch goes through the layers on one core, so that its activations should stay in that core's cache; and
+# there should be several for every core, for they do not end together.
+TOKENS_ON_CPU = 1024
+FEW_TOKENS = 256  # too few to share among cores by batches: all of them work on each map instead
+# Too few even for that: threads that wait for each other at every map cost more than they bring, and on a machine that
+# is busy with other things they cost dearly (8 tokens of MiniLM on 2 cores at a load of 15: 942 ms, and 27 with one).
+TOKENS_FOR_ONE_THREAD = 64
 
 
 @dataclass(frozen=True)
@@ -24,7 +38,7 @@ class Passage:
     segments: Sequence[int]
 
 
-def cut(encoding: Encoding, limit: int) -> Passage:
+def cut(encoding: Encoding | Passage, limit: int) -> Passage:
     """The text's first tokens and its last one, [SEP]: at most `limit`."""
     ids, segments = encoding.ids, encoding.segments
     if len(ids) <= limit:
@@ -32,7 +46,7 @@ def cut(encoding: Encoding, limit: int) -> Passage:
     return Passage([*ids[: limit - 1], ids[-1]], [*segments[: limit - 1], segments[-1]])
 
 
-def window_passages(encoding: Encoding, limit: int) -> tuple[list[Passage], list[tuple[int, int]]]:
+def window_passages(encoding: Encoding | Passage, limit: int) -> tuple[list[Passage], list[tuple[int, int]]]:
     """Windows over a long text's tokens, each between [CLS] and [SEP]; the spans count from the first real token."""
     ids, segments = list(encoding.ids), list(encoding.segments)
     room = limit - 2
@@ -58,17 +72,69 @@ def token_batches(lengths: Sequence[int], budget: int = TOKENS_PER_BATCH) -> Ite
         yield batch
 
 
+def token_budget(lengths: Sequence[int], device: torch.device) -> int:
+    """How many tokens to a batch: it depends on the texts alone, so that the same texts give the same bits."""
+    if device.type != "cpu":
+        return TOKENS_PER_BATCH
+    return min(max(sum(lengths) // 16, FEW_TOKENS), TOKENS_ON_CPU)
+
+
+def each_batch(
+    compute: Callable[[list[int]], Found], batches: Sequence[list[int]], device: torch.device
+) -> list[Found]:
+    """What `compute` gives for each batch, in order. On a CPU, as many at a time as torch has threads, with one each.
+
+    Cores that share a map's rows wait for each other at its end; cores with a batch of their own never do.
+    """
+    compute, threads = torch.inference_mode()(compute), torch.get_num_threads()
+    if device.type != "cpu" or threads == 1 or len(batches) == 1:
+        return [compute(batch) for batch in batches]
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(compute, batches))
+    finally:
+        torch.set_num_threads(threads)  # what a worker sets counts for threads that begin later, too
+
+
+@contextmanager
+def fitting_threads(tokens: int) -> Iterator[None]:
+    """One thread while few tokens are computed, as many as torch has for more."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 if tokens <= TOKENS_FOR_ONE_THREAD else threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def make_batch(passages: Sequence[Passage], device: torch.device) -> Batch:
     """Passages packed end to end on the model's device."""
     return Batch.pack([p.ids for p in passages], [p.segments for p in passages]).to(device)
 
 
-def layer_vectors(encoder: Encoder, batch: Batch, layers: Sequence[int]) -> Tensor:
+def filled_up(passages: Sequence[Passage], device: torch.device, longest: int) -> list[Passage]:
+    """On a CPU some sequences of padding more, so that batches come in few sizes: to 16 tokens, from 256 on to 64.
+
+    oneDNN keeps what it has prepared for each of a thousand sizes. A MiniLM grew from 540 to 820 MB within 240 batches
+    of any size, and by 3 MB in 60 batches of these; the time for a token was the same. A short text stays as it is.
+    """
+    tokens = sum(len(passage.ids) for passage in passages)
+    spare = -tokens % (16 if tokens <= FEW_TOKENS else 64)
+    if device.type != "cpu" or tokens <= TOKENS_FOR_ONE_THREAD:
+        return list(passages)
+    lengths = [min(longest, spare - start) for start in range(0, spare, longest)]
+    return [*passages, *(Passage([0] * length, [0] * length) for length in lengths)]
+
+
+def layer_vectors(forward: Forward, batch: Batch, layers: Sequence[int]) -> Tensor:
     """T (D x layers): the chosen layers side by side; layers above the highest are never computed."""
-    if list(layers) == [encoder.config.depth]:
-        vectors: Tensor = encoder(batch)
+    if isinstance(forward, Encoder):
+        forward.refuse_too_long(batch)
+        forward = quick(forward)
+    if list(layers) == [len(forward.stack)]:
+        vectors: Tensor = forward(batch)
         return vectors
-    states = encoder.hidden_states(batch, depth=max(layers))
+    states = forward.hidden_states(batch, depth=max(layers))
     return torch.cat([states[layer] for layer in layers], dim=-1)
 
 

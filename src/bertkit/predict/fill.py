@@ -4,6 +4,7 @@ import warnings
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.model import BertModel
 from bertkit.predict.engine import Passage, cut, make_batch, window_passages
-from bertkit.predict.length import TooLong, report_lengths
+from bertkit.predict.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Encoding, Tokenizer
 from bertkit.text.windows import window_cuts
 
@@ -28,8 +29,36 @@ class Filled:
     blank: int = 0  # which blank of the text, from the left
 
 
+@dataclass(frozen=True)
+class Blanks:
+    """The blanks of a text, and in which sequences the model is shown which of them."""
+
+    text: str
+    encoding: Encoding
+    places: list[int]  # of the blanks, as tokens
+    report: LengthReport
+
+    @cached_property
+    def views(self) -> list[tuple[Passage, list[tuple[int, int]]]]:
+        """What the model reads, each with its blanks: (number, place in it)."""
+        return _views(self.encoding, self.places, self.report.limit, self.report.policy)
+
+
 def fill(model: BertModel, tokenizer: Tokenizer, text: str, *, top: int, limit: int, too_long: TooLong) -> list[Filled]:
     """The `top` words for each blank, blank by blank, best first."""
+    blanks = find_blanks(model, tokenizer, text, top=top, limit=limit, too_long=too_long)
+    if blanks.report.long:
+        warnings.warn(str(blanks.report), BertkitWarning, stacklevel=3)
+    best = [
+        _best(model, passage, [place for _, place in inside], top, tokenizer.size) for passage, inside in blanks.views
+    ]
+    return fill_blanks(tokenizer, blanks, [(chances.tolist(), tokens.tolist()) for chances, tokens in best])
+
+
+def find_blanks(
+    model: BertModel, tokenizer: Tokenizer, text: str, *, top: int, limit: int, too_long: TooLong
+) -> Blanks:
+    """Where the blanks are and what the model has to read; a request that cannot be filled stops here."""
     if "masked_word" not in model.heads:
         raise RequestError(
             "this model has no masked-word head, so it cannot fill; load one that was saved with its head"
@@ -43,14 +72,18 @@ def fill(model: BertModel, tokenizer: Tokenizer, text: str, *, top: int, limit: 
     if len(places) > MOST_BLANKS:
         raise RequestError(f"the text has {len(places):,} blanks; at most {MOST_BLANKS:,} are filled at a time")
     report = report_lengths([len(encoding.ids)], limit, too_long)
-    if report.long:
-        warnings.warn(str(report), BertkitWarning, stacklevel=3)
+    return Blanks(text, encoding, places, report)
+
+
+def fill_blanks(
+    tokenizer: Tokenizer, blanks: Blanks, best: Sequence[tuple[list[list[float]], list[list[int]]]]
+) -> list[Filled]:
+    """Candidates from the best (probabilities, ids) of each view, [blanks, top] each."""
     filled = []
-    for passage, inside in _views(encoding, places, limit, too_long):
-        probabilities, tokens = _best(model, passage, [place for _, place in inside], top, tokenizer.size)
-        for (blank, _), row, words in zip(inside, probabilities.tolist(), tokens.tolist(), strict=True):
-            span = encoding.offsets[places[blank]]
-            filled += [_filled(tokenizer, text, span, *pair, blank) for pair in zip(words, row, strict=True)]
+    for (_, inside), (probabilities, tokens) in zip(blanks.views, best, strict=True):
+        for (blank, _), row, words in zip(inside, probabilities, tokens, strict=True):
+            span = blanks.encoding.offsets[blanks.places[blank]]
+            filled += [put_in(tokenizer, blanks.text, span, *pair, blank) for pair in zip(words, row, strict=True)]
     return sorted(filled, key=lambda candidate: candidate.blank)  # stable: best first within each blank
 
 
@@ -84,7 +117,7 @@ def _best(model: BertModel, passage: Passage, places: Sequence[int], top: int, k
     return best.values.cpu(), best.indices.cpu()
 
 
-def _filled(
+def put_in(
     tokenizer: Tokenizer, text: str, span: tuple[int, int], token: int, probability: float, blank: int
 ) -> Filled:
     """One candidate; a piece that continues a word is written ##piece and joined to what stands before the blank."""

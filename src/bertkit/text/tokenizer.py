@@ -118,6 +118,11 @@ class Tokenizer:
         both = list(zip(texts, pairs, strict=True))
         return [_encoding(each) for each in self._backend.encode_batch(both)]
 
+    def encode_plain(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
+        """Ids and segments alone, [CLS] and [SEP] in place: what a model reads, without the way back to the text."""
+        texts = _checked_texts(texts, "texts")
+        return [(each.ids, each.type_ids) for each in self._backend.encode_batch_fast(texts)]
+
     def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids alone, without [CLS] and [SEP]: the quickest way through a corpus."""
         texts = _checked_texts(texts, "texts")
@@ -147,15 +152,16 @@ class Tokenizer:
         return [self._pieces[number] for number in self._checked_ids(ids)]
 
     def starts_word(self, number: int) -> bool:
-        """Whether a piece begins a word, or is joined to what stands before it (##ing; in byte-level BPE no space)."""
+        """Whether a piece begins a word, or is joined to what stands before it (##ing; elsewhere no space mark)."""
         [piece] = self.tokens([number])
-        if self._byte_level:
-            return piece.startswith("\u0120") or piece in asdict(self._names).values()
+        if self._space:
+            return piece.startswith(self._space) or piece in asdict(self._names).values()
         return not piece.startswith("##")
 
     @cached_property
-    def _byte_level(self) -> bool:
-        return type(self._backend.model).__name__ == "BPE"
+    def _space(self) -> str | None:
+        """How a piece of byte-level BPE or Unigram says that a space stands before it."""
+        return {"BPE": "\u0120", "Unigram": "\u2581"}.get(type(self._backend.model).__name__)
 
     @cached_property
     def vocab(self) -> Mapping[str, int]:

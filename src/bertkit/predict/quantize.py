@@ -1,0 +1,238 @@
+"""Linear maps in 8-bit integers, behind a gate: how far they move a model's vectors is measured before they serve.
+
+Weights get a scale for each output, activations one for each token. Before that, columns in which activations are
+large hand some of their size to the weights (SmoothQuant's idea): the product is the same, and both are easier to
+round. Maps that cannot take it stay in float32.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertkit.config import pick
+from bertkit.errors import RequestError
+from bertkit.model.batch import Batch
+from bertkit.model.model import BertModel
+from bertkit.model.pooling import pool
+from bertkit.predict.cpu_forward import Bend, MappedLinear
+from bertkit.text.tokenizer import Tokenizer
+
+Quantize = Literal["int8"]
+QUANTIZERS: dict[str, Quantize] = {"int8": "int8"}
+LEAST_MEAN = 0.999  # mean cosine with float32 on the samples, under which a model is refused
+# How much of a column's size goes to the weights: what was best for each map of MiniLM.
+SMOOTHING = {"qkv": 0.8, "out": 0.5, "up": 0.5, "down": 0.6}
+# Two thirds of the error come from the second feed-forward map, most of it in the lower layers. Tried in this order:
+# the share of layers, from below, that keep this map in float32.
+SPARED = (0.0, 0.5, 1.0)
+ROUNDING = 1.5 * 2**23
+# What a map gives: no bias, no scale, float32, nothing fused.
+PLAIN_OUTPUT: tuple[Any, ...] = (None, 1.0, 0, torch.float32, "none", [], "none")
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """How near quantized vectors are to those in float32: cosines over the samples."""
+
+    mean: float
+    least: float
+    texts: int
+    spared: float  # share of the layers whose second feed-forward map stayed in float32
+
+
+@dataclass(frozen=True)
+class Int8Map:
+    """(x / smooth) in u8 @ (w * smooth) in s8, scaled back: a token's scale times an output's."""
+
+    packed: Tensor
+    scale_O: Tensor
+    zero_O: Tensor
+    bias_O: Tensor | None
+    unsmooth_I: Tensor  # 1 / smooth
+
+    @classmethod
+    def of(cls, linear: nn.Linear, largest_I: Tensor, smoothing: float) -> "Int8Map":
+        """From a torch module and the largest activation that was seen in each column."""
+        weight_OI = linear.weight.detach()
+        weights_I = weight_OI.abs().amax(0).clamp(min=1e-5)
+        smooth_I = largest_I.clamp(min=1e-5) ** smoothing / weights_I ** (1 - smoothing)
+        smoothed_OI = weight_OI * smooth_I
+        scale_O = smoothed_OI.abs().amax(1).clamp(min=1e-12) / 127
+        rounded = (smoothed_OI / scale_O[:, None]).round().to(torch.int8)
+        bias_O = None if linear.bias is None else linear.bias.detach()
+        return cls(
+            _onednn().qlinear_prepack(rounded, None),
+            scale_O,
+            torch.zeros(len(scale_O), dtype=torch.int64),
+            bias_O,
+            1 / smooth_I,
+        )
+
+    def __call__(self, x_TI: Tensor, bend: Bend | None = None) -> Tensor:
+        """T O."""
+        y_TO = self._product(x_TI)
+        return y_TO if bend is None else bend(y_TO)
+
+    def onto(self, x_TI: Tensor, base_TO: Tensor) -> Tensor:
+        """T O."""
+        return self._product(x_TI).add_(base_TO)
+
+    def _product(self, x_TI: Tensor) -> Tensor:
+        rounded, scale_T1 = round_rows(x_TI * self.unsmooth_I, levels())
+        weights = (self.packed, self.scale_O, self.zero_O)
+        y_TO: Tensor = _onednn().qlinear_pointwise(rounded, 1.0, levels() + 1, *weights, *PLAIN_OUTPUT)
+        y_TO.mul_(scale_T1)
+        return y_TO if self.bias_O is None else y_TO.add_(self.bias_O)
+
+
+def round_rows(x_TI: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """u8 numbers around `most + 1`, and the scale of each row: (u8 - most - 1) * scale is x, nearly. Uses `x_TI` up.
+
+    Beyond 2^23 a float32 has no places after the point: adding ROUNDING rounds, and leaves the whole number in the last
+    byte. Of torch's own ways, `aminmax` took 34 times as long as `amax`, and float32 to uint8 seven times this.
+    """
+    scale_T1 = torch.maximum(x_TI.amax(1, keepdim=True), -x_TI.amin(1, keepdim=True)).clamp_(min=1e-12).div_(most)
+    shifted = x_TI.mul_(scale_T1.reciprocal()).add_(ROUNDING + most + 1)
+    return shifted.view(torch.int32).to(torch.uint8), scale_T1
+
+
+@cache
+def levels() -> int:
+    """How many steps an activation has on each side of zero.
+
+    Without VNNI, products are summed in pairs as 16-bit numbers: 255 x 127 x 2 would not fit there, 127 x 127 x 2 does.
+    """
+    return 127 if torch.cpu._is_vnni_supported() else 63
+
+
+def quantize(
+    model: BertModel, how: str, tokenizer: Tokenizer | None = None, samples: Sequence[str] = (), pooling: str = "mean"
+) -> Fidelity:
+    """Put int8 maps into the model's layers if its vectors stay what they were; else leave it alone and say why not.
+
+    What they are measured on: `samples`, or texts and random pieces of the vocabulary. float32 on the CPU only.
+    """
+    pick(QUANTIZERS, how, "way to quantize")
+    _refuse_unable(model)
+    model.eval()
+    batch = sample_batch(model, tokenizer, samples)
+    linears, pooling = layer_maps(model), "mean" if pooling == "none" else pooling
+    with torch.inference_mode():
+        with largest_inputs(linears) as largest:
+            expected = pool(model(batch), batch, pooling)
+        for spared in SPARED:
+            chosen = {name: linear for name, linear in linears.items() if not _is_spared(name, spared, model)}
+            replace_maps(model, {name: _int8(name, linear, largest[name]) for name, linear in chosen.items()})
+            found = compare(pool(model(batch), batch, pooling), expected, spared)
+            if found.mean >= LEAST_MEAN:
+                return found
+            replace_maps(model, linears)
+    raise RequestError(
+        f"int8 would change this model's vectors: their mean cosine with float32 is {found.mean:.4f} on {found.texts} "
+        f"samples, under {LEAST_MEAN}; load it without quantize"
+    )
+
+
+def _int8(name: str, linear: nn.Linear, largest_I: Tensor) -> MappedLinear:
+    return MappedLinear.of(linear, Int8Map.of(linear, largest_I, SMOOTHING[name.rpartition(".")[2]]))
+
+
+def _is_spared(name: str, spared: float, model: BertModel) -> bool:
+    """Whether a map, such as `layers.3.feed_forward.down`, stays in float32."""
+    layers = len(model.encoder.layers)
+    return name.endswith("down") and int(name.split(".")[1]) < spared * layers
+
+
+def layer_maps(model: BertModel) -> dict[str, nn.Linear]:
+    """The linear modules of the encoder's layers by their names in the encoder."""
+    named = model.encoder.layers.named_modules(prefix="layers")
+    return {name: module for name, module in named if isinstance(module, nn.Linear)}
+
+
+def replace_maps(model: BertModel, linears: Mapping[str, nn.Linear]) -> None:
+    """Put modules where their names say."""
+    for name, linear in linears.items():
+        model.encoder.set_submodule(name, linear)
+
+
+@contextmanager
+def largest_inputs(linears: Mapping[str, nn.Linear]) -> Iterator[dict[str, Tensor]]:
+    """The largest absolute number that each column of each map reads, while this is open."""
+    largest: dict[str, Tensor] = {}
+
+    def watch(name: str) -> Any:
+        def see(_: nn.Module, inputs: tuple[Tensor]) -> None:
+            now = inputs[0].abs().amax(0)
+            largest[name] = torch.maximum(largest[name], now) if name in largest else now
+
+        return see
+
+    handles = [linear.register_forward_pre_hook(watch(name)) for name, linear in linears.items()]
+    try:
+        yield largest
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def compare(found_ND: Tensor, expected_ND: Tensor, spared: float) -> Fidelity:
+    """Cosines between the two."""
+    cosines = F.cosine_similarity(found_ND.double(), expected_ND.double(), dim=-1)
+    return Fidelity(float(cosines.mean()), float(cosines.min()), len(cosines), spared)
+
+
+def sample_batch(model: BertModel, tokenizer: Tokenizer | None, samples: Sequence[str]) -> Batch:
+    """What the measure is taken on: the samples; or else sentences and random pieces, whatever the vocabulary is of."""
+    longest = min(model.config.max_length, 128)
+    texts = list(samples) or list(SENTENCES)
+    if samples and tokenizer is None:
+        raise RequestError("texts to measure int8 on need a tokenizer, and this folder holds none; leave them out")
+    sequences = [] if tokenizer is None else [ids[:longest] for ids, _ in tokenizer.encode_plain(texts)]
+    if not samples:
+        generator = torch.Generator().manual_seed(0)
+        for length in torch.randint(3, longest + 1, (24,), generator=generator).tolist():
+            sequences.append(torch.randint(model.config.vocab_size, (length,), generator=generator).tolist())
+    return Batch.pack(sequences)
+
+
+def _refuse_unable(model: BertModel) -> None:
+    if model.device.type != "cpu" or model.encoder.dtype != torch.float32:
+        raise RequestError(
+            f"int8 is for float32 models on the CPU, and this one is {model.encoder.dtype} on {model.device}"
+        )
+    if any(isinstance(linear, MappedLinear) for linear in layer_maps(model).values()):
+        raise RequestError("this model is quantized already; load it again to quantize it in another way")
+    if not hasattr(_onednn(), "qlinear_pointwise"):
+        raise RequestError("int8 needs a torch with oneDNN, and this one has none; load the model without quantize")
+
+
+@cache
+def _onednn() -> Any:
+    return torch.ops.onednn
+
+
+SENTENCES = (
+    "Where is the nearest station?",
+    "The harvest was late that year, for the rain had not stopped since the end of June.",
+    "I want to return the shoes I bought last week; they are too small.",
+    "Water boils at a lower temperature on a mountain, because the air presses less on it.",
+    "How do I change the password of my account?",
+    "The committee will meet again on Tuesday at nine to vote on the budget of the school.",
+    "She opened the letter, read it twice, and put it into the fire without a word.",
+    "Large whales feed on animals that are smaller than a thumb.",
+    "This film is far too long, and the end makes no sense at all!",
+    "The patient was given 20 mg twice a day; after two weeks the pain was gone.",
+    "cheap flights to Lisbon in March",
+    "A function that calls itself needs a case in which it does not.",
+    "The two companies announced on Friday that they would merge, ending a rivalry of forty years; shares of both rose "
+    "by more than five percent before trading was halted for an hour.",
+    "Error: the file could not be opened.",
+    "In 1869 the canal was opened to ships, and the way from Europe to India became shorter by several thousand miles.",
+    "Thank you.",
+)

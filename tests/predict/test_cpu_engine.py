@@ -1,0 +1,277 @@
+"""The packed forward equals the encoder, batches at a time equal one after the other, and packs follow the weights."""
+
+import copy
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bertkit
+from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.config import FAMILIES, family_config, override
+from bertkit.errors import RequestError
+from bertkit.model.batch import Batch
+from bertkit.model.feed_forward import ACTIVATIONS
+from bertkit.model.weights import new_model
+from bertkit.predict import cpu_forward, engine
+from bertkit.predict.bert import Bert
+from bertkit.predict.cpu_forward import PackedMap, PlainMap, QuickEncoder, quick
+from bertkit.predict.engine import Passage, each_batch, filled_up, layer_vectors, token_batches, token_budget
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.wordpiece import SPECIALS
+
+pytestmark = pytest.mark.usefixtures("_one_thread")
+CPU = torch.device("cpu")
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+PIECES = [*SPECIALS, *LETTERS, *(f"##{c}" for c in LETTERS)]
+
+
+def small(family="bert", *changes, **numbers):
+    config = family_config(family, "tiny", vocab_size=60, max_length=64, init_std=0.1, **numbers)
+    return new_model(override(config, *changes)).eval()
+
+
+def batch_of(*lengths, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return Batch.pack([torch.randint(60, (length,), generator=generator).tolist() for length in lengths])
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_equals_the_encoder_in_every_family(family):
+    model, batch = small(family), batch_of(5, 5, 1, 17, 64)
+    with torch.inference_mode():
+        packed = quick(model.encoder)
+        assert isinstance(packed, QuickEncoder)
+        torch.testing.assert_close(packed(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        expected = model.encoder.hidden_states(batch)
+        for depth in range(3):
+            found = packed.hidden_states(batch, depth)
+            assert len(found) == depth + 1
+            torch.testing.assert_close(found[:depth], expected[:depth], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("change", ["activation=relu", "activation=silu", "norm=pre", "bias=false"])
+def test_packed_equals_the_encoder_with_other_parts(change):
+    model, batch = small("bert", change), batch_of(9, 3)
+    with torch.inference_mode():
+        torch.testing.assert_close(quick(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+
+
+@settings(max_examples=25)
+@given(
+    st.integers(1, 300), st.integers(1, 40), st.integers(1, 40), st.booleans(), st.sampled_from([None, *ACTIVATIONS])
+)
+def test_a_packed_map_equals_a_plain_one(rows, width, outputs, biased, bend):
+    torch.manual_seed(rows)
+    linear = torch.nn.Linear(width, outputs, bias=biased)
+    x, base = torch.randn(rows, width), torch.randn(rows, outputs)
+    bent = None if bend is None else ACTIVATIONS[bend]
+    with torch.inference_mode():
+        packed = PackedMap.of(linear)
+        plain = PlainMap(linear.weight, linear.bias)
+        torch.testing.assert_close(packed(x, bent), plain(x, bent), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(packed.onto(x, base), plain.onto(x, base), atol=1e-5, rtol=1e-5)
+
+
+def test_without_wide_vectors_many_rows_go_the_plain_way(monkeypatch):
+    linear, x = torch.nn.Linear(8, 4), torch.randn(300, 8)
+    packed = PackedMap.of(linear)
+    monkeypatch.setattr(cpu_forward, "_wide_vectors", lambda: False)
+    with torch.inference_mode():
+        assert torch.equal(packed(x), torch.nn.functional.linear(x, linear.weight, linear.bias))
+        assert torch.equal(packed.onto(x, x[:, :4]), x[:, :4] + linear(x))
+        torch.testing.assert_close(packed(x[:8]), linear(x[:8]), atol=1e-6, rtol=1e-5)
+
+
+def test_without_onednn_maps_are_plain(monkeypatch):
+    monkeypatch.setattr(cpu_forward, "_has_onednn", lambda: False)
+    model, batch = small(), batch_of(4, 7)
+    with torch.inference_mode():
+        packed = quick(model.encoder)
+        assert isinstance(packed.stack[0].qkv, PlainMap)
+        torch.testing.assert_close(packed(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+
+
+def test_changed_weights_are_packed_anew():
+    model, batch = small(), batch_of(6)
+    linear = model.encoder.layers[0].feed_forward.up
+    with torch.inference_mode():
+        before = quick(model.encoder)
+        assert quick(model.encoder) is before
+    with torch.no_grad():
+        linear.weight.mul_(1.5)
+    check_equal(model, batch)
+    linear.weight = torch.nn.Parameter(linear.weight.detach() * 2)
+    check_equal(model, batch)
+    model.encoder.layers[1].attention.out = torch.nn.Linear(128, 128)
+    check_equal(model, batch)
+    model.load_state_dict(small().state_dict())
+    check_equal(model, batch)
+
+
+def check_equal(model, batch):
+    with torch.inference_mode():
+        torch.testing.assert_close(quick(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+
+
+def test_packs_are_for_float32_without_gradients():
+    model = small()
+    assert quick(model.encoder) is model.encoder, "gradients are asked for"
+    with torch.inference_mode():
+        assert quick(model.encoder) is not model.encoder
+        assert quick(model.train().encoder) is model.encoder, "dropout is on"
+        hook = model.eval().encoder.layers[1].attention.out.register_forward_pre_hook(lambda *_: None)
+        assert quick(model.encoder) is model.encoder, "somebody listens"
+        hook.remove()
+        assert quick(model.encoder) is not model.encoder
+        assert quick(model.double().encoder) is model.encoder
+
+
+def test_packs_go_when_the_model_goes_and_copies_have_their_own():
+    model, batch = small(), batch_of(6)
+    with torch.inference_mode():
+        quick(model.encoder)
+        other = copy.deepcopy(model)
+        other.encoder.layers[0].attention.out.weight.zero_()
+        assert not torch.allclose(quick(other.encoder)(batch), quick(model.encoder)(batch))
+    gone = weakref.ref(model.encoder)
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_too_long_is_refused_here_too():
+    model = small()
+    with torch.inference_mode(), pytest.raises(RequestError, match="65 tokens is over this model's 64 positions"):
+        layer_vectors(model.encoder, batch_of(65), [2])
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(1, 200), max_size=40))
+def test_every_text_is_in_one_batch_and_none_bursts(lengths):
+    budget = token_budget(lengths, CPU)
+    batches = list(token_batches(lengths, budget))
+    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+    assert all(sum(lengths[i] for i in batch) <= budget for batch in batches)
+    assert engine.FEW_TOKENS <= budget <= engine.TOKENS_ON_CPU
+
+
+def test_budgets_on_other_devices_are_those_of_a_gpu():
+    assert token_budget([8] * 10, torch.device("cuda")) == engine.TOKENS_PER_BATCH
+
+
+@pytest.mark.parametrize("longest", [3, 32, 512])
+def test_batches_come_in_few_sizes(longest):
+    cpu = torch.device("cpu")
+    sizes = set()
+    for tokens in range(1, 4097):
+        whole = filled_up([Passage([5] * tokens, [0] * tokens)], cpu, longest)
+        assert whole[0].ids == [5] * tokens
+        assert all(len(passage.ids) <= longest for passage in whole[1:]), "what fills up fits the model, too"
+        sizes.add(sum(len(passage.ids) for passage in whole))
+        assert sum(len(passage.ids) for passage in whole) - tokens < 64
+    assert len(sizes) == 64 + 12 + 60
+    assert len(filled_up([Passage([5], [0])], torch.device("cuda"), longest)) == 1
+
+
+def test_batches_at_a_time_come_in_order_each_with_one_thread(two_threads):
+    seen, meeting = {}, threading.Barrier(2, timeout=20)
+
+    def compute(batch):
+        meeting.wait()  # only two at a time get past this
+        seen[threading.get_ident()] = (torch.get_num_threads(), torch.is_inference_mode_enabled())
+        return batch[0] * 10
+
+    assert each_batch(compute, [[number] for number in range(6)], CPU) == [0, 10, 20, 30, 40, 50]
+    assert list(seen.values()) == [(1, True)] * 2
+    assert torch.get_num_threads() == 2
+    counts = []
+    thread = threading.Thread(target=lambda: counts.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert counts == [2], "threads of others are as before"
+
+
+def test_few_tokens_take_one_thread_and_give_the_others_back(two_threads):
+    for tokens, threads in [(1, 1), (64, 1), (65, 2)]:
+        with engine.fitting_threads(tokens):
+            assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == 2
+    with pytest.raises(RequestError), engine.fitting_threads(1):
+        raise RequestError("stop")
+    assert torch.get_num_threads() == 2
+
+
+def test_an_error_in_one_batch_is_the_callers(two_threads):
+    def compute(batch):
+        if batch == [3]:
+            raise RequestError("number 3")
+        return batch
+
+    with pytest.raises(RequestError, match="number 3"):
+        each_batch(compute, [[number] for number in range(50)], CPU)
+    assert torch.get_num_threads() == 2
+
+
+@pytest.fixture(scope="module")
+def bert():
+    config = family_config("bert", "tiny", vocab_size=len(PIECES), max_length=64, init_std=0.2)
+    return Bert(
+        Checkpoint(model=new_model(config).eval(), tokenizer=Tokenizer.from_vocab(PIECES), max_length=64),
+    )
+
+
+@pytest.mark.filterwarnings("ignore::bertkit.errors.BertkitWarning")
+@pytest.mark.parametrize("pooling", ["mean", "max", "none"])
+def test_many_texts_equal_each_alone_through_the_plain_encoder(bert, pooling, two_threads, monkeypatch):
+    draw = np.random.default_rng(0)
+    texts = [" ".join(draw.choice(list(LETTERS), size)) for size in draw.integers(0, 90, 36)]
+    assert len(list(token_batches(bert.tokenizer.count(texts), token_budget(bert.tokenizer.count(texts), CPU)))) > 4
+    found = {how: bert.embed(texts, pooling=pooling, too_long=how, normalize=True) for how in ("truncate", "window")}
+    monkeypatch.setattr(cpu_forward, "can_pack", lambda encoder: False)
+    torch.set_num_threads(1)
+    for how, vectors in found.items():
+        for text, vector in zip(texts, vectors, strict=True):
+            [alone] = bert.embed([text], pooling=pooling, too_long=how, normalize=True)
+            np.testing.assert_allclose(vector, alone, atol=1e-5)
+
+
+def test_the_same_texts_give_the_same_bits_whatever_the_threads(bert, two_threads):
+    texts = [" ".join(LETTERS[: 2 + number % 20]) for number in range(100)]
+    two = bert.embed(texts)
+    np.testing.assert_array_equal(two, bert.embed(texts))
+    torch.set_num_threads(1)
+    np.testing.assert_array_equal(two, bert.embed(texts))
+
+
+def test_plain_encodings_equal_full_ones(uncased_vocab):
+    tokenizer = Tokenizer.from_vocab(uncased_vocab)
+    texts = ["", "Hello, wörld! 你好", "[MASK] a\u0000b", "\u202e𝒳 e\u0301"]
+    full = tokenizer.encode_batch(texts)
+    assert tokenizer.encode_plain(texts) == [(list(each.ids), list(each.segments)) for each in full]
+    with pytest.raises(RequestError, match="lone surrogate"):
+        tokenizer.encode_plain(["a\ud800"])
+
+
+def test_real_weights(minilm, two_threads, monkeypatch):
+    bert = bertkit.load(minilm)
+    texts = ["A cat sat on the mat.", "two", "Where is the nearest station?", "long " * 200] * 3
+    found = bert.embed(texts)
+    monkeypatch.setattr(cpu_forward, "can_pack", lambda encoder: False)
+    cosines = (found * bert.embed(texts)).sum(1)
+    np.testing.assert_allclose(cosines, 1, atol=1e-6)
+    np.testing.assert_allclose(found[1], bert.embed("two"), atol=1e-6)
