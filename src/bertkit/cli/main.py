@@ -24,7 +24,12 @@ VERBS = {
     "predict": ("a taught model on a file", "bertkit predict run/model reviews.csv --out predicted.jsonl"),
     "embed": ("texts to vectors", "bertkit embed texts.txt --model model/ --out vectors.npy"),
     "fill": ("the blanks of a text", 'bertkit fill "Paris is the [MASK] of France." --model model/'),
+    "serve": ("answer over HTTP", "bertkit serve model/ ner=run/model --port 8000"),
+    "bench": ("how much a server can take", "bertkit bench http://127.0.0.1:8000 --clients 1,16,64"),
     "look": ("inside, while it reads a text", 'bertkit look "The animal was tired." --model model/ --out look.html'),
+    "probe": ("what each layer knows of syntax", "bertkit probe train.conllu dev.conllu --model model/ --what pos"),
+    "senses": ("the map of a word's uses", "bertkit senses bank books/*.txt --model model/ --out bank.html"),
+    "vectors": ("one vector per word, as word2vec", "bertkit vectors shards/ --method skip-gram --out vectors/"),
     "convert": ("other layouts to a model folder", "bertkit convert uncased_L-12_H-768_A-12/ model/"),
     "facts": ("every claim about BERT, executed", "bertkit facts"),
 }

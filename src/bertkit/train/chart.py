@@ -50,14 +50,14 @@ PLAIN, FROM_ZERO = Axis(), Axis(from_zero=True)
 COUNT, LOGARITHMIC = Axis(from_zero=True, whole=True), Axis(logarithmic=True)
 
 
-def chart(title: str, lines: Sequence[Line], *, unit: str = "", axis: Axis = PLAIN) -> str:
-    """One `<figure>` over steps with axes, a legend and its curves; points that are not finite are left out."""
+def chart(title: str, lines: Sequence[Line], *, unit: str = "", axis: Axis = PLAIN, along: str = "step") -> str:
+    """One `<figure>` over steps, or what `along` names: axes, a legend, curves; what is not finite is left out."""
     shown = [Line(line.name, _thinned(finite(line.points)), line.kind) for line in lines]
     shown = [line for line in shown if line.points]
     name = escape(f"{title}, {unit}" if unit else title)
     if not shown:
         return f'<figure><figcaption>{name}</figcaption><p class="none">nothing recorded</p></figure>'
-    frame = Frame.around([point for line in shown for point in line.points], axis)
+    frame = Frame.around([point for line in shown for point in line.points], axis, along)
     body = frame.grid() + "".join(_curve(frame, line) for line in shown)
     keys = "".join(f'<span class="key {escape(line.kind)}">{escape(line.name)}</span>' for line in shown if line.name)
     svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{name}">{body}</svg>'
@@ -72,14 +72,15 @@ class Frame:
     y_ticks: Sequence[float]
     x_range: Point
     axis: Axis
+    along: str = "step"  # what the horizontal axis counts
 
     @classmethod
-    def around(cls, points: Sequence[Point], axis: Axis) -> "Frame":
+    def around(cls, points: Sequence[Point], axis: Axis, along: str = "step") -> "Frame":
         """The frame that holds all points: from step 0 to the last, its vertical ends on ticks."""
         ys = [y for _, y in points]
         last = max(1.0, *(x for x, _ in points))
         x_ticks = [tick for tick in round_ticks(0.0, last, 6, least=1.0) if tick <= last]
-        return cls(x_ticks, axis.ticks(min(ys), max(ys)), (0.0, last), axis)
+        return cls(x_ticks, axis.ticks(min(ys), max(ys)), (0.0, last), axis, along)
 
     def x(self, value: float) -> float:
         """From the left edge of the picture."""
@@ -105,7 +106,7 @@ class Frame:
             parts.append(f'<text class="x" x="{at:.1f}" y="{floor + 18}">{text}</text>')
         middle = (LEFT + right) / 2
         parts.append(f'<path class="axis" d="M{LEFT} {floor}H{right}"/>')
-        return "".join(parts) + f'<text class="x name" x="{middle:.0f}" y="{HEIGHT - 4}">step</text>'
+        return "".join(parts) + f'<text class="x name" x="{middle:.0f}" y="{HEIGHT - 4}">{escape(self.along)}</text>'
 
 
 def round_ticks(low: float, high: float, about: int = 5, *, least: float = 0.0) -> list[float]:

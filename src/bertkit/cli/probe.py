@@ -1,0 +1,64 @@
+"""`bertkit probe`: what can be read off each layer."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from bertkit.inside.probe_page import ProbeTable
+
+
+def probe(
+    files: Annotated[list[Path], typer.Argument(help="CoNLL-U or column files: learn from all, measure on the last.")],
+    model: Annotated[Path | None, typer.Option(help="A model folder.")] = None,
+    what: Annotated[str, typer.Option(help="pos, ner, arcs (relations to heads), or structure (whole trees).")] = "pos",
+    out: Annotated[Path | None, typer.Option(help="Write report.html and result.json into this new folder.")] = None,
+    column: Annotated[str | None, typer.Option(help="Of the labels: xpos, or 4; else UPOS, or the last one.")] = None,
+    pieces: Annotated[str, typer.Option(help="The vector of a split word: mean, first or last piece.")] = "mean",
+    sentences: Annotated[int | None, typer.Option(help="Learn from so many sentences only.")] = None,
+    rank: Annotated[int, typer.Option(help="With structure: dimensions of the probe's space.")] = 128,
+    seed: Annotated[int, typer.Option(help="Of the control task, the untrained encoder and the order.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Measure what linear probes read off each layer, beside a control task and an untrained encoder.
+
+    Of a single file the last fifth is held out.
+    Example: bertkit probe train.conllu dev.conllu --model model/ --what structure --out probe/
+    """
+    from bertkit.files import refuse_to_overwrite
+    from bertkit.inside.probe import probe as run_probe
+    from bertkit.inside.probe_data import ProbeSettings
+    from bertkit.inside.probe_page import probe_table, write_probe
+    from bertkit.predict.bert import load
+    from bertkit.progress import progress
+
+    settings = ProbeSettings(what=what, pieces=pieces, column=column, sentences=sentences, rank=rank, seed=seed)
+    if out:
+        refuse_to_overwrite(out)
+    report = run_probe(load(model), files, settings, show=progress)
+    if out:
+        write_probe(report, model.absolute().name if model else "the bundled model", out)
+    if as_json:
+        print(json.dumps(report.to_json(), ensure_ascii=False))
+    else:
+        _print(probe_table(report))
+        print(*(["report in " + str(out / "report.html")] if out else []), sep="\n", end="\n" if out else "")
+
+
+def _print(table: "ProbeTable") -> None:
+    """The table for the eye; its notes below it, each on a line of its own."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(title=None, box=SIMPLE_HEAD, pad_edge=False)
+    for name in table.columns:
+        shown.add_column(name, justify="right")
+    for row in table.rows:
+        shown.add_row(*row)
+    print(table.title)
+    Console().print(shown)
+    for note in table.notes:
+        print(note)
