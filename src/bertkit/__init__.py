@@ -13,18 +13,38 @@ from bertkit._version import __version__
 from bertkit.errors import BertkitError, BertkitWarning, RequestError
 
 if TYPE_CHECKING:
+    from bertkit.bert_client import BertClient
+    from bertkit.client import AsyncClient, Client
+    from bertkit.inside.attribution import why
     from bertkit.inside.look import look
     from bertkit.predict.bert import Bert, load
     from bertkit.text.tokenizer import Tokenizer
 
 _LATE = {
+    "AsyncClient": "bertkit.client",
+    "BertClient": "bertkit.bert_client",
+    "Client": "bertkit.client",
     "Bert": "bertkit.predict.bert",
     "load": "bertkit.predict.bert",
     "look": "bertkit.inside.look",
     "Tokenizer": "bertkit.text.tokenizer",
+    "why": "bertkit.inside.attribution",
 }
 
-__all__ = ["Bert", "BertkitError", "BertkitWarning", "RequestError", "Tokenizer", "__version__", "load", "look"]
+__all__ = [
+    "AsyncClient",
+    "Bert",
+    "BertClient",
+    "BertkitError",
+    "BertkitWarning",
+    "Client",
+    "RequestError",
+    "Tokenizer",
+    "__version__",
+    "load",
+    "look",
+    "why",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,47 @@
+"""`bertkit bench`: how much a server can take."""
+
+import json
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+
+def bench(
+    url: Annotated[str, typer.Argument(help="A server's address.")] = "http://127.0.0.1:8000",
+    clients: Annotated[str, typer.Option(help="Numbers of clients.")] = "1,4,16,64",
+    batch: Annotated[str, typer.Option(help="Texts in a request.")] = "1,16,64",
+    length: Annotated[str, typer.Option(help="Words in a text.")] = "10,40,160",
+    seconds: Annotated[float, typer.Option(help="For each row.")] = 3.0,
+    rate: Annotated[float | None, typer.Option(help="Requests a second that come by chance, answered or not.")] = None,
+    model: Annotated[str | None, typer.Option(help="One of the server's models.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row.")] = False,
+) -> None:
+    """Measure a running server: texts per second and waits by texts in a request, by length, by clients.
+
+    The first of each list is kept while another list is gone through. The key is that of BERTKIT_API_KEY.
+    """
+    import os
+
+    from bertkit.serve.bench import Load, measure, table
+
+    lists = {name: _numbers(text, name) for name, text in (("batch", batch), ("length", length), ("clients", clients))}
+    base = Load(seconds=seconds, rate=rate, **{name: numbers[0] for name, numbers in lists.items()})
+    key = os.environ.get("BERTKIT_API_KEY", "").partition(" ")[0]
+    measure(url, replace(base, seconds=min(1.0, seconds)), key=key, model=model)  # to warm up, and to see it answers
+    for name, numbers in lists.items():
+        loads = [replace(base, **{name: number}) for number in numbers]
+        rows = [measure(url, load, key=key, model=model) for load in loads]
+        if as_json:
+            print("\n".join(json.dumps({"by": name, **row.to_json()}) for row in rows), flush=True)
+        else:
+            print(table(rows, name), end="\n\n", flush=True)
+
+
+def _numbers(text: str, name: str) -> list[int]:
+    from bertkit.errors import RequestError
+
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise RequestError(f"--{name} {text} must be whole numbers with commas, such as 1,4,16") from error

@@ -1,0 +1,77 @@
+"""`bertkit serve`: models behind an HTTP API."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import typer
+
+
+def serve(
+    models: Annotated[
+        list[str] | None, typer.Argument(metavar="[MODEL]...", help="Model folders, as PATH or NAME=PATH.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Where to listen; loopback lets only this machine in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
+    max_tokens: Annotated[int, typer.Option(help="Tokens through the model at once.")] = 4096,
+    max_queue: Annotated[int, typer.Option(help="Requests inside at once; more are told to come back.")] = 512,
+    timeout: Annotated[float, typer.Option(help="Seconds until a request is given up.")] = 60.0,
+    too_long: Annotated[str, typer.Option(help="truncate, window or refuse texts over the limit.")] = "truncate",
+    api_key: Annotated[
+        Path | None, typer.Option(help="A file with a key on each line; or set BERTKIT_API_KEY.")
+    ] = None,
+    no_key: Annotated[bool, typer.Option("--no-key", help="Let others in without a key.")] = False,
+    workers: Annotated[int, typer.Option(help="Threads that compute.")] = 1,
+) -> None:
+    """Answer over HTTP what the models can do: vectors, blanks, labels, tags, answers, choices, attention.
+
+    OpenAI's, Hugging Face's and text-embeddings-inference's clients work unchanged; /docs shows every route.
+    SIGTERM and Ctrl-C answer what has come in, then stop. Logs are JSON on standard error.
+    """
+    from bertkit.config import pick
+    from bertkit.predict.length import POLICIES
+    from bertkit.serve.door import bind, refuse_open_door
+    from bertkit.serve.keys import read_keys
+    from bertkit.serve.settings import ServeSettings
+
+    settings = ServeSettings(
+        max_tokens=max_tokens,
+        max_queue=max_queue,
+        seconds=timeout,
+        too_long=pick(POLICIES, too_long, "length policy"),
+        workers=workers,
+    )
+    keys = read_keys(api_key)
+    refuse_open_door(host, keys, told=no_key)
+    listener = bind(host, port)
+    server = _imported()
+
+    import torch
+
+    from bertkit.serve.app import create_app
+    from bertkit.serve.logs import start_logs
+    from bertkit.serve.models import load_models
+
+    if workers > 1:
+        torch.set_num_threads(max(1, torch.get_num_threads() // workers))
+    loaded = load_models(models or [], torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    start_logs()
+    place = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+    names = ", ".join(loaded.by_name)
+    server.serve(
+        create_app(loaded, settings, keys),
+        listener,
+        lambda: print(f"{names} at {place} - {place}/docs shows what can be asked; Ctrl-C stops", flush=True),
+    )
+
+
+def _imported() -> ModuleType:
+    """The server's own module; the packages that it needs are an extra."""
+    from importlib import import_module
+
+    from bertkit.errors import RequestError
+
+    try:
+        return import_module("bertkit.serve.run")
+    except ModuleNotFoundError as error:
+        raise RequestError(f"the package {error.name} is missing; install it: pip install 'bertkit[serve]'") from error

@@ -1,0 +1,1 @@
+"""A running service: every head of every loaded model over HTTP, batches shared by all clients."""

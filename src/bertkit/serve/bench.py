@@ -1,0 +1,197 @@
+"""A load generator: how many texts a server answers, and how long each waits.
+
+Closed loop: each client sends its next request when it has the reply. Open loop: requests come at random moments at a
+given rate, and wait from the moment they are due, so that a server that stalls cannot slow down its own measurement.
+"""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from bertkit.errors import BertkitError, RequestError
+
+WORDS = ("the", "a", "cat", "dog", "film", "sat", "on", "mat", "rug", "rates", "rose", "again", "while", "nobody")
+SHARES = (0.5, 0.9, 0.99)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What is asked of a server, for how long."""
+
+    clients: int = 1
+    batch: int = 1  # texts in a request
+    length: int = 20  # words in a text
+    seconds: float = 3.0
+    rate: float | None = None  # requests per second; None: each client waits for its reply
+
+    def __post_init__(self) -> None:
+        for name in ("clients", "batch", "length", "seconds"):
+            if getattr(self, name) <= 0:
+                raise RequestError(f"{name}={getattr(self, name)} must be over 0")
+        if self.rate is not None and self.rate <= 0:
+            raise RequestError(f"rate={self.rate} must be over 0")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came of it."""
+
+    load: Load
+    seconds: float
+    waits: tuple[float, ...] = field(repr=False)  # seconds of each answered request, in order
+    refused: int = 0  # replies of another status than 200
+
+    @property
+    def texts_per_second(self) -> float:
+        """Texts in answered requests."""
+        return len(self.waits) * self.load.batch / self.seconds
+
+    def wait(self, share: float) -> float:
+        """Seconds within which this share of the requests was answered."""
+        return self.waits[min(len(self.waits) - 1, int(share * len(self.waits)))] if self.waits else float("nan")
+
+    def to_json(self) -> dict[str, Any]:
+        """As the command line prints it."""
+        waits = {f"p{share * 100:g}": round(self.wait(share), 6) for share in SHARES} if self.waits else {}
+        rates = {"requests": len(self.waits), "texts_per_second": round(self.texts_per_second, 2)}
+        return {**asdict(self.load), **rates, "refused": self.refused, **waits}
+
+
+def measure(url: str, load: Load, *, key: str = "", model: str | None = None, seed: int = 0) -> Measured:
+    """Put this load on a server's /v1/embeddings."""
+    return asyncio.run(_measure(Target.of(url, key), load, model, seed))
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server's address, and what every request to it begins with."""
+
+    host: str
+    port: int
+    secure: bool
+    head: bytes
+
+    @classmethod
+    def of(cls, url: str, key: str) -> "Target":
+        """From an address such as http://127.0.0.1:8000."""
+        place = urlsplit(url)
+        if place.scheme not in ("http", "https") or not place.hostname:
+            raise RequestError(f"{url} is no address of a server; write it as http://127.0.0.1:8000")
+        secure = place.scheme == "https"
+        lines = [f"POST {place.path.rstrip('/')}/v1/embeddings HTTP/1.1", f"Host: {place.netloc}"]
+        lines += ["Content-Type: application/json", *([f"Authorization: Bearer {key}"] if key else [])]
+        return cls(place.hostname, place.port or (443 if secure else 80), secure, "\r\n".join(lines).encode())
+
+    def request(self, body: bytes) -> bytes:
+        """All bytes of one."""
+        return self.head + f"\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+class _Connection:
+    """One connection that is kept open."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, body: bytes) -> int:
+        """Send it and read all of the reply; returns the status."""
+        target = self._target
+        if self._streams is None:
+            secure = True if target.secure else None
+            self._streams = await asyncio.open_connection(target.host, target.port, ssl=secure)
+        reader, writer = self._streams
+        writer.write(target.request(body))
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        _, _, rest = head.partition(b"content-length:")
+        if not rest:
+            raise BertkitError("the reply has no length; is this a bertkit server?")
+        await reader.readexactly(int(rest.split(b"\r\n")[0]))
+        if b"connection: close" in head:
+            self.close()
+        return int(head.split(b" ")[1])
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+
+def bodies(load: Load, model: str | None, seed: int, count: int = 64) -> list[bytes]:
+    """Requests to take turns with."""
+    draw = random.Random(seed)
+    named = {} if model is None else {"model": model}
+    texts = [[" ".join(draw.choices(WORDS, k=load.length)) for _ in range(load.batch)] for _ in range(count)]
+    return [json.dumps({"input": own, "encoding_format": "base64", **named}).encode() for own in texts]
+
+
+async def _measure(target: Target, load: Load, model: str | None, seed: int) -> Measured:
+    asked = bodies(load, model, seed)
+    waits: list[float] = []
+    refused = [0]
+
+    async def ask(connection: _Connection, number: int, due: float) -> None:
+        status = await connection.ask(asked[number % len(asked)])
+        if status == 200:
+            waits.append(time.perf_counter() - due)
+        else:
+            refused[0] += 1
+
+    started = time.perf_counter()
+    try:
+        if load.rate is None:
+            await asyncio.gather(*(_closed(target, ask, load, started, n) for n in range(load.clients)))
+        else:
+            await _open(target, ask, load, started, seed)
+    except (OSError, asyncio.IncompleteReadError) as error:
+        raise BertkitError(f"{target.host} port {target.port} gave no answer: {error}; is the server there?") from error
+    if not waits and refused[0]:
+        raise BertkitError(f"{target.host} port {target.port} refused all {refused[0]} requests; look at its log")
+    return Measured(load, time.perf_counter() - started, tuple(sorted(waits)), refused[0])
+
+
+async def _closed(target: Target, ask: Any, load: Load, started: float, client: int) -> None:
+    connection = _Connection(target)
+    number = client * 7
+    while (now := time.perf_counter()) - started < load.seconds:
+        await ask(connection, number, now)
+        number += 1
+    connection.close()
+
+
+async def _open(target: Target, ask: Any, load: Load, started: float, seed: int) -> None:
+    """Moments are drawn beforehand; whoever finds no free connection opens another."""
+    draw, free, running = random.Random(seed), [_Connection(target) for _ in range(load.clients)], set()
+    due, number = started, 0
+
+    async def once(moment: float, turn: int) -> None:
+        connection = free.pop() if free else _Connection(target)
+        try:
+            await ask(connection, turn, moment)
+        finally:
+            free.append(connection)
+
+    while (due := due + draw.expovariate(load.rate or 1.0)) - started < load.seconds:
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        task = asyncio.ensure_future(once(due, number))
+        running.add(task)
+        number += 1
+    await asyncio.gather(*running)
+    for connection in free:
+        connection.close()
+
+
+def table(rows: Sequence[Measured], what: str) -> str:
+    """Throughput and waits by one of the load's numbers, as bert-as-a-service printed them."""
+    lines = [f"{what:>10} {'texts/s':>10} {'requests':>9} {'refused':>8} {'p50 ms':>9} {'p90 ms':>9} {'p99 ms':>9}"]
+    for row in rows:
+        waits = " ".join(f"{1000 * row.wait(share):>9.1f}" for share in SHARES)
+        value = getattr(row.load, what)
+        lines.append(f"{value:>10} {row.texts_per_second:>10.1f} {len(row.waits):>9} {row.refused:>8} {waits}")
+    return "\n".join(lines)

@@ -1,0 +1,42 @@
+"""Where a server listens; looked at before anything heavy is loaded."""
+
+import ipaddress
+import socket
+
+from bertkit.errors import BertkitError, RequestError
+from bertkit.serve.keys import VARIABLE, Keys
+
+BACKLOG = 4096  # connections that wait to be taken in
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def refuse_open_door(host: str, keys: Keys, *, told: bool) -> None:
+    """Nobody is let in from outside without a key, unless that was asked for."""
+    if not keys and not told and not is_loopback(host):
+        raise RequestError(
+            f"--host {host} lets others in, and no key is set: write one into a file for --api-key or into {VARIABLE}, "
+            "or say --no-key"
+        )
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; an address that cannot be had is said in one sentence."""
+    try:
+        [family, kind, protocol, _, address] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, kind, protocol)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(BACKLOG)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BertkitError(f"{host} port {port} cannot be listened at: {reason}; choose another --port") from error
+    return found

@@ -1,0 +1,199 @@
+"""The one place where the server meets the model: sequences of many requests in one pass, each read as it asked.
+
+Everything above knows only lanes, pieces and rows; a faster engine is a change to this file.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertkit.model.batch import Batch
+from bertkit.model.encoder import Encoder
+from bertkit.model.model import BertModel
+from bertkit.model.pooling import pool
+from bertkit.predict.engine import Passage, filled_up, layer_vectors, make_batch
+
+
+class Reader(Protocol):
+    """What is read off one sequence's vectors. Equal readers in a batch read together."""
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Which layers it wants side by side, counted from the embeddings, 0."""
+
+    def __hash__(self) -> int: ...
+
+    def __call__(self, x_TD: Tensor, batch: Batch) -> list[Any]:
+        """A row for each sequence of the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One sequence of a request, and how its vectors are read."""
+
+    passage: Passage
+    read: Reader
+
+    def __len__(self) -> int:
+        return len(self.passage.ids)
+
+
+@dataclass(frozen=True, eq=False)
+class Lane:
+    """An encoder that any number of models may share: their pieces go through it together."""
+
+    encoder: Encoder
+
+    @property
+    def key(self) -> Hashable:
+        """What tells lanes apart in the queue."""
+        return id(self.encoder)
+
+    def compute(self, pieces: Sequence[Piece]) -> list[Any]:
+        """A row for each piece, whatever it shared its batch with."""
+        device = self.encoder.embeddings.word.weight.device
+        layers = sorted({layer for piece in pieces for layer in piece.read.layers})
+        groups: dict[Reader, list[int]] = {}
+        for place, piece in enumerate(pieces):
+            groups.setdefault(piece.read, []).append(place)
+        # Readers that are alike stand together, so that what they read is a slice and not a copy.
+        order = [place for places in groups.values() for place in places]
+        rows: list[Any] = [None] * len(pieces)
+        passages = [pieces[place].passage for place in order]
+        with torch.inference_mode():
+            batch = make_batch(filled_up(passages, device, self.encoder.config.max_length), device)
+            x_TD = layer_vectors(self.encoder, batch, layers)
+            first, width = 0, self.encoder.config.width
+            for read, places in groups.items():
+                part, x_part = _slice(batch, x_TD, first, first + len(places))
+                found = read(_columns(x_part, layers, read.layers, width), part)
+                for place, row in zip(places, found, strict=True):
+                    rows[place] = row
+                first += len(places)
+        return rows
+
+
+def _slice(batch: Batch, x_TD: Tensor, first: int, stop: int) -> tuple[Batch, Tensor]:
+    """Sequences [first, stop) of a batch."""
+    if stop - first == len(batch.lengths):
+        return batch, x_TD
+    start = sum(batch.lengths[:first])
+    lengths = batch.lengths[first:stop]
+    end = start + sum(lengths)
+    return Batch(batch.ids[start:end], batch.segments[start:end], lengths), x_TD[start:end]
+
+
+def _columns(x_TD: Tensor, have: Sequence[int], want: Sequence[int], width: int) -> Tensor:
+    """Those layers of the ones side by side that a reader wants, in its order."""
+    if list(have) == list(want):
+        return x_TD
+    places = [have.index(layer) for layer in want]
+    return torch.cat([x_TD[:, place * width : (place + 1) * width] for place in places], dim=-1)
+
+
+def _rows(x: Tensor) -> list[np.ndarray]:
+    return list(x.float().cpu().numpy())
+
+
+@dataclass(frozen=True)
+class ReadPooled:
+    """One vector for each sequence."""
+
+    layers: tuple[int, ...]
+    pooling: str
+    normalize: bool
+
+    def __call__(self, x_TD: Tensor, batch: Batch) -> list[np.ndarray]:
+        """float32 [D] each."""
+        pooled = pool(x_TD, batch, self.pooling)
+        return _rows(F.normalize(pooled, dim=-1) if self.normalize else pooled)
+
+
+@dataclass(frozen=True)
+class ReadTokens:
+    """A vector for each token; windows of long texts are stitched from them."""
+
+    layers: tuple[int, ...]
+
+    def __call__(self, x_TD: Tensor, batch: Batch) -> list[np.ndarray]:
+        """float32 [L, D] each."""
+        return [part.numpy() for part in batch.split(x_TD.float().cpu())]
+
+
+@dataclass(frozen=True)
+class ReadHead:
+    """What a head of one model gives; of pooled heads a row, of the others a row for each token."""
+
+    model: BertModel = field(hash=False)  # modules are equal when they are the same
+    head: str
+    layers: tuple[int, ...]
+
+    def __call__(self, x_TD: Tensor, batch: Batch) -> list[np.ndarray]:
+        """float32 [outputs] or [L, outputs] each."""
+        numbers = self.model.read(self.head, x_TD, batch).float().cpu()
+        pooled = self.model.heads[self.head].reads == "pooled"
+        return [part.numpy() for part in (numbers if pooled else batch.split(numbers))]
+
+
+@dataclass(frozen=True)
+class ReadReduced:
+    """What the pooler's map would read: windows of a long text are joined before it."""
+
+    model: BertModel = field(hash=False)
+    layers: tuple[int, ...]
+
+    def __call__(self, x_TD: Tensor, batch: Batch) -> list[np.ndarray]:
+        """float32 [D] each."""
+        assert self.model.pooler is not None  # only pooled heads join windows
+        return _rows(self.model.pooler.reduce(x_TD, batch))
+
+
+@dataclass(frozen=True, eq=False)
+class ReadBlanks:
+    """The best words at some places of one sequence: (probabilities, ids), [places, top] each."""
+
+    model: BertModel
+    places: tuple[int, ...]
+    top: int
+    known: int  # rows of the table beyond the vocabulary are no words
+    layers: tuple[int, ...]
+
+    def __call__(self, x_TD: Tensor, batch: Batch) -> list[tuple[list[list[float]], list[list[int]]]]:
+        """One row, for the one sequence."""
+        logits = self.model.read("masked_word", x_TD[list(self.places)], batch)[:, : self.known].float()
+        best = logits.softmax(dim=-1).topk(self.top)
+        return [(best.values.tolist(), best.indices.tolist())]
+
+
+@dataclass(frozen=True, eq=False)
+class ReadAttention:
+    """What layers do with one sequence, computed again from what they read; the fused kernels stay on."""
+
+    encoder: Encoder
+    numbers: tuple[int, ...]  # layers, from 1
+    heads: tuple[int, ...]  # from 0
+    neurons: bool  # queries and keys too
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """What each layer reads is what the one below gave."""
+        return tuple(number - 1 for number in self.numbers)
+
+    def __call__(self, x_TD: Tensor, batch: Batch) -> list[list[dict[str, np.ndarray]]]:
+        """One row: for each layer its weights [heads, L, L], and with neurons queries and keys [heads, L, K]."""
+        chosen, parts = list(self.heads), []
+        for number, x in zip(self.numbers, x_TD.chunk(len(self.numbers), dim=-1), strict=True):
+            layer = self.encoder.stack[number - 1]
+            seen = layer.attention_input(x)
+            [weights] = layer.attention.weights(seen, batch)
+            found = {"weights": weights[chosen]}
+            if self.neurons:
+                queries, keys, _ = layer.attention.project(seen, batch)
+                found |= {"queries": queries[:, chosen].transpose(0, 1), "keys": keys[:, chosen].transpose(0, 1)}
+            parts.append({name: tensor.float().cpu().numpy() for name, tensor in found.items()})
+        return [parts]

@@ -1,0 +1,197 @@
+"""The door: who may come in, how much may come in at once, how long an answer may take; and the log of it all.
+
+It stands before everything else, so that what is refused costs next to nothing: the key and the size are looked at
+before a byte of the body is read.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import orjson
+
+from bertkit.serve.keys import Keys
+from bertkit.serve.logs import log, log_failure, request_id
+from bertkit.serve.refusals import Refusal, failure
+from bertkit.serve.service import Service
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+OPEN = ("/health",)  # needs no key: it says nothing but that somebody is there
+NOWHERE = "default-src 'none'; frame-ancestors 'none'"
+HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+
+class Exchange:
+    """One request and its reply, as the log will tell of it."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.scope = scope
+        self.started = time.perf_counter()
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.id = scope["bertkit_id"] = request_id(self.headers.get(b"x-request-id"))
+        self.status = 0
+        self._send = send
+
+    @property
+    def route(self) -> str:
+        """The pattern that matched, never the path itself: that may say anything."""
+        return str(getattr(self.scope.get("route"), "path", "other"))
+
+    async def send(self, message: Message) -> None:
+        """Pass on, with the headers that every reply has."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = [*message.get("headers", []), (b"x-request-id", self.id.encode()), *HEADERS]
+            if not any(name == b"content-security-policy" for name, _ in headers):
+                headers.append((b"content-security-policy", NOWHERE.encode()))
+            message = {**message, "headers": headers}
+        await self._send(message)
+
+    async def refuse(self, refusal: Refusal, *, close: bool = False) -> None:
+        """The reply that says why there is none; `close` where the rest of the request is not wanted either."""
+        body = orjson.dumps(refusal.content(self.scope["path"]))
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        headers += [(name.lower().encode(), value.encode()) for name, value in refusal.headers.items()]
+        headers += [(b"connection", b"close")] if close else []
+        await self.send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body})
+
+
+class Gate:
+    """The whole server as an ASGI application: the door, and behind it the routes."""
+
+    def __init__(self, app: Application, service: Service, keys: Keys) -> None:
+        self.app = app
+        self.service = service
+        self._keys = keys
+        self._limits = service.settings
+        self._bytes = 0  # of bodies that are being read
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        exchange = Exchange(scope, send)
+        try:
+            await self._answer(exchange, receive)
+        except Refusal as refusal:
+            if not exchange.status:  # else it was read too slowly: uvicorn closes what is not complete
+                await exchange.refuse(refusal, close=refusal.status in (401, 408, 413))
+        except ConnectionError:  # the client is gone, and nobody reads a reply
+            self.service.metrics.client_gone()
+        except Exception as error:
+            log_failure("failure", error, id=exchange.id, route=exchange.route)
+            if not exchange.status:
+                await exchange.refuse(failure(exchange.id))
+        finally:
+            self._told(exchange)
+
+    async def _answer(self, exchange: Exchange, receive: Receive) -> None:
+        scope = exchange.scope
+        if scope["path"] not in OPEN and not self._keys.admit(scope["headers"]):
+            # Two headers of one name: of several offers in one, Chromium reads none, and asks for no password.
+            basic = 'Basic realm="bertkit: the key is the password"'
+            offers = {"WWW-Authenticate": "Bearer", "www-authenticate": basic}
+            raise Refusal(401, "a key is needed: send it as 'Authorization: Bearer KEY'", headers=offers)
+        if scope["method"] in ("GET", "HEAD", "OPTIONS"):
+            await self.app(scope, receive, exchange.send)
+            return
+        self._refuse_when_full()
+        body = await self._read(exchange, receive)
+        self._refuse_when_full()
+        self.service.inside += 1
+        try:
+            await self._within_time(exchange, body, receive)
+        finally:
+            self.service.inside -= 1
+
+    def _refuse_when_full(self) -> None:
+        if self.service.inside >= self._limits.max_queue:
+            seconds = str(self.service.workers.seconds_behind)
+            message = f"{self.service.inside} requests are being answered, as many as this server takes"
+            raise Refusal(429, f"{message}; try again in {seconds} s", headers={"Retry-After": seconds})
+
+    async def _read(self, exchange: Exchange, receive: Receive) -> bytes:
+        """The whole body; one that is too large, or too slow, is not waited for."""
+        most = self._limits.max_body
+        refusal = Refusal(413, f"a request may have {most:,} bytes; send fewer texts at a time")
+        stated = exchange.headers.get(b"content-length", b"0")
+        if stated.isdigit() and int(stated[:20]) > most:
+            raise refusal
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self._limits.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ConnectionResetError
+                    part = message.get("body", b"")
+                    parts.append(part)
+                    size += len(part)
+                    self._bytes += len(part)
+                    if size > most:
+                        raise refusal
+                    if self._bytes > self._limits.max_bodies:
+                        raise Refusal(429, "too much is being sent at once; try again", headers={"Retry-After": "1"})
+                    if not message.get("more_body"):
+                        return b"".join(parts)
+        except TimeoutError as error:
+            seconds = self._limits.body_seconds
+            raise Refusal(408, f"the request did not come in within {seconds:g} s; send it again") from error
+        finally:
+            self._bytes -= size
+
+    async def _within_time(self, exchange: Exchange, body: bytes, receive: Receive) -> None:
+        """The routes' answer, given up when its time is over or its client has gone."""
+        given = False
+
+        async def replay() -> Message:
+            nonlocal given
+            if given:
+                await asyncio.Event().wait()  # nobody asks twice, but who does shall wait
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        own = asyncio.current_task()
+        assert own is not None  # an application runs in one
+        gone = asyncio.ensure_future(receive())  # comes back when the client hangs up, or when all is sent
+        gone.add_done_callback(lambda _: None if exchange.status or gone.cancelled() else own.cancel())
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                await self.app(exchange.scope, replay, exchange.send)
+        except TimeoutError as error:
+            seconds = self._limits.seconds
+            raise Refusal(504, f"no answer within {seconds:g} s; send fewer texts, or try again later") from error
+        except asyncio.CancelledError:
+            if not gone.done() or exchange.status:
+                raise
+            own.uncancel()
+            raise ConnectionResetError from None
+        finally:
+            gone.cancel()
+
+    def _told(self, exchange: Exchange) -> None:
+        """The log and the metrics of a request that is over; 499 where nobody waited for the reply."""
+        seconds = time.perf_counter() - exchange.started
+        status = exchange.status or 499
+        self.service.metrics.request_done(exchange.route, status, seconds)
+        log(
+            "request",
+            id=exchange.id,
+            method=exchange.scope["method"],
+            route=exchange.route,
+            status=status,
+            seconds=round(seconds, 6),
+        )

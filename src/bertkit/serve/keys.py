@@ -1,0 +1,79 @@
+"""API keys: read from a file or the environment, kept as digests, compared in constant time, never written down."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from bertkit.errors import RequestError
+
+VARIABLE = "BERTKIT_API_KEY"
+LEAST = 8  # characters
+
+
+class Keys:
+    """The keys that open a server; without any, every request is let in."""
+
+    def __init__(self, keys: Iterable[str] = ()) -> None:
+        self._digests = tuple(_digest(key.encode()) for key in keys)
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    def admit(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Whether a request with these headers carries a key: as a bearer token, as x-api-key, or as a password."""
+        if not self._digests:
+            return True
+        given = [_digest(key) for key in _given(headers)]
+        # Every key is compared with every one given, so that the time says nothing about which was nearly right.
+        found = [hmac.compare_digest(one, other) for one in given for other in self._digests]
+        return any(found)
+
+
+def read_keys(path: Path | None) -> Keys:
+    """One key on each line of the file, and those of BERTKIT_API_KEY, parted by spaces."""
+    found = os.environ.get(VARIABLE, "").split()
+    if path is not None:
+        if not path.is_file():
+            raise RequestError(
+                f"there is no file of keys {path}; a key itself does not belong on the command line, "
+                f"where everybody sees it: write it into a file, or into {VARIABLE}"
+            )
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        own = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        if not own:
+            raise RequestError(f"{path} holds no key; write one on each line")
+        found += own
+    for key in found:
+        if len(key) < LEAST:
+            raise RequestError(f"a key of {len(key)} characters is guessed in no time; use {LEAST} or more")
+    return Keys(found)
+
+
+def _given(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
+    found = []
+    for name, value in headers:
+        if name in (b"x-api-key", b"api-key"):
+            found.append(value.strip())
+        elif name == b"authorization":
+            scheme, _, rest = value.partition(b" ")
+            if scheme.lower() == b"bearer":
+                found.append(rest.strip())
+            elif scheme.lower() == b"basic":
+                found.append(_password(rest))
+    return found[:4]
+
+
+def _password(encoded: bytes) -> bytes:
+    """What a browser's dialog sends: user:password, of which the password is the key."""
+    try:
+        return base64.b64decode(encoded, validate=True).partition(b":")[2]
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

@@ -1,0 +1,151 @@
+"""The models of one server by name; those with equal encoders hold one between them, so that they share its pass."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from bertkit.errors import RequestError
+from bertkit.model.encoder import Encoder
+from bertkit.model.heads import MaskedWordHead
+from bertkit.predict.answers import Answers
+from bertkit.predict.bert import Bert, load
+from bertkit.serve.engine import Lane
+from bertkit.serve.refusals import Refusal
+
+# Which route a task of fine-tuning answers at.
+ROUTES = {"classify": "classify", "multilabel": "classify", "regress": "classify"}
+ROUTES |= {"tag": "tag", "answer": "answer", "choose": "choose"}
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """One loaded model: its name, what it can do, and the lane that its sequences take."""
+
+    name: str
+    bert: Bert
+    lane: Lane
+    checksum: str  # of the encoder
+    answers: Answers | None = None  # of fine-tuned models
+
+    @property
+    def limit(self) -> int:
+        """The most tokens of one sequence."""
+        return self.bert.checkpoint.max_length
+
+    @property
+    def task(self) -> str | None:
+        """What it was taught."""
+        return self.answers.task.name if self.answers else None
+
+    @property
+    def abilities(self) -> tuple[str, ...]:
+        """The routes that it can answer, best first: what it was taught comes before what every encoder can."""
+        own = (ROUTES[self.task],) if self.task else ()
+        fill = ("fill",) if "masked_word" in self.bert.model.heads else ()
+        return (*own, *fill, "embed")
+
+
+class Models:
+    """All models by name; the first is the one that requests without a name mean."""
+
+    def __init__(self, served: Sequence[Served]) -> None:
+        if not served:
+            raise RequestError("a server needs one model at least; name a folder")
+        self.by_name: Mapping[str, Served] = {each.name: each for each in served}
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """Every encoder once."""
+        return list({each.lane.key: each.lane for each in self.by_name.values()}.values())
+
+    @property
+    def abilities(self) -> set[str]:
+        """What some model can do."""
+        return {ability for each in self.by_name.values() for ability in each.abilities}
+
+    def named(self, name: str | None) -> Served:
+        """The model of this name; without one the first."""
+        if name is None:
+            return next(iter(self.by_name.values()))
+        if name not in self.by_name:
+            raise Refusal(404, f"no model '{name:.60}' here; choose from: {', '.join(self.by_name)}", "model")
+        return self.by_name[name]
+
+    def able(self, name: str | None, ability: str) -> Served:
+        """The model of this name, or the first that can do it; one that cannot is refused."""
+        if name is None:
+            for each in self.by_name.values():
+                if ability in each.abilities:
+                    return each
+            raise Refusal(404, f"no model here can {ability}; start the server with one that can")
+        served = self.named(name)
+        if ability not in served.abilities:
+            raise Refusal(422, f"the model '{name}' cannot {ability}; it can {', '.join(served.abilities)}", "model")
+        return served
+
+
+def load_models(given: Sequence[str], device: torch.device) -> Models:
+    """Folders, each as PATH or NAME=PATH, loaded onto one device; nothing given means the bundled model."""
+    found: dict[str, Bert] = {}
+    for name, path in [_named(each) for each in given] or [("bertkit", None)]:
+        if name in found:
+            raise RequestError(f"two models are called '{name}'; name them apart, as NAME=PATH")
+        found[name] = load(path).to(device)
+        if found[name].checkpoint.tokenizer is None:
+            raise RequestError(f"{path} holds no tokenizer, so its model can read nothing; put its vocab.txt there")
+    return Models(share_encoders(found))
+
+
+def share_encoders(berts: Mapping[str, Bert]) -> list[Served]:
+    """Served models; of equal encoders only the first is kept."""
+    lanes: dict[str, Lane] = {}
+    served = []
+    for name, bert in berts.items():
+        checksum = encoder_checksum(bert.model.encoder)
+        lane = lanes.setdefault(checksum, Lane(bert.model.encoder))
+        _adopt(bert, lane.encoder)
+        answers = bert.answers if _is_taught(bert) else None
+        served.append(Served(name, bert, lane, checksum, answers))
+    return served
+
+
+def encoder_checksum(encoder: Encoder) -> str:
+    """SHA-256 of an encoder's shape and numbers; dropout, which serving has none of, does not count."""
+    config = encoder.config
+    parts = replace(config.parts, word_head=None, pooler="tanh", pooler_norm=False, pooling="first", token_pooler=False)
+    shape = replace(config, dropout=0.0, attention_dropout=0.0, init_std=0.02, parts=parts)
+    digest = hashlib.sha256(repr(shape).encode())
+    for name, tensor in sorted(encoder.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _adopt(bert: Bert, encoder: Encoder) -> None:
+    """Put the shared encoder in place of an equal one; the masked-word head's table is tied to it."""
+    if bert.model.encoder is encoder:
+        return
+    bert.model.encoder = encoder
+    if "masked_word" in bert.model.heads:
+        head = bert.model.heads["masked_word"]
+        assert isinstance(head, MaskedWordHead)
+        head.decoder.weight = encoder.embeddings.word.weight
+
+
+def _is_taught(bert: Bert) -> bool:
+    return bool({"classify", "tag", "answer", "choose"} & set(bert.model.heads))
+
+
+def _named(given: str) -> tuple[str, str | None]:
+    """`NAME=PATH`, or a path whose last part is the name."""
+    name, equals, path = given.partition("=")
+    if equals and name and "/" not in name and not Path(given).exists():
+        return name, path
+    folder = Path(given).absolute()
+    if folder.name == "..":
+        folder = folder.resolve()
+    # A run's best model lies in RUN/model: the run's name says more.
+    return folder.parent.name if folder.name == "model" else folder.name, given

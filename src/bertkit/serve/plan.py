@@ -1,0 +1,49 @@
+"""A request on its way: sequences to compute, and what is made of their rows."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bertkit.errors import RequestError
+from bertkit.predict.length import LengthReport
+from bertkit.serve.engine import Lane, Piece
+from bertkit.serve.refusals import Refusal
+from bertkit.serve.settings import ServeSettings
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a device has to do for a request, and how its rows become the answer."""
+
+    lane: Lane
+    pieces: Sequence[Piece]
+    finish: Callable[[list[Any]], Any]
+    tokens: int  # of the texts, as the client is told
+    lengths: LengthReport | None = None  # which texts were over the limit
+    quick: bool = False  # whether finishing takes no time worth a thread
+
+
+def check_texts(texts: Sequence[object], field: str, settings: ServeSettings) -> None:
+    """Refuse more, or longer, texts than one request may have."""
+    if not texts:
+        raise Refusal(422, f"{field} is empty; give one text at least", field)
+    if len(texts) > settings.max_texts:
+        raise Refusal(413, f"{field} has {len(texts):,} texts; at most {settings.max_texts:,} go in a request", field)
+    for number, text in enumerate(texts):
+        size = len(text) if isinstance(text, str | list | tuple) else 0
+        if size > settings.max_characters:
+            most = settings.max_characters
+            raise Refusal(
+                413, f"{field}[{number}] has {size:,} characters, over the {most:,} of one text; split it", field
+            )
+
+
+def check_size(numbers: int, what: str, settings: ServeSettings) -> None:
+    """Refuse a reply that would fill the memory."""
+    if numbers > settings.max_numbers:
+        raise Refusal(413, f"the reply would have {numbers:,} numbers, over {settings.max_numbers:,}; {what}")
+
+
+def refused(error: RequestError, field: str | None = None) -> Refusal:
+    """A wrong request, as it goes over the wire."""
+    return Refusal(422, str(error), field)

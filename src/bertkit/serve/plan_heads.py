@@ -1,0 +1,124 @@
+"""What heads are asked, as plans: blanks, and every task of fine-tuning through its own windows and decoding."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertkit.errors import RequestError
+from bertkit.finetune.evaluate import make_windows
+from bertkit.finetune.examples import ChoiceExample, Example, Place, QuestionExample, TaggedExample, TextExample
+from bertkit.finetune.fixed import window_segments
+from bertkit.finetune.tag import Tagged, located, words_of
+from bertkit.finetune.task import Window
+from bertkit.predict.answers import Answers
+from bertkit.predict.engine import Passage
+from bertkit.serve.engine import Piece, ReadHead, ReadReduced
+from bertkit.serve.models import Served
+from bertkit.serve.plan import Plan, check_texts
+from bertkit.serve.settings import ServeSettings
+
+Words = tuple[str, ...]
+
+
+def plan_classify(
+    served: Served, texts: Sequence[str], pairs: Sequence[str] | None, limits: ServeSettings, field: str = "texts"
+) -> Plan:
+    """A Classified, Labelled or Rated for each text or pair."""
+    check_texts(texts, field, limits)
+    if pairs is not None:
+        check_texts(pairs, "pairs", limits)
+    seconds: Sequence[str | None] = [None] * len(texts) if pairs is None else pairs
+    if len(seconds) != len(texts):
+        raise RequestError(f"{len(texts)} texts came with {len(seconds)} pairs; give as many of both")
+    both = enumerate(zip(texts, seconds, strict=True))
+    return _plan(served, [TextExample(text, pair, None, _place(number)) for number, (text, pair) in both])
+
+
+def plan_tag(served: Served, texts: Sequence[str | Words], limits: ServeSettings, field: str = "texts") -> Plan:
+    """A Tagged for each text; spans of plain texts say at which characters they stand."""
+    check_texts(texts, field, limits)
+    tokenizer = served.bert.tokenizer
+    places = [words_of(tokenizer, text) if isinstance(text, str) else None for text in texts]
+    words = [
+        tuple(text[a:b] for a, b in own) if own is not None and isinstance(text, str) else tuple(text)
+        for text, own in zip(texts, places, strict=True)
+    ]
+    plan = _plan(served, [TaggedExample(own, None, _place(number)) for number, own in enumerate(words)])
+
+    def finish(rows: list[Any]) -> list[Tagged]:
+        return [
+            located(tagged, text, own) if own is not None and isinstance(text, str) else tagged
+            for tagged, text, own in zip(plan.finish(rows), texts, places, strict=True)
+        ]
+
+    return Plan(plan.lane, plan.pieces, finish, plan.tokens)
+
+
+def plan_answer(served: Served, questions: Sequence[str], passages: Sequence[str], limits: ServeSettings) -> Plan:
+    """An Answered for each question and its passage, through windows where the passage is long."""
+    check_texts(questions, "question", limits)
+    check_texts(passages, "passage", limits)
+    if len(questions) != len(passages):
+        raise RequestError(f"{len(questions)} questions came with {len(passages)} passages; give as many of both")
+    both = enumerate(zip(questions, passages, strict=True))
+    return _plan(
+        served,
+        [
+            QuestionExample(str(number), question, passage, (), "", _place(number), labelled=False)
+            for number, (question, passage) in both
+        ],
+    )
+
+
+def plan_choose(
+    served: Served, questions: Sequence[str], choices: Sequence[Sequence[str]], limits: ServeSettings
+) -> Plan:
+    """A Chosen for each question and its choices."""
+    check_texts(questions, "question", limits)
+    check_texts([choice for own in choices for choice in own], "choices", limits)
+    if len(questions) != len(choices):
+        raise RequestError(f"{len(questions)} questions came with {len(choices)} lists of choices; give as many")
+    both = enumerate(zip(questions, choices, strict=True))
+    return _plan(served, [ChoiceExample(asked, tuple(own), None, _place(n)) for n, (asked, own) in both])
+
+
+def _plan(served: Served, examples: Sequence[Example]) -> Plan:
+    """The task's own windows through the shared encoder, and its own decoding of what the head gives."""
+    answers = served.answers
+    assert answers is not None  # the route asked for this ability
+    windows = make_windows(answers.task, examples)
+    depth = served.bert.model.config.depth
+    joined = bool(getattr(answers.task, "joins_windows", False))
+    read = ReadReduced(answers.model, (depth,)) if joined else ReadHead(answers.model, answers.task.head, (depth,))
+    segments = window_segments(windows, served.bert.model.config)
+    pieces = [Piece(Passage(w.ids, kinds), read) for w, kinds in zip(windows, segments, strict=True)]
+
+    def finish(rows: list[Any]) -> list[Any]:
+        outputs = _joined(answers, windows, rows) if joined else rows
+        return answers.task.decode(examples, windows, outputs, answers.decision)
+
+    return Plan(served.lane, pieces, finish, sum(map(len, pieces)))
+
+
+def _joined(answers: Answers, windows: Sequence[Window], rows: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Hierarchical reading: the mean of an example's windows goes through the pooler's map and the head."""
+    model = answers.model
+    assert model.pooler is not None  # only pooled heads join windows
+    found: list[np.ndarray] = []
+    at = 0
+    for _, run in groupby(windows, key=lambda window: window.example):
+        count = sum(1 for _ in run)
+        mean = torch.from_numpy(np.stack(rows[at : at + count])).mean(dim=0, keepdim=True).to(model.device)
+        with torch.inference_mode():
+            logits = model.heads[answers.task.head](model.pooler.transform(mean))
+        found += [logits[0].float().cpu().numpy()] * count
+        at += count
+    return found
+
+
+def _place(number: int) -> Place:
+    return Place(Path("the request"), number, "number")

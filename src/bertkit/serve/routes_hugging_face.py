@@ -1,0 +1,186 @@
+"""What Hugging Face's InferenceClient sends to one address: {"inputs": ..., "parameters": {...}}, by task."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter, Response
+from pydantic import ValidationError
+
+from bertkit.serve.models import Served
+from bertkit.serve.plan_fill import plan_fill
+from bertkit.serve.plan_heads import plan_answer, plan_tag
+from bertkit.serve.refusals import Refusal
+from bertkit.serve.replies import reply
+from bertkit.serve.routes import router
+from bertkit.serve.routes_tei import cosines, predict_labels
+from bertkit.serve.routes_vectors import embed_reply
+from bertkit.serve.schema import EmbedRequest
+from bertkit.serve.schema_tei import HuggingFaceRequest
+from bertkit.serve.service import Service
+
+Parameters = dict[str, Any]
+Task = Callable[[Service, Served, Any, Parameters], Awaitable[Any]]
+
+
+def hugging_face_routes(service: Service) -> APIRouter:
+    """POST /, /models/NAME and /models/NAME/pipeline/TASK."""
+    routes = router()
+
+    @routes.post("/", summary="As Hugging Face's InferenceClient asks", tags=["hugging face"])
+    async def first_model(asked: HuggingFaceRequest) -> Response:
+        return await _answer(service, service.models.named(None), asked, None)
+
+    @routes.post("/models/{name}", summary="The same of one model", tags=["hugging face"])
+    async def named_model(name: str, asked: HuggingFaceRequest) -> Response:
+        return await _answer(service, service.models.named(name), asked, None)
+
+    @routes.post("/models/{name}/pipeline/{task}", summary="The same for one task", tags=["hugging face"])
+    async def named_task(name: str, task: str, asked: HuggingFaceRequest) -> Response:
+        return await _answer(service, service.models.named(name), asked, task)
+
+    return routes
+
+
+async def _answer(service: Service, served: Served, asked: HuggingFaceRequest, task: str | None) -> Response:
+    name = task or _guess(served, asked.inputs)
+    if name == "feature-extraction":
+        return await _features(service, served, asked)
+    if name not in TASKS:
+        known = ", ".join(["feature-extraction", *TASKS])
+        raise Refusal(404, f"no task '{name:.40}' here; choose from: {known}")
+    return await reply(service, await TASKS[name](service, served, asked.inputs, asked.parameters or {}))
+
+
+def _guess(served: Served, inputs: Any) -> str:
+    """The task that the inputs are shaped for, else what the model was taught."""
+    if isinstance(inputs, dict):
+        return "question-answering" if "question" in inputs else "sentence-similarity"
+    first = inputs[0] if isinstance(inputs, list) and inputs else inputs
+    has_blank = isinstance(first, str) and served.bert.tokenizer.mask_token in first
+    if has_blank and "fill" in served.abilities:
+        return "fill-mask"
+    return {"classify": "text-classification", "tag": "token-classification"}.get(
+        served.abilities[0], "feature-extraction"
+    )
+
+
+async def _features(service: Service, served: Served, asked: HuggingFaceRequest) -> Response:
+    """A vector for each text; the client sends its parameters beside the inputs, or among the parameters."""
+    given = {**(asked.parameters or {}), **(asked.model_extra or {}), "inputs": asked.inputs}
+    try:
+        return await embed_reply(service, EmbedRequest.model_validate(given), served)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        field = ".".join(map(str, wrong["loc"]))
+        raise Refusal(422, f"{field}: {wrong['msg']}", field) from error
+
+
+async def _text_classification(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Any:
+    _needs(served, "classify")
+    texts = _texts(inputs)
+    found = await predict_labels(service, served, [(text, None) for text in texts])
+    top = _whole(parameters, "top_k", None)
+    return [labels[:top] for labels in found]
+
+
+async def _token_classification(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Any:
+    """Spans by default, as the client's models give them; words with aggregation_strategy 'none'."""
+    _needs(served, "tag")
+    texts = _texts(inputs)
+    answer = await service.answer(partial(plan_tag, served, texts, service.settings, "inputs"))
+    # Spans, not pieces: a model's own "none" strategy would show its tokenizer's, which our tags do not have.
+    found = [
+        [
+            {"entity_group": span.label, "score": span.probability, "word": span.text}
+            | dict(zip(("start", "end"), span.characters or (None, None), strict=True))
+            for span in tagged.spans
+            if span.label not in (parameters.get("ignore_labels") or [])
+        ]
+        for tagged in answer.value
+    ]
+    return found[0] if isinstance(inputs, str) else found
+
+
+async def _question_answering(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Any:
+    _needs(served, "answer")
+    question, context = _fields(inputs, "question", "context")
+    answer = await service.answer(partial(plan_answer, served, [question], [context], service.settings))
+    [found] = answer.value
+    top = _whole(parameters, "top_k", 1)
+    none = {"answer": "", "score": found.probability, "start": 0, "end": 0}
+    rows = [
+        {"answer": each.text, "score": each.probability, "start": each.start, "end": each.end}
+        for each in found.candidates
+    ]
+    if not rows or (found.start is None and parameters.get("handle_impossible_answer")):
+        rows = [none, *rows]
+    return rows[0] if top == 1 else rows[:top]
+
+
+async def _fill_mask(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Any:
+    """For one blank a list of candidates, for several a list of lists, as transformers has it."""
+    _needs(served, "fill")
+    if parameters.get("targets"):
+        raise Refusal(422, "words to choose from are not taken here; leave targets out", "parameters.targets")
+    texts = _texts(inputs)
+    top = _whole(parameters, "top_k", 5) or 5
+    answer = await service.answer(partial(plan_fill, served, texts, top, "window", service.settings))
+    vocab = served.bert.tokenizer.vocab
+    found = []
+    for filled in answer.value:
+        rows: dict[int, list[dict[str, Any]]] = {}
+        for each in filled:
+            token = vocab.get(each.word, served.bert.tokenizer.unknown_id)
+            row = {"score": each.probability, "token": token, "token_str": each.word, "sequence": each.text}
+            rows.setdefault(each.blank, []).append(row)
+        found.append(rows[0] if len(rows) == 1 else list(rows.values()))
+    return found[0] if isinstance(inputs, str) else found
+
+
+async def _sentence_similarity(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Any:
+    source, sentences = _fields(inputs, "source_sentence", "sentences", lists=("sentences",))
+    return await cosines(service, served, source, sentences)
+
+
+TASKS: dict[str, Task] = {
+    "text-classification": _text_classification,
+    "token-classification": _token_classification,
+    "question-answering": _question_answering,
+    "fill-mask": _fill_mask,
+    "sentence-similarity": _sentence_similarity,
+}
+
+
+def _needs(served: Served, ability: str) -> None:
+    if ability not in served.abilities:
+        can = ", ".join(served.abilities)
+        raise Refusal(422, f"the model '{served.name}' cannot {ability}; it can {can}", "model")
+
+
+def _texts(inputs: Any) -> list[str]:
+    texts = [inputs] if isinstance(inputs, str) else inputs
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise Refusal(422, "inputs must be a text or a list of texts", "inputs")
+    return texts
+
+
+def _fields(inputs: Any, *names: str, lists: tuple[str, ...] = ()) -> list[Any]:
+    found = []
+    for name in names:
+        value = inputs.get(name) if isinstance(inputs, dict) else None
+        right = value and isinstance(value, list) and all(isinstance(each, str) for each in value)
+        if not (right if name in lists else isinstance(value, str)):
+            what = "a list of texts" if name in lists else "a text"
+            raise Refusal(422, f"inputs.{name} must be {what}", f"inputs.{name}")
+        found.append(value)
+    return found
+
+
+def _whole(parameters: Parameters, name: str, default: int | None) -> int | None:
+    value = parameters.get(name)
+    if value is None:
+        return default
+    if type(value) is not int or value < 1:
+        raise Refusal(422, f"parameters.{name} must be a whole number from 1", f"parameters.{name}")
+    return value

@@ -1,0 +1,171 @@
+"""The rest of what text-embeddings-inference's clients call: classes, ranks, cosines, tokens."""
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Response
+
+from bertkit._version import __version__
+from bertkit.finetune.classify import Classified, Labelled, Rated
+from bertkit.serve.models import Served
+from bertkit.serve.plan import check_texts
+from bertkit.serve.plan_heads import plan_classify
+from bertkit.serve.plan_vectors import Wanted, plan_vectors
+from bertkit.serve.refusals import Refusal
+from bertkit.serve.replies import reply
+from bertkit.serve.routes import length_policy, router, size_of
+from bertkit.serve.routes_vectors import model_card
+from bertkit.serve.schema_tei import DecodeRequest, PredictRequest, RerankRequest, SimilarityRequest, TokenizeRequest
+from bertkit.serve.service import Service
+
+Label = dict[str, Any]
+
+
+def tei_routes(service: Service) -> APIRouter:
+    """/predict, /rerank, /similarity, /tokenize, /decode and /info."""
+    routes, models = router(), service.models
+    can_classify = "classify" in models.abilities
+
+    @routes.post("/predict", summary="Classes with scores", tags=["heads"], include_in_schema=can_classify)
+    async def predict(asked: PredictRequest) -> Response:
+        served = models.able(asked.model, "classify")
+        alone, pairs = asked.inputs
+        found = await predict_labels(service, served, pairs, raw=asked.raw_scores)
+        return await reply(service, found[0] if alone else found)
+
+    @routes.post("/rerank", summary="Texts by how well they fit a query", tags=["vectors"])
+    async def rerank(asked: RerankRequest) -> Response:
+        served = models.named(asked.model)
+        policy = length_policy(None, asked.truncate, service.settings)
+        scores = await rank(service, served, asked.query, asked.texts, raw=asked.raw_scores, policy=policy)
+        order = sorted(range(len(scores)), key=lambda i: -scores[i])
+        rows: list[dict[str, Any]] = [{"index": i, "score": scores[i]} for i in order]
+        if asked.return_text:
+            rows = [{**row, "text": asked.texts[row["index"]]} for row in rows]
+        return await reply(service, rows)
+
+    @routes.post("/similarity", summary="Cosines with one sentence", tags=["vectors"])
+    async def similarity(asked: SimilarityRequest) -> Response:
+        served, inputs = models.named(asked.model), asked.inputs
+        return await reply(service, await cosines(service, served, inputs.source_sentence, inputs.sentences))
+
+    @routes.post("/tokenize", summary="Texts as tokens", tags=["tokens"])
+    async def tokenize(asked: TokenizeRequest) -> Response:
+        served = models.named(asked.model)
+        check_texts(asked.inputs, "inputs", service.settings)
+        work = partial(_tokens, served, asked.inputs, asked.add_special_tokens)
+        size = size_of(asked.inputs)
+        return await reply(service, await service.off_loop(work, size), numbers=size)
+
+    @routes.post("/decode", summary="Token ids as texts", tags=["tokens"])
+    async def decode(asked: DecodeRequest) -> Response:
+        served = models.named(asked.model)
+        check_texts(asked.ids, "ids", service.settings)
+        words = served.bert.tokenizer
+        work = partial(_decoded, words.decode, asked.ids, asked.skip_special_tokens)
+        return await reply(service, await service.off_loop(work, size_of(asked.ids)))
+
+    @routes.get("/info", summary="What this server is", tags=["status"])
+    async def info() -> Response:
+        return await reply(service, _info(service))
+
+    return routes
+
+
+async def predict_labels(
+    service: Service, served: Served, pairs: list[tuple[str, str | None]], *, raw: bool = False
+) -> list[list[Label]]:
+    """Every label with its score, best first, for each text or pair."""
+    if len({second is None for _, second in pairs}) > 1:
+        raise Refusal(422, "texts and pairs do not go together in one request; send them apart", "inputs")
+    if raw and served.task != "regress":
+        raise Refusal(422, "scores are probabilities here; leave raw_scores out", "raw_scores")
+    texts = [first for first, _ in pairs]
+    seconds = [second for _, second in pairs if second is not None]
+    plan = partial(plan_classify, served, texts, seconds or None, service.settings, "inputs")
+    answer = await service.answer(plan, size_of(texts))
+    return [_labels(prediction, served, raw=raw) for prediction in answer.value]
+
+
+def _labels(found: Classified | Labelled | Rated, served: Served, *, raw: bool) -> list[Label]:
+    if isinstance(found, Rated):
+        name = served.bert.checkpoint.labels[0] if served.bert.checkpoint.labels else "score"
+        return [{"score": found.value if raw else _sigmoid(found.value), "label": name}]
+    ranked = sorted(found.probabilities.items(), key=lambda item: -item[1])
+    return [{"score": score, "label": label} for label, score in ranked]
+
+
+async def rank(
+    service: Service, served: Served, query: str, texts: list[str], *, raw: bool, policy: Any = "truncate"
+) -> list[float]:
+    """A score for each text: the number a model taught `regress` gives the pair, else the cosine of their vectors."""
+    if served.task != "regress":
+        return await cosines(service, served, query, texts, policy)
+    found = await predict_labels(service, served, [(query, text) for text in texts], raw=raw)
+    return [labels[0]["score"] for labels in found]
+
+
+async def cosines(
+    service: Service, served: Served, sentence: str, others: list[str], policy: Any = "truncate"
+) -> list[float]:
+    """Between one text and others."""
+    settings = served.bert.embed_settings(normalize=True)
+    if settings.pooling == "none":
+        raise Refusal(422, f"the model '{served.name}' has no pooling, so its texts have no single vector", "model")
+    texts = [sentence, *others]
+    wanted = Wanted(settings=settings, too_long=policy)
+    answer = await service.answer(partial(plan_vectors, served, texts, wanted, service.settings), size_of(texts))
+    first, *rest = answer.value
+    found: list[float] = (np.stack(rest) @ first).astype(float).tolist()
+    return found
+
+
+def _tokens(served: Served, texts: list[str], special: bool) -> list[list[dict[str, Any]]]:
+    """As text-embeddings-inference lists them: wiring has no place in the text."""
+    words, found = served.bert.tokenizer, []
+    for text in texts:
+        encoding = words.encode(text)
+        columns = zip(words.tokens(encoding.ids), encoding.ids, encoding.special, encoding.offsets, strict=True)
+        rows = []
+        for token, number, wiring, (start, stop) in columns:
+            place = {"start": None, "stop": None} if wiring else {"start": start, "stop": stop}
+            if special or not wiring:
+                rows.append({"id": number, "text": token, "special": wiring, **place})
+        found.append(rows)
+    return found
+
+
+def _decoded(decode: Any, lists: list[list[int]], skip_special: bool) -> list[str]:
+    return [decode(ids, skip_special=skip_special) for ids in lists]
+
+
+def _info(service: Service) -> dict[str, Any]:
+    first, limits = service.models.named(None), service.settings
+    kind: dict[str, Any] = {"embedding": {"pooling": first.bert.embed_settings().pooling}}
+    if first.task in ("classify", "multilabel", "regress"):
+        labels = list(first.bert.checkpoint.labels)
+        ids = {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
+        kind = {"reranker" if first.task == "regress" else "classifier": ids}
+    return {
+        "model_id": first.name,
+        "model_sha": first.checksum,
+        "model_dtype": "float32",
+        "model_type": kind,
+        "max_concurrent_requests": limits.max_queue,
+        "max_input_length": first.limit,
+        "max_batch_tokens": limits.max_tokens,
+        "max_batch_requests": None,
+        "max_client_batch_size": limits.max_texts,
+        "auto_truncate": limits.too_long == "truncate",
+        "tokenization_workers": 2,
+        "version": __version__,
+        "sha": None,
+        "docker_label": None,
+        "models": [model_card(each) for each in service.models.by_name.values()],
+    }
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0

@@ -1,0 +1,154 @@
+"""Plans made off the event loop, computed by the workers, finished off the loop where that takes long."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from bertkit.errors import BertkitError, RequestError
+from bertkit.serve.metrics import Metrics
+from bertkit.serve.models import Models
+from bertkit.serve.plan import Plan
+from bertkit.serve.plan_vectors import Wanted, plan_vectors
+from bertkit.serve.refusals import Refusal
+from bertkit.serve.settings import ServeSettings
+from bertkit.serve.worker import QueueFull, Ticket, Workers
+
+LARGE = 20_000  # characters or numbers: what takes longer than a millisecond or two, and so waits apart from the small
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a plan."""
+
+    value: Any
+    plan: Plan
+
+
+class Service:
+    """Everything a server needs to answer: models, queue, threads."""
+
+    def __init__(self, models: Models, settings: ServeSettings) -> None:
+        self.models = models
+        self.settings = settings
+        self.metrics = Metrics(settings.max_tokens)
+        self.ready = False
+        self.inside = 0  # requests that are being answered
+        self._small = ThreadPoolExecutor(1, thread_name_prefix="small")
+        self._large = ThreadPoolExecutor(1, thread_name_prefix="large")  # long texts do not hold up short ones
+
+    async def start(self) -> None:
+        """Start the workers, and send one text through every encoder."""
+        self._loop = asyncio.get_running_loop()
+        self.workers = Workers(
+            self._deliver,
+            self.metrics,
+            budget=self.settings.max_tokens,
+            most_tokens=self.settings.waiting_tokens,
+            threads=self.settings.workers,
+        )
+        self.metrics.watch(lambda: self.inside, lambda: self.workers.depth)
+        self.workers.start()
+        await asyncio.gather(*(self._warm(name) for name in self.models.by_name))
+        self.ready = True
+
+    async def stop(self) -> None:
+        """Answer what waits, then stop the threads."""
+        self.ready = False
+        await asyncio.to_thread(self.workers.close)
+        for pool in (self._small, self._large):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    async def answer(self, plan: Callable[[], Plan], size: int = 0) -> Answer:
+        """Make the plan, have it computed, finish it; `size` says about how many characters it reads."""
+        hope = _Hope(self._loop.create_future())
+        self._pool(size).submit(self._prepare, plan, hope)
+        try:
+            made, rows = await hope.future
+        except asyncio.CancelledError:
+            hope.cancelled = True
+            if hope.ticket is not None:
+                self.workers.cancel(hope.ticket)
+            raise
+        except RequestError as error:
+            raise Refusal(422, str(error)) from error
+        if made.lengths is not None and made.lengths.long:
+            self.metrics.texts_cut(made.lengths.policy, len(made.lengths.long))
+        value = made.finish(rows) if made.quick else await self.off_loop(partial(made.finish, rows), made.tokens)
+        return Answer(value, made)
+
+    async def off_loop(self, work: Callable[[], Value], size: int) -> Value:
+        """Run it in a thread; what is wrong with the request comes back as a refusal."""
+        try:
+            return await self._loop.run_in_executor(self._pool(size), work)
+        except RequestError as error:
+            raise Refusal(422, str(error)) from error
+
+    def _pool(self, size: int) -> ThreadPoolExecutor:
+        return self._large if size > LARGE else self._small
+
+    def _prepare(self, plan: Callable[[], Plan], hope: "_Hope") -> None:
+        """In a thread: make the plan and put it into the queue at once; the loop hears of it when all is done."""
+        try:
+            if hope.cancelled:
+                return
+            made = plan()
+            self._refuse_too_much(made)
+            hope.ticket = Ticket(made.lane, made.pieces, lambda ticket: hope.fulfil(made, ticket))
+            self.workers.submit(hope.ticket)
+            if hope.cancelled:  # between the two lines above
+                self.workers.cancel(hope.ticket)
+        except QueueFull as full:
+            refusal = Refusal(429, str(full), headers={"Retry-After": str(full.seconds)})
+            self._loop.call_soon_threadsafe(hope.fail, refusal)
+        except Exception as error:
+            self._loop.call_soon_threadsafe(hope.fail, error)
+
+    def _refuse_too_much(self, plan: Plan) -> None:
+        tokens, most = sum(map(len, plan.pieces)), self.settings.waiting_tokens
+        if tokens > most:
+            raise Refusal(413, f"the request has {tokens:,} tokens, over the {most:,} of one request; split it")
+
+    def _deliver(self, done: list[Ticket]) -> None:
+        """On a worker's thread: one call for all that a batch completed."""
+        self._loop.call_soon_threadsafe(_tell, done)
+
+    async def _warm(self, name: str) -> None:
+        """The first passes allocate memory and choose kernels: nobody should wait for that."""
+        served = self.models.by_name[name]
+        wanted = Wanted(settings=served.bert.embed_settings())
+        for text in ("warm", "warm " * min(64, served.limit)):
+            with contextlib.suppress(Refusal):  # where the limits are smaller than this
+                await self.answer(partial(plan_vectors, served, [text] * 4, wanted, self.settings))
+
+
+class _Hope:
+    """Somebody on the event loop who waits for the rows of a plan."""
+
+    def __init__(self, future: asyncio.Future[tuple[Plan, list[Any]]]) -> None:
+        self.future = future
+        self.ticket: Ticket | None = None
+        self.cancelled = False
+
+    def fulfil(self, plan: Plan, ticket: Ticket) -> None:
+        """The rows are there, or the model failed."""
+        if ticket.failure is not None:
+            self.fail(BertkitError(f"the model failed: {ticket.failure}"), ticket.failure)
+        elif not self.future.done():
+            self.future.set_result((plan, ticket.rows))
+
+    def fail(self, error: Exception, cause: Exception | None = None) -> None:
+        """There will be none."""
+        error.__cause__ = cause
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+def _tell(done: list[Ticket]) -> None:
+    """On the event loop: wake whoever waits for these."""
+    for ticket in done:
+        ticket.wake(ticket)

@@ -1,0 +1,29 @@
+"""How much the server takes on."""
+
+from dataclasses import dataclass
+
+from bertkit.errors import RequestError
+from bertkit.predict.length import TooLong
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeSettings:
+    """The limits of one server; each is answered with a status of its own."""
+
+    max_tokens: int = 4096  # through the model at once
+    max_queue: int = 512  # requests inside at once; 429 beyond
+    waiting_tokens: int = 1 << 20  # in the queue, of all requests together; 429 beyond
+    max_body: int = 8 << 20  # bytes of one request; 413 beyond
+    max_bodies: int = 256 << 20  # bytes of all requests that are being read; 429 beyond
+    max_texts: int = 2048  # in one request, as OpenAI has it; 413 beyond
+    max_characters: int = 400_000  # of one text; 413 beyond
+    max_numbers: int = 16_000_000  # in one reply; 413 beyond
+    seconds: float = 60.0  # until an answer; 504 beyond
+    body_seconds: float = 20.0  # until a request has come in; 408 beyond
+    too_long: TooLong = "truncate"  # texts over the model's length, unless the request says otherwise
+    workers: int = 1  # threads that compute
+
+    def __post_init__(self) -> None:
+        for name in ("max_tokens", "max_queue", "waiting_tokens", "max_body", "max_texts", "workers"):
+            if getattr(self, name) < 1:
+                raise RequestError(f"{name.replace('_', '-')}={getattr(self, name)} must be at least 1")

@@ -1,0 +1,184 @@
+"""Threads that take batches from the queue and compute them; each request hears of its rows once, all together."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from bertkit.serve.engine import Lane, Piece
+from bertkit.serve.queue import Waiting, next_batch, seconds_to_wait
+
+
+class QueueFull(Exception):
+    """There is no room for these sequences now."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(f"the queue is full; try again in {seconds} s")
+        self.seconds = seconds
+
+
+@dataclass(eq=False)
+class Ticket:
+    """One request's sequences in the queue, and the rows that have come back."""
+
+    lane: Lane
+    pieces: Sequence[Piece]
+    wake: Callable[["Ticket"], None] = lambda _: None  # whom to tell; called by whoever gets the delivery
+    rows: list[Any] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    taken: int = 0  # sequences that are computed or being computed
+    missing: int = 0  # rows that have not come yet
+    cancelled: bool = False
+    failure: Exception | None = None
+
+    def __post_init__(self) -> None:
+        self.lengths = [len(piece) for piece in self.pieces]
+        self.rows = [None] * len(self.pieces)
+        self.missing = len(self.pieces)
+
+    @property
+    def tokens_left(self) -> int:
+        """Tokens that still wait."""
+        return sum(self.lengths[self.taken :])
+
+
+Part = tuple[Ticket, int, int]  # pieces [start, stop) of a ticket
+Deliver = Callable[[list[Ticket]], None]
+
+
+@dataclass(frozen=True)
+class BatchDone:
+    """One batch, for the metrics."""
+
+    sequences: int
+    tokens: int
+    longest: int
+    seconds: float
+    requests: int
+
+
+class Observer(Protocol):
+    """Whoever counts batches."""
+
+    def batch_done(self, batch: BatchDone) -> None:
+        """Called after each batch, by the thread that computed it."""
+
+
+class Workers:
+    """The queue and the threads at it. `deliver` is called from these threads, once for each batch."""
+
+    def __init__(
+        self, deliver: Deliver, observer: Observer, *, budget: int, most_tokens: int, threads: int = 1
+    ) -> None:
+        self._deliver = deliver
+        self._observer = observer
+        self._budget = budget
+        self._most_tokens = most_tokens
+        self._waiting: list[Ticket] = []
+        self._tokens = 0  # of all that wait
+        self._speed = 0.0  # tokens per second, of late
+        self._closing = False
+        self._changed = threading.Condition()
+        self._threads = [threading.Thread(target=self._work, name=f"worker-{n}", daemon=True) for n in range(threads)]
+
+    def start(self) -> None:
+        """Begin to compute."""
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Compute what waits, then stop."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
+
+    @property
+    def depth(self) -> tuple[int, int]:
+        """(requests, tokens) that wait."""
+        return len(self._waiting), self._tokens
+
+    @property
+    def seconds_behind(self) -> int:
+        """About when what waits now will be computed."""
+        return seconds_to_wait(self._tokens, self._speed)
+
+    def submit(self, ticket: Ticket) -> None:
+        """Put a request into the queue, or raise QueueFull."""
+        tokens = sum(ticket.lengths)
+        with self._changed:
+            if self._waiting and self._tokens + tokens > self._most_tokens:
+                raise QueueFull(self.seconds_behind)
+            self._waiting.append(ticket)
+            self._tokens += tokens
+            self._changed.notify()
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Take a request out; what of it is being computed is computed for nothing."""
+        with self._changed:
+            ticket.cancelled = True
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
+                self._tokens -= ticket.tokens_left
+
+    def _work(self) -> None:
+        while parts := self._take():
+            started = time.perf_counter()
+            done = self._settle(_compute(parts))
+            self._account(parts, time.perf_counter() - started)
+            if done:
+                self._deliver(done)
+
+    def _take(self) -> list[Part]:
+        """The next batch; empty when there is nothing left and never will be."""
+        with self._changed:
+            while not self._waiting:
+                if self._closing:
+                    return []
+                self._changed.wait()
+            waiting = [Waiting(ticket.lane.key, ticket.lengths, ticket.taken) for ticket in self._waiting]
+            parts: list[Part] = []
+            for ticket, count in zip(self._waiting, next_batch(waiting, self._budget), strict=True):
+                if count:
+                    start, ticket.taken = ticket.taken, ticket.taken + count
+                    self._tokens -= sum(ticket.lengths[start : ticket.taken])
+                    parts.append((ticket, start, ticket.taken))
+            self._waiting = [ticket for ticket in self._waiting if ticket.taken < len(ticket.pieces)]
+            if self._waiting:
+                self._changed.notify()  # there is work for another thread
+            return parts
+
+    def _settle(self, results: Sequence[tuple[Part, list[Any] | Exception]]) -> list[Ticket]:
+        """Write rows into their tickets; returns those that are complete."""
+        done = []
+        with self._changed:
+            for (ticket, start, stop), rows in results:
+                ticket.missing -= stop - start
+                if isinstance(rows, Exception):
+                    ticket.failure = rows
+                else:
+                    ticket.rows[start:stop] = rows
+                if ticket.missing == 0 and not ticket.cancelled:
+                    done.append(ticket)
+        return done
+
+    def _account(self, parts: Sequence[Part], seconds: float) -> None:
+        lengths = [length for ticket, start, stop in parts for length in ticket.lengths[start:stop]]
+        tokens = sum(lengths)
+        self._speed += 0.2 * (tokens / seconds - self._speed) if self._speed else tokens / seconds
+        self._observer.batch_done(BatchDone(len(lengths), tokens, max(lengths), seconds, len(parts)))
+
+
+def _compute(parts: Sequence[Part]) -> list[tuple[Part, list[Any] | Exception]]:
+    """Rows for each part. Where a batch fails, its parts are computed one by one, so that only the guilty one fails."""
+    pieces = [piece for ticket, start, stop in parts for piece in ticket.pieces[start:stop]]
+    try:
+        rows = iter(parts[0][0].lane.compute(pieces))
+    except Exception as error:
+        if len(parts) == 1:
+            return [(parts[0], error)]
+        return [result for part in parts for result in _compute([part])]
+    return [(part, [next(rows) for _ in range(part[2] - part[1])]) for part in parts]

@@ -1,0 +1,79 @@
+"""A real server in a thread of the test process."""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "predict"))
+import taught
+
+import bertkit
+from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
+from bertkit.config import family_config
+from bertkit.model.weights import new_model
+from bertkit.serve.app import create_app
+from bertkit.serve.door import bind
+from bertkit.serve.keys import Keys
+from bertkit.serve.models import Models
+from bertkit.serve.run import make_server
+from bertkit.serve.service import Service
+from bertkit.serve.settings import ServeSettings
+from bertkit.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server that is up."""
+
+    url: str
+    service: Service
+    berts: dict[str, bertkit.Bert]
+    http: httpx.Client
+
+    def post(self, path: str, body: object = None, **options) -> httpx.Response:
+        return self.http.post(path, json=body, **options)
+
+
+def fill_folder(folder: Path, *, max_length: int = 32) -> Path:
+    """A model with a masked-word head, over the letters of `taught`, two layers deep."""
+    shape = {"depth": 2, "width": 16, "heads": 2, "inner": 32, "max_length": max_length}
+    config = family_config("bert", "tiny", vocab_size=len(taught.PIECES), init_std=0.3, **shape)
+    model = new_model(config, {"masked_word": None}, seed=5).eval()
+    found = Checkpoint(model=model, tokenizer=Tokenizer.from_vocab(taught.PIECES), max_length=max_length)
+    save_checkpoint(found, folder)
+    return folder
+
+
+@contextmanager
+def running(
+    models: Models, settings: ServeSettings | None = None, keys: Keys | None = None, berts: dict | None = None
+) -> Iterator[Running]:
+    app = create_app(models, settings, keys)
+    listener = bind("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server = make_server(app)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not server.started:
+        assert thread.is_alive(), "the server did not start"
+        assert time.monotonic() < deadline, "the server did not start"
+        time.sleep(0.01)
+    with httpx.Client(base_url=url, timeout=30) as http:
+        yield Running(url, app.service, berts or {}, http)
+    server.should_exit = True
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def wait_until(true, seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

@@ -1,0 +1,186 @@
+"""bertkit's own clients against a real server, and against one that misbehaves."""
+
+import asyncio
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import numpy as np
+import pytest
+from serving import running
+
+import bertkit
+from bertkit import client as client_module
+from bertkit.client import back_off
+from bertkit.errors import BertkitError, RequestError
+from bertkit.serve.keys import Keys
+
+pytestmark = pytest.mark.filterwarnings("ignore::bertkit.errors.BertkitWarning")
+TEXTS = ["a b c", "hello", ""]
+NEAR = 1e-5
+
+
+@pytest.fixture
+def client(server):
+    with bertkit.Client(server.url) as found:
+        yield found
+
+
+def test_embed_is_the_python_api(client, server):
+    bert = server.berts["fill"]
+    np.testing.assert_allclose(client.embed(TEXTS), bert.embed(TEXTS), atol=NEAR)
+    np.testing.assert_allclose(client.embed("a b"), bert.embed("a b"), atol=NEAR)
+    asked = {"pooling": "max", "layers": [0, -1], "normalize": True}
+    np.testing.assert_allclose(client.embed(TEXTS, **asked), bert.embed(TEXTS, **asked), atol=NEAR)
+    for own, wanted in zip(client.embed(TEXTS, pooling="none"), bert.embed(TEXTS, pooling="none"), strict=True):
+        np.testing.assert_allclose(own, wanted, atol=NEAR)
+    assert client.embed(TEXTS).dtype == np.float32
+    assert client.embed("a").flags.writeable
+
+
+def test_many_texts_go_in_several_requests(client, server, monkeypatch):
+    monkeypatch.setattr(client_module, "TEXTS_AT_ONCE", 3)
+    texts = [f"{letter} b" for letter in "abcdefgh"]
+    np.testing.assert_allclose(client.embed(texts), server.berts["fill"].embed(texts), atol=NEAR)
+    assert client.embed([]) == []
+
+
+def test_heads(client, server):
+    assert client.fill("a [MASK]", top=2)[0]["word"] == server.berts["fill"].fill("a [MASK]")[0].word
+    assert client.classify("a")["label"] == server.berts["classify"].classify("a").label
+    assert [each["label"] for each in client.classify(["a", "b"], ["c", "d"])] == [
+        each.label for each in server.berts["classify"].classify(["a", "b"], ["c", "d"])
+    ]
+    assert client.tag("a b")["tags"] == list(server.berts["tag"].tag("a b").tags)
+    assert client.answer("a", "x y")["text"] == server.berts["answer"].answer("a", "x y").text
+    assert client.choose("a", ["x", "y"])["choice"] == server.berts["choose"].choose("a", ["x", "y"]).choice
+    assert np.array(client.attention("a b", layer=1, head=2)["layers"][0]["weights"]).shape == (1, 4, 4)
+    assert client.models()[0]["id"] == "fill"
+    with bertkit.Client(server.url, model="tag") as named:
+        assert named.embed("a").shape == (16,)
+        with pytest.raises(RequestError, match="cannot classify"):
+            named.classify("a")
+
+
+def test_the_same_awaited(server):
+    async def ask():
+        async with bertkit.AsyncClient(server.url) as client:
+            vectors = await asyncio.gather(*(client.embed(text) for text in TEXTS * 10))
+            heads = await asyncio.gather(
+                client.fill("[MASK]"),
+                client.classify("a"),
+                client.tag("a"),
+                client.answer("a", "b"),
+                client.choose("a", ["b", "c"]),
+                client.attention("a", layer=1),
+                client.models(),
+            )
+            return vectors, heads
+
+    vectors, heads = asyncio.run(ask())
+    np.testing.assert_allclose(np.stack(vectors), server.berts["fill"].embed(TEXTS * 10), atol=NEAR)
+    assert all(heads)
+
+
+def test_what_is_wrong_is_said(client, server):
+    with pytest.raises(RequestError, match="422: the text has no blank"):
+        client.fill("no blank")
+    with pytest.raises(RequestError, match="404"):
+        client.post("/nothing", {})
+    with pytest.raises(RequestError, match="write it as http"):
+        bertkit.Client("localhost:8000")
+    with pytest.raises(BertkitError, match="gave no answer in 2 tries"):
+        bertkit.Client("http://127.0.0.1:9", retries=1).embed("a")
+
+
+def test_the_key(models, monkeypatch):
+    with running(models, keys=Keys(["a-good-key"])) as server:
+        assert bertkit.Client(server.url, key="a-good-key").embed("a").shape == (16,)
+        with pytest.raises(RequestError, match="401: a key is needed"):
+            bertkit.Client(server.url, key="a-bad-key").embed("a")
+        monkeypatch.setenv("BERTKIT_API_KEY", "a-good-key")
+        assert bertkit.Client(server.url).embed("a").shape == (16,)
+
+
+def test_waiting_doubles_and_heeds_the_server():
+    assert [back_off(n, None, 1.0) for n in range(4)] == pytest.approx([0.1, 0.2, 0.4, 0.8])
+    assert back_off(30, None, 1.0) == 8.0
+    assert back_off(0, None, 0.0) == pytest.approx(0.05)
+    assert back_off(0, "7", 1.0) == 7.0
+    assert back_off(0, "99999", 1.0) == 60.0
+    assert back_off(0, "tomorrow", 1.0) == pytest.approx(0.1)
+
+
+class Moody(BaseHTTPRequestHandler):
+    """Answers by a list of moods: a status, or "drop" to close the connection without a word."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.server.seen += 1
+        mood = self.server.moods.pop(0) if self.server.moods else 200
+        if mood == "drop":
+            self.close_connection = True
+            self.connection.close()
+            return
+        body = json.dumps({"results": ["fine"]} if mood == 200 else {"error": "not now"}).encode()
+        self.send_response(mood)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def moody():
+    with HTTPServer(("127.0.0.1", 0), Moody) as found:
+        found.moods, found.seen = [], 0
+        threading.Thread(target=found.serve_forever, daemon=True).start()
+        yield found
+        found.shutdown()
+
+
+@pytest.mark.parametrize("moods", [[429, 503, 200], ["drop", "drop", 504, 200], [502, "drop", 408]])
+def test_failures_that_pass_are_tried_again(moody, moods, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    moody.moods = list(moods)
+    client = bertkit.Client(f"http://127.0.0.1:{moody.server_port}")
+    assert client.tag("a") == "fine"
+    client.close()
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 413, 422, 500])
+def test_failures_that_stay_are_not(moody, status):
+    moody.moods = [status]
+    client = bertkit.Client(f"http://127.0.0.1:{moody.server_port}")
+    with pytest.raises(BertkitError, match=f"{status}: not now"):
+        client.tag("a")
+    client.close()
+    assert moody.seen == 1
+
+
+def test_bert_client_has_the_old_signature(server):
+    bert = server.berts["fill"]
+    host, port = server.url.removeprefix("http://").split(":")
+    with bertkit.BertClient(ip=host, port=int(port), port_out=5556, check_version=False) as client:
+        np.testing.assert_allclose(client.encode(["a b", "c"]), bert.embed(["a b", "c"], layers=-2), atol=NEAR)
+        vectors, tokens = client.encode([["a", "b"]], is_tokenized=True, show_tokens=True)
+        np.testing.assert_allclose(vectors, bert.embed(["a b"], layers=-2), atol=NEAR)
+        assert tokens == [["[CLS]", "a", "b", "[SEP]"]]
+        pair = client.encode(["a b ||| c d"])
+        np.testing.assert_allclose(pair[0], bert.trace("a b", "c d").layers[0].output.mean(dim=0), atol=NEAR)
+        batches = list(client.encode_async((["a"] * n for n in range(1, 9)), max_num_batch=7))
+        assert [len(batch) for batch in batches] == list(range(1, 8))
+        for wrong in ([], "a", [""], [3]):
+            with pytest.raises(RequestError):
+                client.encode(wrong)
+        assert client.server_status["model_id"] == "fill"
+    client = bertkit.BertClient(host, int(port), output_fmt="list", pooling_strategy="CLS_TOKEN", pooling_layer=[-1])
+    np.testing.assert_allclose(client.encode(["a"]), bert.embed(["a"], pooling="cls"), atol=NEAR)
+    assert isinstance(client.encode(["a"])[0], list)
+    client.close()
+    with pytest.raises(RequestError, match="REDUCE_MEAN"):
+        bertkit.BertClient(pooling_strategy="MEAN")

@@ -1,0 +1,194 @@
+"""Every head over HTTP says what the Python API says, alone and among others."""
+
+import json
+import random
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+import torch
+from serving import running
+
+import bertkit
+from bertkit.finetune.length import LengthPolicy
+from bertkit.serve.models import Models, share_encoders
+
+pytestmark = pytest.mark.filterwarnings("ignore::bertkit.errors.BertkitWarning")
+TEXTS = ["a b c", "hello world", "", "x . y ? " * 30, "ünïcödé 漢字 🙂"]
+
+
+def results(reply, model):
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["model"] == model
+    return reply.json()["results"]
+
+
+def plain(predictions):
+    """As JSON has it: tuples are lists; ids are ours."""
+    found = [asdict(each) for each in predictions]
+    for each in found:
+        each.pop("id", None)
+    return json.loads(json.dumps(found))
+
+
+def same(found, expected):
+    """Equal but for the last digits of numbers."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for name in expected:
+            same(found[name], expected[name])
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            same(one, other)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, abs=1e-5)
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize("task", ["classify", "multilabel", "regress"])
+def test_classify(server, task):
+    bert = server.berts[task]
+    found = results(server.post("/classify", {"texts": TEXTS, "model": task}), task)
+    same(found, plain(bert.classify(TEXTS)))
+    pairs = TEXTS[::-1]
+    found = results(server.post("/classify", {"texts": TEXTS, "pairs": pairs, "model": task}), task)
+    same(found, plain(bert.classify(TEXTS, pairs)))
+    assert found[3]["seen"]["cut"] > 0, "what was cut is in the reply"
+
+
+def test_tag(server):
+    bert = server.berts["tag"]
+    same(results(server.post("/tag", {"texts": TEXTS}), "tag"), plain(bert.tag(TEXTS)))
+    words = [["ada", "lives"], ["in", "rome"]]
+    same(results(server.post("/tag", {"texts": words}), "tag"), plain(bert.tag(words)))
+
+
+def test_answer_over_long_passages(server):
+    bert = server.berts["answer"]
+    questions = ["a", "b c", "where ?"]
+    draw = random.Random(3)
+    passages = ["x y z", " ".join("".join(draw.choices("abcdefghij", k=3)) for _ in range(50)), ""]  # no ties to break
+    body = {"question": questions, "passage": passages, "best": 20}
+    found = results(server.post("/answer", body), "answer")
+    same(found, plain(bert.answer(questions, passages)))
+    assert found[1]["seen"]["windows"] > 1
+    [one] = results(server.post("/answer", {"question": "a", "passage": "x y z"}), "answer")
+    assert len(one["candidates"]) == 1
+
+
+def test_choose(server):
+    bert = server.berts["choose"]
+    questions, choices = ["a b", "c"], [["x", "y", "z"], ["p q " * 30, "r"]]
+    found = results(server.post("/choose", {"question": questions, "choices": choices}), "choose")
+    same(found, plain(bert.choose(questions, choices)))
+    [one] = results(server.post("/choose", {"question": "a b", "choices": ["x", "y", "z"]}), "choose")
+    same(one, found[0])
+
+
+def test_fill(server):
+    bert = server.berts["fill"]
+    texts = ["a [MASK] c", "[MASK] [MASK]", "a b " * 30 + "[MASK]" + " c d" * 30]
+    found = results(server.post("/fill", {"text": texts, "top": 3}), "fill")
+    for own, text in zip(found, texts, strict=True):
+        same(own, plain(bert.fill(text, top=3)))
+    reply = server.post("/fill", {"text": "no blank"})
+    assert reply.status_code == 422
+    assert "write [MASK] where a word is missing" in reply.json()["error"]
+    assert server.post("/fill", {"text": "[MASK]", "top": 10**6}).status_code == 422
+
+
+def test_predict_as_text_embeddings_inference_has_it(server):
+    chances = server.berts["classify"].classify("a b").probabilities
+    rows = server.post("/predict", {"inputs": "a b"}).json()
+    assert [row["label"] for row in rows] == sorted(chances, key=lambda label: -chances[label])
+    assert {row["label"]: row["score"] for row in rows} == pytest.approx(chances, abs=1e-5)
+    assert server.post("/predict", {"inputs": [["a b"]]}).json() == [rows]
+    pair = server.berts["classify"].classify("a", "b").probabilities
+    for one, body in ((True, ["a", "b"]), (False, [["a", "b"], ["a", "b"]])):
+        found = server.post("/predict", {"inputs": body}).json()
+        first = found if one else found[0]
+        assert {row["label"]: row["score"] for row in first} == pytest.approx(pair, abs=1e-5)
+    assert server.post("/predict", {"inputs": [["a"], ["a", "b"]]}).status_code == 422
+
+
+def test_windows_that_are_joined_before_the_head(folders):
+    """A hierarchical policy averages the windows' vectors before the pooler: in two halves as in one."""
+    berts = [bertkit.load(folders["classify"]) for _ in range(2)]
+    for bert in berts:
+        task = replace(bert.answers.task, length=LengthPolicy("hierarchical"))
+        bert.__dict__["answers"] = replace(bert.answers, task=task)
+    texts = ["a b", "q r s t " * 20]
+    with running(Models(share_encoders({"joined": berts[0]}))) as server:
+        found = results(server.post("/classify", {"texts": texts}), "joined")
+    assert found[1]["seen"]["windows"] > 1
+    same(found, plain(berts[1].classify(texts)))
+
+
+@pytest.mark.parametrize("pair", [None, "d e"])
+def test_attention_and_neurons_are_the_trace(server, pair):
+    trace = server.berts["fill"].trace("a b c", pair)
+    found = server.post("/neuron", {"text": "a b c", "pair": pair}).json()
+    assert found["tokens"] == list(trace.tokens)
+    assert [part["layer"] for part in found["layers"]] == [1, 2]
+    for part, layer in zip(found["layers"], trace.layers, strict=True):
+        np.testing.assert_allclose(part["weights"], layer.weights, atol=1e-5)
+        np.testing.assert_allclose(part["queries"], layer.queries.transpose(0, 1), atol=1e-5)
+        np.testing.assert_allclose(part["keys"], layer.keys.transpose(0, 1), atol=1e-5)
+    one = server.post("/attention", {"text": "a b c", "pair": pair, "layer": 2, "head": 1}).json()
+    assert one["heads"] == [1]
+    [part] = one["layers"]
+    assert set(part) == {"layer", "weights"}
+    np.testing.assert_allclose(part["weights"], trace.layers[1].weights[:1], atol=1e-5)
+
+
+def test_attention_refuses_what_is_not_there(server):
+    for body in ({"layer": 3}, {"head": 3}, {"layer": 0}, {"layer": -1}):
+        reply = server.post("/attention", {"text": "a", **body})
+        assert reply.status_code == 422
+        assert reply.json()["field"] == next(iter(body))
+    assert server.post("/attention", {"text": "a b " * 40}).status_code == 413
+
+
+def test_a_request_without_a_model_finds_one_that_can(server):
+    assert server.post("/tag", {"texts": "a"}).json()["model"] == "tag"
+    reply = server.post("/tag", {"texts": "a", "model": "fill"})
+    assert reply.status_code == 422
+    assert "cannot tag; it can fill, embed" in reply.json()["error"]
+    reply = server.post("/tag", {"texts": "a", "model": "nobody"})
+    assert reply.status_code == 404
+    assert reply.json()["field"] == "model"
+
+
+def test_an_ability_that_no_model_has(folders):
+    served = share_encoders({"tag": bertkit.load(folders["tag"])})
+    with running(Models(served)) as server:
+        assert server.post("/fill", {"text": "[MASK]"}).status_code == 404
+        paths = server.http.get("/openapi.json").json()["paths"]
+        assert "/tag" in paths
+        assert "/fill" not in paths
+
+
+def test_every_example_of_the_documentation_works(server):
+    description = server.http.get("/openapi.json").json()
+    schemas = description["components"]["schemas"]
+    tried = 0
+    for path, operations in description["paths"].items():
+        filled = path.replace("{name}", "fill").replace("{task}", "feature-extraction")
+        for method, operation in operations.items():
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+            example = schemas[body["$ref"].rpartition("/")[2]]["example"] if body else None
+            reply = server.http.request(method, filled, json=example)
+            assert reply.status_code == 200, f"{path}: {reply.text}"
+            tried += 1
+    assert tried >= 18
+
+
+def test_equal_encoders_are_found_by_their_numbers(folders):
+    one, other = bertkit.load(folders["tag"]), bertkit.load(folders["tag"])
+    with torch.no_grad():
+        other.model.encoder.embeddings.word.weight[7, 3] += 1e-4
+    served = share_encoders({"one": one, "other": other, "third": bertkit.load(folders["classify"])})
+    assert served[0].lane is not served[1].lane
+    assert served[0].lane is served[2].lane

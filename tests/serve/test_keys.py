@@ -1,0 +1,140 @@
+"""Keys: read from files and the environment, sent in four ways, never told."""
+
+import base64
+import io
+import logging
+
+import pytest
+from serving import running
+
+from bertkit.errors import RequestError
+from bertkit.serve import logs
+from bertkit.serve.door import is_loopback, refuse_open_door
+from bertkit.serve.keys import Keys, read_keys
+
+KEY = "a-key-of-our-own"
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+RIGHT = [
+    {"Authorization": f"Bearer {KEY}"},
+    {"authorization": f"bearer {KEY}"},
+    {"X-API-Key": KEY},
+    {"api-key": KEY},
+    basic("anybody", KEY),
+    {"Authorization": "Bearer the-other-key"},
+]
+WRONG = [
+    {},
+    {"Authorization": ""},
+    {"Authorization": "Bearer"},
+    {"Authorization": f"Bearer {KEY}x"},
+    {"Authorization": f"Bearer {KEY[:-1]}"},
+    {"Authorization": KEY},
+    {"Authorization": "Basic ####"},
+    {"Authorization": "Basic " + base64.b64encode(KEY.encode()).decode()},
+    basic(KEY, "wrong"),
+    {"X-API-Key": KEY.upper()},
+    {"Cookie": f"key={KEY}"},
+]
+
+
+@pytest.fixture(scope="module")
+def guarded(models):
+    stream = io.StringIO()
+    before = logging.getLogger("bertkit.serve").handlers
+    logs.start_logs(stream)
+    with running(models, keys=Keys([KEY, "the-other-key"])) as found:
+        yield found, stream
+    logging.getLogger("bertkit.serve").handlers = before
+
+
+@pytest.fixture(scope="module")
+def routes(guarded):
+    server, _ = guarded
+    description = server.http.get("/openapi.json", headers=RIGHT[0]).json()
+    found = [(method, path) for path, operations in description["paths"].items() for method in operations]
+    found += [("get", path) for path in ("/", "/docs", "/docs/docs.js", "/openapi.json", "/inside/look.js", "/nothing")]
+    assert len(found) > 20
+    return found
+
+
+@pytest.mark.parametrize("headers", WRONG, ids=str)
+def test_every_route_but_health_needs_a_key(guarded, routes, headers):
+    server, _ = guarded
+    for method, path in routes:
+        reply = server.http.request(method, path, headers=headers, json={} if method == "post" else None)
+        if path == "/health":
+            assert reply.status_code == 200
+        else:
+            assert reply.status_code == 401, (method, path)
+            assert "Bearer" in reply.headers["www-authenticate"]
+
+
+@pytest.mark.parametrize("headers", RIGHT, ids=str)
+def test_a_key_opens_every_route(guarded, routes, headers):
+    server, _ = guarded
+    for method, path in routes:
+        reply = server.http.request(method, path, headers=headers, json={} if method == "post" else None)
+        assert reply.status_code != 401, (method, path)
+
+
+def test_keys_are_never_in_the_logs(guarded):
+    server, stream = guarded
+    for headers in [*RIGHT, *WRONG]:
+        server.http.post("/embed", json={"inputs": "a"}, headers=headers)
+    server.http.get(f"/{KEY}?api_key={KEY}", headers={**RIGHT[0], "X-Request-Id": f"{KEY}/{KEY}"})
+    written = stream.getvalue()
+    assert '"status":401' in written
+    assert KEY not in written
+    assert "the-other-key" not in written
+    assert KEY not in repr(Keys([KEY]).__dict__)
+
+
+def test_a_file_of_keys(tmp_path, monkeypatch):
+    monkeypatch.delenv("BERTKIT_API_KEY", raising=False)
+    path = tmp_path / "keys"
+    path.write_text("# ours\nfirst-key-1\n\n  second-key-2  \n")
+    keys = read_keys(path)
+    for key in (b"first-key-1", b"second-key-2"):
+        assert keys.admit([(b"x-api-key", key)])
+    assert not keys.admit([(b"x-api-key", b"# ours")])
+    assert not keys.admit([])
+    monkeypatch.setenv("BERTKIT_API_KEY", "third-key-3")
+    assert read_keys(path).admit([(b"x-api-key", b"third-key-3")])
+    assert not read_keys(None).admit([(b"x-api-key", b"first-key-1")])
+    monkeypatch.delenv("BERTKIT_API_KEY")
+    assert not read_keys(None)
+    assert read_keys(None).admit([])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [("", "holds no key"), ("# only\n", "holds no key"), ("short\n", "guessed")]
+)
+def test_files_that_hold_no_good_key(tmp_path, content, said):
+    path = tmp_path / "keys"
+    path.write_text(content)
+    with pytest.raises(RequestError, match=said):
+        read_keys(path)
+
+
+def test_a_key_on_the_command_line_is_not_taken(tmp_path):
+    with pytest.raises(RequestError, match="does not belong on the command line"):
+        read_keys(tmp_path / "sk-secret-key")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.9.9.9"])
+def test_loopback_needs_no_key(host):
+    assert is_loopback(host)
+    refuse_open_door(host, Keys(), told=False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.invalid", "10.0.0.1", ""])
+def test_other_addresses_need_one_or_a_word(host):
+    with pytest.raises(RequestError, match="lets others in"):
+        refuse_open_door(host, Keys(), told=False)
+    refuse_open_door(host, Keys([KEY]), told=False)
+    refuse_open_door(host, Keys(), told=True)

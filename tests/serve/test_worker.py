@@ -1,0 +1,181 @@
+"""Threads at the queue, over lanes that only pretend to compute."""
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+import pytest
+
+from bertkit.serve.worker import QueueFull, Ticket, Workers
+
+
+class Metrics:
+    def __init__(self):
+        self.batches = []
+
+    def batch_done(self, batch):
+        self.batches.append(batch)
+
+
+@dataclass(frozen=True)
+class Word:
+    """A piece that is its own answer; the word "bad" makes its batch fail."""
+
+    text: str
+
+    def __len__(self):
+        return len(self.text)
+
+
+@dataclass(eq=False)
+class Slow:
+    """A lane that can be held."""
+
+    open: threading.Event = field(default_factory=threading.Event)
+    begun: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    seen: list = field(default_factory=list)
+
+    @property
+    def key(self):
+        return id(self)
+
+    def compute(self, pieces):
+        self.begun.release()
+        assert self.open.wait(10)
+        self.seen.append([piece.text for piece in pieces])
+        if any(piece.text == "bad" for piece in pieces):
+            raise RuntimeError("a bad word")
+        return [piece.text.upper() for piece in pieces]
+
+
+class Desk:
+    """Workers, and the tickets that came back."""
+
+    def __init__(self, **options):
+        self.done, self.metrics = [], Metrics()
+        self.lane = Slow()
+        options = {"budget": 100, "most_tokens": 1000} | options
+        self.workers = Workers(self.done.extend, self.metrics, **options)
+        self.workers.start()
+
+    def ask(self, *words):
+        ticket = Ticket(self.lane, [Word(word) for word in words])
+        self.workers.submit(ticket)
+        return ticket
+
+    def hold(self):
+        """A batch that is being computed, so that what comes next waits."""
+        ticket = self.ask("first")
+        assert self.lane.begun.acquire(timeout=10)
+        return ticket
+
+    def finish(self):
+        self.lane.open.set()
+        self.workers.close()
+
+
+@pytest.fixture
+def desk():
+    found = Desk()
+    yield found
+    found.finish()
+
+
+def test_requests_that_wait_together_are_computed_together(desk):
+    desk.hold()
+    tickets = [desk.ask("a", "b"), desk.ask("c")]
+    desk.finish()
+    assert desk.lane.seen == [["first"], ["a", "b", "c"]]
+    assert [ticket.rows for ticket in tickets] == [["A", "B"], ["C"]]
+    assert [batch.requests for batch in desk.metrics.batches] == [1, 2]
+    assert desk.workers.depth == (0, 0)
+
+
+def test_a_long_request_is_told_once_and_whole():
+    desk = Desk(budget=8)
+    ticket = desk.ask(*(f"w{n}" for n in range(50)))
+    desk.finish()
+    assert desk.done == [ticket]
+    assert ticket.rows == [f"W{n}" for n in range(50)]
+
+
+def test_only_the_guilty_request_fails(desk):
+    desk.hold()
+    good, bad, other = desk.ask("a"), desk.ask("bad"), desk.ask("b")
+    desk.finish()
+    assert good.rows == ["A"]
+    assert other.rows == ["B"]
+    assert good.failure is None
+    assert other.failure is None
+    assert isinstance(bad.failure, RuntimeError)
+    assert set(desk.done) >= {good, bad, other}
+
+
+def test_a_cancelled_request_leaves_the_queue(desk):
+    desk.hold()
+    gone, stays = desk.ask("gone"), desk.ask("stays")
+    desk.workers.cancel(gone)
+    assert desk.workers.depth == (1, 5)
+    desk.finish()
+    assert desk.lane.seen == [["first"], ["stays"]]
+    assert gone not in desk.done
+    assert stays in desk.done
+
+
+def test_cancelled_in_the_middle_it_is_computed_for_nothing(desk):
+    first = desk.hold()
+    desk.workers.cancel(first)
+    desk.finish()
+    assert desk.done == []
+    assert desk.workers.depth == (0, 0)
+
+
+def test_a_full_queue_says_when_to_come_back():
+    desk = Desk(most_tokens=10)
+    desk.hold()
+    desk.ask("12345678")
+    with pytest.raises(QueueFull) as caught:
+        desk.ask("123")
+    assert caught.value.seconds >= 1
+    assert desk.workers.depth == (1, 8)
+    desk.finish()
+
+
+def test_one_request_over_the_limit_is_taken_where_nothing_waits():
+    desk = Desk(most_tokens=10)
+    ticket = desk.ask("123456789012345")
+    desk.finish()
+    assert ticket.rows == ["123456789012345"]
+
+
+def test_closing_answers_what_waits():
+    desk = Desk(budget=4)
+    desk.hold()
+    tickets = [desk.ask("abc") for _ in range(20)]
+    desk.finish()
+    assert all(ticket.rows == ["ABC"] for ticket in tickets)
+
+
+def test_many_threads_lose_and_cross_nothing():
+    desk = Desk(budget=20, threads=4)
+    desk.lane.open.set()
+    tickets = {}
+
+    def client(name):
+        for number in range(100):
+            words = [f"{name}-{number}-{part}" for part in range(number % 4 + 1)]
+            while True:
+                try:
+                    tickets[name, number] = (words, desk.ask(*words))
+                    break
+                except QueueFull:
+                    time.sleep(0.001)
+
+    threads = [threading.Thread(target=client, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    desk.finish()
+    assert len(desk.done) == len(set(desk.done)) == 400
+    assert all(ticket.rows == [word.upper() for word in words] for words, ticket in tickets.values())
