@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from bertkit.errors import RequestError
-from bertkit.facts import attention, finetuning, mistakes, model, pretraining, tasks, tokenizer
+from bertkit.facts import attention, finetuning, inside, knowledge, mistakes, model, pretraining, tasks, tokenizer
 from bertkit.facts.fact import Fact, Outcome, Vocabularies
 
 
@@ -26,8 +26,9 @@ class Result:
 
 
 def all_facts() -> list[Fact]:
-    """T1, T1b, T1c, T2 ... M23, P1 ..., F1 ..., then the documents' mistakes in the order they are written down."""
+    """T1, T1b, T1c, T2 ... M23, P1 ..., F1 ..., I1 ..., then the documents' mistakes in the order they stand there."""
     claims = [*tokenizer.facts, *attention.facts, *model.facts, *pretraining.facts, *finetuning.facts, *tasks.facts]
+    claims += [*inside.facts, *knowledge.facts]
     return [*sorted(claims, key=_order), *mistakes.facts, *pretraining.mistakes]
 
 
@@ -36,7 +37,7 @@ def chosen_facts(names: Sequence[str] = ()) -> list[Fact]:
     everything = all_facts()
     for name in names:
         if not any(_is_named(fact, name) for fact in everything):
-            raise RequestError(f"there is no fact {name}; name one such as T3 or P14b, or a letter: T, M, P, F, !")
+            raise RequestError(f"there is no fact {name}; name one such as T3 or P14b, or a letter: T, M, P, F, I, !")
     return [fact for fact in everything if not names or any(_is_named(fact, name) for name in names)]
 
 

@@ -1,0 +1,200 @@
+"""Facts about looking inside (SPEC 1.6): views, heads, clozes. What vectors know is in `knowledge`.
+
+Heads are planted: a model whose first head was made to look at the next token has to be found as such. How fast a page
+opens is for a browser to say, and is measured there.
+"""
+
+import math
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.config import family_config
+from bertkit.facts.fact import Facts, Outcome, Vocabularies, at_most, equal, holds
+from bertkit.facts.topics import LENGTH, TOPICS, draw_words, pretrained, topic_tokenizer
+from bertkit.finetune.distill import kl
+from bertkit.finetune.learner import lowest_free
+from bertkit.finetune.settings import read_settings
+from bertkit.inside.arrays import unpack
+from bertkit.inside.data import page_data
+from bertkit.inside.heads import catalogue, link
+from bertkit.inside.page import page
+from bertkit.inside.reading import read
+from bertkit.model.batch import Batch
+from bertkit.model.model import BertModel
+from bertkit.model.weights import new_model
+from bertkit.predict.bert import Bert
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.wordpiece import SPECIALS
+
+facts = Facts()
+LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
+PLACES = 32  # half of the width says where a token stands, half which word it is
+STRONG = 2.0
+LARGEST_PAGE = 25e6
+
+
+def letter_bert(model: BertModel) -> Bert:
+    """A model over single letters."""
+    tokenizer = Tokenizer.from_vocab([*SPECIALS, *LETTERS])
+    return Bert(Checkpoint(model=model.eval(), tokenizer=tokenizer, max_length=model.config.max_length))
+
+
+def planted(kind: str) -> Bert:
+    """A model whose first head looks as `kind` says; its other heads look at nothing more than at anything else."""
+    shape = {"width": 2 * PLACES, "heads": 2, "depth": 2, "inner": 64, "max_length": PLACES, "segments": 1}
+    model = new_model(family_config("bert", "tiny", vocab_size=len(SPECIALS) + len(LETTERS), **shape))
+    tensors, unit = model.state_dict(), torch.eye(2 * PLACES)  # the model's own tensors, by name
+    tensors["encoder.embeddings.position.weight"].copy_(unit[:PLACES])
+    tensors["encoder.embeddings.word.weight"].copy_(unit[PLACES : PLACES + len(SPECIALS) + len(LETTERS)])
+    tensors["encoder.embeddings.segment.weight"].zero_()
+    for layer in model.encoder.stack:
+        layer.attention.qkv.weight.zero_()
+        layer.attention.qkv.bias.zero_()
+    _plant(model.encoder.stack[0].attention.qkv, kind, STRONG * unit)
+    return letter_bert(model)
+
+
+def _plant(qkv: torch.nn.Linear, kind: str, unit: Tensor) -> None:
+    """The first 32 rows make the first head's queries, the 32 from 64 on its keys."""
+    query, key = qkv.weight[:PLACES], qkv.weight[2 * PLACES : 3 * PLACES]
+    places, words = unit[:PLACES], unit[PLACES:]
+    if kind == "next":  # token j offers what token j - 1 asks for
+        query.copy_(places)
+        key.copy_(places.roll(-1, dims=0))
+    elif kind == "previous":
+        query.copy_(places)
+        key.copy_(places.roll(1, dims=0))
+    elif kind == "same_word":
+        query.copy_(words)
+        key.copy_(words)
+    elif kind == "separator":  # all ask for the same, whatever they are
+        qkv.bias[0] = STRONG * 8
+        key[0] = words[SPECIALS.index("[SEP]")]
+    elif kind == "h to b":
+        query[0] = words[len(SPECIALS) + LETTERS.index("h")]
+        key[0] = words[len(SPECIALS) + LETTERS.index("b")]
+
+
+@facts(
+    "I1", "A60-70, C142-160, E365-377", "neuron view: its q, k and softmax are the model's own, every layer and head"
+)
+def neuron_view(_: Vocabularies) -> Outcome:
+    bert = Bert(pretrained())
+    reading = read(bert, "t0w1 c2 t0w3 c4 t1w1")
+    data = page_data(bert, reading)
+    gaps = []
+    for shown, own in zip(data["layers"], reading.trace.layers, strict=True):
+        queries, keys = unpack(shown["queriesKeys"])
+        scores = np.einsum("hik,hjk->hij", queries, keys) / math.sqrt(queries.shape[-1])
+        softmax = np.exp(scores - unpack(shown["normalizers"])[..., None])
+        gaps += [float(np.abs(queries - own.queries.transpose(0, 1).numpy()).max())]
+        gaps += [float(np.abs(softmax - own.weights.numpy()).max())]
+    return at_most(1e-5, max(gaps), f"difference over {len(gaps) // 2} layers")
+
+
+@facts("I2", "B138, E334", "head view and model view: all 144 heads of a text of 512 tokens, in one file")
+def all_heads(_: Vocabularies) -> Outcome:
+    # Narrow heads: how many there are and how long the text is decides what a page has to hold.
+    shape = {"width": 192, "heads": 12, "depth": 12, "inner": 192, "max_length": 512}
+    model = new_model(family_config("bert", "base", vocab_size=len(SPECIALS) + len(LETTERS), **shape))
+    bert = letter_bert(model)
+    data = page_data(bert, read(bert, " ".join(LETTERS * 20)[: 2 * 510]))
+    thumbnails = unpack(data["thumbnails"])
+    heads = thumbnails.shape[0] * thumbnails.shape[1]
+    size = len(page(data).encode())
+    measured = f"{heads} heads, {len(data['tokens'])} tokens, {size / 1e6:.1f} MB"
+    right = heads == 144 and len(data["tokens"]) == 512 and size < LARGEST_PAGE
+    return holds(f"144, 512, under {LARGEST_PAGE / 1e6:.0f} MB", measured, right)
+
+
+@facts("I3", "D547-560, D699, E345", 'a head that links two words, as "he" to "Bert", is found among all heads')
+def linking_head(_: Vocabularies) -> Outcome:
+    rows = link(read(planted("h to b"), "b c d h e f"), "h", "b")
+    measured = f"{rows[0].layer}-{rows[0].head} with {rows[0].weight:.2f}, then {rows[1].weight:.2f}"
+    return holds("1-1, over 0.9", measured, (rows[0].layer, rows[0].head) == (1, 1) and rows[0].weight > 0.9)
+
+
+@facts("I4", "E427", "heads are told apart: next token, token before, same word, [SEP], broad")
+def kinds_of_heads(_: Vocabularies) -> Outcome:
+    kinds = ("next", "previous", "same_word", "separator", "broad")
+    found = [catalogue([read(planted(kind), "a b a b a b a b")])[0].kind for kind in kinds]
+    return equal(kinds, tuple(found))
+
+
+@facts("I10", "E48-71", "GPT reads from left to right: what follows a word does not change its vector")
+def left_to_right(_: Vocabularies) -> Outcome:
+    model = pretrained().model
+    one, other = (replace(Batch.pack([[2, 7, 8, last]]), causal=True) for last in (9, 40))
+    both = [float((model(a) - model(b))[:3].abs().max()) for a, b in ((one, other), _seeing(one, other))]
+    measured = f"{both[0]:.1e}; with sight of all {both[1]:.1e}"
+    return holds("0; more with sight of all", measured, both[0] < 1e-6 < 1e-3 < both[1])
+
+
+def _seeing(one: Batch, other: Batch) -> tuple[Batch, Batch]:
+    return replace(one, causal=False), replace(other, causal=False)
+
+
+@facts("I10b", "E142-144", "ULMFiT's gradual unfreezing: layers are set free one by one, from the top down")
+def gradual_unfreezing(_: Vocabularies) -> Outcome:
+    settings = read_settings("unfreeze=0.5")
+    lowest = [lowest_free(settings, 12, progress / 100) for progress in range(101)]
+    falls = all(before - after in (0, 1) for before, after in pairwise(lowest))
+    return equal((13, 0, True), (lowest[0], lowest[50], falls))
+
+
+@facts("I11", "E889-904", "KL divergence of binomial(2, 0.4) and the uniform distribution, both ways")
+def divergence(_: Vocabularies) -> Outcome:
+    binomial = torch.tensor([math.comb(2, k) * 0.4**k * 0.6 ** (2 - k) for k in range(3)], dtype=torch.float64)
+    uniform = torch.full_like(binomial, 1 / 3)
+    found = [round(float(kl(a, b)), 7) for a, b in ((binomial, uniform), (uniform, binomial))]
+    return equal([0.0852996, 0.0974550], found)
+
+
+@facts("I11b", "E889-904", "divergence compares heads: 0 between a head and itself, over 0 between different ones")
+def heads_compared(_: Vocabularies) -> Outcome:
+    weights = read(Bert(pretrained()), "t0w1 c2 t0w3").trace.layers[0].weights
+    apart = kl(weights[:, None], weights[None]).mean(dim=-1)
+    own, between = float(apart.diagonal().abs().max()), float(apart[0, 1])
+    return holds("0, over 0", f"{own:.1e}, {between:.2f}", own < 1e-6 and between > 1e-3)
+
+
+@cache
+def clozes(count: int = 100) -> tuple[float, float, float]:
+    """Texts of one topic that end in a blank: how often it is filled rightly, and its weights for two kinds of words.
+
+    These are the mean weights for a word of the topic, and for one that all topics share.
+    """
+    bert, tokenizer = Bert(pretrained()), topic_tokenizer()
+    rng, right = np.random.default_rng(3), []
+    own: list[float] = []
+    shared: list[float] = []
+    for number in range(count):
+        topic = number % TOPICS
+        words = tokenizer.tokens(draw_words(rng, topic, LENGTH).tolist())
+        text = " ".join([*words, tokenizer.mask_token])
+        chances = {each.word: each.probability for each in bert.fill(text, top=tokenizer.size)}
+        right.append(max((word for word in chances if word[0] == "t"), key=chances.__getitem__).startswith(f"t{topic}"))
+        reading = read(bert, text)
+        looks = torch.stack([layer.weights[:, LENGTH + 1] for layer in reading.trace.layers]).mean(dim=(0, 1)).tolist()
+        for token, weight in zip(reading.tokens, looks, strict=True):
+            if token[0] in "tc":
+                (own if token[0] == "t" else shared).append(weight)
+    return float(np.mean(right)), float(np.mean(own)), float(np.mean(shared))
+
+
+@facts("I12", "A12, C40", "cloze: the words around a blank decide what fills it")
+def cloze(_: Vocabularies) -> Outcome:
+    right, _own, _shared = clozes()
+    return holds("a word of the right topic, over 90 %", f"{right:.0%}", right > 0.9)
+
+
+@facts("I12b", "A12, C40", "the blank looks more at words that tell (dog) than at others (street)")
+def cloze_looks(_: Vocabularies) -> Outcome:
+    _right, own, shared = clozes()
+    return holds("more at words of the topic", f"{own:.4f} and {shared:.4f}", own > shared)

@@ -1,0 +1,95 @@
+"""A training's course for the eye: a table of lines, and one HTML page with charts and filled blanks."""
+
+from collections.abc import Iterator
+from html import escape
+from typing import TYPE_CHECKING
+
+from bertkit.train.chart import COUNT, FROM_ZERO, PLAIN, Line, chart
+from bertkit.train.report import POLICY, STYLE, filled_table
+
+if TYPE_CHECKING:
+    from bertkit.inside.through_training import Course, Stage
+
+KINDS = {"same_word": "other places of the same word", "itself": "the token itself", "first": "the first token"}
+KINDS |= {"next": "the next token", "previous": "the token before", "separator": "separators"}
+
+
+def course_lines(course: "Course") -> Iterator[str]:
+    """A line for each checkpoint: its heads, the best layer of its probe."""
+    kinds = _kinds(course)
+    probed = "  best layer" if course.stages[0].accuracy else ""
+    yield f"{course.along:>8}  " + "  ".join(f"{kind.replace('_', ' '):>9}" for kind in kinds) + probed
+    for stage in course.stages:
+        counts = "  ".join(f"{stage.heads.get(kind, 0):9}" for kind in kinds)
+        best = f"{_best(stage):>6}: {max(stage.accuracy):.1%}" if stage.accuracy else ""
+        yield f"{stage.step:8,}  {counts}{best}"
+    yield from course.notes
+
+
+def _best(stage: "Stage") -> int:
+    accuracy = stage.accuracy or (0.0,)
+    return max(range(len(accuracy)), key=accuracy.__getitem__)
+
+
+def _kinds(course: "Course") -> list[str]:
+    """Kinds of heads that occur, the most frequent at the end first."""
+    last = course.stages[-1].heads
+    return sorted(
+        {kind for stage in course.stages for kind in stage.heads}, key=lambda kind: (-last.get(kind, 0), kind)
+    )
+
+
+def course_page(course: "Course") -> str:
+    """The whole page as text."""
+    first, last = course.stages[0].step, course.stages[-1].step
+    samples = [{"step": stage.step, "filled": list(stage.filled)} for stage in course.stages]
+    sections = [
+        f"<h1>{escape(course.title)}: through training</h1>",
+        f'<p class="soft">{len(course.stages)} checkpoints, {course.along} {first:,} to {last:,}.</p>',
+        "".join(f'<p class="soft">{escape(note)}</p>' for note in course.notes),
+        *_section("Parts of speech", _probe_charts(course)),
+        *_section("Kinds of heads", _head_charts(course)),
+        *_section("Held-out text", _held_out_charts(course)),
+        "<h2>Filled blanks</h2>",
+        filled_table(samples),
+    ]
+    head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">'
+    head += '<meta name="viewport" content="width=device-width,initial-scale=1">'
+    head += f"<title>{escape(course.title)}: through training</title><style>{STYLE}</style>"
+    body = "\n".join(sections)
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+
+
+def _section(title: str, charts: Iterator[str]) -> Iterator[str]:
+    """A heading and its charts; nothing where there are none."""
+    if drawn := "".join(charts):
+        yield f'<h2>{title}</h2><div class="charts">{drawn}</div>'
+
+
+def _probe_charts(course: "Course") -> Iterator[str]:
+    probed = [(stage.step, stage.accuracy) for stage in course.stages if stage.accuracy]
+    if not probed:
+        return
+    lines = [
+        Line("best layer", [(step, 100 * max(layers)) for step, layers in probed]),
+        Line("last layer", [(step, 100 * layers[-1]) for step, layers in probed], "second"),
+        Line("embeddings", [(step, 100 * layers[0]) for step, layers in probed], "faint"),
+    ]
+    yield chart("Right parts of speech", lines, unit="%", along=course.along)
+    best = [(stage.step, float(_best(stage))) for stage in course.stages if stage.accuracy]
+    yield chart("The layer that tells most", [Line("", best)], axis=COUNT, along=course.along)
+
+
+def _head_charts(course: "Course") -> Iterator[str]:
+    for kind in _kinds(course):
+        points = [(stage.step, float(stage.heads.get(kind, 0))) for stage in course.stages]
+        name = KINDS.get(kind, kind)
+        yield chart(f"Heads: {name}", [Line("", points)], axis=COUNT, along=course.along)
+
+
+def _held_out_charts(course: "Course") -> Iterator[str]:
+    for name, points in course.held_out.items():
+        share = name.endswith("_right")
+        shown = [(step, 100 * value if share else value) for step, value in points]
+        title = name.replace("_", " ")
+        yield chart(title, [Line("", shown, "second")], unit="%" if share else "", axis=FROM_ZERO if share else PLAIN)

@@ -1,0 +1,137 @@
+"""A training's course: from a run's checkpoints, or from models in order."""
+
+import json
+import random
+import shutil
+
+import pytest
+
+from bertkit.cli.main import run
+from bertkit.errors import RequestError
+from bertkit.inside.heads import catalogue
+from bertkit.inside.probe import probe
+from bertkit.inside.probe_data import ProbeSettings
+from bertkit.inside.reading import read
+from bertkit.inside.through_training import CourseSettings, find_moments, through_training
+from bertkit.predict.bert import load
+from bertkit.pretrain.pretraining import pretrain
+from bertkit.pretrain.recipe import build_recipe
+from bertkit.text.shard_writer import write_shards
+
+pytestmark = pytest.mark.usefixtures("_one_thread")
+NOUNS, VERBS = ("river", "stone", "cloud"), ("runs", "sings", "falls")
+TEXTS = ("the river [MASK]", "a stone sings")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of 12 steps that keeps three checkpoints and evaluates twice; and tagged sentences."""
+    folder, draw = tmp_path_factory.mktemp("course"), random.Random(0)
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "the", "a", *NOUNS, *VERBS]
+    (folder / "vocab").mkdir()
+    (folder / "vocab" / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
+    lines = [f"{draw.choice(['the', 'a'])} {draw.choice(NOUNS)} {draw.choice(VERBS)}." for _ in range(200)]
+    (folder / "text.txt").write_text("\n".join(lines))
+    write_shards([folder / "text.txt"], folder / "vocab", folder / "shards", processes=1)
+    settings = {"size": "tiny", "width": "16", "depth": "2", "heads": "2", "inner": "32", "max_length": "32"}
+    settings |= {"length": "24", "objective": "mlm", "block": "4", "steps": "12", "batch": "8", "warmup": "2"}
+    settings |= {"save_every": "4", "keep": "9", "evaluate_every": "6", "learning_rate": "0.003"}
+    shards = str(folder / "shards")
+    pretrain(build_recipe(settings | {"shards": shards, "heldout": shards}), folder / "run")
+    rows = []
+    for line in lines[:60]:
+        words = zip(line[:-1].split(), ("DET", "NOUN", "VERB"), strict=True)
+        rows += [f"{n}\t{word}\t_\t{tag}\t_\t_\t0\t_\t_\t_" for n, (word, tag) in enumerate(words, start=1)]
+        rows.append("")
+    (folder / "tags.conllu").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def course(trained):
+    settings = CourseSettings(texts=TEXTS, probe=(trained / "tags.conllu",))
+    return through_training([trained / "run"], settings)
+
+
+def test_every_checkpoint_is_looked_at(course, trained):
+    assert [stage.step for stage in course.stages] == [4, 8, 12]
+    assert course.title == "run"
+    for stage in course.stages:
+        bert = load(trained / "run" / "checkpoints" / f"step-{stage.step:08d}" / "model")
+        kinds = [head.kind for head in catalogue(read(bert, text) for text in TEXTS)]
+        assert stage.heads == {kind: kinds.count(kind) for kind in kinds}
+        assert sum(stage.heads.values()) == 4
+        filled = [each.word for each in bert.fill(TEXTS[0])]
+        assert stage.filled == ({"text": TEXTS[0], "words": filled},)
+
+
+def test_the_probe_is_that_of_bertkit_probe(course, trained):
+    bert = load(trained / "run" / "checkpoints" / "step-00000012" / "model")
+    twin = probe(bert, [trained / "tags.conllu"], ProbeSettings(what="pos"))
+    assert course.stages[-1].accuracy == pytest.approx([layer.accuracy for layer in twin.layers], abs=0.02)
+    assert course.notes[0] == "the last 12 of 60 sentences are held out"
+
+
+def test_the_runs_own_numbers_are_there(course):
+    assert [step for step, _ in course.held_out["mlm_loss"]] == [6, 12]
+
+
+def test_page_json_and_lines(course, tmp_path):
+    course.save(tmp_path / "course.html")
+    page = (tmp_path / "course.html").read_text()
+    for part in (
+        "Right parts of speech",
+        "Heads: ",
+        "mlm loss",
+        "the river [MASK]",
+        "step 12",
+        "default-src &#x27;none",
+    ):
+        assert part in page
+    assert "<script" not in page
+    assert json.loads((tmp_path / "course.json").read_text())["stages"][0]["step"] == 4
+    head, *rows = str(course).splitlines()
+    assert head.split()[0] == "step"
+    assert [row.split()[0] for row in rows[:3]] == ["4", "8", "12"]
+
+
+def test_models_in_order_need_no_run(trained, tmp_path, capsys):
+    models = [trained / "run" / "checkpoints" / f"step-{step:08d}" / "model" for step in (4, 12)]
+    words = [word for model in models for word in ("--runs", str(model))]
+    out = tmp_path / "course.html"
+    assert run(["look", "a <b>[MASK]", *words, "--out", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["runs"]
+    assert [stage["step"] for stage in found["stages"]] == [1, 2]
+    assert found["along"] == "model"
+    assert found["stages"][0]["accuracy"] is None
+    assert found["held_out"] == {}
+    page = out.read_text()
+    assert "2 models: through training" in page
+    assert "a &lt;b&gt;[MASK]" in page
+    assert "<b>[MASK]" not in page
+    assert run(["look", *words, "--out", str(out)]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_a_model_without_the_head_has_no_fills(tiny_bert, tmp_path):
+    for name in ("one", "two"):
+        tiny_bert(heads=()).save(tmp_path / name)
+    course = through_training([tmp_path / "one", tmp_path / "two"], CourseSettings(texts=("a cab",)))
+    assert course.stages[0].filled == ()
+    assert "nothing recorded" in course.html
+
+
+def test_one_checkpoint_or_none_is_one_sentence(trained, tmp_path):
+    shutil.copytree(trained / "run", tmp_path / "run")
+    for old in sorted((tmp_path / "run" / "checkpoints").iterdir())[:-1]:
+        shutil.rmtree(old)
+    with pytest.raises(RequestError, match="has one checkpoint, step-00000012; a course needs two or more: .* keep=20"):
+        find_moments([tmp_path / "run"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RequestError, match="empty has no checkpoints"):
+        find_moments([tmp_path / "empty"])
+    with pytest.raises(RequestError, match="nowhere is not a folder"):
+        find_moments([tmp_path / "nowhere"])
+    (tmp_path / "run" / "checkpoints" / "step-00000020").mkdir()
+    with pytest.raises(RequestError, match=r"state\.json"):
+        find_moments([tmp_path / "run"])
