@@ -3,8 +3,9 @@
     python tools/bundle.py run/model --out src/bertkit/pretrained
     python tools/bundle.py sentences-run/model --out src/bertkit/pretrained --sentences
 
-The second adds the variant for sentence vectors. It is stored as what differs from the first, so tune it from the
-bundle itself (--from bundled) with the embeddings and most layers frozen (frozen=9), or it will not fit.
+The second adds the variant for sentence vectors, from a model folder or a file of `save_delta`. It is stored as what
+differs from the first, so tune it from the bundle itself: bertkit finetune vectors --from bundled ... rank=32. Where
+whole tensors do not fit, the strongest directions of their changes are stored, if the vectors stay what they are.
 """
 
 import argparse
@@ -19,6 +20,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
+from bertkit.checkpoint.delta import LEAST_COSINE, load_delta, vector_cosines
+from bertkit.checkpoint.delta import TEXTS as SENTENCE_TEXTS
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_small
 from bertkit.checkpoint.small import SMALL
 from bertkit.errors import BertkitError, RequestError
@@ -74,12 +77,17 @@ def bundle(run: Path, out: Path) -> Bundled:
 
 
 def bundle_sentences(run: Path, out: Path) -> Bundled:
-    """Put the model of `run` into `out/sentences` as what differs from the bundle in `out`."""
-    full = over(load_checkpoint(out), load_checkpoint(run))
+    """Put the model of `run`, a folder or a file of changes, into `out/sentences` as what differs from `out`."""
+    tuned = load_delta(load_checkpoint(out), run) if run.is_file() else load_checkpoint(run)
+    full, room = over(load_checkpoint(out), tuned), MOST_BYTES - (out / SMALL).stat().st_size
     draft = out / f"{SENTENCES}.new"
     shutil.rmtree(draft, ignore_errors=True)
     try:
         save_small(full, draft, delta=True)
+        if (draft / SMALL).stat().st_size > room:
+            shutil.rmtree(draft)
+            save_small(full, draft, delta=True, budget=room)
+            _refuse_other_vectors(full, load_checkpoint(draft))
         made = measure(full, draft)
         _refuse_large(made.bytes + (out / SMALL).stat().st_size)
         shutil.rmtree(out / SENTENCES, ignore_errors=True)
@@ -135,6 +143,15 @@ def answers(checkpoint: Checkpoint) -> tuple[torch.Tensor, torch.Tensor | None]:
         if "masked_word" not in model.heads:
             return hidden_TD, None
         return hidden_TD, model.read("masked_word", hidden_TD[batch.ids == tokenizer.mask_id], batch)
+
+
+def _refuse_other_vectors(full: Checkpoint, stored: Checkpoint) -> None:
+    cosine = float(vector_cosines(full, stored, SENTENCE_TEXTS).mean())
+    if cosine < LEAST_COSINE:
+        raise RequestError(
+            f"stored in what is left of {MOST_BYTES:,} bytes, vectors have a mean cosine of {cosine:.4f} with those of "
+            f"the full model, under {LEAST_COSINE}; tune with rank=32 or less"
+        )
 
 
 def _refuse_large(size: int) -> None:

@@ -101,13 +101,14 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path | str) -> None:
     _save(checkpoint, path, lambda tensors, folder: _save_tensors(tensors, folder / "model.safetensors"))
 
 
-def save_small(checkpoint: Checkpoint, path: Path | str, *, delta: bool = False) -> None:
+def save_small(checkpoint: Checkpoint, path: Path | str, *, delta: bool = False, budget: int | None = None) -> None:
     """The same at a quarter of the size, for bertkit alone: its numbers are rounded (`small`).
 
-    With `delta` the folder above, itself a small one, holds the tensors that are equal, and is needed to load it.
+    With `delta` the folder above, itself a small one, holds the tensors that are equal, and is needed to load it; with
+    a `budget` of bytes too, what differs is stored by its strongest directions only (`low_rank`).
     """
     above = Path(path).absolute().parent if delta else None
-    _save(checkpoint, path, lambda tensors, folder: write_small(tensors, folder, above))
+    _save(checkpoint, path, lambda tensors, folder: write_small(tensors, folder, above, budget))
 
 
 def _save(checkpoint: Checkpoint, path: Path | str, write: Callable[[dict[str, Tensor], Path], None]) -> None:
@@ -119,10 +120,10 @@ def _save(checkpoint: Checkpoint, path: Path | str, write: Callable[[dict[str, T
         write(tensors, folder)
         if checkpoint.tokenizer is not None:
             checkpoint.tokenizer.save(folder)
-            _state_length(folder / "tokenizer_config.json", checkpoint.max_length)
+            state_length(folder / "tokenizer_config.json", checkpoint.max_length)
         if checkpoint.embed is not None:
             sentence_transformers.write_settings(folder, checkpoint.embed, model.config.width, checkpoint.max_length)
-        _write_json(folder / "bertkit.json", _for_bertkit_json(checkpoint))
+        _write_json(folder / "bertkit.json", bertkit_settings(checkpoint))
 
 
 def folder_config(model: BertModel, labels: tuple[str, ...] = ()) -> tuple[dict[str, Any], bool]:
@@ -319,7 +320,8 @@ def _outputs(head: torch.nn.Module) -> int | None:
     return out.out_features if isinstance(out, torch.nn.Linear) else None
 
 
-def _for_bertkit_json(checkpoint: Checkpoint) -> dict[str, Any]:
+def bertkit_settings(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What bertkit.json says of a model."""
     words: dict[str, Any] = {"bertkit": __version__, "max_length": checkpoint.max_length}
     if checkpoint.embed is not None:
         words["embed"] = asdict(checkpoint.embed)
@@ -328,7 +330,8 @@ def _for_bertkit_json(checkpoint: Checkpoint) -> dict[str, Any]:
     return words
 
 
-def _state_length(path: Path, length: int) -> None:
+def state_length(path: Path, length: int) -> None:
+    """Write the most tokens of a text into a tokenizer_config.json, where others look for it."""
     settings = read_object(path) if path.is_file() else {}
     _write_json(path, {**settings, "model_max_length": length})
 

@@ -2,7 +2,8 @@
 
 A file `model.small.safetensors` stands in a model folder in place of `model.safetensors`. Beside it,
 `model.small.sha256` is what `sha256sum` would print, and is held against the file at every load. If that names
-`../model.small.safetensors` too, the file holds only the tensors that differ from those of the folder above.
+`../model.small.safetensors` too, the file holds only the tensors that differ from those of the folder above, or what
+is to be added to them (`low_rank`).
 """
 
 import hashlib
@@ -15,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from bertkit.checkpoint.low_rank import add_changes, low_rank_changes
 from bertkit.errors import RequestError
 
 SMALL = "model.small.safetensors"
@@ -106,14 +108,22 @@ def unpack(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
-def write_small(tensors: Mapping[str, Tensor], folder: Path, above: Path | None = None) -> None:
-    """Write both files into a folder; with `above`, a folder of the same kind, only what differs from it."""
+def write_small(
+    tensors: Mapping[str, Tensor], folder: Path, above: Path | None = None, budget: int | None = None
+) -> None:
+    """Write both files into a folder; with `above`, a folder of the same kind, only what differs from it.
+
+    With a `budget` of bytes too, only the strongest directions of what differs: it is rounded to fit.
+    """
     sums = {}
     if above is not None:
         if ABOVE in _read_sums(above / SUMS):
             raise RequestError(f"{above} holds only differences itself; store the model beside it, not in it")
         known = read_small(above / SMALL)
-        tensors = {name: tensor for name, tensor in tensors.items() if not _same(tensor, known.get(name))}
+        if budget is None:
+            tensors = {name: tensor for name, tensor in tensors.items() if not _same(tensor, known.get(name))}
+        else:
+            tensors = low_rank_changes(known, tensors, budget)
         sums[ABOVE] = _sha256((above / SMALL).read_bytes())
     content = save({name: tensor.cpu().contiguous() for name, tensor in pack(tensors).items()})
     (folder / SMALL).write_bytes(content)
@@ -125,7 +135,13 @@ def read_small(path: Path) -> dict[str, Tensor]:
     """Every tensor of a small file, and those of the folder above that it leaves out, in float32."""
     tensors: dict[str, Tensor] = {}
     for name, digest in reversed(_read_sums(path.with_name(SUMS)).items()):  # what is above comes first
-        tensors |= _read_verified(path.parent / name, digest, path)
+        content = _read_verified(path.parent / name, digest, path)
+        try:
+            tensors = add_changes(tensors, content)
+        except RequestError as error:
+            raise RequestError(
+                f"{path.parent / name} is not a file of small weights: {error}; save it again"
+            ) from error
     return tensors
 
 

@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
+VECTORS = "vectors"
 STOPPED = 130  # as the shell has it for a command that was interrupted
 
 
 def finetune(
-    task: Annotated[str, typer.Argument(help="classify, multilabel, regress, tag, answer or choose.")],
+    task: Annotated[str, typer.Argument(help="classify, multilabel, regress, tag, answer, choose or vectors.")],
     settings: Annotated[
         list[str] | None, typer.Argument(help="key=value ..., such as epochs=3, or text=review label=stars (columns).")
     ] = None,
@@ -34,9 +35,16 @@ def finetune(
     The best model on the dev file is kept, with temperature and thresholds fitted there; report.html shows the run.
     SIGTERM and Ctrl-C keep the best so far and leave with exit code 130; --resume goes on.
     """
+    from bertkit.config import pick
     from bertkit.errors import RequestError
+    from bertkit.finetune.examples import TASKS
     from bertkit.finetune.settings import read_request
 
+    pick(dict.fromkeys((*TASKS, VECTORS)), task, "task")
+    if task == VECTORS:
+        if seeds != 1 or search or find_rate or features or curve is not None:
+            raise RequestError("--seeds, --search, --find-rate, --features and --curve do not go with vectors")
+        return _tune_vectors(settings or [], start, train, dev, out, teacher, resume, json)
     wanted, columns = read_request(*(settings or []))
     if train is None:
         raise RequestError("name a file to learn from: --train FILE")
@@ -55,6 +63,30 @@ def finetune(
         return fine_tune(task, settings, start, train, dev, folder, **named)
 
     _tell(teach(wanted, out), out, json) if seeds == 1 else _teach_seeds(teach, wanted, seeds, out, json)
+
+
+def _tune_vectors(
+    settings: list[str],
+    start: Path | None,
+    train: Path | None,
+    dev: Path | None,
+    out: Path,
+    teacher: Path | None,
+    resume: bool,
+    json: bool,
+) -> None:
+    """Vectors for similarity and search, from texts, pairs or scored pairs."""
+    from bertkit.errors import RequestError
+    from bertkit.finetune.vectors_settings import read_vector_request
+
+    wanted, columns = read_vector_request(*settings)
+    if train is None:
+        raise RequestError("name a file of texts or pairs to learn from: --train FILE")
+    from bertkit.finetune.vectors import tune_vectors
+    from bertkit.progress import progress
+
+    named: dict[str, Any] = {"columns": columns, "teacher": teacher, "resume": resume, "show": progress}
+    _tell(tune_vectors(wanted, start or Path("bundled"), train, dev, out, **named), out, json)
 
 
 def _teach_seeds(teach: Any, settings: Any, seeds: int, out: Path, json: bool) -> None:

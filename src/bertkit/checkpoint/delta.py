@@ -1,0 +1,171 @@
+"""One file that turns a model into a tuned one: the strongest directions of what tuning has changed in its encoder."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from bertkit.checkpoint.low_rank import add_changes, differences, low_rank_changes
+from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.checkpoint.small import pack, unpack
+from bertkit.checkpoint.text_vectors import text_vectors
+from bertkit.errors import RequestError
+from bertkit.files import whole_file
+from bertkit.model.pooling import EmbedSettings
+
+FORMAT = "bertkit change of a model 1"
+ENCODER = "encoder."
+LEAST_COSINE = 0.99
+HEADER_BYTES = 1024  # of the file, besides its tensors
+# Questions, news, talk, instructions and prose: what the cosines are taken over.
+TEXTS = (
+    "How do I reset the password of my account?",
+    "The committee voted on Monday to postpone the merger until next year.",
+    "A man is playing a guitar on the street.",
+    "Two dogs run across a field of snow.",
+    "The stock fell by four percent after the quarterly report.",
+    "no idea what you mean, that never happened to me",
+    "Water boils at one hundred degrees at the level of the sea.",
+    "She had not been to the old house since the summer her father died.",
+    "Preheat the oven, then mix the flour with the butter and the sugar.",
+    "The enzyme breaks down proteins in the small intestine.",
+    "What is the capital of Australia?",
+    "The bridge was built by the Romans in the second century and is still in use.",
+    "I would rather walk than wait another hour for the bus.",
+    "Quantum computers may one day break the ciphers that protect messages today.",
+    "The team scored twice in the last five minutes and won the cup.",
+    "Please send the signed contract back by Friday.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaReport:
+    """What storing a tuned model as a change has cost."""
+
+    bytes: int
+    kept: float  # share of the squared change that is stored
+    cosine_mean: float  # of the vectors of sample texts with those of the tuned model
+    cosine_least: float
+
+
+def save_delta(
+    base: Checkpoint,
+    tuned: Checkpoint,
+    path: Path | str,
+    budget_bytes: int,
+    *,
+    texts: Sequence[str] = TEXTS,
+    least_cosine: float = LEAST_COSINE,
+) -> DeltaReport:
+    """Write what `tuned` has other than `base` into a file of at most `budget_bytes`.
+
+    Refused where the mean cosine between the vectors of the tuned model and of what is restored is under
+    `least_cosine`; 0 takes whatever comes.
+    """
+    known, wanted = _encoder(base), _encoder(tuned)
+    content, stored = _content(known, wanted, tuned, budget_bytes)
+    restored = _with_encoder(base, add_changes(known, unpack(stored)), embed_of(tuned))
+    cosines = vector_cosines(replace(tuned, embed=embed_of(tuned)), restored, texts)
+    report = DeltaReport(
+        bytes=len(content),
+        kept=_kept(known, wanted, _encoder(restored)),
+        cosine_mean=float(cosines.mean()),
+        cosine_least=float(cosines.min()),
+    )
+    if report.cosine_mean < least_cosine:
+        raise RequestError(
+            f"{path}: {budget_bytes:,} bytes keep {report.kept:.1%} of the change, and vectors come back with a mean "
+            f"cosine of {report.cosine_mean:.4f}, under {least_cosine}; allow more bytes, or tune with rank=32 or less"
+        )
+    with whole_file(path) as draft:
+        draft.write_bytes(content)
+    return report
+
+
+def load_delta(base: Checkpoint, path: Path | str) -> Checkpoint:
+    """The tuned model: a copy of `base` with the file's changes added to its encoder."""
+    path, known = Path(path), _encoder(base)
+    about, stored = _read(path)
+    if about.get("base") != fingerprint(known):
+        raise RequestError(f"{path} is a change of another model than this one; load it with the one it was made from")
+    try:
+        settings = json.loads(about["embed"])
+        embed = EmbedSettings(**{**settings, "layers": tuple(settings["layers"])})
+        return _with_encoder(base, add_changes(known, unpack(stored)), embed)
+    except (RequestError, KeyError, TypeError, ValueError) as error:
+        raise RequestError(f"{path} is not as bertkit writes it ({error}); save it again") from error
+
+
+def vector_cosines(one: Checkpoint, other: Checkpoint, texts: Sequence[str]) -> Tensor:
+    """The cosine between two models' vectors of each text."""
+    first, second = (torch.from_numpy(text_vectors(each, texts)) for each in (one, other))
+    return F.cosine_similarity(first, second, dim=-1)
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """sha256 over names, shapes and numbers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def embed_of(checkpoint: Checkpoint) -> EmbedSettings:
+    """How a tuned model's vectors are made, where nobody has said it: the mean, of length 1."""
+    return checkpoint.embed or EmbedSettings(pooling="mean", normalize=True)
+
+
+def _content(
+    known: Mapping[str, Tensor], wanted: Mapping[str, Tensor], tuned: Checkpoint, budget: int
+) -> tuple[bytes, dict[str, Tensor]]:
+    changes = low_rank_changes(known, wanted, budget - HEADER_BYTES)
+    stored = {name: tensor.cpu().contiguous() for name, tensor in pack(changes).items()}
+    about = {"format": FORMAT, "base": fingerprint(known), "sha256": fingerprint(stored)}
+    return save(stored, metadata={**about, "embed": json.dumps(asdict(embed_of(tuned)))}), stored
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The file's header and tensors, held against its checksum."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            about, stored = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise RequestError(f"{path} is missing, truncated or corrupt ({error}); copy it again") from error
+    if about.get("format") != FORMAT:
+        raise RequestError(f"{path} holds no change of a model; it was not written by save_delta of this version")
+    if about.get("sha256") != fingerprint(stored):
+        raise RequestError(f"{path} is damaged: its numbers are not those of its checksum; copy it again")
+    return about, stored
+
+
+def _encoder(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    state = checkpoint.model.state_dict()
+    return {name: tensor for name, tensor in state.items() if name.startswith(ENCODER)}
+
+
+def _with_encoder(base: Checkpoint, tensors: Mapping[str, Tensor], embed: EmbedSettings) -> Checkpoint:
+    """A copy of the base around other tensors; its heads stay as they are."""
+    model = deepcopy(base.model)
+    own = dict(model.named_parameters())
+    for name, tensor in tensors.items():
+        if name not in own or own[name].shape != tensor.shape or not torch.isfinite(tensor).all():
+            raise RequestError(f"{name} is no tensor of this encoder, or holds NaN or infinity")
+        own[name].data.copy_(tensor)
+    return replace(base, model=model, embed=embed)
+
+
+def _kept(known: Mapping[str, Tensor], wanted: Mapping[str, Tensor], restored: Mapping[str, Tensor]) -> float:
+    """Share of the squared change that came back."""
+    whole = sum(float(change.square().sum()) for change in differences(known, wanted).values())
+    lost = sum(float((wanted[name] - restored[name].to(wanted[name].device)).square().sum()) for name in wanted)
+    return 1 - lost / whole if whole else 1.0

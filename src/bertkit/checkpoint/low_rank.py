@@ -1,0 +1,115 @@
+"""What tuning has changed in a model, at a few percent of its size.
+
+Tuning moves a matrix in few directions. Its change is kept as the sum of its strongest ones: a row for each, in which
+the left vector stands before the right one. `NAME.factors` holds these rows, `NAME.change` what a vector has changed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bertkit.errors import RequestError
+
+FACTORS, CHANGE = ".factors", ".change"
+SCALE_BYTES = 4  # of a row's scale
+ENTRY_BYTES = 128  # at most so many does the file's header spend on a tensor besides its name
+NOISE = 1e-5  # of the strongest direction: what is weaker is rounding
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Directions:
+    """How a matrix of M rows and N columns has changed, strongest direction first."""
+
+    rows: Tensor  # R (M+N): left vector before right; their outer product is what the direction adds
+    strengths: Tensor  # R: singular values
+
+
+def low_rank_changes(known: Tensors, tensors: Tensors, budget: int) -> dict[str, Tensor]:
+    """What must be added to `known` to come near `tensors`, within `budget` bytes once it is stored as int8 rows.
+
+    Vectors come whole. Of all directions of all matrices together, those are kept that explain most for a byte.
+    """
+    changed = differences(known, tensors)
+    changes = {name + CHANGE: change for name, change in changed.items() if change.dim() != 2}
+    matrices = {name: directions(change) for name, change in changed.items() if change.dim() == 2}
+    room = budget - sum(_stored_bytes(name, 2 * change.numel()) for name, change in changes.items())
+    room -= sum(2 * _stored_bytes(name + FACTORS, 0) for name in matrices)
+    if room < 0:
+        raise RequestError(f"the vectors alone take {budget - room:,} bytes, over the budget of {budget:,}; allow more")
+    for name, count in choose_ranks(matrices, room).items():
+        if count:
+            changes[name + FACTORS] = matrices[name].rows[:count]
+    return changes
+
+
+def differences(known: Tensors, tensors: Tensors) -> dict[str, Tensor]:
+    """`tensors` less `known`, where they differ; both must have the same names and shapes."""
+    changed = {}
+    for name, tensor in tensors.items():
+        if name not in known or known[name].shape != tensor.shape:
+            has = tuple(known[name].shape) if name in known else "no such tensor"
+            raise RequestError(f"{name} has shape {tuple(tensor.shape)}, but the model it is to be a change of: {has}")
+        change = tensor.detach().float() - known[name].detach().to(tensor.device).float()
+        if not torch.isfinite(change).all():
+            raise RequestError(f"{name} holds NaN or infinity; the change of a model that diverged cannot be stored")
+        if change.any():
+            changed[name] = change
+    return changed
+
+
+def directions(change: Tensor) -> Directions:
+    """The singular directions of a matrix. The halves of a row reach equally far, so that one scale serves both."""
+    left_MR, strength_R, right_RN = torch.linalg.svd(change, full_matrices=False)
+    count = int((strength_R > NOISE * strength_R[0]).sum())
+    left_RM, right_RN, strength_R = left_MR.T[:count], right_RN[:count], strength_R[:count]
+    far_left, far_right = (side.abs().amax(dim=1) for side in (left_RM, right_RN))
+    left_scale = (strength_R * far_right / far_left).sqrt()
+    rows = torch.cat((left_RM * left_scale[:, None], right_RN * (strength_R / left_scale)[:, None]), dim=1)
+    return Directions(rows, strength_R)
+
+
+def choose_ranks(matrices: Mapping[str, Directions], room: int) -> dict[str, int]:
+    """How many directions of each matrix fit into `room` bytes together: those with most squared change for a byte."""
+    offers = []
+    for name, found in matrices.items():
+        cost = found.rows.shape[1] + SCALE_BYTES
+        offers += [(squared / cost, cost, name) for squared in found.strengths.square().tolist()]
+    ranks = dict.fromkeys(matrices, 0)
+    for _, cost, name in sorted(offers, key=lambda offer: -offer[0]):
+        if cost > room:  # in order of worth: what comes after is worth less for its bytes
+            break
+        room -= cost
+        ranks[name] += 1
+    return ranks
+
+
+def add_changes(known: Tensors, changes: Tensors) -> dict[str, Tensor]:
+    """`known` with changes added to it; a tensor under its own name takes the place of the known one."""
+    tensors = dict(known)
+    for name, change in changes.items():
+        stem = name.removesuffix(FACTORS).removesuffix(CHANGE)
+        if stem == name:
+            tensors[name] = change
+        elif stem not in known or stem in changes or {stem + FACTORS, stem + CHANGE} <= changes.keys():
+            raise RequestError(f"{name} changes a tensor that is not there, or is there twice")
+        else:
+            tensors[stem] = known[stem].float() + _whole(name, change.float(), known[stem])
+    return tensors
+
+
+def _whole(name: str, change: Tensor, known: Tensor) -> Tensor:
+    """The change as a tensor of the known one's shape."""
+    if name.endswith(CHANGE) and change.shape == known.shape:
+        return change.to(known.device)
+    if name.endswith(FACTORS) and change.dim() == known.dim() == 2 and change.shape[1] == sum(known.shape):
+        rows = change.to(known.device)
+        return torch.matmul(rows[:, : len(known)].T, rows[:, len(known) :])
+    raise RequestError(f"{name} has shape {tuple(change.shape)} and cannot change a tensor of {tuple(known.shape)}")
+
+
+def _stored_bytes(name: str, content: int) -> int:
+    return len(name) + ENTRY_BYTES + content
