@@ -1,6 +1,6 @@
 """The model inside the package: found where nothing is named, told apart from folders, and missed in one sentence.
 
-These tests pass whether the package holds a model or not: each makes its own bundle and points the loader at it.
+Most make a bundle of their own and point the loader at it; the last ones ask the model that is there.
 """
 
 import json
@@ -19,6 +19,7 @@ from bertkit.checkpoint.save_load import load_checkpoint, save_checkpoint
 from bertkit.checkpoint.small import SMALL
 from bertkit.cli.main import run
 from bertkit.errors import RequestError
+from bertkit.model.batch import Batch
 from bertkit.pretrain.recipe import read_recipe
 from bertkit.pretrain.stages import read_stages
 
@@ -194,11 +195,46 @@ def test_the_package_folder_is_where_the_loader_looks():
 
 
 def test_what_the_package_holds_is_whole():
-    """Today it may hold no model; one that is there must load, fill and fit."""
     weights = sorted(bundled.bundled_folder().rglob(SMALL))
+    assert weights
     assert sum(path.stat().st_size for path in weights) <= script("tools/bundle.py").MOST_BYTES
     for path in weights:
         assert load_checkpoint(path.parent).report.new == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("The president of the United [MASK] lives in the White House.", "states"),
+        ("The book was written [MASK] a young author.", "by"),
+        ("They [MASK] been friends for years.", "have"),
+    ],
+)
+def test_the_model_inside_fills_easy_blanks(text, word):
+    """Far from chance: 1 in 30,522."""
+    best = bertkit.load().fill(text, top=1)[0]
+    assert best.word == word
+    assert best.probability > 0.5
+
+
+def test_the_model_inside_reads_no_further_than_it_was_taught():
+    bert = bertkit.load()
+    assert bert.checkpoint.max_length == 128
+    with pytest.warns(UserWarning, match="128"):
+        assert bert.embed("word " * 300).shape == (256,)
+
+
+def test_the_model_inside_is_transformers_too(tmp_path):
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    bert = bertkit.load()
+    bert.save(tmp_path / "full")
+    theirs = AutoModelForMaskedLM.from_pretrained(tmp_path / "full").eval()
+    encoded = AutoTokenizer.from_pretrained(tmp_path / "full")("Paris is the [MASK] of France.", return_tensors="pt")
+    with torch.inference_mode():
+        logits = theirs(**encoded).logits[0]
+        ours = bert.model.logits(Batch.from_padded(encoded["input_ids"]), "masked_word")
+    torch.testing.assert_close(ours, logits, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("bundled*.toml")), ids=lambda path: path.stem)
