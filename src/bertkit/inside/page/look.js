@@ -32,7 +32,8 @@ class App {
     this.firstToken = Math.min(1, data.tokens.length - 1); // after [CLS]
     const heads = new Set(Array.from({ length: data.heads }, (_, head) => head));
     this.state = { view: "heads", layer: 0, head: 0, heads, token: null, filter: "all" };
-    this.names = Object.keys(VIEWS).filter((name) => name !== "fills" || data.lens);
+    const lacking = { fills: !data.lens, vectors: !data.movement };
+    this.names = Object.keys(VIEWS).filter((name) => !lacking[name]);
     this.build();
     new ResizeObserver(() => this.resized()).observe(this.host);
   }

@@ -9,12 +9,13 @@ const READERS = {
 const SIZES = { uint8: 1, float16: 2, uint32: 4, float32: 4 };
 
 /** {dtype, shape, data} as {shape, values}: base64, inflated, byte planes woven back together. */
-export async function unpack({ dtype, shape, data }) {
+export async function unpack({ dtype, shape, data, values }) {
+  if (values) return { shape, values }; // plain numbers, as the page of `bertkit serve` has them
   const planes = await inflate(fromBase64(data));
   return { shape, values: READERS[dtype](weave(planes, SIZES[dtype]).buffer) };
 }
 
-function fromBase64(text) {
+export function fromBase64(text) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
   const letters = atob(text); // a plain loop: a callback for each of two million letters is slow
   const bytes = new Uint8Array(letters.length);

@@ -1,0 +1,68 @@
+// Ask a passage: the answer is shown where it stands.
+
+import { element } from "../inside/drawing.js";
+import { bars, marked, percent, seenNotes, short } from "./parts.js";
+
+const BEST = 5; // candidates
+const PASSAGE =
+  "The lighthouse at Alexandria was built in the third century before our era, on an island called Pharos. " +
+  "It was more than a hundred meters high, and for centuries it was among the tallest structures made by people. " +
+  "Three earthquakes between 956 and 1323 damaged it badly. In 1480 the last of its stones were used to build a fort on the site.";
+
+export const answer = {
+  name: "answer",
+  title: "Ask",
+  verb: "Ask",
+  ability: "answer",
+  lead: "Ask a passage something; the answer is marked where it stands in it. Long passages are read through windows.",
+  needs: "It answers a question from a passage, with a model from “bertkit finetune answer”.",
+  fields: [
+    { name: "question", label: "Question", kind: "line", wanted: "type a question" },
+    { name: "passage", label: "Passage", rows: 8, wanted: "paste a text that may hold the answer" },
+  ],
+  examples: () => [
+    { question: "Where did the lighthouse stand?", passage: PASSAGE },
+    { question: "What became of its stones?", passage: PASSAGE },
+    { question: "Who paid for it?", passage: PASSAGE },
+  ],
+  live: true,
+  ask: async ({ question, passage }, model, send) => (await send("answer", { question, passage, best: BEST })).results[0],
+  draw: (found, { passage }) => {
+    const shown = new Answered(found, passage);
+    return { nodes: shown.nodes, said: sentence(found) };
+  },
+};
+
+/** The passage with one candidate marked, and the candidates to choose from. */
+class Answered {
+  constructor(found, passage) {
+    Object.assign(this, { found, passage, chosen: found.start === null ? null : 0 });
+    this.text = element("div", {});
+    this.list = element("div", {});
+    this.nodes = [...seenNotes(found.seen), this.text, this.list];
+    this.draw();
+  }
+
+  draw() {
+    const { candidates } = this.found;
+    const spans = this.chosen === null ? [] : [candidates[this.chosen]];
+    const stretches = spans.map(({ start, end }) => ({ start, end, make: (text) => element("mark", { class: "answer" }, text) }));
+    this.text.replaceChildren(marked(this.passage, stretches));
+    const rows = candidates.map(({ text, probability }, at) => ({
+      label: short(text, 80), share: probability, chosen: at === this.chosen, choose: () => this.choose(at),
+    }));
+    this.list.replaceChildren(rows.length ? bars(rows) : "");
+  }
+
+  choose(at) {
+    this.chosen = at;
+    this.draw();
+    this.list.querySelectorAll("button")[at].focus();
+    this.text.querySelector("mark")?.scrollIntoView({ block: "nearest" });
+  }
+}
+
+function sentence({ text, start, probability }) {
+  if (start === null) return `The passage does not say, thinks the model (${percent(probability)}).`;
+  return `${short(text, 200)} (${percent(probability)})`;
+}

@@ -1,0 +1,46 @@
+// Give a text, or a pair of texts, a label or a number.
+
+import { element, number } from "../inside/drawing.js";
+import { bars, percent, seenNotes } from "./parts.js";
+
+export const classify = {
+  name: "classify",
+  title: "Classify",
+  verb: "Classify",
+  ability: "classify",
+  lead: "The labels that the model was taught, with how sure it is of each.",
+  needs: "It gives a text one of your labels, with a model from “bertkit finetune classify”, multilabel or regress.",
+  fields: [
+    { name: "text", label: "Text", rows: 4 },
+    { name: "pair", label: "Second text, for models of pairs", rows: 2, optional: true },
+  ],
+  examples: () => [
+    { text: "A warm, funny film that I would gladly see again." },
+    { text: "The parcel came two weeks late and the box was open." },
+    { text: "The central bank left interest rates unchanged on Thursday." },
+    { called: "A pair: does the second follow?", text: "A man plays the guitar on a stage.", pair: "Somebody makes music." },
+  ],
+  live: true,
+  ask: async ({ text, pair }, model, send) => {
+    const pairs = pair.trim() ? { pairs: [pair] } : {};
+    return (await send("classify", { texts: [text], ...pairs })).results[0];
+  },
+  draw: (found) => {
+    const notes = seenNotes(found.seen);
+    if ("value" in found) return rated(found, notes);
+    const chosen = "labels" in found ? found.labels : [found.label];
+    const ranked = Object.entries(found.probabilities).sort(([, one], [, other]) => other - one);
+    const rows = ranked.map(([label, share]) => ({ label, share, chosen: chosen.includes(label) }));
+    return { nodes: [...notes, bars(rows)], said: sentence(found) };
+  },
+};
+
+function rated({ value }, notes) {
+  return { nodes: [...notes, element("p", { class: "large" }, number(value))], said: `The model rates it ${number(value)}.` };
+}
+
+function sentence(found) {
+  if ("labels" in found) return found.labels.length ? `Labels: ${found.labels.join(", ")}.` : "None of the labels.";
+  if (found.label === null) return "The model would rather not say: no label is likely enough.";
+  return `${found.label}, ${percent(found.probability)}.`;
+}

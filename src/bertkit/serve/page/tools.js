@@ -1,0 +1,23 @@
+/**
+ * The tools in the order of their tabs. Each is an object:
+ *   name, title, verb (the button), lead (what it does), ability (what a model must be able to), needs (said without one)
+ *   suits      (model) => whether it was made for this: the first such is taken before others
+ *   fields     what is typed: see form.js
+ *   examples   (model) => values for the fields; `called` names an example whose first field is long
+ *   live       whether it asks while one types
+ *   wanting    (values, model) => a sentence when there is nothing to ask yet
+ *   ask        async (values, model, send, tell) => what was found; send(path, body) gives the server's reply
+ *   draw       (found, values, panel) => {nodes, said}: what to show, and one sentence for those who listen
+ */
+
+import { answer } from "./answer.js";
+import { choose } from "./choose.js";
+import { classify } from "./classify.js";
+import { compare } from "./compare.js";
+import { fill } from "./fill.js";
+import { inside } from "./inside.js";
+import { inspect } from "./inspect.js";
+import { search } from "./search.js";
+import { tag } from "./tag.js";
+
+export const TOOLS = [fill, classify, tag, answer, choose, compare, search, inspect, inside];

@@ -1,0 +1,331 @@
+"""The web page when things go wrong: hostile texts and links, a busy or lost server, keys, models that cannot."""
+
+import json
+import tomllib
+from urllib.parse import urlencode
+
+import numpy as np
+import pytest
+from paging import FITS, ROOT, TOOLS, answered, ask, choose_tool, questions, said, turn, until, visit_colors
+from serving import running
+
+from bertkit.inside.arrays import unpack
+from bertkit.inside.look import look
+from bertkit.serve.keys import Keys
+from bertkit.serve.models import Models
+
+pytestmark = pytest.mark.xdist_group("browser")
+HOSTILE = (
+    "</textarea><script>window.hacked=1</script><img src=x onerror=window.hacked=1> "
+    "\u05e9\u05dc\u05d5\u05dd \u202e\U0001f600\u200d\U0001f525 {{7*7}} ' \" ` & "
+)
+LONG = (HOSTILE * 100)[:10_000]
+KEY = "secret-key-1"
+FILES = ROOT / "src" / "bertkit" / "serve" / "page"
+
+
+def untouched(page) -> bool:
+    """Nothing of what was typed became a part of the page."""
+    return page.evaluate("window.hacked") is None and page.evaluate(
+        "[document.images.length, document.scripts.length]"
+    ) == [1, 2]
+
+
+def test_hostile_text_is_text_in_every_tool(visit, page_server):
+    visit.expected.append("413")  # too long to look inside of
+    page = visit(page_server.url, width=390)
+    for tool in TOOLS:
+        choose_tool(page, tool)
+        fields = [field.get_attribute("name") for field in page.locator("main textarea, main input").all()]
+        text = f"{LONG}\n___ {HOSTILE}"
+        ask(page, **dict.fromkeys(fields, text))
+        assert page.locator("main .result > *").count(), tool
+        assert untouched(page), tool
+        assert page.evaluate(FITS), tool
+    assert "That is too much at once." in page.inner_text(".trouble")
+    ask(page, text=HOSTILE[:70], pair="")
+    page.wait_for_selector("#look[data-turn]")
+    assert untouched(page)
+
+
+def test_ten_thousand_characters_are_marked_to_the_last(visit, page_server):
+    page = visit(page_server.url, tool="tag", text="a")
+    text = ("ada \U0001f600 lives in \u05e9\u05dc\u05d5\u05dd. " * 500)[:10_000]
+    ask(page, text=text)
+    assert page.locator("main mark").count() > 100
+    page.evaluate("document.querySelectorAll('main mark small').forEach((label) => label.remove())")
+    assert page.text_content("main .passage") == text
+    until(page, lambda: "#tool=tag&text=ada" in page.evaluate("location.hash"))
+    page.fill("main textarea", "a " * 20_000)  # too long for a link, and to be asked while one types
+    until(page, lambda: page.evaluate("location.hash") == "#tool=tag")
+
+
+def test_typing_asks_seldom_and_shows_the_last(visit, page_server):
+    page = visit(page_server.url, tool="fill", text="a ___.")
+    held, gone = [], []
+    page.route("**/fill", lambda route: held.append(route) if "slow" in route.request.post_data else route.continue_())
+    page.on("requestfailed", lambda request: gone.append(request.failure))
+    asked = questions(page)
+    page.focus("main textarea")
+    page.keyboard.press("ControlOrMeta+a")
+    page.keyboard.type("slow ___ word", delay=5)
+    until(page, lambda: bool(held))
+    assert [each["text"] for each in asked] == ["slow [MASK] word"], "one question for thirteen keys"
+    before = turn(page)
+    page.fill("main textarea", "a fast ___")
+    answered(page, before)
+    assert gone == ["net::ERR_ABORTED"], "the first question was given up"
+    assert page.inner_text("main .passage").startswith("a fast ")
+    assert page.locator("main section[aria-busy]").count() == 0
+    page.unroute("**/fill")
+
+
+REPLIES = {
+    413: ("That is too much at once.", "Too long by far. Shorten the text, or split it."),
+    422: ("The server cannot work with this.", "Too long by far. Change it and try again."),
+    404: ("Nothing here answers that.", "Too long by far. Choose another tool or model."),
+    500: ("The server failed.", "Too long by far. Try again; its log says more."),
+    504: ("No answer came in time.", "Shorten the text, or try again when the server has less to do."),
+}
+
+
+def refuse(status: int, body: str, headers: dict[str, str] | None = None):
+    return lambda route: route.fulfill(status=status, body=body, headers=headers or {})
+
+
+def test_every_refusal_says_what_happened_and_what_to_do(visit, page_server):
+    visit.expected.append("Failed to load resource")
+    page = visit(page_server.url, width=390, tool="classify", text="a film")
+    for status, words in REPLIES.items():
+        page.route("**/classify", refuse(status, json.dumps({"error": "too long by far"})))
+        ask(page)
+        told = page.inner_text("[role=alert]")
+        assert all(sentence in told for sentence in words), (status, told)
+        page.unroute("**/classify")
+        before = turn(page)
+        page.click("text=Try again")
+        answered(page, before)
+        assert page.locator("main .bars").count() == 1
+    page.route("**/classify", refuse(502, "<h1>Bad Gateway</h1>"))
+    ask(page)
+    assert "The server failed." in page.inner_text("[role=alert]")
+    page.route("**/classify", refuse(200, "[1, 2"))
+    ask(page)
+    assert "cannot be reached" in page.inner_text("[role=alert]")
+
+
+def test_a_busy_server_is_asked_again(visit, page_server):
+    visit.expected.append("429")
+    page = visit(page_server.url, tool="classify", text="a film")
+    replies = [429]
+    refusal = {"status": 429, "headers": {"Retry-After": "1"}, "body": json.dumps({"error": "full"})}
+    page.route(
+        "**/classify", lambda route: route.fulfill(**refusal) if replies and replies.pop() else route.continue_()
+    )
+    before = turn(page)
+    page.click("main .go")
+    until(page, lambda: said(page) == "The server is busy; asking again in 1 s.")
+    answered(page, before)
+    assert page.locator("main .bars").count() == 1
+    assert not page.locator(".trouble").count()
+
+
+def test_without_a_server_what_was_typed_is_kept(visit, page_server):
+    visit.expected.append("ERR_INTERNET_DISCONNECTED")
+    page = visit(page_server.url, tool="classify", text="a film")
+    page.context.set_offline(True)
+    ask(page, text="another film")
+    assert "The server cannot be reached." in page.inner_text("[role=alert]")
+    assert page.input_value("main [name=text]") == "another film"
+    page.context.set_offline(False)
+    before = turn(page)
+    page.click("text=Try again")
+    answered(page, before)
+    assert page.locator("main .bars").count() == 1
+
+
+def with_files(page) -> None:
+    """Let in what the browser loads by itself, as after its dialog, but nothing that the page asks for."""
+    for files in ("**/*.js", "**/*.css", "**/*.svg", "**/"):
+        page.route(files, lambda route: route.continue_(headers={**route.request.headers, "x-api-key": KEY}))
+
+
+def test_a_key_is_asked_for_only_when_the_server_wants_one(visit, page_server):
+    visit.expected.append("401")
+    own = Models([page_server.service.models.by_name["fill"]])
+    page = visit(page_server.url)
+    assert page.evaluate("sessionStorage.length") == 0
+    with running(own, keys=Keys([KEY])) as server:
+        assert server.http.get("/").status_code == 401, "without a key not even the page is there"
+        page = visit(server.url, password=KEY)
+        assert page.locator("main .bars").count(), "typed into the browser's own dialog, the key is enough"
+        assert page.evaluate("sessionStorage.length") == 0
+        page = visit(server.url, wait=False, prepare=with_files, tool="inspect", text="a cat")
+        assert "asks for a key" in page.inner_text("[role=alert]")
+        page.fill("#key", "wrong-key")
+        page.press("#key", "Enter")
+        until(page, lambda: "does not take this key" in page.inner_text("[role=alert]"))
+        page.fill("#key", KEY)
+        page.click("text=Use it")
+        page.wait_for_selector(".tokens")
+        assert page.evaluate("Object.entries(sessionStorage)") == [["bertkit-key", KEY]]
+        assert page.evaluate("localStorage.length") == 0
+        assert KEY not in page.evaluate("location.href")
+        page.reload()
+        page.wait_for_selector(".tokens")
+        visit.close()
+
+
+def test_links_carry_the_state(visit, page_server):
+    state = {"tool": "answer", "question": "wo & wie?", "passage": "eins\nzwei #drei \U0001f600 +1 100%"}
+    page = visit(page_server.url, **state)
+    assert page.input_value("main [name=passage]") == state["passage"]
+    page.fill("main [name=question]", "what?")
+    wanted = urlencode(state | {"question": "what?"})
+    until(page, lambda: page.evaluate("location.hash") == f"#{wanted}")
+    page.fill("main [name=question]", "what else?")
+    choose_tool(page, "compare")
+    page.go_back()
+    page.wait_for_selector("#panel-answer")
+    assert page.input_value("main [name=question]") == "what else?"
+    page.go_forward()
+    page.wait_for_selector("#panel-compare")
+    page.evaluate("location.hash = '#tool=classify&text=red&model=multilabel'")
+    page.wait_for_selector("#panel-classify .bars")
+    assert page.input_value("main .model select") == "multilabel"
+    assert page.input_value("main [name=text]") == "red"
+
+
+LINKS = [
+    urlencode({"tool": HOSTILE, "text": "a"}),
+    "tool=__proto__&constructor=1&__proto__=2&text=%E0%A4%A&toString=x",
+    "%%%&&&===#?<script>window.hacked=1</script>",
+    "javascript:window.hacked=1",
+]
+
+
+def test_a_hostile_link_is_text(visit, page_server):
+    page = visit(page_server.url, tool="tag", text=HOSTILE, model=HOSTILE)
+    assert page.input_value("main [name=text]") == HOSTILE
+    for hash in LINKS:
+        page.evaluate("hash => { location.hash = hash; }", hash)
+        page.wait_for_selector("#panel-fill[data-turn]")
+        assert not page.locator(".trouble").count()
+        assert untouched(page)
+    assert said(visit(page_server.url, hash=LINKS[1])) == "Write ___ where a word is missing."
+
+
+def test_what_the_models_cannot_do_is_explained(visit, page_server):
+    with running(Models([page_server.service.models.by_name["modern"]])) as server:
+        page = visit(server.url, tool="tag", text="a")
+        assert [tab.get_attribute("data-tool") for tab in page.locator("#tools button").all()] == TOOLS[5:]
+        assert "Tag is not among the tools here" in page.inner_text("main .note")
+        assert page.locator("#others dt").all_inner_texts() == ["Fill", "Classify", "Tag", "Ask", "Choose"]
+        for sentence in page.locator("#others dd").all_inner_texts():
+            assert "with a model" in sentence
+        choose_tool(page, "search")
+        assert page.locator("main .note").is_hidden()
+        assert not page.locator("main .model").count(), "one model needs no choice"
+        visit.close()
+
+
+def test_the_colors_can_be_chosen_and_are_remembered(visit, page_server):
+    page = visit(page_server.url, tool="inside", text="a cab", dark=True)
+    page.wait_for_selector("#look[data-turn]")
+    ink, paper = visit_colors(page)
+    assert ink > paper
+    page.click("#theme")
+    assert page.inner_text("#theme") == "Dark colors"
+    page.reload()
+    page.wait_for_selector("#look[data-turn]")
+    ink, paper = visit_colors(page)
+    assert ink < paper
+    brightness = "look => getComputedStyle(look).color"
+    assert page.eval_on_selector("#look", brightness) == page.eval_on_selector("body", brightness)
+
+
+ASK = """async ({ text, pair, model }) => {
+    const { reading } = await import("/page/reading.js");
+    const headers = { "content-type": "application/json" };
+    const send = async (path, body) => (await fetch(path, {
+        method: "POST", headers, body: JSON.stringify({ ...body, model: model.id }),
+    })).json();
+    const plain = (packed) => ({ shape: packed.shape, values: Array.from(packed.values) });
+    const data = await reading(text, pair, model, send, () => null);
+    const layers = data.layers.map(({ radius, queriesKeys, normalizers }) =>
+        ({ radius, queriesKeys: plain(queriesKeys), normalizers: plain(normalizers) }));
+    const cosines = plain(data.movement.cosines);
+    return { ...data, layers, thumbnails: plain(data.thumbnails), movement: { ...data.movement, cosines } };
+}"""
+
+
+READINGS = [
+    ("fill", "a cab can a cab", None),
+    ("fill", "a cab can back up", "dogs dig"),
+    ("modern", "a cab " * 40, None),
+]
+
+
+def test_the_page_computes_what_look_does(visit, page_server):
+    """Two roads to the same views: `bertkit look` in Python, the page from the server's replies."""
+    page = visit(page_server.url)
+    cards = {each["id"]: each for each in page_server.http.get("/v1/models").json()["data"]}
+    for model, text, pair in READINGS:
+        found = page.evaluate(ASK, {"text": text, "pair": pair, "model": cards[model]})
+        wanted = look(page_server.service.models.by_name[model].bert, text, pair).data
+        same_views(found, wanted)
+    assert any(layer["radius"] for layer in wanted["layers"]), "one model sees only a window"
+
+
+def same_views(found: dict, wanted: dict) -> None:
+    for name in ("text", "pair", "tokens", "parts", "heads"):
+        assert found[name] == wanted[name], name
+    assert [layer["radius"] for layer in found["layers"]] == [layer["radius"] for layer in wanted["layers"]]
+    for ours, theirs in zip(found["layers"], wanted["layers"], strict=True):
+        for name in ("queriesKeys", "normalizers"):
+            assert ours[name]["shape"] == theirs[name]["shape"]
+            np.testing.assert_allclose(ours[name]["values"], unpack(theirs[name]).reshape(-1), atol=1e-4)
+    thumbnails = unpack(wanted["thumbnails"]).reshape(-1).astype(int)
+    np.testing.assert_allclose(found["thumbnails"]["values"], thumbnails, atol=1)
+    cosines = unpack(wanted["movement"]["cosines"]).reshape(-1)
+    np.testing.assert_allclose(found["movement"]["cosines"]["values"], cosines, atol=1e-3)
+    np.testing.assert_allclose(found["movement"]["likeness"], wanted["movement"]["likeness"], atol=2e-4)
+    for ours, theirs in zip(found["catalogue"], wanted["catalogue"], strict=True):
+        assert ours.keys() == theirs.keys()
+        assert ours.pop("kind") == theirs.pop("kind")
+        assert ours == pytest.approx(theirs, abs=2e-4)
+
+
+def test_no_file_makes_markup_or_code_of_a_text():
+    files = sorted(FILES.glob("*.js"))
+    assert len(files) > 15
+    for path in files:
+        source = path.read_text(encoding="utf-8")
+        for way in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+            "http://",
+            "https://",
+        ):
+            assert way not in source, (path.name, way)
+    assert "<script>" not in (FILES / "index.html").read_text(encoding="utf-8")
+    assert "style=" not in (FILES / "index.html").read_text(encoding="utf-8")
+
+
+def test_every_file_is_served_and_goes_into_the_wheel(page_server):
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["bertkit"]
+    package = ROOT / "src" / "bertkit"
+    packed = {path for pattern in patterns for path in package.glob(pattern)}
+    for folder, address in (("serve/page", "/page"), ("inside/page", "/inside")):
+        files = [path for path in (package / folder).iterdir() if path.is_file()]
+        assert len(files) > 10
+        for path in files:
+            assert path in packed, path
+            reply = page_server.http.get(f"{address}/{path.name}")
+            assert reply.status_code == 200
+            assert reply.content == path.read_bytes()
+            assert "script-src 'self'" in reply.headers["content-security-policy"]
