@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from taught import topic_classifier
+from topic_models import topic_classifier
 
 import bertkit
 from bertkit.errors import RequestError

@@ -6,7 +6,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from taught import topic_classifier, topic_filler
+from topic_models import topic_classifier, topic_filler
 
 from bertkit.cli.main import run
 from bertkit.inside.attribution import why

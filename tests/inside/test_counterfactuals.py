@@ -3,7 +3,7 @@
 from math import prod
 
 import pytest
-from taught import topic_classifier, topic_filler
+from topic_models import topic_classifier, topic_filler
 
 from bertkit.errors import RequestError
 from bertkit.inside.counterfactuals import FlipSettings, _Draft, flips

@@ -1,5 +1,6 @@
 """Tiny models for every head, and servers that have them."""
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,15 @@ import bertkit
 from bertkit.serve.models import Models, load_models, share_encoders
 
 TASKS = ("classify", "multilabel", "regress", "tag", "answer", "choose")
+
+
+@pytest.fixture(autouse=True)
+def _no_loop_is_running() -> Iterator[None]:
+    """Playwright, where a browser test came before in this process, leaves its own loop marked as running."""
+    left = asyncio.events._get_running_loop()
+    asyncio.events._set_running_loop(None)
+    yield
+    asyncio.events._set_running_loop(left)
 
 
 @pytest.fixture(scope="session")
