@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from bertkit.facts.knowledge import planted_vectors
 from bertkit.finetune.examples import Place
 from bertkit.inside.probe_data import ProbeSettings
 from bertkit.inside.probe_structure import chain_predictions, flat, probe_structure, score_trees
@@ -13,9 +14,8 @@ from bertkit.inside.structural import StructureSettings, _loss, fit_structure, s
 from bertkit.inside.tree_drawing import draw_space, draw_tree
 from bertkit.inside.tree_files import Tree
 from bertkit.inside.trees import tree_depths, tree_distances
-from bertkit.inside.word_vectors import WordVectors
 
-WIDTH = 24
+WIDTH = 16
 SETTINGS = StructureSettings(rank=WIDTH, epochs=20, rate=5e-3)
 pytestmark = pytest.mark.usefixtures("_one_thread")
 
@@ -29,24 +29,9 @@ def random_tree(draw, size):
 
 
 def planted(seed, count):
-    """Layer 0 is noise; in layer 1 each word is its head's place plus a step of its own, turned and stretched.
-
-    So squared distances in some space are tree distances, and squared norms are depths.
-    """
     draw = np.random.default_rng(seed)
     trees = [random_tree(draw, int(draw.integers(5, 13))) for _ in range(count)]
-    turn = np.random.default_rng(99).normal(size=(WIDTH, WIDTH)) / np.sqrt(WIDTH)
-    rows = []
-    for tree in trees:
-        places = np.zeros((len(tree.words), WIDTH))
-        for word in np.argsort(tree_depths(tree.heads)):
-            if tree.heads[word] >= 0:
-                places[word] = places[tree.heads[word]]
-                places[word, word] = 1
-        rows.append(places @ turn)
-    known = np.concatenate(rows)
-    values = np.stack([draw.normal(size=known.shape), known]).astype(np.float16)
-    return WordVectors(values, tuple(np.cumsum([0, *(len(t.words) for t in trees)]).tolist())), trees
+    return planted_vectors(trees, draw), trees
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ Trees and labels are planted in vectors, so that what a probe has to find is kno
 a released model's input embeddings, for no such model is at hand.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from itertools import permutations
 
@@ -44,9 +45,16 @@ def _tree(draw: np.random.Generator, size: int) -> Tree:
 
 
 def _planted_trees(seed: int, count: int) -> tuple[WordVectors, list[Tree]]:
-    """Layer 0 is noise; in layer 1 a word is its head's place and a step of its own, all turned around."""
     draw = np.random.default_rng(seed)
     trees = [_tree(draw, int(draw.integers(5, 11))) for _ in range(count)]
+    return planted_vectors(trees, draw), trees
+
+
+def planted_vectors(trees: Sequence[Tree], draw: np.random.Generator) -> WordVectors:
+    """Layer 0 is noise; in layer 1 a word is its head's place and a step of its own, all turned around.
+
+    So squared distances in some space are tree distances, and squared norms are depths.
+    """
     turn = np.random.default_rng(99).normal(size=(WIDTH, WIDTH)) / np.sqrt(WIDTH)
     rows = []
     for tree in trees:
@@ -58,7 +66,7 @@ def _planted_trees(seed: int, count: int) -> tuple[WordVectors, list[Tree]]:
         rows.append(places @ turn)
     known = np.concatenate(rows)
     values = np.stack([draw.normal(size=known.shape), known]).astype(np.float16)
-    return WordVectors(values, tuple(np.cumsum([0, *(len(tree.words) for tree in trees)]).tolist())), trees
+    return WordVectors(values, tuple(np.cumsum([0, *(len(tree.words) for tree in trees)]).tolist()))
 
 
 @cache
