@@ -5,6 +5,8 @@ Most make a bundle of their own and point the loader at it; the last ones ask th
 
 import json
 import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -215,6 +217,12 @@ def test_the_model_inside_fills_easy_blanks(text, word):
     best = bertkit.load().fill(text, top=1)[0]
     assert best.word == word
     assert best.probability > 0.5
+
+
+def test_loading_leaves_the_compiler_alone():
+    """It takes longer to import than a model takes to load; once, drawing numbers without memory brought it in."""
+    code = "import sys, bertkit; bertkit.load(); sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_the_model_inside_reads_no_further_than_it_was_taught():

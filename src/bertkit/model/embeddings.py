@@ -95,7 +95,8 @@ class Embeddings(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         width = config.table_width
-        self.word = nn.Embedding(config.vocab_size, width)
+        # Empty: `new_model` draws, a checkpoint fills, and normal_ of a tensor without memory imports torch._dynamo.
+        self.word = nn.Embedding(config.vocab_size, width, _weight=torch.empty(config.vocab_size, width))
         self.segment = Segments(config) if config.segments else Nothing()
         self.position = pick(POSITIONS, config.parts.position, "position")(config)
         self.norm = nn.LayerNorm(width, eps=config.norm_epsilon, bias=config.parts.bias)
