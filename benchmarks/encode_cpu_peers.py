@@ -134,6 +134,7 @@ def openvino_engine(folder: Path, tuning: dict[str, Any]) -> Encode:
 
 ENGINES: dict[str, Callable[[Path, dict[str, Any]], Encode]] = {
     "bertkit": bertkit_engine,
+    "bertkit with ONNX Runtime": bertkit_engine,
     "bertkit int8": bertkit_engine,
     "CTranslate2": ctranslate2_engine,
     "OpenVINO": openvino_engine,
@@ -144,6 +145,7 @@ ENGINES: dict[str, Callable[[Path, dict[str, Any]], Encode]] = {
 # Ways to load an engine; those with a `way` are tried with each batch size, too.
 TUNINGS: dict[str, list[dict[str, Any]]] = {
     "bertkit": [{}],
+    "bertkit with ONNX Runtime": [{"backend": "onnx"}],
     "bertkit int8": [{"quantize": "int8"}],
     "CTranslate2": [{"way": way} for way in WAYS],
     "OpenVINO": [{"way": way} for way in WAYS],

@@ -139,7 +139,7 @@ def test_hierarchical_reading_joins_vectors_before_the_pooler():
     windows = make_windows(of, [example(LONG, "so"), example("good film", "bad")])
     batch = pack(windows, model.config)
     with torch.inference_mode():
-        rows = joined_logits(model, "classify", batch, windows)
+        rows = joined_logits(model, "classify", batch, windows, model(batch))
         first = batch.first(model(batch))
         slow = model.heads["classify"](model.pooler.transform(first[:-1].mean(dim=0)))
     torch.testing.assert_close(rows[:-1], slow.expand(len(windows) - 1, -1), atol=1e-5, rtol=1e-5)

@@ -275,3 +275,16 @@ def test_real_weights(minilm, two_threads, monkeypatch):
     cosines = (found * bert.embed(texts)).sum(1)
     np.testing.assert_allclose(cosines, 1, atol=1e-6)
     np.testing.assert_allclose(found[1], bert.embed("two"), atol=1e-6)
+
+
+def test_packs_follow_an_optimizer_whose_steps_torch_does_not_count():
+    model, batch = small(), batch_of(5, 9)
+    with torch.inference_mode():
+        quick(model.encoder)(batch)
+    optimizer = torch.optim.AdamW(model.encoder.parameters(), lr=0.1, fused=True)
+    model.encoder(batch).square().mean().backward()
+    optimizer.step()
+    with torch.inference_mode():
+        packed = quick(model.encoder)
+        assert isinstance(packed, QuickEncoder)
+        torch.testing.assert_close(packed(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)

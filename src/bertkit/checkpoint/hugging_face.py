@@ -16,6 +16,7 @@ from bertkit.model.weights import initialize, tie
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 TIED = "heads.masked_word.decoder.weight"  # the word embeddings again: never stored twice
+ALIGNED = 64  # bytes: where torch lets its own tensors begin
 
 
 @dataclass(frozen=True)
@@ -201,8 +202,15 @@ def _refuse_more_encoder(family: str, unused: set[str]) -> None:
 
 
 def _assign(model: BertModel, state: dict[str, Tensor], new: list[str], seed: int) -> None:
+    """Tensors stay where the file is mapped, but for the heads': MKL's last bits depend on where a matrix begins.
+
+    Layers are laid out anew before they compute; the word table is too large for a copy.
+    """
     for name in new:
         state[name] = torch.empty(model.get_parameter(name).shape)
+    for name, tensor in state.items():
+        if not name.startswith("encoder.") and tensor.data_ptr() % ALIGNED:
+            state[name] = tensor.clone()
     if "masked_word" in model.heads:
         state[TIED] = state["encoder.embeddings.word.weight"]
     model.load_state_dict(state, assign=True)

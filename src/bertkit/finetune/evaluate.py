@@ -11,13 +11,15 @@ from torch import Tensor
 from bertkit.finetune.batches import within_budget
 from bertkit.finetune.decision import Decision
 from bertkit.finetune.examples import Example
-from bertkit.finetune.learner import pack, task_logits
+from bertkit.finetune.fixed import window_segments
+from bertkit.finetune.learner import task_logits
 from bertkit.finetune.task import LossSettings, Prediction, Task, Window
 from bertkit.model.batch import Batch
 from bertkit.model.heads import PooledHead
 from bertkit.model.model import BertModel
+from bertkit.predict.engine import Passage, each_batch, fitting_threads, last_layer, token_budget
 
-TOKENS = 8192  # through the model at once, unless one example has more
+TOKENS = 8192  # through the model at once on a GPU, unless one example has more
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,15 @@ class Outputs:
     loss: float | None = None
 
 
+@dataclass(frozen=True)
+class Part:
+    """What one batch gave: rows by the number of their window, the sum of losses and how many these were."""
+
+    rows: dict[int, np.ndarray]
+    loss: float
+    losses: int
+
+
 def run_model(
     model: BertModel, task: Task, windows: Sequence[Window], *, tokens: int = TOKENS, half: bool = False
 ) -> Outputs:
@@ -35,22 +46,25 @@ def run_model(
     groups = [list(run) for _, run in groupby(range(len(windows)), key=lambda i: windows[i].example)]
     groups.sort(key=lambda group: -sum(len(windows[i].ids) for i in group))
     lengths = [sum(len(windows[i].ids) for i in group) for group in groups]
-    rows: dict[int, np.ndarray] = {}
-    total, count = 0.0, 0
     labelled = bool(windows) and all(window.target is not None for window in windows)
-    training = model.training
+    training, device = model.training, model.device
+
+    def compute(chosen: list[int]) -> Part:
+        indices = [i for group in chosen for i in groups[group]]
+        own = [windows[i] for i in indices]
+        batch, hidden_TD = last_layer(model.encoder, _passages(own, model), device)
+        logits = task_logits(model, task, batch, own, hidden_TD).float()
+        rows = dict(zip(indices, _split(model, task, logits, batch), strict=True))
+        loss, losses = task.loss(logits, batch, own, LossSettings()) if labelled else (0.0, 0)
+        return Part(rows, float(loss), int(losses))
+
     model.eval()
-    with torch.inference_mode(), torch.autocast(model.device.type, torch.bfloat16, enabled=half):
-        for chosen in within_budget(lengths, tokens):
-            indices = [i for group in chosen for i in groups[group]]
-            own = [windows[i] for i in indices]
-            batch = pack(own, model.config).to(model.device)
-            logits = task_logits(model, task, batch, own).float()
-            rows |= dict(zip(indices, _split(model, task, logits, batch), strict=True))
-            if labelled:
-                loss, losses = task.loss(logits, batch, own, LossSettings())
-                total, count = total + float(loss), count + int(losses)
+    parts = list(within_budget(lengths, token_budget(lengths, device) if device.type == "cpu" else tokens))
+    with torch.autocast(device.type, torch.bfloat16, enabled=half), fitting_threads(sum(lengths)):
+        found = each_batch(compute, parts, device)
     model.train(training)
+    rows = {index: row for part in found for index, row in part.rows.items()}
+    total, count = sum(part.loss for part in found), sum(part.losses for part in found)
     return Outputs([rows[i] for i in range(len(windows))], total / max(count, 1) if labelled else None)
 
 
@@ -65,6 +79,11 @@ def predict(
 def make_windows(task: Task, examples: Sequence[Example]) -> list[Window]:
     """The windows of all examples, in their order."""
     return [window for number, example in enumerate(examples) for window in task.windows(example, number)]
+
+
+def _passages(windows: Sequence[Window], model: BertModel) -> list[Passage]:
+    segments = window_segments(windows, model.config)
+    return [Passage(window.ids, own) for window, own in zip(windows, segments, strict=True)]
 
 
 def _split(model: BertModel, task: Task, logits: Tensor, batch: Batch) -> list[np.ndarray]:

@@ -50,17 +50,23 @@ def pack(windows: Sequence[Window], config: BertConfig) -> Batch:
     return Batch.pack([window.ids for window in windows], window_segments(windows, config))
 
 
-def task_logits(model: BertModel, task: Task, batch: Batch, windows: Sequence[Window]) -> Tensor:
-    """The head's numbers: a row for each window from pooled heads, a row for each token from the others."""
+def task_logits(
+    model: BertModel, task: Task, batch: Batch, windows: Sequence[Window], hidden_TD: Tensor | None = None
+) -> Tensor:
+    """The head's numbers: a row for each window from pooled heads, a row for each token from the others.
+
+    `hidden_TD`: the last layer's vectors, where they are there already.
+    """
+    hidden_TD = model(batch) if hidden_TD is None else hidden_TD
     if not getattr(task, "joins_windows", False):
-        return model.logits(batch, task.head)
-    return joined_logits(model, task.head, batch, windows)
+        return model.read(task.head, hidden_TD, batch)
+    return joined_logits(model, task.head, batch, windows, hidden_TD)
 
 
-def joined_logits(model: BertModel, head: str, batch: Batch, windows: Sequence[Window]) -> Tensor:
+def joined_logits(model: BertModel, head: str, batch: Batch, windows: Sequence[Window], hidden_TD: Tensor) -> Tensor:
     """Hierarchical reading: an example's windows give one vector, their mean, before the pooler's map and the head."""
     assert model.pooler is not None  # only pooled heads join windows
-    vectors = model.pooler.reduce(model(batch), batch)
+    vectors = model.pooler.reduce(hidden_TD, batch)
     numbers = torch.tensor([window.example for window in windows], device=vectors.device)
     _, owner, counts = torch.unique(numbers, return_inverse=True, return_counts=True)
     sums = torch.zeros(len(counts), vectors.shape[1], dtype=vectors.dtype, device=vectors.device)

@@ -20,6 +20,7 @@ from bertkit.model.model import BertModel
 from bertkit.model.pooling import NAMES, EmbedSettings, Pooling
 from bertkit.predict import embed as embedding
 from bertkit.predict import search as searching
+from bertkit.predict.cpu_forward import use_onnx
 from bertkit.predict.engine import Passage, make_batch
 from bertkit.predict.fill import Filled, fill
 from bertkit.predict.fill_words import ChainFiller, FilledTogether
@@ -41,16 +42,25 @@ class TextTrace(Trace):
     tokens: tuple[str, ...]
 
 
-def load(path: Path | str | None = None, *, tokenizer: Path | str | None = None, quantize: str | None = None) -> "Bert":
+def load(
+    path: Path | str | None = None,
+    *,
+    tokenizer: Path | str | None = None,
+    quantize: str | None = None,
+    backend: str | None = None,
+) -> "Bert":
     """Load a model folder: Hugging Face's layout, sentence-transformers', or a Google checkpoint.
 
     Without one, the model inside the package; "sentences" is its variant for vectors, unless a folder is called so.
     With quantize="int8" it computes in 8-bit integers on the CPU, if that leaves its vectors what they are.
+    With backend="onnx" one short text at a time goes through ONNX Runtime, which answers it sooner (`use_onnx`).
     """
     if not isinstance(path, str | Path | None) or path == "":
         raise RequestError(f"a model is named by the path of its folder, not by {path!r}")
+    chosen = None if backend is None else pick(BACKENDS, backend, "backend")
     bert = Bert(load_checkpoint(path, tokenizer=tokenizer))
-    return bert if quantize is None else bert.quantize(quantize)
+    bert = bert if quantize is None else bert.quantize(quantize)
+    return bert if chosen is None else chosen(bert)
 
 
 class Bert:
@@ -285,6 +295,14 @@ class Bert:
         self.fidelity = quantize(self.model, how, self.checkpoint.tokenizer, texts, pooling)
         return self
 
+    def use_onnx(self) -> "Bert":
+        """Compute one text of up to 64 tokens, as queries are, by ONNX Runtime, in float32 on the CPU. Returns itself.
+
+        The weights are held once more for it, and packages of the extra `onnx` are needed. All else stays with torch.
+        """
+        use_onnx(self.model.eval().encoder)
+        return self
+
     def save(self, path: Path | str) -> None:
         """Write the model as a folder that bertkit and transformers load."""
         save_checkpoint(self.checkpoint, path)
@@ -309,6 +327,9 @@ class Bert:
     def width(self, settings: EmbedSettings) -> int:
         """How many numbers a vector has."""
         return self.model.config.width * len(settings.layers) * (2 if settings.pooling == "mean-max" else 1)
+
+
+BACKENDS: dict[str, Callable[[Bert], Bert]] = {"onnx": Bert.use_onnx}
 
 
 def _listed(texts: str | Sequence[str], *, alone: bool = True) -> list[str]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
-from bertkit.predict.cpu_forward import QuickEncoder, quick
+from bertkit.predict.cpu_forward import SHORT, QuickEncoder, quick
 from bertkit.text.tokenizer import Encoding
 from bertkit.text.windows import window_cuts, windows
 
@@ -27,7 +27,7 @@ TOKENS_ON_CPU = 1024
 FEW_TOKENS = 256  # too few to share among cores by batches: all of them work on each map instead
 # Too few even for that: threads that wait for each other at every map cost more than they bring, and on a machine that
 # is busy with other things they cost dearly (8 tokens of MiniLM on 2 cores at a load of 15: 942 ms, and 27 with one).
-TOKENS_FOR_ONE_THREAD = 64
+TOKENS_FOR_ONE_THREAD = SHORT
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,16 @@ def layer_vectors(forward: Forward, batch: Batch, layers: Sequence[int]) -> Tens
         return vectors
     states = forward.hidden_states(batch, depth=max(layers))
     return torch.cat([states[layer] for layer in layers], dim=-1)
+
+
+def last_layer(encoder: Encoder, passages: Sequence[Passage], device: torch.device) -> tuple[Batch, Tensor]:
+    """Passages as a batch, and the last layer's vectors of its tokens, T D: what heads read."""
+    filled = make_batch(filled_up(passages, device, encoder.config.max_length), device)
+    x_TD = layer_vectors(encoder, filled, [encoder.config.depth])
+    if len(filled.lengths) == len(passages):
+        return filled, x_TD
+    batch = make_batch(passages, device)
+    return batch, x_TD[: len(batch.ids)]
 
 
 def stitch(parts: Sequence[Tensor], spans: Sequence[tuple[int, int]]) -> Tensor:

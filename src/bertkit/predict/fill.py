@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.model import BertModel
-from bertkit.predict.engine import Passage, cut, make_batch, window_passages
+from bertkit.predict.engine import Passage, cut, fitting_threads, last_layer, window_passages
 from bertkit.predict.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Encoding, Tokenizer
 from bertkit.text.windows import window_cuts
@@ -110,9 +110,9 @@ def _views(
 
 def _best(model: BertModel, passage: Passage, places: Sequence[int], top: int, known: int) -> tuple[Tensor, Tensor]:
     """Probabilities and ids, [blanks, top] each; rows of the table beyond the vocabulary are no words."""
-    with torch.inference_mode():
-        batch = make_batch([passage], model.device)
-        logits_NV = model.read("masked_word", model(batch)[list(places)], batch)[:, :known].float()
+    with torch.inference_mode(), fitting_threads(len(passage.ids)):
+        batch, hidden_TD = last_layer(model.encoder, [passage], model.device)
+        logits_NV = model.read("masked_word", hidden_TD[list(places)], batch)[:, :known].float()
         best = logits_NV.softmax(dim=-1).topk(top)
     return best.values.cpu(), best.indices.cpu()
 

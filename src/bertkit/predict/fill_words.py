@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.model import BertModel
-from bertkit.predict.engine import TOKENS_PER_BATCH, Passage, cut, make_batch
+from bertkit.predict.engine import TOKENS_PER_BATCH, Passage, cut, last_layer
 from bertkit.predict.fill import Blanks, Filled, find_blanks, put_in
 from bertkit.predict.length import TooLong, report_lengths
 from bertkit.text.tokenizer import Encoding, Tokenizer
@@ -134,10 +134,10 @@ class ChainFiller:
             some = slice(start, start + max(1, TOKENS_PER_BATCH // len(rows[start][0].ids)))
             passages = [masked.with_chain(chain) for masked, chain in rows[some]]
             with torch.inference_mode():
-                batch = make_batch(passages, self.model.device)
+                batch, hidden_TD = last_layer(self.model.encoder, passages, self.model.device)
                 places = [masked.places[len(chain)] for masked, chain in rows[some]]
                 at = batch.offsets[:-1].long() + torch.tensor(places, device=self.model.device)
-                logits_CV = self.model.read("masked_word", self.model(batch)[at], batch)[:, : self.tokenizer.size]
+                logits_CV = self.model.read("masked_word", hidden_TD[at], batch)[:, : self.tokenizer.size]
                 yield some, logits_CV.float().log_softmax(dim=-1).cpu()
             start = some.stop
 
