@@ -83,6 +83,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=tuple(COUNTS))
     parser.add_argument("--lengths", type=int, nargs="*", default=list(LATENCY_TIMES), help="of one text, in tokens")
+    parser.add_argument("--workloads", nargs="*", default=["short", "passages"])
     parser.add_argument("--engines", nargs="+", default=[name for name in peers.ENGINES if name != "transformers"])
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
@@ -129,6 +130,7 @@ def base_shape(minilm: Path, folder: Path) -> Path:
 def measure(folder: Path, model: str, corpus: Corpus, options: argparse.Namespace) -> dict[str, object]:
     shorts, passages = COUNTS[model]
     workloads = {"short": corpus.sentences[:shorts], "passages": corpus.passages[:passages]}
+    workloads = {name: workloads[name] for name in options.workloads}
     with child("transformers", folder, {}) as connection:
         expected = {name: ask(connection, texts)[0] for name, texts in workloads.items()}
     found: dict[str, object] = {"workloads": {}}

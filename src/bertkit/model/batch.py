@@ -140,4 +140,6 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
+        if self.ids.device == torch.device(device):
+            return self
         return replace(self, ids=self.ids.to(device), segments=self.segments.to(device))

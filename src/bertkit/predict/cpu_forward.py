@@ -21,7 +21,7 @@ from bertkit.model.encoder import Encoder
 from bertkit.model.feed_forward import ACTIVATIONS, GatedFeedForward
 from bertkit.model.kernels import attend
 from bertkit.model.layer import PostNormLayer, PreNormLayer
-from bertkit.predict.onnx_layers import OnnxLayers, refuse_unable
+from bertkit.predict.onnx_encoder import OnnxEncoder, refuse_unable
 
 Bend = Callable[[Tensor], Tensor]
 
@@ -186,7 +186,7 @@ LAYERS: dict[str, type[QuickPostNorm] | type[QuickPreNorm]] = {"post": QuickPost
 class QuickEncoder:
     """An encoder's embeddings, norms and attention over maps of another make."""
 
-    short: OnnxLayers | None = None  # what computes the layers of one text of few tokens in their place
+    short: OnnxEncoder | None = None  # what computes one text of few tokens in its place
 
     def __init__(self, encoder: Encoder) -> None:
         kind = pick(LAYERS, encoder.config.parts.norm, "norm")
@@ -196,16 +196,15 @@ class QuickEncoder:
         # Not the encoder itself: what is kept for it below must not keep it alive.
         self.embeddings, self.norm = encoder.embeddings, encoder.norm
         self.stack = [made[layer] for layer in encoder.stack]
-        self.made_of = Watched(encoder.layers)
+        self.made_of = Watched(encoder.layers, encoder.embeddings)
 
     def __call__(self, batch: Batch) -> Tensor:
         """T D: the last layer's vectors."""
+        if self.short is not None and self.short.takes(batch):
+            return self.short(batch)
         x_TD = self.embeddings(batch)
-        if self.short is not None and len(batch.lengths) == 1 and batch.longest <= SHORT and not batch.causal:
-            x_TD = self.short(x_TD)
-        else:
-            for layer in self.stack:
-                x_TD = layer(x_TD, batch)
+        for layer in self.stack:
+            x_TD = layer(x_TD, batch)
         out: Tensor = self.norm(x_TD)
         return out
 
@@ -229,24 +228,24 @@ def quick(encoder: Encoder) -> "Encoder | QuickEncoder":
     if not can_pack(encoder):
         return encoder
     made = _PACKED[encoder] = QuickEncoder(encoder)
-    made.short = OnnxLayers(encoder) if found is not None and found.short is not None else None
+    made.short = OnnxEncoder(encoder, SHORT) if found is not None and found.short is not None else None
     return made
 
 
 def use_onnx(encoder: Encoder) -> None:
-    """From now on ONNX Runtime computes the layers of one text of up to SHORT tokens."""
+    """From now on ONNX Runtime computes one text of up to SHORT tokens."""
     refuse_unable(encoder)
     with torch.inference_mode():
         packed = quick(encoder)
     assert isinstance(packed, QuickEncoder)  # what can be computed by ONNX Runtime can be packed
-    packed.short = packed.short or OnnxLayers(encoder)
+    packed.short = packed.short or OnnxEncoder(encoder, SHORT)
 
 
 def can_pack(encoder: Encoder) -> bool:
     """Whether nothing is listened to, and all is float32 on the CPU."""
     weight = encoder.embeddings.word.weight
     plain = weight.device.type == "cpu" and weight.dtype == encoder.dtype == torch.float32
-    return plain and not Watched(encoder.layers).hooked()
+    return plain and not Watched(encoder.layers, encoder.embeddings).hooked()
 
 
 class Watched:
@@ -255,13 +254,18 @@ class Watched:
     That is asked for each query, so that it goes through the modules' own tables and not through their attributes.
     """
 
-    def __init__(self, root: nn.Module) -> None:
-        self.modules = list(root.modules())  # held, so that no other module gets the number of one of them
+    def __init__(self, *roots: nn.Module) -> None:
+        self.modules = [
+            module for root in roots for module in root.modules()
+        ]  # held, so that no other module gets the number of one of them
         self.children = [module._modules for module in self.modules if module._modules]
         self.parameters = [module._parameters for module in self.modules if module._parameters]
         self.hooks = [hooks for each in self.modules for hooks in (each._forward_hooks, each._forward_pre_hooks)]
-        # A change is counted by torch, but not one by a fused optimizer; it moves every number, so that one is enough.
-        self.numbers = [tensor.detach().view(-1)[:1].view(torch.int32).numpy() for tensor in self._tensors()]
+        tensors = self._tensors()
+        self.counted = [not tensor.is_inference() for tensor in tensors]  # whether torch counts changes of it
+        # But it counts none by a fused optimizer. That moves every number, so that one of each matrix is enough.
+        matrices = [tensor.detach() for tensor in tensors if tensor.dim() > 1]
+        self.numbers = [matrix.view(-1)[:1].view(torch.int32).numpy() for matrix in matrices]
         self.seen, self.read = self._now(), self._read()
 
     def same(self) -> bool:
@@ -276,11 +280,11 @@ class Watched:
         return [tensor for table in self.parameters for tensor in table.values() if tensor is not None]
 
     def _now(self) -> list[object]:
-        """Which modules these are, where their tensors are and how often torch has seen them change."""
-        return [
-            *(id(module) for table in self.children for module in table.values()),
-            *((tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version) for tensor in self._tensors()),
-        ]
+        """Which modules these are, where their numbers are and how often torch has seen them change."""
+        tensors = self._tensors()
+        modules = [module for table in self.children for module in table.values()]
+        versions = [tensor._version for tensor, counted in zip(tensors, self.counted, strict=False) if counted]
+        return [*map(id, modules), *map(Tensor.data_ptr, tensors), *versions]
 
     def _read(self) -> list[int]:
         return [number.item() for number in self.numbers]

@@ -66,6 +66,8 @@ def embed_blocks(
 def _embed_block(
     model: BertModel, encodings: Sequence[Passage], settings: EmbedSettings, limit: int, too_long: TooLong
 ) -> Vectors:
+    if len(encodings) == 1 and len(encodings[0].ids) <= limit:
+        return _embed_one(model, encodings[0], settings, limit)
     with torch.inference_mode():
         forward = quick(model.encoder)
     windowed = {i for i, e in enumerate(encodings) if len(e.ids) > limit} if too_long == "window" else set()
@@ -85,6 +87,13 @@ def _embed_block(
     for chosen, found in zip(batches, computed, strict=True):
         vectors |= dict(zip((whole[i] for i in chosen), found, strict=True))
     return [vectors[index] for index in range(len(encodings))]
+
+
+def _embed_one(model: BertModel, passage: Passage, settings: EmbedSettings, limit: int) -> Vectors:
+    """What the general way would give: a query waits for it, and sorting and sharing out took longer than a layer."""
+    with torch.inference_mode(), fitting_threads(len(passage.ids)):
+        batch = make_batch(filled_up([passage], model.device, limit), model.device)
+        return _pool(layer_vectors(model.encoder, batch, settings.layers), batch, settings)[:1]
 
 
 def _checked(settings: EmbedSettings, depth: int) -> EmbedSettings:

@@ -37,8 +37,8 @@ def one(length, seed=0):
 def counted(monkeypatch):
     """How many texts went through ONNX Runtime."""
     calls = []
-    own = cpu_forward.OnnxLayers.__call__
-    monkeypatch.setattr(cpu_forward.OnnxLayers, "__call__", lambda self, x: calls.append(len(x)) or own(self, x))
+    own = cpu_forward.OnnxEncoder.__call__
+    monkeypatch.setattr(cpu_forward.OnnxEncoder, "__call__", lambda self, b: calls.append(len(b.ids)) or own(self, b))
     return calls
 
 
@@ -103,7 +103,7 @@ def test_other_numbers_are_refused():
 def test_missing_packages_are_named(monkeypatch):
     own = importlib.util.find_spec
     monkeypatch.setattr(
-        "bertkit.predict.onnx_layers.find_spec", lambda name: own(name) if name != "onnxruntime" else None
+        "bertkit.predict.onnx_encoder.find_spec", lambda name: own(name) if name != "onnxruntime" else None
     )
     with pytest.raises(RequestError, match=r"needs onnxruntime; install: pip install 'bertkit\[onnx\]'"):
         use_onnx(small().encoder)

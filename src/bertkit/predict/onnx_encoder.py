@@ -1,7 +1,7 @@
-"""An encoder's layers as ONNX Runtime computes them, for one short text at a time.
+"""An encoder as ONNX Runtime computes it, for one short text at a time.
 
 What takes longest there is to read the weights, and its fused steps read them nearly twice as fast as torch's. The twin
-of `QuickEncoder`'s own layers; `tests/predict/test_onnx_layers.py` holds them together. Packages: the extra `onnx`. The
+of `QuickEncoder`'s own way; `tests/predict/test_onnx_encoder.py` holds them together. Packages: the extra `onnx`. The
 weights are held once more.
 """
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.errors import RequestError
+from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.feed_forward import ACTIVATIONS, GatedFeedForward
 from bertkit.model.layer import PostNormLayer
@@ -25,21 +26,39 @@ BENDS = {ACTIVATIONS["gelu"]: "BiasGelu", ACTIVATIONS["gelu_tanh"]: "FastGelu"}
 MOST_BYTES = 1_900_000_000  # a graph is one protocol buffer, and that ends at 2 GB
 
 
-class OnnxLayers:
-    """All layers of an encoder, one sequence at a time."""
+class OnnxEncoder:
+    """An encoder for one text of few tokens, and not for pairs; words are looked up in the encoder's own table."""
 
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: Encoder, most: int) -> None:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = 3  # errors
-        self.session: Any = onnxruntime.InferenceSession(layers_graph(encoder), options, ["CPUExecutionProvider"])
+        self.session: Any = onnxruntime.InferenceSession(encoder_graph(encoder), options, ["CPUExecutionProvider"])
+        self.word = encoder.embeddings.word
+        self.places_LE = _places(encoder, most)
 
-    def __call__(self, x_TD: Tensor) -> Tensor:
-        """T D -> T D: the last layer's output."""
-        [found] = self.session.run(None, {"x": x_TD[None].numpy()})
+    def takes(self, batch: Batch) -> bool:
+        """Whether the batch is one such text."""
+        one = len(batch.lengths) == 1 and batch.longest <= len(self.places_LE)
+        return one and not batch.causal and not bool(batch.segments.any())
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """T D: the last layer's output."""
+        x_TE = self.word(batch.ids) + self.places_LE[: len(batch.ids)]
+        [found] = self.session.run(None, {"x": x_TE[None].numpy()})
         return torch.from_numpy(found[0])
+
+
+def _places(encoder: Encoder, most: int) -> Tensor:
+    """L E: what is added to words of the first segment at the first places."""
+    length = min(most, encoder.config.max_length)
+    zeros, embeddings = torch.zeros(length, dtype=torch.int64), encoder.embeddings
+    first = Batch(zeros, zeros, (length,))
+    with torch.inference_mode():
+        added: Tensor = embeddings.segment(first) + embeddings.position(first)
+        return added.expand(length, encoder.config.table_width)
 
 
 def refuse_unable(encoder: Encoder) -> None:
@@ -69,22 +88,35 @@ def _known(layer: nn.Module) -> bool:
     )
 
 
-def layers_graph(encoder: Encoder) -> bytes:
-    """An ONNX model, 1 T D in and out: seven steps a layer, its weights inside; shared layers' stand there once."""
+def encoder_graph(encoder: Encoder) -> bytes:
+    """An ONNX model, 1 T E in, 1 T D out: the embeddings' norm and widening, then seven steps a layer.
+
+    The weights are inside; those of shared layers stand there once.
+    """
     from onnx import TensorProto, helper
 
     numbers: dict[PostNormLayer, int] = {}
-    nodes: list[Any] = []
-    at = "x"
+    embeddings = encoder.embeddings
+    nodes: list[Any] = [
+        helper.make_node(
+            "LayerNormalization", ["x", "norm.weight", "norm.bias"], ["normed"], epsilon=embeddings.norm.eps
+        )
+    ]
+    stored = _named("norm", embeddings.norm)
+    if isinstance(embeddings.widen, nn.Linear):
+        nodes.append(helper.make_node("MatMul", ["normed", "widen.weight"], ["wide"]))
+        nodes.append(helper.make_node("Add", ["wide", "widen.bias"], ["widened"]))
+        stored += _named("widen", embeddings.widen)
+    at = nodes[-1].output[0]
     for step, layer in enumerate(encoder.stack):
         assert isinstance(layer, PostNormLayer)  # others were refused
         weights = f"{numbers.setdefault(layer, len(numbers))}."
         nodes += _layer(layer, at, f"step {step} ", weights)
         at = nodes[-1].output[0]
-    stored = [tensor for layer, number in numbers.items() for tensor in _weights(layer, f"{number}.")]
-    shape: list[int | str | None] = [1, "tokens", encoder.config.width]
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", at)]
-    graph = helper.make_graph(nodes, "layers", ends[:1], ends[1:], stored)
+    stored += [tensor for layer, number in numbers.items() for tensor in _weights(layer, f"{number}.")]
+    widths = {"x": encoder.config.table_width, at: encoder.config.width}
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, "tokens", n]) for name, n in widths.items()]
+    graph = helper.make_graph(nodes, "encoder", ends[:1], ends[1:], stored)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(FUSED, FUSED_OPSET)]
     serialized: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
     return serialized
@@ -114,15 +146,15 @@ def _layer(layer: PostNormLayer, x: str, to: str, own: str) -> list[Any]:
 
 
 def _weights(layer: PostNormLayer, own: str) -> list[Any]:
-    """Named tensors; matrices as I O, torch's are O I."""
-    from onnx import numpy_helper
-
     attention, feed_forward = layer.attention, layer.feed_forward
     modules = {"qkv": attention.qkv, "out": attention.out, "up": feed_forward.up, "down": feed_forward.down}
     norms = {"attention_norm": layer.attention_norm, "feed_forward_norm": layer.feed_forward_norm}
-    named = [
-        (f"{own}{name}.{part}", tensor.detach())
-        for name, module in (modules | norms).items()
-        for part, tensor in module.named_parameters()
-    ]
-    return [numpy_helper.from_array(np.ascontiguousarray(tensor.numpy().T), name) for name, tensor in named]
+    return [tensor for name, module in (modules | norms).items() for tensor in _named(own + name, module)]
+
+
+def _named(name: str, module: nn.Module) -> list[Any]:
+    """A module's tensors for the graph; matrices as I O, torch's are O I."""
+    from onnx import numpy_helper
+
+    numbers = {f"{name}.{part}": tensor.detach().numpy() for part, tensor in module.named_parameters()}
+    return [numpy_helper.from_array(np.ascontiguousarray(own.T), name) for name, own in numbers.items()]
