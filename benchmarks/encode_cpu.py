@@ -271,8 +271,10 @@ def shape(folder: Path) -> dict[str, int]:
 PEAK = """
 typedef float lanes __attribute__((vector_size(64)));
 float run(long rounds, float times, float plus) {
-    lanes a = {1}, b = a, c = a, d = a, e = a, f = a, g = a, h = a, t = a * times, p = a * plus;
-    for (long r = 0; r < rounds; r++) {  /* eight sums, for none can be added to before its last addition is done */
+    lanes one = {1}, t = one * times, p = one * plus;
+    /* Eight sums, for none can be added to before its last addition is done; and no two alike, or one would do. */
+    lanes a = one, b = a + 1, c = a + 2, d = a + 3, e = a + 4, f = a + 5, g = a + 6, h = a + 7;
+    for (long r = 0; r < rounds; r++) {
         a = a * t + p; b = b * t + p; c = c * t + p; d = d * t + p;
         e = e * t + p; f = f * t + p; g = g * t + p; h = h * t + p;
     }

@@ -22,6 +22,9 @@ def serve(
     ] = None,
     no_key: Annotated[bool, typer.Option("--no-key", help="Let others in without a key.")] = False,
     workers: Annotated[int, typer.Option(help="Threads that compute.")] = 1,
+    backend: Annotated[
+        str | None, typer.Option(help="onnx: single short texts through ONNX Runtime, which answers them sooner.")
+    ] = None,
 ) -> None:
     """Answer over HTTP what the models can do: vectors, blanks, labels, tags, answers, choices, attention.
 
@@ -54,7 +57,7 @@ def serve(
 
     if workers > 1:
         torch.set_num_threads(max(1, torch.get_num_threads() // workers))
-    loaded = load_models(models or [], torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    loaded = load_models(models or [], torch.device("cuda" if torch.cuda.is_available() else "cpu"), backend)
     start_logs()
     place = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     names = ", ".join(loaded.by_name)

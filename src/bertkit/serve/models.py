@@ -7,11 +7,12 @@ from pathlib import Path
 
 import torch
 
+from bertkit.config import pick
 from bertkit.errors import RequestError
 from bertkit.model.encoder import Encoder
 from bertkit.model.heads import MaskedWordHead
 from bertkit.predict.answers import Answers
-from bertkit.predict.bert import Bert, load
+from bertkit.predict.bert import BACKENDS, Bert, load
 from bertkit.serve.engine import Lane
 from bertkit.serve.refusals import Refusal
 
@@ -87,8 +88,9 @@ class Models:
         return served
 
 
-def load_models(given: Sequence[str], device: torch.device) -> Models:
+def load_models(given: Sequence[str], device: torch.device, backend: str | None = None) -> Models:
     """Folders, each as PATH or NAME=PATH, loaded onto one device; nothing given means the bundled model."""
+    chosen = None if backend is None else pick(BACKENDS, backend, "backend")
     found: dict[str, Bert] = {}
     for name, path in [_named(each) for each in given] or [("bertkit", None)]:
         if name in found:
@@ -96,7 +98,11 @@ def load_models(given: Sequence[str], device: torch.device) -> Models:
         found[name] = load(path).to(device)
         if found[name].checkpoint.tokenizer is None:
             raise RequestError(f"{path} holds no tokenizer, so its model can read nothing; put its vocab.txt there")
-    return Models(share_encoders(found))
+    models = Models(share_encoders(found))
+    if chosen is not None:
+        for bert in {served.lane.key: served.bert for served in models.by_name.values()}.values():
+            chosen(bert)
+    return models
 
 
 def share_encoders(berts: Mapping[str, Bert]) -> list[Served]:
