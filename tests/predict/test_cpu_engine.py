@@ -171,7 +171,7 @@ def test_every_text_is_in_one_batch_and_none_bursts(lengths):
 
 
 def test_budgets_on_other_devices_are_those_of_a_gpu():
-    assert token_budget([8] * 10, torch.device("cuda")) == engine.TOKENS_PER_BATCH
+    assert token_budget([8] * 10, torch.device("cuda")) == engine.TOKENS_ON_CUDA
 
 
 @pytest.mark.parametrize("longest", [3, 32, 512])

@@ -22,6 +22,9 @@ def serve(
     ] = None,
     no_key: Annotated[bool, typer.Option("--no-key", help="Let others in without a key.")] = False,
     workers: Annotated[int, typer.Option(help="Threads that compute.")] = 1,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, bfloat16 or float16; by default bfloat16 on a GPU, float32 on a CPU.")
+    ] = None,
     backend: Annotated[
         str | None, typer.Option(help="onnx: single short texts through ONNX Runtime, which answers them sooner.")
     ] = None,
@@ -57,7 +60,8 @@ def serve(
 
     if workers > 1:
         torch.set_num_threads(max(1, torch.get_num_threads() // workers))
-    loaded = load_models(models or [], torch.device("cuda" if torch.cuda.is_available() else "cpu"), backend)
+    device, half = ("cuda", "bfloat16") if torch.cuda.is_available() else ("cpu", "float32")
+    loaded = load_models(models or [], torch.device(device), dtype=dtype or half, backend=backend)
     start_logs()
     place = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     names = ", ".join(loaded.by_name)

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from bertkit.config import BertConfig, pick
 from bertkit.model.batch import Batch
-from bertkit.model.feed_forward import FEED_FORWARDS
+from bertkit.model.feed_forward import FEED_FORWARDS, FeedForward
 from bertkit.model.self_attention import SelfAttention
 
 
@@ -54,6 +54,14 @@ class PreNormLayer(nn.Module):
 
 
 LAYERS: dict[str, type[PostNormLayer] | type[PreNormLayer]] = {"post": PostNormLayer, "pre": PreNormLayer}
+
+
+def is_plain(layer: nn.Module) -> bool:
+    """Whether this is BERT's own: the norm after, two maps with a bend between them, and biases everywhere."""
+    if not isinstance(layer, PostNormLayer) or type(layer.feed_forward) is not FeedForward:
+        return False
+    attention, feed_forward = layer.attention, layer.feed_forward
+    return all(each.bias is not None for each in (attention.qkv, attention.out, feed_forward.up, feed_forward.down))
 
 
 def _norm(config: BertConfig) -> nn.LayerNorm:

@@ -278,9 +278,12 @@ class Bert:
         """Refused, with the reason: an encoder has no next word to give."""
         self.model.generate(*arguments, **options)
 
-    def to(self, device: str | torch.device) -> "Bert":
-        """Move the model; returns itself."""
-        self.model.to(device)
+    def to(self, device: str | torch.device, dtype: str | None = None) -> "Bert":
+        """Move the model, and have it in float32, bfloat16 or float16 from now on; returns itself.
+
+        On a GPU half precision is several times as fast; its vectors are float32's to about three digits.
+        """
+        self.model.to(device, None if dtype is None else pick(DTYPES, dtype, "dtype"))
         return self
 
     def quantize(self, how: str = "int8", samples: Sequence[str] = ()) -> "Bert":
@@ -329,6 +332,7 @@ class Bert:
         return self.model.config.width * len(settings.layers) * (2 if settings.pooling == "mean-max" else 1)
 
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 BACKENDS: dict[str, Callable[[Bert], Bert]] = {"onnx": Bert.use_onnx}
 
 

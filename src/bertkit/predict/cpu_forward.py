@@ -5,9 +5,11 @@ result is still in the cache. The slow twin is `Encoder` itself; `tests/predict/
 Packed weights are a second copy: a model takes twice its memory from its first vector on.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain, compress
+from operator import attrgetter
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -200,8 +202,10 @@ class QuickEncoder:
 
     def __call__(self, batch: Batch) -> Tensor:
         """T D: the last layer's vectors."""
-        if self.short is not None and self.short.takes(batch):
-            return self.short(batch)
+        if self.short is not None and len(batch.lengths) == 1 and batch.longest <= SHORT and not batch.causal:
+            ids, segments = batch.ids.tolist(), batch.segments.tolist()
+            if self.short.takes(ids, segments):
+                return torch.from_numpy(self.short(ids))
         x_TD = self.embeddings(batch)
         for layer in self.stack:
             x_TD = layer(x_TD, batch)
@@ -230,6 +234,14 @@ def quick(encoder: Encoder) -> "Encoder | QuickEncoder":
     made = _PACKED[encoder] = QuickEncoder(encoder)
     made.short = OnnxEncoder(encoder, SHORT) if found is not None and found.short is not None else None
     return made
+
+
+def onnx_of(encoder: Encoder) -> OnnxEncoder | None:
+    """What computes one short text in the encoder's place, where that was asked for and nothing has changed since."""
+    found = _PACKED.get(encoder)
+    if found is None or found.short is None or encoder.training:
+        return None
+    return found.short if found.made_of.same() and not found.made_of.hooked() else None
 
 
 def use_onnx(encoder: Encoder) -> None:
@@ -263,9 +275,8 @@ class Watched:
         self.hooks = [hooks for each in self.modules for hooks in (each._forward_hooks, each._forward_pre_hooks)]
         tensors = self._tensors()
         self.counted = [not tensor.is_inference() for tensor in tensors]  # whether torch counts changes of it
-        # But it counts none by a fused optimizer. That moves every number, so that one of each matrix is enough.
-        matrices = [tensor.detach() for tensor in tensors if tensor.dim() > 1]
-        self.numbers = [matrix.view(-1)[:1].view(torch.int32).numpy() for matrix in matrices]
+        # But it counts none by a fused optimizer. That moves every number, so that one of each is enough.
+        self.numbers = [tensor.detach().view(-1)[:1].view(torch.int32).numpy() for tensor in tensors]
         self.seen, self.read = self._now(), self._read()
 
     def same(self) -> bool:
@@ -277,17 +288,20 @@ class Watched:
         return any(self.hooks)
 
     def _tensors(self) -> list[Tensor]:
-        return [tensor for table in self.parameters for tensor in table.values() if tensor is not None]
+        return [tensor for tensor in _values(self.parameters) if tensor is not None]
 
-    def _now(self) -> list[object]:
+    def _now(self) -> list[int]:
         """Which modules these are, where their numbers are and how often torch has seen them change."""
         tensors = self._tensors()
-        modules = [module for table in self.children for module in table.values()]
-        versions = [tensor._version for tensor, counted in zip(tensors, self.counted, strict=False) if counted]
-        return [*map(id, modules), *map(Tensor.data_ptr, tensors), *versions]
+        versions = map(attrgetter("_version"), compress(tensors, self.counted))
+        return [*map(id, _values(self.children)), *map(Tensor.data_ptr, tensors), *versions]
 
     def _read(self) -> list[int]:
         return [number.item() for number in self.numbers]
+
+
+def _values(tables: Sequence[dict[str, Any]]) -> Iterator[Any]:
+    return chain.from_iterable(map(dict.values, tables))
 
 
 _PACKED: WeakKeyDictionary[Encoder, QuickEncoder] = WeakKeyDictionary()

@@ -1,8 +1,10 @@
 """Texts to vectors: any pooling, any layers, any length."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -13,7 +15,7 @@ from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import POOLINGS, EmbedSettings, pool
-from bertkit.predict.cpu_forward import quick
+from bertkit.predict.cpu_forward import onnx_of
 from bertkit.predict.engine import (
     Forward,
     Passage,
@@ -23,6 +25,7 @@ from bertkit.predict.engine import (
     fitting_threads,
     layer_vectors,
     make_batch,
+    quickest,
     stitch,
     token_batches,
     token_budget,
@@ -32,7 +35,17 @@ from bertkit.predict.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Tokenizer
 
 Vectors = list[np.ndarray]
+Rows = Tensor | tuple[Tensor, ...]
+Item = TypeVar("Item")
 TEXTS_PER_BLOCK = 2048  # sorted by length within a block; enough for batches with hardly any waste
+# Poolings of one text whose rows are at hand: the twins of model/pooling.py.
+PLAINLY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "mean": lambda x_TD: x_TD.mean(axis=0),
+    "cls": lambda x_TD: x_TD[0],
+    "first": lambda x_TD: x_TD[0],
+}
+TINY = 1e-12  # as F.normalize has it
+TEXTS_FOR_A_GPU = 8192  # it is waited for at the end of each block
 
 
 @dataclass(frozen=True)
@@ -54,28 +67,45 @@ def embed_blocks(
     where: Callable[[int], str] = "text number {}".format,
 ) -> Iterator[Embedded]:
     """Texts in, vectors out, block by block: memory does not grow with their number. `where` names text number n."""
-    settings = _checked(settings, model.config.depth)
-    done, waiting = 0, iter(texts)
-    while block := list(islice(waiting, TEXTS_PER_BLOCK)):
-        encodings = [Passage(*plain) for plain in tokenizer.encode_plain([settings.prefix + text for text in block])]
+    settings, done = checked(settings, model.config.depth), 0
+    on_gpu = model.device.type == "cuda"
+    encoded = _encoded(tokenizer, settings.prefix, iter(texts), TEXTS_FOR_A_GPU if on_gpu else TEXTS_PER_BLOCK)
+    for block, encodings in _ahead(encoded) if on_gpu else encoded:
         report = report_lengths([len(e.ids) for e in encodings], limit, too_long, first=done, where=where)
-        yield Embedded(block, _embed_block(model, encodings, settings, limit, too_long), report)
+        yield Embedded(block, embed_passages(model, encodings, settings, limit, too_long), report)
         done += len(block)
 
 
-def _embed_block(
+def _encoded(
+    tokenizer: Tokenizer, prefix: str, texts: Iterator[str], count: int
+) -> Iterator[tuple[list[str], list[Passage]]]:
+    while block := list(islice(texts, count)):
+        yield block, [Passage(*plain) for plain in tokenizer.encode_plain([prefix + text for text in block])]
+
+
+def _ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The same, each made on another thread while the one before it is in use."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(next, items, None)
+        while (item := waiting.result()) is not None:
+            waiting = pool.submit(next, items, None)
+            yield item
+
+
+def embed_passages(
     model: BertModel, encodings: Sequence[Passage], settings: EmbedSettings, limit: int, too_long: TooLong
 ) -> Vectors:
+    """A vector for each text that is encoded already, in order; `settings` as `checked` gives them."""
     if len(encodings) == 1 and len(encodings[0].ids) <= limit:
         return _embed_one(model, encodings[0], settings, limit)
     with torch.inference_mode():
-        forward = quick(model.encoder)
+        forward = quickest(model.encoder)
     windowed = {i for i, e in enumerate(encodings) if len(e.ids) > limit} if too_long == "window" else set()
     vectors = {i: _embed_windows(forward, model.device, encodings[i], settings, limit) for i in windowed}
     whole = [index for index in range(len(encodings)) if index not in windowed]
     passages = [cut(encodings[index], limit) for index in whole]
 
-    def compute(chosen: list[int]) -> Vectors:
+    def compute(chosen: list[int]) -> Rows:
         own = [passages[i] for i in chosen]
         batch = make_batch(filled_up(own, model.device, limit), model.device)
         return _pool(layer_vectors(forward, batch, settings.layers), batch, settings)[: len(own)]
@@ -85,18 +115,23 @@ def _embed_block(
     with fitting_threads(sum(lengths)):
         computed = each_batch(compute, batches, model.device)
     for chosen, found in zip(batches, computed, strict=True):
-        vectors |= dict(zip((whole[i] for i in chosen), found, strict=True))
+        vectors |= dict(zip((whole[i] for i in chosen), _arrays(found), strict=True))
     return [vectors[index] for index in range(len(encodings))]
 
 
 def _embed_one(model: BertModel, passage: Passage, settings: EmbedSettings, limit: int) -> Vectors:
     """What the general way would give: a query waits for it, and sorting and sharing out took longer than a layer."""
+    read = PLAINLY.get(settings.pooling) if settings.layers == (model.config.depth,) else None
+    short = onnx_of(model.encoder)
+    if short is not None and read is not None and short.takes(passage.ids, passage.segments):
+        vector = read(short(passage.ids))
+        return [vector / max(np.linalg.norm(vector), TINY) if settings.normalize else vector]
     with torch.inference_mode(), fitting_threads(len(passage.ids)):
         batch = make_batch(filled_up([passage], model.device, limit), model.device)
-        return _pool(layer_vectors(model.encoder, batch, settings.layers), batch, settings)[:1]
+        return _arrays(_pool(layer_vectors(model.encoder, batch, settings.layers), batch, settings)[:1])
 
 
-def _checked(settings: EmbedSettings, depth: int) -> EmbedSettings:
+def checked(settings: EmbedSettings, depth: int) -> EmbedSettings:
     """Known pooling, layers counted from the bottom: 0 the embeddings, `depth` the last."""
     if not isinstance(settings.pooling, str) or settings.pooling not in (*POOLINGS, "none"):
         raise RequestError(f"unknown pooling '{settings.pooling}'; choose from: {', '.join(POOLINGS)}, none")
@@ -122,12 +157,16 @@ def _embed_windows(
 
     parts = [part for found in each_batch(compute, batches, device) for part in found]
     whole = Batch(torch.tensor(encoding.ids), torch.tensor(encoding.segments), (len(encoding.ids),)).to(device)
-    return _pool(stitch(parts, spans), whole, settings)[0]
+    return _arrays(_pool(stitch(parts, spans), whole, settings))[0]
 
 
-def _pool(x_TD: Tensor, batch: Batch, settings: EmbedSettings) -> Vectors:
+def _pool(x_TD: Tensor, batch: Batch, settings: EmbedSettings) -> Rows:
+    """A row for each sequence, still where the model is; with pooling 'none' its tokens' rows, off it."""
     if settings.pooling == "none":
-        rows = [F.normalize(row, dim=-1) if settings.normalize else row for row in batch.split(x_TD)]
-        return [row.float().cpu().numpy() for row in rows]
+        return batch.split((F.normalize(x_TD, dim=-1) if settings.normalize else x_TD).float().cpu())
     pooled_ND = pool(x_TD, batch, settings.pooling)
-    return list((F.normalize(pooled_ND, dim=-1) if settings.normalize else pooled_ND).float().cpu().numpy())
+    return (F.normalize(pooled_ND, dim=-1) if settings.normalize else pooled_ND).float()
+
+
+def _arrays(rows: Rows) -> Vectors:
+    return list(rows.cpu().numpy()) if isinstance(rows, Tensor) else [row.numpy() for row in rows]

@@ -13,14 +13,16 @@ from torch import Tensor
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.predict.cpu_forward import SHORT, QuickEncoder, quick
+from bertkit.predict.cuda_forward import CudaEncoder, can_fuse
 from bertkit.text.tokenizer import Encoding
 from bertkit.text.windows import window_cuts, windows
 
 Found = TypeVar("Found")
-Forward = Encoder | QuickEncoder
+Forward = Encoder | QuickEncoder | CudaEncoder
 
-# Large enough to fill a GPU with work, small enough for a BERT-large layer's activations (about 200 MB).
+# Large enough for work that ends with every batch, small enough for a BERT-large layer's activations (about 200 MB).
 TOKENS_PER_BATCH = 4096
+TOKENS_ON_CUDA = 32768  # enough for a GPU to be busy with its matrix products: 0.4 GB in BERT-base's widest place
 # On a CPU a batch goes through the layers on one core, so that its activations should stay in that core's cache; and
 # there should be several for every core, for they do not end together.
 TOKENS_ON_CPU = 1024
@@ -75,7 +77,7 @@ def token_batches(lengths: Sequence[int], budget: int = TOKENS_PER_BATCH) -> Ite
 def token_budget(lengths: Sequence[int], device: torch.device) -> int:
     """How many tokens to a batch: it depends on the texts alone, so that the same texts give the same bits."""
     if device.type != "cpu":
-        return TOKENS_PER_BATCH
+        return TOKENS_ON_CUDA
     return min(max(sum(lengths) // 16, FEW_TOKENS), TOKENS_ON_CPU)
 
 
@@ -108,8 +110,11 @@ def fitting_threads(tokens: int) -> Iterator[None]:
 
 
 def make_batch(passages: Sequence[Passage], device: torch.device) -> Batch:
-    """Passages packed end to end on the model's device."""
-    return Batch.pack([p.ids for p in passages], [p.segments for p in passages]).to(device)
+    """Passages packed end to end on the model's device; a GPU is not waited for."""
+    batch = Batch.pack([p.ids for p in passages], [p.segments for p in passages])
+    if device.type != "cuda":
+        return batch.to(device)
+    return batch.laid_out().refilled([each.pin_memory().to(device, non_blocking=True) for each in batch.tensors])
 
 
 def filled_up(passages: Sequence[Passage], device: torch.device, longest: int) -> list[Passage]:
@@ -126,11 +131,16 @@ def filled_up(passages: Sequence[Passage], device: torch.device, longest: int) -
     return [*passages, *(Passage([0] * length, [0] * length) for length in lengths)]
 
 
+def quickest(encoder: Encoder) -> Forward:
+    """What computes this encoder soonest where it is."""
+    return CudaEncoder(encoder) if can_fuse(encoder) else quick(encoder)
+
+
 def layer_vectors(forward: Forward, batch: Batch, layers: Sequence[int]) -> Tensor:
     """T (D x layers): the chosen layers side by side; layers above the highest are never computed."""
     if isinstance(forward, Encoder):
         forward.refuse_too_long(batch)
-        forward = quick(forward)
+        forward = quickest(forward)
     if list(layers) == [len(forward.stack)]:
         vectors: Tensor = forward(batch)
         return vectors

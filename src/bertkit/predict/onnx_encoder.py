@@ -5,6 +5,7 @@ of `QuickEncoder`'s own way; `tests/predict/test_onnx_encoder.py` holds them tog
 weights are held once more.
 """
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,8 +16,8 @@ from torch import Tensor, nn
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
-from bertkit.model.feed_forward import ACTIVATIONS, GatedFeedForward
-from bertkit.model.layer import PostNormLayer
+from bertkit.model.feed_forward import ACTIVATIONS
+from bertkit.model.layer import PostNormLayer, is_plain
 from bertkit.model.self_attention import NoRotation
 
 OPSET, FUSED_OPSET = 17, 1
@@ -27,7 +28,7 @@ MOST_BYTES = 1_900_000_000  # a graph is one protocol buffer, and that ends at 2
 
 
 class OnnxEncoder:
-    """An encoder for one text of few tokens, and not for pairs; words are looked up in the encoder's own table."""
+    """An encoder for one text of few tokens, and not for pairs. A query waits for it, so it does without torch."""
 
     def __init__(self, encoder: Encoder, most: int) -> None:
         import onnxruntime
@@ -36,19 +37,19 @@ class OnnxEncoder:
         options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = 3  # errors
         self.session: Any = onnxruntime.InferenceSession(encoder_graph(encoder), options, ["CPUExecutionProvider"])
-        self.word = encoder.embeddings.word
-        self.places_LE = _places(encoder, most)
+        self.words_VE = encoder.embeddings.word.weight.detach().numpy()  # the encoder's own numbers, no copy
+        self.places_LE = _places(encoder, most).numpy()
 
-    def takes(self, batch: Batch) -> bool:
-        """Whether the batch is one such text."""
-        one = len(batch.lengths) == 1 and batch.longest <= len(self.places_LE)
-        return one and not batch.causal and not bool(batch.segments.any())
+    def takes(self, ids: Sequence[int], segments: Sequence[int]) -> bool:
+        """Whether this is one such text."""
+        return len(ids) <= len(self.places_LE) and not any(segments)
 
-    def __call__(self, batch: Batch) -> Tensor:
+    def __call__(self, ids: Sequence[int]) -> np.ndarray:
         """T D: the last layer's output."""
-        x_TE = self.word(batch.ids) + self.places_LE[: len(batch.ids)]
-        [found] = self.session.run(None, {"x": x_TE[None].numpy()})
-        return torch.from_numpy(found[0])
+        x_TE = self.words_VE[ids] + self.places_LE[: len(ids)]
+        [found_1TD] = self.session.run(None, {"x": x_TE[None]})
+        hidden: np.ndarray = found_1TD[0]
+        return hidden
 
 
 def _places(encoder: Encoder, most: int) -> Tensor:
@@ -58,7 +59,7 @@ def _places(encoder: Encoder, most: int) -> Tensor:
     first = Batch(zeros, zeros, (length,))
     with torch.inference_mode():
         added: Tensor = embeddings.segment(first) + embeddings.position(first)
-        return added.expand(length, encoder.config.table_width)
+        return added.expand(length, encoder.config.table_width).contiguous()
 
 
 def refuse_unable(encoder: Encoder) -> None:
@@ -78,14 +79,11 @@ def refuse_unable(encoder: Encoder) -> None:
 
 
 def _known(layer: nn.Module) -> bool:
-    if not isinstance(layer, PostNormLayer) or isinstance(layer.feed_forward, GatedFeedForward):
+    if not isinstance(layer, PostNormLayer) or not is_plain(layer):
         return False
-    attention, feed_forward = layer.attention, layer.feed_forward
-    linears = (attention.qkv, attention.out, feed_forward.up, feed_forward.down)
-    biased = all(linear.bias is not None for linear in linears)
-    return (
-        biased and attention.radius is None and isinstance(attention.rotate, NoRotation) and feed_forward.bend in BENDS
-    )
+    attention = layer.attention
+    everywhere = attention.radius is None and isinstance(attention.rotate, NoRotation)
+    return everywhere and layer.feed_forward.bend in BENDS
 
 
 def encoder_graph(encoder: Encoder) -> bytes:

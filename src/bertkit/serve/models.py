@@ -88,14 +88,16 @@ class Models:
         return served
 
 
-def load_models(given: Sequence[str], device: torch.device, backend: str | None = None) -> Models:
+def load_models(
+    given: Sequence[str], device: torch.device, *, dtype: str = "float32", backend: str | None = None
+) -> Models:
     """Folders, each as PATH or NAME=PATH, loaded onto one device; nothing given means the bundled model."""
     chosen = None if backend is None else pick(BACKENDS, backend, "backend")
     found: dict[str, Bert] = {}
     for name, path in [_named(each) for each in given] or [("bertkit", None)]:
         if name in found:
             raise RequestError(f"two models are called '{name}'; name them apart, as NAME=PATH")
-        found[name] = load(path).to(device)
+        found[name] = load(path).to(device, dtype)
         if found[name].checkpoint.tokenizer is None:
             raise RequestError(f"{path} holds no tokenizer, so its model can read nothing; put its vocab.txt there")
     models = Models(share_encoders(found))
