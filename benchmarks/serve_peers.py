@@ -24,12 +24,13 @@ class Way:
     batch: int = 32  # of infinity
     better: bool = False  # infinity's BetterTransformer
     at_once: int | None = None  # requests in the plain server's model
-    workers: int = 1  # of ours
+    workers: int = 0  # of ours; 0: as it comes
 
     def command(self, folder: Path, port: int, peers: Path | None) -> list[str]:
         """What starts it."""
         if self.server == "bertkit":
-            given = [f"minilm={folder}", "--port", str(port), "--workers", str(self.workers)]
+            given = [f"minilm={folder}", "--port", str(port)]
+            given += ["--workers", str(self.workers)] if self.workers else []
             return [sys.executable, "-m", "bertkit", "serve", *given]
         if self.server == "plain":
             limit = [] if self.at_once is None else ["--limit", str(self.at_once)]
@@ -49,7 +50,7 @@ class Way:
 WAYS = {
     "bertkit": Way("bertkit"),
     "bertkit, 1 thread": Way("bertkit", threads=1),
-    "bertkit, 2 workers": Way("bertkit", workers=2),
+    "bertkit, 1 worker": Way("bertkit", workers=1),
     "infinity torch": Way("torch"),
     "infinity torch, 1 thread": Way("torch", threads=1),
     "infinity torch, better": Way("torch", better=True),

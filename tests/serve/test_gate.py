@@ -25,10 +25,10 @@ class Hold:
         lane = server.service.models.named(None).lane
         plain, self.open, self.calls = type(lane).compute, threading.Event(), 0
 
-        def held(own, pieces):
+        def held(own, pieces, threads):
             self.calls += 1
             self.open.wait(20)
-            return plain(own, pieces)
+            return plain(own, pieces, threads)
 
         monkeypatch.setattr(type(lane), "compute", held)
 

@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass, field
 
 import pytest
+from serving import wait_until
 
 from bertkit.serve.worker import QueueFull, Ticket, Workers
 
@@ -34,12 +35,14 @@ class Slow:
     open: threading.Event = field(default_factory=threading.Event)
     begun: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     seen: list = field(default_factory=list)
+    threads: list = field(default_factory=list)
 
     @property
     def key(self):
         return id(self)
 
-    def compute(self, pieces):
+    def compute(self, pieces, threads):
+        self.threads.append(threads)
         self.begun.release()
         assert self.open.wait(10)
         self.seen.append([piece.text for piece in pieces])
@@ -179,3 +182,23 @@ def test_many_threads_lose_and_cross_nothing():
     desk.finish()
     assert len(desk.done) == len(set(desk.done)) == 400
     assert all(ticket.rows == [word.upper() for word in words] for words, ticket in tickets.values())
+
+
+def test_a_batch_alone_has_all_cores_and_two_share_them():
+    desk = Desk(threads=2, cores=6)
+    desk.hold()
+    desk.ask("second")
+    assert desk.lane.begun.acquire(timeout=10)
+    desk.finish()
+    assert desk.lane.threads == [6, 3]
+
+
+def test_after_the_others_are_done_a_batch_has_all_cores_again():
+    desk = Desk(threads=2, cores=2)
+    desk.lane.open.set()
+    for _ in range(3):
+        desk.ask("word")
+        assert desk.lane.begun.acquire(timeout=10)
+        wait_until(lambda: desk.workers._busy == 0)
+    desk.finish()
+    assert desk.lane.threads == [2, 2, 2]

@@ -21,7 +21,9 @@ def serve(
         Path | None, typer.Option(help="A file with a key on each line; or set BERTKIT_API_KEY.")
     ] = None,
     no_key: Annotated[bool, typer.Option("--no-key", help="Let others in without a key.")] = False,
-    workers: Annotated[int, typer.Option(help="Threads that compute.")] = 1,
+    workers: Annotated[
+        int | None, typer.Option(help="Batches at a time; by default 1 on a GPU, on a CPU one a core up to 4.")
+    ] = None,
     dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16 or float16; by default bfloat16 on a GPU, float32 on a CPU.")
     ] = None,
@@ -34,6 +36,8 @@ def serve(
     OpenAI's, Hugging Face's and text-embeddings-inference's clients work unchanged; /docs shows every route.
     SIGTERM and Ctrl-C answer what has come in, then stop. Logs are JSON on standard error.
     """
+    from dataclasses import replace
+
     from bertkit.config import pick
     from bertkit.predict.length import POLICIES
     from bertkit.serve.door import bind, refuse_open_door
@@ -45,7 +49,7 @@ def serve(
         max_queue=max_queue,
         seconds=timeout,
         too_long=pick(POLICIES, too_long, "length policy"),
-        workers=workers,
+        workers=1 if workers is None else workers,
     )
     keys = read_keys(api_key)
     refuse_open_door(host, keys, told=no_key)
@@ -58,9 +62,9 @@ def serve(
     from bertkit.serve.logs import start_logs
     from bertkit.serve.models import load_models
 
-    if workers > 1:
-        torch.set_num_threads(max(1, torch.get_num_threads() // workers))
     device, half = ("cuda", "bfloat16") if torch.cuda.is_available() else ("cpu", "float32")
+    if workers is None and device == "cpu":
+        settings = replace(settings, workers=min(4, torch.get_num_threads()))
     loaded = load_models(models or [], torch.device(device), dtype=dtype or half, backend=backend)
     start_logs()
     place = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"

@@ -99,10 +99,10 @@ def each_batch(
 
 
 @contextmanager
-def fitting_threads(tokens: int) -> Iterator[None]:
-    """One thread while few tokens are computed, as many as torch has for more."""
+def fitting_threads(tokens: int, most: int | None = None) -> Iterator[None]:
+    """One thread while few tokens are computed; for more, `most`, or as many as torch has."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1 if tokens <= TOKENS_FOR_ONE_THREAD else threads)
+    torch.set_num_threads(1 if tokens <= TOKENS_FOR_ONE_THREAD else most or threads)
     try:
         yield
     finally:

@@ -54,8 +54,8 @@ class Lane:
         """What tells lanes apart in the queue."""
         return id(self.encoder)
 
-    def compute(self, pieces: Sequence[Piece]) -> list[Any]:
-        """A row for each piece, whatever it shared its batch with."""
+    def compute(self, pieces: Sequence[Piece], threads: int | None = None) -> list[Any]:
+        """A row for each piece, whatever it shared its batch with; on a CPU with so many threads."""
         device = self.encoder.embeddings.word.weight.device
         layers = sorted({layer for piece in pieces for layer in piece.read.layers})
         groups: dict[Reader, list[int]] = {}
@@ -65,7 +65,7 @@ class Lane:
         order = [place for places in groups.values() for place in places]
         rows: list[Any] = [None] * len(pieces)
         passages = [pieces[place].passage for place in order]
-        with torch.inference_mode(), fitting_threads(sum(len(passage.ids) for passage in passages)):
+        with torch.inference_mode(), fitting_threads(sum(len(passage.ids) for passage in passages), threads):
             batch = make_batch(filled_up(passages, device, self.encoder.config.max_length), device)
             x_TD = layer_vectors(self.encoder, batch, layers)
             first, width = 0, self.encoder.config.width

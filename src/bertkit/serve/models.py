@@ -63,6 +63,11 @@ class Models:
         return list({each.lane.key: each.lane for each in self.by_name.values()}.values())
 
     @property
+    def on_cpu(self) -> bool:
+        """Whether they compute there."""
+        return self.named(None).bert.model.device.type == "cpu"
+
+    @property
     def abilities(self) -> set[str]:
         """What some model can do."""
         return {ability for each in self.by_name.values() for ability in each.abilities}

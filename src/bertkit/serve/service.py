@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+import torch
+
 from bertkit.errors import BertkitError, RequestError
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.models import Models
@@ -50,6 +52,7 @@ class Service:
             budget=self.settings.max_tokens,
             most_tokens=self.settings.waiting_tokens,
             threads=self.settings.workers,
+            cores=torch.get_num_threads() if self.models.on_cpu else None,
         )
         self.metrics.watch(lambda: self.inside, lambda: self.workers.depth)
         self.workers.start()

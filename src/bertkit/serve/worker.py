@@ -66,10 +66,21 @@ class Observer(Protocol):
 
 
 class Workers:
-    """The queue and the threads at it. `deliver` is called from these threads, once for each batch."""
+    """The queue and the threads at it. `deliver` is called from these threads, once for each batch.
+
+    A batch that is computed alone has all `cores`; where several are, each has its share, and they do not wait for each
+    other at every map as one batch's threads do.
+    """
 
     def __init__(
-        self, deliver: Deliver, observer: Observer, *, budget: int, most_tokens: int, threads: int = 1
+        self,
+        deliver: Deliver,
+        observer: Observer,
+        *,
+        budget: int,
+        most_tokens: int,
+        threads: int = 1,
+        cores: int | None = None,
     ) -> None:
         self._deliver = deliver
         self._observer = observer
@@ -79,6 +90,8 @@ class Workers:
         self._tokens = 0  # of all that wait
         self._speed = 0.0  # tokens per second, of late
         self._closing = False
+        self._busy = 0  # threads that compute
+        self._cores = cores
         self._changed = threading.Condition()
         self._threads = [threading.Thread(target=self._work, name=f"worker-{n}", daemon=True) for n in range(threads)]
 
@@ -127,10 +140,14 @@ class Workers:
     def _work(self) -> None:
         while parts := self._take():
             started = time.perf_counter()
-            done = self._settle(_compute(parts))
+            done = self._settle(_compute(parts, self._share()))
             self._account(parts, time.perf_counter() - started)
             if done:
                 self._deliver(done)
+
+    def _share(self) -> int | None:
+        """How many cores the batch that was just taken gets; None: as it comes."""
+        return None if self._cores is None else self._cores if self._busy == 1 else self._cores // len(self._threads)
 
     def _take(self) -> list[Part]:
         """The next batch; empty when there is nothing left and never will be."""
@@ -149,12 +166,14 @@ class Workers:
             self._waiting = [ticket for ticket in self._waiting if ticket.taken < len(ticket.pieces)]
             if self._waiting:
                 self._changed.notify()  # there is work for another thread
+            self._busy += 1
             return parts
 
     def _settle(self, results: Sequence[tuple[Part, list[Any] | Exception]]) -> list[Ticket]:
         """Write rows into their tickets; returns those that are complete."""
         done = []
         with self._changed:
+            self._busy -= 1
             for (ticket, start, stop), rows in results:
                 ticket.missing -= stop - start
                 if isinstance(rows, Exception):
@@ -172,13 +191,13 @@ class Workers:
         self._observer.batch_done(BatchDone(len(lengths), tokens, max(lengths), seconds, len(parts)))
 
 
-def _compute(parts: Sequence[Part]) -> list[tuple[Part, list[Any] | Exception]]:
+def _compute(parts: Sequence[Part], cores: int | None) -> list[tuple[Part, list[Any] | Exception]]:
     """Rows for each part. Where a batch fails, its parts are computed one by one, so that only the guilty one fails."""
     pieces = [piece for ticket, start, stop in parts for piece in ticket.pieces[start:stop]]
     try:
-        rows = iter(parts[0][0].lane.compute(pieces))
+        rows = iter(parts[0][0].lane.compute(pieces, cores))
     except Exception as error:
         if len(parts) == 1:
             return [(parts[0], error)]
-        return [result for part in parts for result in _compute([part])]
+        return [result for part in parts for result in _compute([part], cores)]
     return [(part, [next(rows) for _ in range(part[2] - part[1])]) for part in parts]
