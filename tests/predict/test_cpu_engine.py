@@ -20,8 +20,8 @@ from bertkit.model.feed_forward import ACTIVATIONS
 from bertkit.model.weights import new_model
 from bertkit.predict import cpu_forward, engine
 from bertkit.predict.bert import Bert
-from bertkit.predict.cpu_forward import PackedMap, PlainMap, QuickEncoder, quick
-from bertkit.predict.engine import Passage, each_batch, filled_up, layer_vectors, token_batches, token_budget
+from bertkit.predict.cpu_forward import PackedMap, PlainMap, QuickEncoder, filled_up, quick
+from bertkit.predict.engine import each_batch, layer_vectors, token_batches, token_budget
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
 
@@ -176,16 +176,17 @@ def test_budgets_on_other_devices_are_those_of_a_gpu():
 
 @pytest.mark.parametrize("longest", [3, 32, 512])
 def test_batches_come_in_few_sizes(longest):
-    cpu = torch.device("cpu")
     sizes = set()
     for tokens in range(1, 4097):
-        whole = filled_up([Passage([5] * tokens, [0] * tokens)], cpu, longest)
-        assert whole[0].ids == [5] * tokens
-        assert all(len(passage.ids) <= longest for passage in whole[1:]), "what fills up fits the model, too"
-        sizes.add(sum(len(passage.ids) for passage in whole))
-        assert sum(len(passage.ids) for passage in whole) - tokens < 64
-    assert len(sizes) == 64 + 12 + 60
-    assert len(filled_up([Passage([5], [0])], torch.device("cuda"), longest)) == 1
+        batch = Batch(torch.full((tokens,), 5), torch.ones(tokens, dtype=torch.int64), (tokens,), causal=True)
+        filled = filled_up(batch, longest)
+        assert filled.ids[:tokens].tolist() == [5] * tokens
+        assert filled.lengths[0] == tokens
+        assert filled.causal
+        assert all(length <= longest for length in filled.lengths[1:]), "what fills up fits the model, too"
+        assert len(filled.ids) - tokens < max(8, tokens / 4)
+        sizes.add(len(filled.ids))
+    assert len(sizes) == 8 + 12 + 12 + 24
 
 
 def test_batches_at_a_time_come_in_order_each_with_one_thread(two_threads):

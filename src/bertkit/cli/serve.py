@@ -72,7 +72,7 @@ def serve(
     server.serve(
         create_app(loaded, settings, keys),
         listener,
-        lambda: print(f"{names} at {place} - {place}/docs shows what can be asked; Ctrl-C stops", flush=True),
+        lambda: print(f"{names} at {place} (a page; {place}/docs: what programs can ask); Ctrl-C stops", flush=True),
     )
 
 

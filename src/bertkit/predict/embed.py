@@ -21,7 +21,6 @@ from bertkit.predict.engine import (
     Passage,
     cut,
     each_batch,
-    filled_up,
     fitting_threads,
     layer_vectors,
     make_batch,
@@ -97,7 +96,7 @@ def embed_passages(
 ) -> Vectors:
     """A vector for each text that is encoded already, in order; `settings` as `checked` gives them."""
     if len(encodings) == 1 and len(encodings[0].ids) <= limit:
-        return _embed_one(model, encodings[0], settings, limit)
+        return _embed_one(model, encodings[0], settings)
     with torch.inference_mode():
         forward = quickest(model.encoder)
     windowed = {i for i, e in enumerate(encodings) if len(e.ids) > limit} if too_long == "window" else set()
@@ -106,9 +105,8 @@ def embed_passages(
     passages = [cut(encodings[index], limit) for index in whole]
 
     def compute(chosen: list[int]) -> Rows:
-        own = [passages[i] for i in chosen]
-        batch = make_batch(filled_up(own, model.device, limit), model.device)
-        return _pool(layer_vectors(forward, batch, settings.layers), batch, settings)[: len(own)]
+        batch = make_batch([passages[i] for i in chosen], model.device)
+        return _pool(layer_vectors(forward, batch, settings.layers), batch, settings)
 
     lengths = [len(passage.ids) for passage in passages]
     batches = list(token_batches(lengths, token_budget(lengths, model.device)))
@@ -119,7 +117,7 @@ def embed_passages(
     return [vectors[index] for index in range(len(encodings))]
 
 
-def _embed_one(model: BertModel, passage: Passage, settings: EmbedSettings, limit: int) -> Vectors:
+def _embed_one(model: BertModel, passage: Passage, settings: EmbedSettings) -> Vectors:
     """What the general way would give: a query waits for it, and sorting and sharing out took longer than a layer."""
     read = PLAINLY.get(settings.pooling) if settings.layers == (model.config.depth,) else None
     short = onnx_of(model.encoder)
@@ -127,8 +125,8 @@ def _embed_one(model: BertModel, passage: Passage, settings: EmbedSettings, limi
         vector = read(short(passage.ids))
         return [vector / max(np.linalg.norm(vector), TINY) if settings.normalize else vector]
     with torch.inference_mode(), fitting_threads(len(passage.ids)):
-        batch = make_batch(filled_up([passage], model.device, limit), model.device)
-        return _arrays(_pool(layer_vectors(model.encoder, batch, settings.layers), batch, settings)[:1])
+        batch = make_batch([passage], model.device)
+        return _arrays(_pool(layer_vectors(model.encoder, batch, settings.layers), batch, settings))
 
 
 def checked(settings: EmbedSettings, depth: int) -> EmbedSettings:

@@ -117,20 +117,6 @@ def make_batch(passages: Sequence[Passage], device: torch.device) -> Batch:
     return batch.laid_out().refilled([each.pin_memory().to(device, non_blocking=True) for each in batch.tensors])
 
 
-def filled_up(passages: Sequence[Passage], device: torch.device, longest: int) -> list[Passage]:
-    """On a CPU some sequences of padding more, so that batches come in few sizes: to 16 tokens, from 256 on to 64.
-
-    oneDNN keeps what it has prepared for each of a thousand sizes. A MiniLM grew from 540 to 820 MB within 240 batches
-    of any size, and by 3 MB in 60 batches of these; the time for a token was the same. A short text stays as it is.
-    """
-    tokens = sum(len(passage.ids) for passage in passages)
-    spare = -tokens % (16 if tokens <= FEW_TOKENS else 64)
-    if device.type != "cpu" or tokens <= TOKENS_FOR_ONE_THREAD:
-        return list(passages)
-    lengths = [min(longest, spare - start) for start in range(0, spare, longest)]
-    return [*passages, *(Passage([0] * length, [0] * length) for length in lengths)]
-
-
 def quickest(encoder: Encoder) -> Forward:
     """What computes this encoder soonest where it is."""
     return CudaEncoder(encoder) if can_fuse(encoder) else quick(encoder)
@@ -150,12 +136,8 @@ def layer_vectors(forward: Forward, batch: Batch, layers: Sequence[int]) -> Tens
 
 def last_layer(encoder: Encoder, passages: Sequence[Passage], device: torch.device) -> tuple[Batch, Tensor]:
     """Passages as a batch, and the last layer's vectors of its tokens, T D: what heads read."""
-    filled = make_batch(filled_up(passages, device, encoder.config.max_length), device)
-    x_TD = layer_vectors(encoder, filled, [encoder.config.depth])
-    if len(filled.lengths) == len(passages):
-        return filled, x_TD
     batch = make_batch(passages, device)
-    return batch, x_TD[: len(batch.ids)]
+    return batch, layer_vectors(encoder, batch, [encoder.config.depth])
 
 
 def stitch(parts: Sequence[Tensor], spans: Sequence[tuple[int, int]]) -> Tensor:

@@ -16,7 +16,7 @@ from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import pool
-from bertkit.predict.engine import Passage, filled_up, fitting_threads, layer_vectors, make_batch
+from bertkit.predict.engine import Passage, fitting_threads, layer_vectors, make_batch
 
 
 class Reader(Protocol):
@@ -66,7 +66,7 @@ class Lane:
         rows: list[Any] = [None] * len(pieces)
         passages = [pieces[place].passage for place in order]
         with torch.inference_mode(), fitting_threads(sum(len(passage.ids) for passage in passages), threads):
-            batch = make_batch(filled_up(passages, device, self.encoder.config.max_length), device)
+            batch = make_batch(passages, device)
             x_TD = layer_vectors(self.encoder, batch, layers)
             first, width = 0, self.encoder.config.width
             for read, places in groups.items():
