@@ -232,8 +232,8 @@ class QuickEncoder:
 def filled_up(batch: Batch, longest: int) -> Batch:
     """With sequences of padding at the end, so that batches come in few sizes.
 
-    oneDNN keeps what it has prepared for each of a thousand sizes. With any size a MiniLM grew from 530 to 620 MB in 600
-    batches of one to four short texts, and went on; with these it stays at 490. The time for a token is the same.
+    oneDNN keeps what it has prepared for each of a thousand sizes. With any size a MiniLM grew from 530 to 620 MB in
+    600 batches of one to four short texts, and went on; with these it stays at 490. The time for a token is the same.
     """
     tokens = len(batch.ids)
     spare = -tokens % next(step for most, step in STEPS if tokens <= most)
