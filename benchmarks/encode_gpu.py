@@ -21,11 +21,11 @@ import torch
 
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import family_config, override
+from bertkit.engine.batches import Passage, cut
 from bertkit.files import whole_file
 from bertkit.model.weights import new_model
 from bertkit.predict.bert import Bert, load
 from bertkit.predict.embed import checked, embed_passages
-from bertkit.predict.engine import Passage, cut
 from bertkit.text.corpus import CorpusReport, read_documents
 from bertkit.text.tokenizer import Tokenizer
 

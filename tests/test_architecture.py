@@ -9,7 +9,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1] / "src" / "bertkit"
-ORDER = ["_version", "errors", "client", "bert_client", "files", "progress", "config", "text", "model", "checkpoint"]
+ORDER = [
+    "_version",
+    "errors",
+    "client",
+    "bert_client",
+    "files",
+    "progress",
+    "config",
+    "text",
+    "model",
+    "engine",
+    "checkpoint",
+]
 ORDER += ["train", "pretrain", "finetune", "predict", "inside", "serve", "pretrained", "facts", "cli", "__main__"]
 SIBLINGS = [{"pretrain", "finetune"}, {"inside", "serve"}]
 NEVER = {"transformers", "sentence_transformers", "socket", "urllib", "http", "requests", "httpx"}

@@ -24,10 +24,10 @@ from bertkit.checkpoint.delta import LEAST_COSINE, load_delta, vector_cosines
 from bertkit.checkpoint.delta import TEXTS as SENTENCE_TEXTS
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_small
 from bertkit.checkpoint.small import SMALL
+from bertkit.engine.batches import Passage, make_batch
 from bertkit.errors import BertkitError, RequestError
 from bertkit.files import whole_folder
 from bertkit.model.pooling import EmbedSettings
-from bertkit.predict.engine import Passage, make_batch
 
 MOST_BYTES = 16_000_000  # of weights, all variants together
 SENTENCES = "sentences"

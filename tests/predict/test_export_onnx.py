@@ -16,6 +16,7 @@ import bertkit
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.cli.main import run
 from bertkit.config import family_config, override
+from bertkit.engine.batches import layer_vectors
 from bertkit.errors import BertkitError, RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.heads import HEAD_OUTPUTS
@@ -23,7 +24,6 @@ from bertkit.model.pooling import EmbedSettings, pool
 from bertkit.model.weights import new_model
 from bertkit.predict import export_onnx as exporting
 from bertkit.predict.bert import Bert
-from bertkit.predict.engine import layer_vectors
 from bertkit.predict.export_onnx import export_onnx
 from bertkit.predict.onnx_graph import POOLINGS, VECTORS, Graph
 from bertkit.text.tokenizer import Tokenizer

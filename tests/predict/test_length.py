@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertkit.engine.batches import token_batches
 from bertkit.errors import RequestError
-from bertkit.predict.engine import token_batches
 from bertkit.predict.length import best_window, report_lengths, window_cuts, windows
 
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 import bertkit
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import FAMILIES, family_config
+from bertkit.engine.cpu_forward import MappedLinear, pack
 from bertkit.errors import RequestError
 from bertkit.model.weights import new_model
 from bertkit.predict import quantize as quantizing
 from bertkit.predict.bert import Bert
-from bertkit.predict.cpu_forward import MappedLinear, pack
 from bertkit.predict.quantize import Int8Map, compare, layer_maps, quantize, round_rows
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -91,7 +91,7 @@ def test_answers_of_every_kind_are_computed_in_int8_and_near(minilm):
 
 
 def bertkit_batch(bert, text):
-    from bertkit.predict.engine import Passage, make_batch
+    from bertkit.engine.batches import Passage, make_batch
 
     encoding = bert.tokenizer.encode(text)
     return make_batch([Passage(encoding.ids, encoding.segments)], torch.device("cpu"))

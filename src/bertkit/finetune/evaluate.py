@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bertkit.engine.batches import Passage, each_batch, fitting_threads, last_layer, token_budget
 from bertkit.finetune.batches import within_budget
 from bertkit.finetune.decision import Decision
 from bertkit.finetune.examples import Example
@@ -17,7 +18,6 @@ from bertkit.finetune.task import LossSettings, Prediction, Task, Window
 from bertkit.model.batch import Batch
 from bertkit.model.heads import PooledHead
 from bertkit.model.model import BertModel
-from bertkit.predict.engine import Passage, each_batch, fitting_threads, last_layer, token_budget
 
 TOKENS = 8192  # through the model at once on a GPU, unless one example has more
 

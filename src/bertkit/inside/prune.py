@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertkit.engine.batches import Passage, make_batch, token_batches
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.pooling import pool
 from bertkit.predict.bert import Bert
-from bertkit.predict.engine import Passage, make_batch, token_batches
 
 Head = tuple[int, int]  # layer and head, from 1
 EVERY = 7  # one token in seven is hidden: 14 %, as in pre-training, and the same ones at every measurement

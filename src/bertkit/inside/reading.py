@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bertkit.engine.batches import Passage, make_batch
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Trace
 from bertkit.predict.bert import Bert
-from bertkit.predict.engine import Passage, make_batch
 from bertkit.text.tokenizer import Encoding, Tokenizer
 
 MOST_TOKENS = 512  # the weights alone of a large model are 400 MB at this length

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertkit.engine.batches import token_batches
 from bertkit.inside.tree_files import Tree
 from bertkit.inside.trees import tree_depths, tree_distances
 from bertkit.inside.word_vectors import WordVectors
-from bertkit.predict.engine import token_batches
 from bertkit.progress import Meter
 
 WORDS_PER_STEP = 512

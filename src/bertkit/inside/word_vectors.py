@@ -13,9 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertkit.errors import RequestError
-from bertkit.predict.bert import Bert
-from bertkit.predict.engine import (
+from bertkit.engine.batches import (
     TOKENS_PER_BATCH,
     Passage,
     layer_vectors,
@@ -24,6 +22,8 @@ from bertkit.predict.engine import (
     token_batches,
     window_passages,
 )
+from bertkit.errors import RequestError
+from bertkit.predict.bert import Bert
 from bertkit.progress import ShowProgress, silent
 from bertkit.text.tokenizer import Encoding
 

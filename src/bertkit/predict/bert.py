@@ -14,14 +14,14 @@ import torch
 from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
 from bertkit.config import pick
+from bertkit.engine.batches import Passage, make_batch
+from bertkit.engine.cpu_forward import use_onnx
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.encoder import Trace
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import NAMES, EmbedSettings, Pooling
 from bertkit.predict import embed as embedding
 from bertkit.predict import search as searching
-from bertkit.predict.cpu_forward import use_onnx
-from bertkit.predict.engine import Passage, make_batch
 from bertkit.predict.fill import Filled, fill
 from bertkit.predict.fill_words import ChainFiller, FilledTogether
 from bertkit.predict.length import LengthReport, TooLong, report_lengths

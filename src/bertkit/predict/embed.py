@@ -11,12 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertkit.errors import RequestError
-from bertkit.model.batch import Batch
-from bertkit.model.model import BertModel
-from bertkit.model.pooling import POOLINGS, EmbedSettings, pool
-from bertkit.predict.cpu_forward import onnx_of
-from bertkit.predict.engine import (
+from bertkit.engine.batches import (
     Forward,
     Passage,
     cut,
@@ -30,6 +25,11 @@ from bertkit.predict.engine import (
     token_budget,
     window_passages,
 )
+from bertkit.engine.cpu_forward import onnx_of
+from bertkit.errors import RequestError
+from bertkit.model.batch import Batch
+from bertkit.model.model import BertModel
+from bertkit.model.pooling import POOLINGS, EmbedSettings, pool
 from bertkit.predict.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Tokenizer
 

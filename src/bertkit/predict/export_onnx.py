@@ -19,12 +19,12 @@ from torch import Tensor
 from bertkit._version import __version__
 from bertkit.checkpoint.save_load import Checkpoint, bertkit_settings, folder_config, state_length
 from bertkit.config import BertConfig
+from bertkit.engine.batches import Passage, cut, make_batch
 from bertkit.errors import BertkitError, RequestError
 from bertkit.files import refuse_to_overwrite, whole_folder
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel, parameter_count
 from bertkit.model.pooling import EmbedSettings, pool
-from bertkit.predict.engine import Passage, cut, make_batch
 from bertkit.predict.onnx_graph import POOLINGS, VECTORS, Graph
 from bertkit.progress import ShowProgress, silent
 from bertkit.text.tokenizer import Tokenizer

@@ -9,9 +9,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from bertkit.engine.batches import Passage, cut, fitting_threads, last_layer, window_passages
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.model import BertModel
-from bertkit.predict.engine import Passage, cut, fitting_threads, last_layer, window_passages
 from bertkit.predict.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Encoding, Tokenizer
 from bertkit.text.windows import window_cuts

@@ -14,9 +14,9 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from bertkit.engine.batches import TOKENS_PER_BATCH, Passage, cut, last_layer
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.model import BertModel
-from bertkit.predict.engine import TOKENS_PER_BATCH, Passage, cut, last_layer
 from bertkit.predict.fill import Blanks, Filled, find_blanks, put_in
 from bertkit.predict.length import TooLong, report_lengths
 from bertkit.text.tokenizer import Encoding, Tokenizer

@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.config import pick
+from bertkit.engine.cpu_forward import Bend, MappedLinear
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import pool
-from bertkit.predict.cpu_forward import Bend, MappedLinear
 from bertkit.text.tokenizer import Tokenizer
 
 Quantize = Literal["int8"]

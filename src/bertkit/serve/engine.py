@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bertkit.engine.batches import Passage, fitting_threads, layer_vectors, make_batch
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import pool
-from bertkit.predict.engine import Passage, fitting_threads, layer_vectors, make_batch
 
 
 class Reader(Protocol):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertkit.engine.batches import Passage
 from bertkit.errors import RequestError
 from bertkit.finetune.evaluate import make_windows
 from bertkit.finetune.examples import ChoiceExample, Example, Place, QuestionExample, TaggedExample, TextExample
@@ -15,7 +16,6 @@ from bertkit.finetune.fixed import window_segments
 from bertkit.finetune.tag import Tagged, located, words_of
 from bertkit.finetune.task import Window
 from bertkit.predict.answers import Answers
-from bertkit.predict.engine import Passage
 from bertkit.serve.engine import Piece, ReadHead, ReadReduced
 from bertkit.serve.models import Served
 from bertkit.serve.plan import Plan, check_texts

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.predict.engine import Passage
+from bertkit.engine.batches import Passage
 from bertkit.serve.engine import Piece, ReadAttention
 from bertkit.serve.models import Served
 from bertkit.serve.plan import Plan, check_size, check_texts

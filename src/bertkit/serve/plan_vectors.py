@@ -8,11 +8,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from bertkit.engine.batches import Passage, cut, stitch, window_passages
 from bertkit.errors import RequestError
 from bertkit.finetune.length import LengthPolicy, sequences, take
 from bertkit.model.batch import Batch
 from bertkit.model.pooling import EmbedSettings, pool
-from bertkit.predict.engine import Passage, cut, stitch, window_passages
 from bertkit.predict.length import LengthReport, TooLong, report_lengths
 from bertkit.serve.engine import Piece, ReadPooled, ReadTokens
 from bertkit.serve.models import Served

@@ -1,7 +1,7 @@
 """An encoder as ONNX Runtime computes it, for one short text at a time.
 
 What takes longest there is to read the weights, and its fused steps read them nearly twice as fast as torch's. The twin
-of `QuickEncoder`'s own way; `tests/predict/test_onnx_encoder.py` holds them together. Packages: the extra `onnx`. The
+of `QuickEncoder`'s own way; `tests/engine/test_onnx_encoder.py` holds them together. Packages: the extra `onnx`. The
 weights are held once more.
 """
 

@@ -1,7 +1,7 @@
 """The encoder once more, for CPUs: the same arithmetic in float32, with its linear maps as oneDNN reads them best.
 
 Weights are laid out in blocks once instead of at every call, and biases, GELU and residuals are added while a map's
-result is still in the cache. The slow twin is `Encoder` itself; `tests/predict/test_cpu_engine.py` holds them together.
+result is still in the cache. The slow twin is `Encoder` itself; `tests/engine/test_cpu_forward.py` holds them together.
 Packed weights are a second copy: a model takes twice its memory from its first vector on.
 """
 
@@ -18,12 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.config import pick
+from bertkit.engine.onnx_encoder import OnnxEncoder, refuse_unable
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.feed_forward import ACTIVATIONS, GatedFeedForward
 from bertkit.model.kernels import attend
 from bertkit.model.layer import PostNormLayer, PreNormLayer
-from bertkit.predict.onnx_encoder import OnnxEncoder, refuse_unable
 
 Bend = Callable[[Tensor], Tensor]
 

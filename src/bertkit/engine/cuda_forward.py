@@ -1,7 +1,7 @@
 """The encoder once more, for GPUs in half precision: what stands between the matrix products done in one pass each.
 
 A product takes its bias along, or leaves it to the kernel that reads its result anyway: GELU, or residual and norm. The
-slow twin is `Encoder` itself; `tests/predict/test_cuda_forward.py` holds them together. Weights are the encoder's own,
+slow twin is `Encoder` itself; `tests/engine/test_cuda_forward.py` holds them together. Weights are the encoder's own,
 so that nothing is kept beside them and changes are seen at once.
 """
 

@@ -10,10 +10,10 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from bertkit.engine.cpu_forward import SHORT, QuickEncoder, quick
+from bertkit.engine.cuda_forward import CudaEncoder, can_fuse
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
-from bertkit.predict.cpu_forward import SHORT, QuickEncoder, quick
-from bertkit.predict.cuda_forward import CudaEncoder, can_fuse
 from bertkit.text.tokenizer import Encoding
 from bertkit.text.windows import window_cuts, windows
 

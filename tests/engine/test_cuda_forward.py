@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 
 from bertkit.config import family_config, override
+from bertkit.engine import cuda_forward
+from bertkit.engine.cuda_forward import CudaEncoder, can_fuse
 from bertkit.model.batch import Batch
 from bertkit.model.layer import is_plain
 from bertkit.model.weights import new_model
-from bertkit.predict import cuda_forward
-from bertkit.predict.cuda_forward import CudaEncoder, can_fuse
 
 
 def small(family="bert", *changes):

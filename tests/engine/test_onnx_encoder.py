@@ -9,12 +9,12 @@ import torch
 import bertkit
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import family_config, override
+from bertkit.engine import cpu_forward
+from bertkit.engine.cpu_forward import SHORT, QuickEncoder, quick, use_onnx
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.weights import new_model
-from bertkit.predict import cpu_forward
 from bertkit.predict.bert import Bert
-from bertkit.predict.cpu_forward import SHORT, QuickEncoder, quick, use_onnx
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
 
@@ -103,7 +103,7 @@ def test_other_numbers_are_refused():
 def test_missing_packages_are_named(monkeypatch):
     own = importlib.util.find_spec
     monkeypatch.setattr(
-        "bertkit.predict.onnx_encoder.find_spec", lambda name: own(name) if name != "onnxruntime" else None
+        "bertkit.engine.onnx_encoder.find_spec", lambda name: own(name) if name != "onnxruntime" else None
     )
     with pytest.raises(RequestError, match=r"needs onnxruntime; install: pip install 'bertkit\[onnx\]'"):
         use_onnx(small().encoder)
