@@ -244,7 +244,8 @@ def test_many_texts_equal_each_alone_through_the_plain_encoder(bert, pooling, tw
     texts = [" ".join(draw.choice(list(LETTERS), size)) for size in draw.integers(0, 90, 36)]
     assert len(list(token_batches(bert.tokenizer.count(texts), token_budget(bert.tokenizer.count(texts), CPU)))) > 4
     found = {how: bert.embed(texts, pooling=pooling, too_long=how, normalize=True) for how in ("truncate", "window")}
-    monkeypatch.setattr(cpu_forward, "can_pack", lambda encoder: False)
+    monkeypatch.setattr(cpu_forward, "on_cpu", lambda encoder: False)
+    cpu_forward._PACKED.clear()
     torch.set_num_threads(1)
     for how, vectors in found.items():
         for text, vector in zip(texts, vectors, strict=True):
@@ -273,7 +274,8 @@ def test_real_weights(minilm, two_threads, monkeypatch):
     bert = bertkit.load(minilm)
     texts = ["A cat sat on the mat.", "two", "Where is the nearest station?", "long " * 200] * 3
     found = bert.embed(texts)
-    monkeypatch.setattr(cpu_forward, "can_pack", lambda encoder: False)
+    monkeypatch.setattr(cpu_forward, "on_cpu", lambda encoder: False)
+    cpu_forward._PACKED.clear()
     cosines = (found * bert.embed(texts)).sum(1)
     np.testing.assert_allclose(cosines, 1, atol=1e-6)
     np.testing.assert_allclose(found[1], bert.embed("two"), atol=1e-6)
@@ -290,3 +292,54 @@ def test_packs_follow_an_optimizer_whose_steps_torch_does_not_count():
         packed = quick(model.encoder)
         assert isinstance(packed, QuickEncoder)
         torch.testing.assert_close(packed(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("part", ["layers", "embeddings"])
+def test_packs_follow_modules_that_are_put_in_the_place_of_others(part):
+    model, other, batch = small(), new_model(small().config, seed=7).eval(), batch_of(5, 9)
+    with torch.inference_mode():
+        quick(model.encoder)(batch)
+        setattr(model.encoder, part, getattr(other.encoder, part))
+        torch.testing.assert_close(quick(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+
+
+def test_packs_take_weights_of_any_layout_and_those_made_without_gradients():
+    model, batch = small(), batch_of(5, 9)
+    up = model.encoder.layers[0].feed_forward.up
+    up.weight = torch.nn.Parameter(up.weight.detach().t().contiguous().t())
+    with torch.inference_mode():
+        torch.testing.assert_close(quick(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        model.load_state_dict({name: tensor + 0.01 for name, tensor in model.state_dict().items()}, assign=True)
+        torch.testing.assert_close(quick(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+
+
+def test_whoever_listens_to_the_encoder_hears_it():
+    model, heard = small(), []
+    with torch.inference_mode():
+        quick(model.encoder)
+        handle = model.encoder.register_forward_hook(lambda *_: heard.append(1))
+        layer_vectors(model.encoder, batch_of(5), [model.config.depth])
+        handle.remove()
+        assert isinstance(quick(model.encoder), QuickEncoder)
+    assert heard == [1]
+
+
+def test_a_model_that_moves_away_leaves_no_pack():
+    model = small()
+    with torch.inference_mode():
+        quick(model.encoder)
+        assert model.encoder in cpu_forward._PACKED
+        model.to(torch.bfloat16)
+        assert quick(model.encoder) is model.encoder
+    assert model.encoder not in cpu_forward._PACKED
+
+
+def test_half_precision_is_normalized_to_one(bert):
+    half = Bert(copy.deepcopy(bert.checkpoint)).to("cpu", "bfloat16")
+    lengths = np.linalg.norm(half.embed(["a b c", "d e"], normalize=True), axis=1)
+    np.testing.assert_allclose(lengths, 1, atol=1e-6)
+    rows = half.embed(["a b c"], normalize=True, pooling="none")[0]
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(half.embed("a b c"), bert.embed("a b c"), atol=0.05)
+    with pytest.raises(RequestError, match="unknown dtype 'int4'"):
+        half.to("cpu", "int4")

@@ -96,7 +96,7 @@ def test_layers_that_it_does_not_know_are_refused(family):
 
 
 def test_other_numbers_are_refused():
-    with pytest.raises(RequestError, match=r"float32 models on the CPU, and this one is torch.bfloat16 on cpu"):
+    with pytest.raises(RequestError, match="float32 models on the CPU"):
         use_onnx(small().to(torch.bfloat16).encoder)
 
 
@@ -149,3 +149,34 @@ def test_a_model_in_training_is_put_to_rest(folder):
     bert.model.train()
     assert isinstance(bert.use_onnx(), Bert)
     assert not bert.model.training
+
+
+def test_whoever_listens_is_not_passed_over():
+    encoder = small().encoder
+    encoder.layers[0].register_forward_hook(lambda *_: None)
+    with pytest.raises(RequestError, match="forward hooks"):
+        use_onnx(encoder)
+
+
+def test_made_again_it_has_the_threads_it_had(folder):
+    bert = bertkit.load(folder)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        bert.use_onnx()
+        with torch.no_grad():
+            bert.model.encoder.layers[0].feed_forward.up.weight.mul_(2)
+        bert.embed("abc")
+        bert.embed("abc")
+    finally:
+        torch.set_num_threads(before)
+    made = cpu_forward._PACKED[bert.model.encoder].short
+    assert made.threads == 2
+    assert cpu_forward.onnx_of(bert.model.encoder) is made
+
+
+def test_ids_may_come_as_any_sequence():
+    model = small()
+    use_onnx(model.encoder)
+    made = cpu_forward.onnx_of(model.encoder)
+    np.testing.assert_array_equal(made((3, 4, 5)), made([3, 4, 5]))

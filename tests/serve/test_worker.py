@@ -184,13 +184,14 @@ def test_many_threads_lose_and_cross_nothing():
     assert all(ticket.rows == [word.upper() for word in words] for words, ticket in tickets.values())
 
 
-def test_a_batch_alone_has_all_cores_and_two_share_them():
-    desk = Desk(threads=2, cores=6)
+@pytest.mark.parametrize(("cores", "share"), [(6, 3), (1, 1)])
+def test_a_batch_alone_has_all_cores_and_two_share_them(cores, share):
+    desk = Desk(threads=2, cores=cores)
     desk.hold()
     desk.ask("second")
     assert desk.lane.begun.acquire(timeout=10)
     desk.finish()
-    assert desk.lane.threads == [6, 3]
+    assert desk.lane.threads == [cores, share]
 
 
 def test_after_the_others_are_done_a_batch_has_all_cores_again():

@@ -102,7 +102,7 @@ def each_batch(
 def fitting_threads(tokens: int, most: int | None = None) -> Iterator[None]:
     """One thread while few tokens are computed; for more, `most`, or as many as torch has."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1 if tokens <= TOKENS_FOR_ONE_THREAD else most or threads)
+    torch.set_num_threads(1 if tokens <= TOKENS_FOR_ONE_THREAD else threads if most is None else most)
     try:
         yield
     finally:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from bertkit.config import pick
 from bertkit.engine.onnx_encoder import OnnxEncoder, refuse_unable
+from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.feed_forward import ACTIVATIONS, GatedFeedForward
@@ -203,7 +204,7 @@ class QuickEncoder:
         self.embeddings, self.norm = encoder.embeddings, encoder.norm
         self.longest = encoder.config.max_length
         self.stack = [made[layer] for layer in encoder.stack]
-        self.made_of = Watched(encoder.layers, encoder.embeddings)
+        self.made_of = Watched(encoder, held=False)
 
     def __call__(self, batch: Batch) -> Tensor:
         """T D: the last layer's vectors."""
@@ -251,10 +252,15 @@ def quick(encoder: Encoder) -> "Encoder | QuickEncoder":
     found = _PACKED.get(encoder)
     if found is not None and found.made_of.same() and not found.made_of.hooked():
         return found
-    if not can_pack(encoder):
+    if not on_cpu(encoder):
+        _PACKED.pop(encoder, None)
         return encoder
-    made = _PACKED[encoder] = QuickEncoder(encoder)
-    made.short = OnnxEncoder(encoder, SHORT) if found is not None and found.short is not None else None
+    if hooked(encoder):
+        return encoder
+    made = QuickEncoder(encoder)
+    if found is not None and found.short is not None:
+        made.short = OnnxEncoder(encoder, SHORT, found.short.threads)
+    _PACKED[encoder] = made
     return made
 
 
@@ -269,17 +275,25 @@ def onnx_of(encoder: Encoder) -> OnnxEncoder | None:
 def use_onnx(encoder: Encoder) -> None:
     """From now on ONNX Runtime computes one text of up to SHORT tokens."""
     refuse_unable(encoder)
+    if not on_cpu(encoder):
+        raise RequestError("backend='onnx' is for float32 models on the CPU; load this one without")
+    if hooked(encoder):
+        raise RequestError("someone listens to this model's modules (forward hooks), whom ONNX Runtime would not call")
     with torch.inference_mode():
-        packed = quick(encoder)
-    assert isinstance(packed, QuickEncoder)  # what can be computed by ONNX Runtime can be packed
-    packed.short = packed.short or OnnxEncoder(encoder, SHORT)
+        packed = quick(encoder.eval())
+    assert isinstance(packed, QuickEncoder)  # nothing stands against it
+    packed.short = packed.short or OnnxEncoder(encoder, SHORT, torch.get_num_threads())
 
 
-def can_pack(encoder: Encoder) -> bool:
-    """Whether nothing is listened to, and all is float32 on the CPU."""
+def on_cpu(encoder: Encoder) -> bool:
+    """Whether all is float32 on the CPU."""
     weight = encoder.embeddings.word.weight
-    plain = weight.device.type == "cpu" and weight.dtype == encoder.dtype == torch.float32
-    return plain and not Watched(encoder.layers, encoder.embeddings).hooked()
+    return weight.device.type == "cpu" and weight.dtype == encoder.dtype == torch.float32
+
+
+def hooked(root: nn.Module) -> bool:
+    """Whether someone listens to one of the modules, and so wants it to be called."""
+    return any(module._forward_hooks or module._forward_pre_hooks for module in root.modules())
 
 
 class Watched:
@@ -288,22 +302,25 @@ class Watched:
     That is asked for each query, so that it goes through the modules' own tables and not through their attributes.
     """
 
-    def __init__(self, *roots: nn.Module) -> None:
-        self.modules = [
-            module for root in roots for module in root.modules()
-        ]  # held, so that no other module gets the number of one of them
-        self.children = [module._modules for module in self.modules if module._modules]
-        self.parameters = [module._parameters for module in self.modules if module._parameters]
-        self.hooks = [hooks for each in self.modules for hooks in (each._forward_hooks, each._forward_pre_hooks)]
-        tensors = self._tensors()
-        self.counted = [not tensor.is_inference() for tensor in tensors]  # whether torch counts changes of it
+    def __init__(self, root: nn.Module, *, held: bool = True) -> None:
+        modules = list(root.modules())
+        self.children = [module._modules for module in modules if module._modules]
+        self.parameters = [module._parameters for module in modules if module._parameters]
+        self.hooks = [hooks for each in modules for hooks in (each._forward_hooks, each._forward_pre_hooks)]
+        # Kept, so that no other module or tensor gets the number of one of them.
+        self.modules, self.tensors = modules if held else modules[1:], self._tensors()
+        self.counted = [not tensor.is_inference() for tensor in self.tensors]  # whether torch counts changes of it
         # But it counts none by a fused optimizer. That moves every number, so that one of each is enough.
-        self.numbers = [tensor.detach().view(-1)[:1].view(torch.int32).numpy() for tensor in tensors]
-        self.seen, self.read = self._now(), self._read()
+        self.numbers = [each.detach().as_strided((1,), (1,)).view(torch.int32).numpy() for each in self.tensors]
+        self.places, self.versions, self.read = self._places(self.tensors), self._versions(), self._read()
 
     def same(self) -> bool:
         """Whether they are what they were."""
-        return self._now() == self.seen and self._read() == self.read
+        return (
+            self._places(self._tensors()) == self.places
+            and self._versions() == self.versions
+            and self._read() == self.read
+        )
 
     def hooked(self) -> bool:
         """Whether someone listens to one of them, and so wants it to be called."""
@@ -312,11 +329,13 @@ class Watched:
     def _tensors(self) -> list[Tensor]:
         return [tensor for tensor in _values(self.parameters) if tensor is not None]
 
-    def _now(self) -> list[int]:
-        """Which modules these are, where their numbers are and how often torch has seen them change."""
-        tensors = self._tensors()
-        versions = map(attrgetter("_version"), compress(tensors, self.counted))
-        return [*map(id, _values(self.children)), *map(Tensor.data_ptr, tensors), *versions]
+    def _places(self, tensors: list[Tensor]) -> list[int]:
+        """Which modules and tensors these are, and where the tensors' numbers are."""
+        return [*map(id, _values(self.children)), *map(id, tensors), *map(Tensor.data_ptr, tensors)]
+
+    def _versions(self) -> list[int]:
+        """How often torch has seen each of the tensors change."""
+        return [*map(attrgetter("_version"), compress(self.tensors, self.counted))]
 
     def _read(self) -> list[int]:
         return [number.item() for number in self.numbers]

@@ -64,6 +64,6 @@ def can_fuse(encoder: Encoder) -> bool:
     """Whether these kernels compute this encoder: BERT's layers in half precision on CUDA, and nobody listens."""
     if encoder.training or torch.is_grad_enabled() or not triton_can(encoder.stack[0].attention.out.weight):
         return False
-    if any(module._forward_hooks or module._forward_pre_hooks for module in encoder.layers.modules()):
+    if any(module._forward_hooks or module._forward_pre_hooks for module in encoder.modules()):
         return False
     return all(is_plain(layer) and layer.feed_forward.bend is F.gelu for layer in encoder.stack)

@@ -30,11 +30,12 @@ MOST_BYTES = 1_900_000_000  # a graph is one protocol buffer, and that ends at 2
 class OnnxEncoder:
     """An encoder for one text of few tokens, and not for pairs. A query waits for it, so it does without torch."""
 
-    def __init__(self, encoder: Encoder, most: int) -> None:
+    def __init__(self, encoder: Encoder, most: int, threads: int) -> None:
         import onnxruntime
 
+        self.threads = threads
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
+        options.intra_op_num_threads = threads
         options.log_severity_level = 3  # errors
         self.session: Any = onnxruntime.InferenceSession(encoder_graph(encoder), options, ["CPUExecutionProvider"])
         self.words_VE = encoder.embeddings.word.weight.detach().numpy()  # the encoder's own numbers, no copy
@@ -46,7 +47,7 @@ class OnnxEncoder:
 
     def __call__(self, ids: Sequence[int]) -> np.ndarray:
         """T D: the last layer's output."""
-        x_TE = self.words_VE[ids] + self.places_LE[: len(ids)]
+        x_TE = self.words_VE.take(ids, axis=0) + self.places_LE[: len(ids)]
         [found_1TD] = self.session.run(None, {"x": x_TE[None]})
         hidden: np.ndarray = found_1TD[0]
         return hidden
@@ -67,11 +68,6 @@ def refuse_unable(encoder: Encoder) -> None:
     missing = [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]
     if missing:
         raise RequestError(f"backend='onnx' needs {' and '.join(missing)}; install: pip install 'bertkit[onnx]'")
-    weight = encoder.embeddings.word.weight
-    if weight.device.type != "cpu" or not weight.dtype == encoder.dtype == torch.float32:
-        raise RequestError(
-            f"backend='onnx' is for float32 models on the CPU, and this one is {encoder.dtype} on {weight.device}"
-        )
     if not all(_known(layer) for layer in encoder.layers):
         raise RequestError("backend='onnx' is for layers as BERT's, and this model's are others; load it without")
     if 4 * sum(weight.numel() for weight in encoder.layers.parameters()) > MOST_BYTES:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertkit.engine.batches import Passage, each_batch, fitting_threads, last_layer, token_budget
+from bertkit.engine.batches import Passage, each_batch, fitting_threads, last_layer, quickest, token_budget
 from bertkit.finetune.batches import within_budget
 from bertkit.finetune.decision import Decision
 from bertkit.finetune.examples import Example
@@ -40,9 +40,9 @@ class Part:
 
 
 def run_model(
-    model: BertModel, task: Task, windows: Sequence[Window], *, tokens: int = TOKENS, half: bool = False
+    model: BertModel, task: Task, windows: Sequence[Window], *, tokens: int | None = None, half: bool = False
 ) -> Outputs:
-    """Every window through the model, examples of about equal length together."""
+    """Every window through the model, examples of about equal length together, up to `tokens` at once."""
     groups = [list(run) for _, run in groupby(range(len(windows)), key=lambda i: windows[i].example)]
     groups.sort(key=lambda group: -sum(len(windows[i].ids) for i in group))
     lengths = [sum(len(windows[i].ids) for i in group) for group in groups]
@@ -59,9 +59,11 @@ def run_model(
         return Part(rows, float(loss), int(losses))
 
     model.eval()
-    parts = list(within_budget(lengths, token_budget(lengths, device) if device.type == "cpu" else tokens))
+    budget = tokens or (token_budget(lengths, device) if device.type == "cpu" else TOKENS)
+    with torch.inference_mode():
+        quickest(model.encoder)  # packed once, and not by every thread
     with torch.autocast(device.type, torch.bfloat16, enabled=half), fitting_threads(sum(lengths)):
-        found = each_batch(compute, parts, device)
+        found = each_batch(compute, list(within_budget(lengths, budget)), device)
     model.train(training)
     rows = {index: row for part in found for index, row in part.rows.items()}
     total, count = sum(part.loss for part in found), sum(part.losses for part in found)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -35,7 +34,6 @@ from bertkit.text.tokenizer import Tokenizer
 
 Vectors = list[np.ndarray]
 Rows = Tensor | tuple[Tensor, ...]
-Item = TypeVar("Item")
 TEXTS_PER_BLOCK = 2048  # sorted by length within a block; enough for batches with hardly any waste
 # Poolings of one text whose rows are at hand: the twins of model/pooling.py.
 PLAINLY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -68,27 +66,37 @@ def embed_blocks(
     """Texts in, vectors out, block by block: memory does not grow with their number. `where` names text number n."""
     settings, done = checked(settings, model.config.depth), 0
     on_gpu = model.device.type == "cuda"
-    encoded = _encoded(tokenizer, settings.prefix, iter(texts), TEXTS_FOR_A_GPU if on_gpu else TEXTS_PER_BLOCK)
-    for block, encodings in _ahead(encoded) if on_gpu else encoded:
+    blocks = _blocks(iter(texts), TEXTS_FOR_A_GPU if on_gpu else TEXTS_PER_BLOCK)
+    encoded = _encoded(tokenizer, settings.prefix, blocks, ahead=on_gpu)
+    for block, encodings in encoded:
         report = report_lengths([len(e.ids) for e in encodings], limit, too_long, first=done, where=where)
         yield Embedded(block, embed_passages(model, encodings, settings, limit, too_long), report)
         done += len(block)
 
 
-def _encoded(
-    tokenizer: Tokenizer, prefix: str, texts: Iterator[str], count: int
-) -> Iterator[tuple[list[str], list[Passage]]]:
+def _blocks(texts: Iterator[str], count: int) -> Iterator[list[str]]:
     while block := list(islice(texts, count)):
-        yield block, [Passage(*plain) for plain in tokenizer.encode_plain([prefix + text for text in block])]
+        yield block
 
 
-def _ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """The same, each made on another thread while the one before it is in use."""
+def _encoded(
+    tokenizer: Tokenizer, prefix: str, blocks: Iterator[list[str]], *, ahead: bool
+) -> Iterator[tuple[list[str], list[Passage]]]:
+    """Blocks with their tokens; `ahead`, each is encoded on another thread while the one before it is in use."""
+
+    def encode(block: list[str]) -> list[Passage]:
+        return [Passage(*plain) for plain in tokenizer.encode_plain([prefix + text for text in block])]
+
+    if not ahead:
+        yield from ((block, encode(block)) for block in blocks)
+        return
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(next, items, None)
-        while (item := waiting.result()) is not None:
-            waiting = pool.submit(next, items, None)
-            yield item
+        waiting = ((block, pool.submit(encode, block)) for block in blocks)
+        now = next(waiting, None)
+        while now is not None:
+            block, encoding = now
+            now = next(waiting, None)
+            yield block, encoding.result()
 
 
 def embed_passages(
@@ -161,9 +169,13 @@ def _embed_windows(
 def _pool(x_TD: Tensor, batch: Batch, settings: EmbedSettings) -> Rows:
     """A row for each sequence, still where the model is; with pooling 'none' its tokens' rows, off it."""
     if settings.pooling == "none":
-        return batch.split((F.normalize(x_TD, dim=-1) if settings.normalize else x_TD).float().cpu())
-    pooled_ND = pool(x_TD, batch, settings.pooling)
-    return (F.normalize(pooled_ND, dim=-1) if settings.normalize else pooled_ND).float()
+        return batch.split(_normalized(x_TD, settings).cpu())
+    return _normalized(pool(x_TD, batch, settings.pooling), settings)
+
+
+def _normalized(x_ND: Tensor, settings: EmbedSettings) -> Tensor:
+    """In float32: half precision's lengths would be a quarter percent off 1."""
+    return F.normalize(x_ND.float(), dim=-1) if settings.normalize else x_ND.float()
 
 
 def _arrays(rows: Rows) -> Vectors:

@@ -111,7 +111,7 @@ class ReadPooled:
     def __call__(self, x_TD: Tensor, batch: Batch) -> list[np.ndarray]:
         """float32 [D] each."""
         pooled = pool(x_TD, batch, self.pooling)
-        return _rows(F.normalize(pooled, dim=-1) if self.normalize else pooled)
+        return _rows(F.normalize(pooled.float(), dim=-1) if self.normalize else pooled)
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,8 @@ def _joined(answers: Answers, windows: Sequence[Window], rows: Sequence[np.ndarr
     at = 0
     for _, run in groupby(windows, key=lambda window: window.example):
         count = sum(1 for _ in run)
-        mean = torch.from_numpy(np.stack(rows[at : at + count])).mean(dim=0, keepdim=True).to(model.device)
+        mean = torch.from_numpy(np.stack(rows[at : at + count])).mean(dim=0, keepdim=True)
+        mean = mean.to(model.device, model.encoder.dtype)
         with torch.inference_mode():
             logits = model.heads[answers.task.head](model.pooler.transform(mean))
         found += [logits[0].float().cpu().numpy()] * count

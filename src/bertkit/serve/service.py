@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from bertkit.errors import BertkitError, RequestError
+from bertkit.serve import memory
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.models import Models
 from bertkit.serve.plan import Plan
@@ -57,14 +58,20 @@ class Service:
         self.metrics.watch(lambda: self.inside, lambda: self.workers.depth)
         self.workers.start()
         await asyncio.gather(*(self._warm(name) for name in self.models.by_name))
+        self._tidying = asyncio.create_task(self._tidy())
         self.ready = True
 
     async def stop(self) -> None:
         """Answer what waits, then stop the threads."""
         self.ready = False
+        self._tidying.cancel()
         await asyncio.to_thread(self.workers.close)
         for pool in (self._small, self._large):
             pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _tidy(self) -> None:
+        while await asyncio.to_thread(memory.give_back):
+            await asyncio.sleep(memory.SECONDS)
 
     async def answer(self, plan: Callable[[], Plan], size: int = 0) -> Answer:
         """Make the plan, have it computed, finish it; `size` says about how many characters it reads."""

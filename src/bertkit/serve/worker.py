@@ -147,7 +147,9 @@ class Workers:
 
     def _share(self) -> int | None:
         """How many cores the batch that was just taken gets; None: as it comes."""
-        return None if self._cores is None else self._cores if self._busy == 1 else self._cores // len(self._threads)
+        if self._cores is None or self._busy == 1:
+            return self._cores
+        return max(1, self._cores // len(self._threads))
 
     def _take(self) -> list[Part]:
         """The next batch; empty when there is nothing left and never will be."""

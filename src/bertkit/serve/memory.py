@@ -1,0 +1,17 @@
+"""Memory that was freed goes back to the system: glibc keeps it, in pieces between what is still in use.
+
+A batch of every size in turn took a MiniLM's server from 480 to 1,090 MB; given back, it was at 533.
+"""
+
+import ctypes
+
+SECONDS = 10.0  # between two times; one takes about 50 ms, beside the work
+
+
+def give_back() -> bool:
+    """Give back what is free; whether this system's C library can."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is None:
+        return False
+    trim(0)
+    return True
