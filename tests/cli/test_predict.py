@@ -42,3 +42,29 @@ def test_two_processes_write_the_bytes_of_one_and_leave_nothing(model, tmp_path,
     assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "two.csv").read_bytes()
     assert len((tmp_path / "one.csv").read_text().splitlines()) == 5001
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "one.csv", "two.csv"]
+
+
+def test_half_precision_is_asked_for(model, tmp_path, bertkit_command):
+    (tmp_path / "in.txt").write_text("a b\nc\n")
+    words = ("predict", model, tmp_path / "in.txt", "--out")
+    for name, more in (("full.jsonl", ()), ("half.jsonl", ("--dtype", "bfloat16"))):
+        done = bertkit_command(*words, tmp_path / name, *more, env=ENVIRONMENT)
+        assert done.returncode == 0, done.stderr
+    full, half = (
+        [json.loads(row)["probability"] for row in (tmp_path / name).read_text().splitlines()]
+        for name in ("full.jsonl", "half.jsonl")
+    )
+    assert full != half
+    assert full == pytest.approx(half, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"), [(("--device", "moon"), "cannot be put on 'moon'"), (("--dtype", "int4"), "unknown dtype 'int4'")]
+)
+def test_places_and_numbers_that_there_are_not(model, tmp_path, bertkit_command, more, said):
+    (tmp_path / "in.txt").write_text("a b\n")
+    done = bertkit_command("predict", model, tmp_path / "in.txt", "--out", tmp_path / "x.jsonl", *more, env=ENVIRONMENT)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "x.jsonl").exists()

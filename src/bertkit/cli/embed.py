@@ -23,6 +23,10 @@ def embed(
     on_error: Annotated[str, typer.Option(help="stop at a row that cannot be used, or skip and list it.")] = "stop",
     workers: Annotated[int, typer.Option(help="Processes, of one thread each; 0: this one.")] = 0,
     cluster: Annotated[bool, typer.Option("--cluster", help="Compute on a Ray cluster.")] = False,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; by default a GPU if there is one.")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, bfloat16 or float16; by default bfloat16 on a GPU.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Say what was done as JSON.")] = False,
 ) -> None:
     """Turn each text of a file into one vector, in order, in little memory however long the file is.
@@ -42,7 +46,7 @@ def embed(
     policy = pick(POLICIES, too_long, "length policy")
     wanted = VectorSettings(pooling=pooling, layers=_numbers(layers), normalize=normalize, too_long=policy)
     reading = read_file_settings(settings or [], EMBED_SETTINGS)
-    how = HowToRun(resume=resume, on_error=on_error, workers=workers, cluster=cluster)
+    how = HowToRun(resume=resume, on_error=on_error, workers=workers, cluster=cluster, device=device, dtype=dtype)
     found = embed_file(model, texts, out, wanted, reading, how, show=progress, say=say)
     say(found.note)
     tell_skipped(out, found.state.skipped)

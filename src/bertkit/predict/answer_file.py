@@ -12,9 +12,8 @@ from bertkit.finetune.tables import Table
 from bertkit.finetune.tag import located, words_of
 from bertkit.predict.answer_rows import answer_cells, answer_columns
 from bertkit.predict.answers import Answers
-from bertkit.predict.bert import load
 from bertkit.predict.file_settings import FileSettings, Telling
-from bertkit.predict.file_work import HowToRun, Plan, describe, long_texts, pool_for, run_file
+from bertkit.predict.file_work import Hardware, HowToRun, Plan, describe, long_texts, pool_for, run_file
 from bertkit.predict.outputs import (
     TABLES,
     Kept,
@@ -58,7 +57,7 @@ def predict_file(
     """
     check_ending(out, TABLES)
     check_outputs(out, {}, resume=how.resume)
-    answers, telling = load(model).answers, reading.telling
+    answers, telling = how.hardware.load(model).answers, reading.telling
     task: Any = answers.task
     telling.check(task.name)
     source = open_source(task.name, rows, reading.columns, reading.format)
@@ -69,7 +68,7 @@ def predict_file(
     schema = None
     if out.suffix == ".parquet":
         schema = arrow_schema(source.table, kept, {names[column]: kind for column, kind in types.items()})
-    job = AnswerJob(Path(model or ""), out.suffix, columns, names, telling, how.skip, schema)
+    job = AnswerJob(Path(model or ""), out.suffix, columns, names, telling, how.skip, how.hardware, schema)
     begun = {**describe(job.model, source, how), "kept": str(reading.keep), "told": f"{telling}"}
     plan = Plan("predicting", out, kept.of, _head(job), partial(_finish, out), begun, {})
     state = run_file(source, plan, pool_for(job, how, job.with_model(answers)), how, show)
@@ -109,6 +108,7 @@ class AnswerJob:
     names: Mapping[str, str]  # what each column of a prediction is called here
     telling: Telling
     skip: bool
+    hardware: Hardware
     schema: Any = field(default=None, hash=False, compare=False)  # Parquet's
 
     @property
@@ -118,7 +118,7 @@ class AnswerJob:
 
     def open(self) -> Compute:
         """Load the model."""
-        return self.with_model(load(self.model).answers)
+        return self.with_model(self.hardware.load(self.model).answers)
 
     def with_model(self, answers: Answers) -> Compute:
         """With a model that is loaded already."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from bertkit._version import __version__
 from bertkit.config import pick
 from bertkit.errors import RequestError
 from bertkit.finetune.tables import Row
+from bertkit.predict.bert import Bert, load
 from bertkit.predict.resume import ROWS, State, draft_of, folder_digest
 from bertkit.predict.rows import Item, RowBlock, Source, items_of, row_blocks
 from bertkit.predict.workers import Compute, Computed, Job, Pool, cluster, here, ordered, processes
@@ -23,6 +25,22 @@ SKIPPED = "skipped"  # the stream that becomes out.skipped.txt
 TOLD = 20  # faults that are printed
 
 
+@dataclass(frozen=True)
+class Hardware:
+    """Where a model computes, and in which numbers."""
+
+    device: str
+    dtype: str
+
+    def load(self, model: Path | None) -> Bert:
+        """A model folder there; none, or an empty path, means the model inside the package."""
+        bert = load(None if model == Path() else model)
+        try:
+            return bert.to(self.device, self.dtype)
+        except (RuntimeError, AssertionError) as error:
+            raise RequestError(f"the model cannot be put on '{self.device}': {str(error).splitlines()[0]}") from error
+
+
 @dataclass(frozen=True, kw_only=True)
 class HowToRun:
     """What changes nothing in the output."""
@@ -31,6 +49,8 @@ class HowToRun:
     on_error: str = "stop"
     workers: int = 0  # processes; 0: this one
     cluster: bool = False
+    device: str | None = None  # None: a GPU if there is one, unless several processes work
+    dtype: str | None = None  # None: bfloat16 on a GPU, float32 on a CPU
 
     def __post_init__(self) -> None:
         pick(dict.fromkeys(("stop", "skip")), self.on_error, "way with errors")
@@ -38,6 +58,13 @@ class HowToRun:
             raise RequestError(f"--workers {self.workers} must be 0 or more")
         if self.cluster and self.workers:
             raise RequestError("choose one of --workers and --cluster")
+
+    @cached_property
+    def hardware(self) -> Hardware:
+        """Where the model computes, and in which numbers."""
+        gpu = self.device is None and not self.workers and not self.cluster and torch.cuda.is_available()
+        device = self.device or ("cuda" if gpu else "cpu")
+        return Hardware(device, self.dtype or ("bfloat16" if device.startswith("cuda") else "float32"))
 
     @property
     def skip(self) -> bool:
@@ -100,6 +127,7 @@ def describe(model: Path, source: Source, how: HowToRun) -> dict[str, str]:
     return {
         # Sums are split between threads, so their number shows in the last digits.
         "threads": str(1 if how.workers or how.cluster else torch.get_num_threads()),
+        "numbers": f"{how.hardware.dtype} on {how.hardware.device}",
         "version": __version__,
         "model": folder_digest(model),
         "columns": str(source.columns),

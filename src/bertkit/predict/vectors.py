@@ -13,9 +13,17 @@ from bertkit.errors import RequestError
 from bertkit.finetune.columns import find, first_known
 from bertkit.finetune.tables import Row, Table, cell, checked
 from bertkit.model.pooling import NAMES, EmbedSettings
-from bertkit.predict.bert import Bert, load
+from bertkit.predict.bert import Bert
 from bertkit.predict.file_settings import FileSettings
-from bertkit.predict.file_work import HowToRun, Plan, describe, long_texts, pool_for, run_file
+from bertkit.predict.file_work import (
+    Hardware,
+    HowToRun,
+    Plan,
+    describe,
+    long_texts,
+    pool_for,
+    run_file,
+)
 from bertkit.predict.length import POLICIES, TooLong, report_lengths
 from bertkit.predict.outputs import (
     KINDS,
@@ -85,13 +93,13 @@ def embed_file(
     check_ending(out, VECTORS)
     sides = {IDS: out.with_name(f"{out.name}.ids.jsonl")} if out.suffix == ".npy" else {}
     check_outputs(out, sides, resume=how.resume)
-    bert = load(model)
+    bert = how.hardware.load(model)
     settings, source = wanted.of(bert), open_source(EMBED, texts, reading.columns, reading.format)
     say(source.said)
     identity, width = identity_of(source.table, reading.id), bert.width(settings)
     schema = None if sides else vector_schema(source.table, identity, width)
     ids = bool(sides) and (identity.column is not None or how.skip)
-    job = EmbedJob(Path(model or ""), settings, wanted.too_long, ids, how.skip, schema)
+    job = EmbedJob(Path(model or ""), settings, wanted.too_long, ids, how.skip, how.hardware, schema)
     made = {"id": str(identity.column), "vectors": f"{settings}, {wanted.too_long}"}
     head = npy_header(0, width) if schema is None else bytes(schema.serialize())
     plan = Plan(
@@ -151,16 +159,17 @@ class EmbedJob:
     too_long: TooLong
     ids: bool  # .npy only: ids are written to a stream of their own
     skip: bool
+    hardware: Hardware
     schema: Any = field(default=None, hash=False, compare=False)  # Parquet's; None: .npy
 
     @property
     def token(self) -> str:
         """Tells jobs apart."""
-        return repr((self.model, self.settings, self.too_long, self.ids, self.skip, self.schema))
+        return repr((self.model, self.settings, self.too_long, self.ids, self.skip, self.schema, self.hardware))
 
     def open(self) -> Compute:
         """Load the model."""
-        return self.with_model(load(self.model))
+        return self.with_model(self.hardware.load(self.model))
 
     def with_model(self, bert: Bert) -> Compute:
         """With a model that is loaded already."""
