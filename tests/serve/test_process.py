@@ -9,13 +9,13 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import httpx
 import numpy as np
 import pytest
 import taught
 import torch
+from serving import wait_until
 
 import bertkit
 from bertkit.errors import RequestError
@@ -72,8 +72,7 @@ def test_sigterm_under_load_answers_every_accepted_request(folders):
     threads = [threading.Thread(target=client, args=(number,)) for number in range(16)]
     for thread in threads:
         thread.start()
-    while answered.qsize() < 50:
-        time.sleep(0.01)
+    wait_until(lambda: answered.qsize() >= 50, 60)
     assert server.end() == 0
     stop.set()
     for thread in threads:
@@ -105,8 +104,7 @@ def test_a_client_with_retries_loses_nothing_to_kill_nine(folders):
     threads = [threading.Thread(target=client, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
-    while len(found) < 4:
-        time.sleep(0.01)
+    wait_until(lambda: len(found) >= 4, 60)
     server.end(signal.SIGKILL)
     again = Process(f"fill={folders['fill']}", port=port)
     for thread in threads:

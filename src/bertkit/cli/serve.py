@@ -72,7 +72,9 @@ def serve(
     server.serve(
         create_app(loaded, settings, keys),
         listener,
-        lambda: print(f"{names} at {place} (a page; {place}/docs: what programs can ask); Ctrl-C stops", flush=True),
+        lambda: print(
+            f"{names} at {place} - open it in a browser; {place}/docs for programs; Ctrl-C stops", flush=True
+        ),
     )
 
 

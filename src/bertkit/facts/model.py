@@ -135,13 +135,12 @@ def shorter_is_faster(_: Vocabularies) -> Outcome:
     def seconds(length: int) -> float:
         batch = Batch.pack([[9] * length] * 4)
         with torch.inference_mode():
-            encoder(batch)
             start = time.perf_counter()
-            for _ in range(3):
-                encoder(batch)
+            encoder(batch)
         return time.perf_counter() - start
 
-    ratio = seconds(512) / seconds(128)
+    times = [(seconds(512), seconds(128)) for _ in range(12)]  # the best of each: a busy machine only adds
+    ratio = min(long for long, _ in times) / min(short for _, short in times)
     return holds("over 1x", f"{ratio:.1f}x", ratio > 1)
 
 
