@@ -4,7 +4,6 @@ import platform
 import time
 from pathlib import Path
 
-import pytest
 from serving import running, wait_until
 
 from bertkit.serve import memory
@@ -16,16 +15,15 @@ def resident() -> int:
     return int(line.split()[1]) * 1024
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps freed memory so, and can give it back")
 def test_what_is_free_between_what_is_used_is_given_back():
     large, small = [], []
     for _ in range(2000):  # small ones between the large keep the heap from shrinking
         large.append(bytearray(100_000))
         small.append(bytearray(2_000))
     large.clear()
-    before = resident()
-    assert memory.give_back()
-    assert before - resident() > 100_000_000
+    able, before = platform.libc_ver()[0] == "glibc", resident()
+    assert memory.give_back() is able
+    assert not able or before - resident() > 100_000_000
     assert len(small) == 2000
 
 

@@ -58,24 +58,19 @@ def serve(
 
     import torch
 
+    from bertkit.predict.file_work import Hardware
     from bertkit.serve.app import create_app
     from bertkit.serve.logs import start_logs
     from bertkit.serve.models import load_models
 
-    device, half = ("cuda", "bfloat16") if torch.cuda.is_available() else ("cpu", "float32")
-    if workers is None and device == "cpu":
+    hardware = Hardware.chosen(None, dtype)
+    if workers is None and hardware.device == "cpu":
         settings = replace(settings, workers=min(4, torch.get_num_threads()))
-    loaded = load_models(models or [], torch.device(device), dtype=dtype or half, backend=backend)
+    loaded = load_models(models or [], torch.device(hardware.device), dtype=hardware.dtype, backend=backend)
     start_logs()
     place = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-    names = ", ".join(loaded.by_name)
-    server.serve(
-        create_app(loaded, settings, keys),
-        listener,
-        lambda: print(
-            f"{names} at {place} - open it in a browser; {place}/docs for programs; Ctrl-C stops", flush=True
-        ),
-    )
+    said = f"{', '.join(loaded.by_name)} at {place} - open it in a browser; {place}/docs for programs; Ctrl-C stops"
+    server.serve(create_app(loaded, settings, keys), listener, lambda: print(said, flush=True))
 
 
 def _imported() -> ModuleType:

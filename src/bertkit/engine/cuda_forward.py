@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bertkit.engine.cpu_forward import hooked
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.kernels import attend, bias_gelu, triton_can
@@ -64,6 +65,6 @@ def can_fuse(encoder: Encoder) -> bool:
     """Whether these kernels compute this encoder: BERT's layers in half precision on CUDA, and nobody listens."""
     if encoder.training or torch.is_grad_enabled() or not triton_can(encoder.stack[0].attention.out.weight):
         return False
-    if any(module._forward_hooks or module._forward_pre_hooks for module in encoder.modules()):
+    if hooked(encoder):
         return False
     return all(is_plain(layer) and layer.feed_forward.bend is F.gelu for layer in encoder.stack)

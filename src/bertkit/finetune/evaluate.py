@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bertkit.config import BertConfig
 from bertkit.engine.batches import Passage, each_batch, fitting_threads, last_layer, quickest, token_budget
 from bertkit.finetune.batches import within_budget
 from bertkit.finetune.decision import Decision
@@ -52,7 +53,7 @@ def run_model(
     def compute(chosen: list[int]) -> Part:
         indices = [i for group in chosen for i in groups[group]]
         own = [windows[i] for i in indices]
-        batch, hidden_TD = last_layer(model.encoder, _passages(own, model), device)
+        batch, hidden_TD = last_layer(model.encoder, window_passages(own, model.config), device)
         logits = task_logits(model, task, batch, own, hidden_TD).float()
         rows = dict(zip(indices, _split(model, task, logits, batch), strict=True))
         loss, losses = task.loss(logits, batch, own, LossSettings()) if labelled else (0.0, 0)
@@ -83,8 +84,9 @@ def make_windows(task: Task, examples: Sequence[Example]) -> list[Window]:
     return [window for number, example in enumerate(examples) for window in task.windows(example, number)]
 
 
-def _passages(windows: Sequence[Window], model: BertModel) -> list[Passage]:
-    segments = window_segments(windows, model.config)
+def window_passages(windows: Sequence[Window], config: BertConfig) -> list[Passage]:
+    """What goes through the encoder for each window."""
+    segments = window_segments(windows, config)
     return [Passage(window.ids, own) for window, own in zip(windows, segments, strict=True)]
 
 

@@ -281,7 +281,7 @@ class Bert:
     def to(self, device: str | torch.device, dtype: str | None = None) -> "Bert":
         """Move the model, and have it in float32, bfloat16 or float16 from now on; returns itself.
 
-        On a GPU half precision is several times as fast; its vectors are float32's to about three digits.
+        Half precision is what a GPU's matrix units take; vectors are float32's to about three digits.
         """
         self.model.to(device, None if dtype is None else pick(DTYPES, dtype, "dtype"))
         return self

@@ -32,6 +32,12 @@ class Hardware:
     device: str
     dtype: str
 
+    @classmethod
+    def chosen(cls, device: str | None, dtype: str | None) -> "Hardware":
+        """What was asked for; else a GPU if there is one, and there bfloat16, as on a CPU float32."""
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        return cls(device, dtype or ("bfloat16" if device.startswith("cuda") else "float32"))
+
     def load(self, model: Path | None) -> Bert:
         """A model folder there; none, or an empty path, means the model inside the package."""
         bert = load(None if model == Path() else model)
@@ -62,9 +68,8 @@ class HowToRun:
     @cached_property
     def hardware(self) -> Hardware:
         """Where the model computes, and in which numbers."""
-        gpu = self.device is None and not self.workers and not self.cluster and torch.cuda.is_available()
-        device = self.device or ("cuda" if gpu else "cpu")
-        return Hardware(device, self.dtype or ("bfloat16" if device.startswith("cuda") else "float32"))
+        several = bool(self.workers) or self.cluster
+        return Hardware.chosen(self.device or ("cpu" if several else None), self.dtype)
 
     @property
     def skip(self) -> bool:

@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertkit.engine.batches import Passage
 from bertkit.errors import RequestError
-from bertkit.finetune.evaluate import make_windows
+from bertkit.finetune.evaluate import make_windows, window_passages
 from bertkit.finetune.examples import ChoiceExample, Example, Place, QuestionExample, TaggedExample, TextExample
-from bertkit.finetune.fixed import window_segments
 from bertkit.finetune.tag import Tagged, located, words_of
 from bertkit.finetune.task import Window
 from bertkit.predict.answers import Answers
@@ -94,8 +92,7 @@ def _plan(served: Served, examples: Sequence[Example]) -> Plan:
     depth = served.bert.model.config.depth
     joined = bool(getattr(answers.task, "joins_windows", False))
     read = ReadReduced(answers.model, (depth,)) if joined else ReadHead(answers.model, answers.task.head, (depth,))
-    segments = window_segments(windows, served.bert.model.config)
-    pieces = [Piece(Passage(w.ids, kinds), read) for w, kinds in zip(windows, segments, strict=True)]
+    pieces = [Piece(passage, read) for passage in window_passages(windows, served.bert.model.config)]
 
     def finish(rows: list[Any]) -> list[Any]:
         outputs = _joined(answers, windows, rows) if joined else rows
