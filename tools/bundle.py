@@ -1,6 +1,6 @@
 """Make the model inside the package from a run's model, and hold it against the full-precision one.
 
-    python tools/bundle.py run/model --out src/bertkit/pretrained
+    python tools/bundle.py run/model --out src/bertkit/pretrained [--max-length 128]
     python tools/bundle.py sentences-run/model --out src/bertkit/pretrained --sentences
 
 The second adds the variant for sentence vectors, from a model folder or a file of `save_delta`. It is stored as what
@@ -59,9 +59,16 @@ class Bundled:
     blanks: int
 
 
-def bundle(run: Path, out: Path) -> Bundled:
-    """Put the model of `run` into `out`, where the files of another bundle, and its variant, are replaced."""
+def bundle(run: Path, out: Path, max_length: int | None = None) -> Bundled:
+    """Put the model of `run` into `out`, where the files of another bundle, and its variant, are replaced.
+
+    `max_length` is for a model that has hardly seen its later positions: longer texts are cut, or read by windows.
+    """
     full = load_checkpoint(run)
+    if max_length is not None:
+        if not 2 < max_length <= full.max_length:
+            raise RequestError(f"--max-length {max_length} is not between 3 and the model's own {full.max_length}")
+        full = replace(full, max_length=max_length)
     with tempfile.TemporaryDirectory() as workspace:
         draft = Path(workspace) / "bundle"
         save_small(full, draft)
@@ -167,10 +174,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--sentences", action="store_true", help="the variant for sentence vectors of the model in --out"
     )
+    parser.add_argument(
+        "--max-length", type=int, help="the most tokens of a text, where the model has seen no longer ones"
+    )
     options = parser.parse_args(arguments)
-    make = bundle_sentences if options.sentences else bundle
     try:
-        print(json.dumps(asdict(make(options.run, options.out)), indent=2))
+        if options.sentences:
+            made = bundle_sentences(options.run, options.out)
+        else:
+            made = bundle(options.run, options.out, options.max_length)
+        print(json.dumps(asdict(made), indent=2))
     except BertkitError as error:
         print(f"bundle: {error}", file=sys.stderr)
         return error.exit_code

@@ -21,7 +21,7 @@ from bertkit.pretrain.packing import WINDOW
 from bertkit.text.shard_writer import write_shards
 from bertkit.text.shards import open_shards
 
-OBJECTIVES = [("mlm",), ("rtd",), ("causal",), ("mlm", "nsp"), ("mlm", "sop"), ("sop", "rtd")]
+OBJECTIVES = [("mlm",), ("rtd",), ("rtd", "fill"), ("causal",), ("mlm", "nsp"), ("mlm", "sop"), ("sop", "rtd")]
 MASKINGS = ["token", "whole-word", "n-gram", "entity"]
 
 
@@ -300,16 +300,18 @@ def test_distributions_over_a_million_tokens(masking, objective):
 def test_defaults_are_those_of_the_papers():
     assert DataSettings().shares == (0.8, 0.1)
     assert DataSettings(objective=("rtd",)).shares == (0.85, 0.0)
+    assert DataSettings(objective=("rtd", "fill")).shares == (1.0, 0.0)
     assert DataSettings(objective=("rtd",), mask_share=0.5, random_share=0.25).shares == (0.5, 0.25)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"objective": ("mlm", "nps")}, "objective=nps is unknown; choose from: mlm, rtd, causal, nsp, sop"),
+        ({"objective": ("mlm", "nps")}, "objective=nps is unknown; choose from: mlm, rtd, causal, fill, nsp, sop"),
         ({"objective": ()}, "needs exactly one of: mlm, rtd, causal"),
         ({"objective": ("nsp",)}, "objective=nsp needs exactly one of"),
         ({"objective": ("mlm", "rtd")}, "needs exactly one of"),
+        ({"objective": ("mlm", "fill")}, "has fill without rtd; mlm fills by itself"),
         ({"objective": ("mlm", "mlm")}, "names one of them twice"),
         ({"objective": ("mlm", "nsp", "sop")}, "two questions about each pair"),
         ({"objective": ("causal", "sop")}, "reads one text"),

@@ -55,6 +55,7 @@ NUMBERS = {
     "causal": {"causal_loss", "causal_right", "causal_perplexity"},
 }
 NUMBERS["rtd"] = NUMBERS["mlm"] | {"rtd_loss", "rtd_right", "rtd_precision", "rtd_recall", "rtd_f1"}
+NUMBERS["rtd,fill"] = NUMBERS["rtd"] | {"fill_loss", "fill_right", "fill_perplexity"}
 
 
 @pytest.mark.parametrize("objective", NUMBERS)
@@ -62,7 +63,7 @@ def test_every_objective_has_its_numbers(shards, objective):
     numbers = evaluated(shards, objective)
     assert set(numbers) == NUMBERS[objective]
     assert all(math.isfinite(value) for value in numbers.values())
-    for name in ("mlm", "causal"):
+    for name in ("mlm", "causal", "fill"):
         if f"{name}_loss" in numbers:
             assert numbers[f"{name}_perplexity"] == pytest.approx(math.exp(numbers[f"{name}_loss"]))
 

@@ -10,7 +10,7 @@ from bertkit.pretrain.learner import generator_config
 from bertkit.pretrain.recipe import build_recipe
 from bertkit.train.distributed import Ranks
 from bertkit.train.runs import Progress
-from bertkit.train.speed import encoder_flops, flops_per_token
+from bertkit.train.speed import encoder_flops, flops_per_token, word_head_flops
 
 PLAIN = {"shards": "s", "size": "base", "length": "128", "steps": "10", "batch": "32", "block": "16"}
 
@@ -23,6 +23,8 @@ def test_operations_follow_the_objective():
     electra = build_recipe({**PLAIN, "objective": "rtd", "family": "electra"})
     both = encoder_flops(electra.model, 128) + encoder_flops(generator_config(electra), 128)
     assert both < recipe_flops(electra) < 1.2 * both
+    filling = build_recipe({**PLAIN, "objective": "rtd,fill", "family": "electra"})
+    assert recipe_flops(filling) - recipe_flops(electra) == pytest.approx(0.15 / 4 * word_head_flops(electra.model))
 
 
 def test_readings_are_means_over_all_ranks():

@@ -115,7 +115,7 @@ def test_the_estimate_grows_with_what_it_counts(shards):
 
     plain = of(objective="mlm")
     assert 0 < plain < of(objective="causal")
-    assert plain < of(objective="rtd")
+    assert plain < of(objective="rtd") < of(objective="rtd,fill")
     assert plain < of(objective="mlm", depth=4)
     assert plain < of(objective="mlm", rate=0.3)
 

@@ -37,10 +37,11 @@ def masked_words(objective=("mlm", "nsp"), family="bert") -> MaskedWords:
     return MaskedWords(new_model(shape(family), heads, seed=1)).eval()
 
 
-def electra() -> ReplacedTokens:
-    discriminator = new_model(shape("electra", embedding_width=24), {"replaced_token": None}, seed=1)
+def electra(fill=0.0) -> ReplacedTokens:
+    heads = {"replaced_token": None} | ({"masked_word": None} if fill else {})
+    discriminator = new_model(shape("electra", embedding_width=24), heads, seed=1)
     config = override(shape("electra", embedding_width=24), "width=16", "heads=1", "inner=24")
-    return ReplacedTokens(new_model(config, {"masked_word": None}, seed=2), discriminator).eval()
+    return ReplacedTokens(new_model(config, {"masked_word": None}, seed=2), discriminator, fill).eval()
 
 
 def total(sums, weights=None) -> torch.Tensor:
@@ -145,7 +146,10 @@ def test_classified_counts_what_is_right_and_nothing_for_an_empty_choice():
     loss.backward()
 
 
-@pytest.mark.parametrize("objective", [("mlm",), ("mlm", "nsp"), ("mlm", "sop"), ("rtd",), ("causal",)], ids="+".join)
+OBJECTIVES = [("mlm",), ("mlm", "nsp"), ("mlm", "sop"), ("rtd",), ("rtd", "fill"), ("causal",)]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids="+".join)
 def test_the_fixed_layout_is_the_free_one(objective):
     made = examples(objective, block=6)
     causal = objective == ("causal",)
@@ -153,7 +157,7 @@ def test_the_fixed_layout_is_the_free_one(objective):
     fixed = to_inputs(made, CPU, causal=causal, fixed_length=48, pad_id=PAD)
     assert len(fixed[0].ids) == 6 * 48
     assert len(fixed[1].words) % 1024 == 0
-    module = electra() if objective == ("rtd",) else masked_words(objective)
+    module = electra(float("fill" in objective)) if "rtd" in objective else masked_words(objective)
     module = NextWords(module.model).eval() if causal else module
     results = []
     for batch, targets in (free, fixed):
@@ -186,6 +190,54 @@ def test_a_sample_equal_to_the_original_counts_as_real():
     assert torch.equal(replaced[targets.chosen], sampled)
     assert torch.equal(labels[targets.chosen], ~hit)
     assert int(labels.sum()) == int((~hit).sum()), "what was not chosen is real"
+
+
+def test_every_fourth_blank_is_left_to_the_discriminator_and_the_others_are_not():
+    module = electra(fill=2.0)
+    batch, targets = to_inputs(examples(("rtd", "fill")), CPU)
+    [blank] = batch.ids[targets.chosen].unique().tolist()
+    assert len(targets.words) > 8
+    wrong = (targets.words + 1 - FIRST) % 995 + FIRST
+    replaced, labels = module.replace(batch, targets, wrong)
+    left = torch.arange(len(targets.words)) % 4 == 0
+    assert torch.equal(replaced[targets.chosen], torch.where(left, blank, wrong))
+    assert torch.equal(labels[targets.chosen], ~left)
+    assert torch.equal(replaced == blank, torch.zeros_like(labels).index_fill(0, targets.chosen[left], True))
+    unchosen = torch.ones_like(labels).index_fill(0, targets.chosen, False)
+    assert torch.equal(replaced[unchosen], batch.ids[unchosen])
+
+
+def test_what_it_fills_is_the_loss_of_its_own_head_on_the_text_that_it_judges():
+    module = electra(fill=2.0)
+    batch, targets = to_inputs(examples(("rtd", "fill")), CPU)
+    torch.manual_seed(3)
+    sums = module(batch, targets)
+    torch.manual_seed(3)
+    samples = sampled_words(generator_logits(module, batch, targets), None, 1000)
+    seen, _ = module.replace(batch, targets, samples)
+    logits = module.discriminator.logits(replace(batch, ids=seen), "masked_word")[targets.chosen[::4]]
+    loss, count, right = sums["fill"]
+    assert int(count) == len(logits)
+    torch.testing.assert_close(loss / count, F.cross_entropy(logits, targets.words[::4]))
+    assert int(right) == int((logits.argmax(-1) == targets.words[::4]).sum())
+    assert module.weights == {"mlm": 1.0, "rtd": 50.0, "fill": 2.0}
+    found = gradients(module, loss)
+    own = [name for name in found if name.startswith("generator.encoder.layers") and found[name].abs().sum() > 0]
+    assert own == [], "the generator learns nothing from it"
+
+
+def test_one_encoder_that_judges_and_fills_is_both_of_its_classes_in_transformers(tmp_path):
+    model = electra(fill=1.0).discriminator
+    batch, _ = to_inputs(examples(("rtd", "fill")), CPU)
+    save_checkpoint(Checkpoint(model=model), tmp_path)
+    words = {"input_ids": batch.pad(batch.ids), "attention_mask": batch.pad(torch.ones_like(batch.ids))}
+    words["token_type_ids"] = batch.pad(batch.segments)
+    kinds = {"masked_word": transformers.ElectraForMaskedLM, "replaced_token": transformers.ElectraForPreTraining}
+    for head, kind in kinds.items():
+        theirs = kind.from_pretrained(tmp_path).eval()(**words).logits
+        ours = model.logits(batch, head)
+        expected = theirs[words["attention_mask"].bool()]
+        torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_samples_follow_the_generators_probabilities():

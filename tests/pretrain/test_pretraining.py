@@ -40,7 +40,7 @@ def test_a_tiny_model_learns_a_few_documents_by_heart(tmp_path):
 
 
 HEADS = {"mlm": {"masked_word"}, "mlm,sop": {"masked_word", "next_sentence"}}
-HEADS |= {"rtd": {"replaced_token"}, "causal": {"masked_word"}}
+HEADS |= {"rtd": {"replaced_token"}, "rtd,fill": {"replaced_token", "masked_word"}, "causal": {"masked_word"}}
 
 
 @pytest.mark.parametrize("objective", HEADS)

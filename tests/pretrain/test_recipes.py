@@ -34,6 +34,7 @@ MILLIONS = {
     "domain": 108.9,
     "bundled": 13.5,
     "bundled-average": 13.5,
+    "bundled-both": 13.5,
     "bundled-electra": 13.5,
     "bundled-gated": 13.5,
     "bundled-large-batch": 13.5,
@@ -72,7 +73,7 @@ def name(path: Path) -> str:
 
 def test_the_recipes_are_all_there():
     assert {path.stem for path in RECIPES} == set(MILLIONS)
-    assert len(RECIPES) == 21
+    assert len(RECIPES) == 22
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=name)

@@ -16,14 +16,14 @@ from bertkit.train.replay import Replay
 from bertkit.train.runs import Progress
 from bertkit.train.schedule import Budget, Schedule
 
-OBJECTIVES = {("mlm",): masked_words, ("mlm", "nsp"): masked_words, ("rtd",): electra}
+OBJECTIVES = {("mlm",): masked_words, ("mlm", "nsp"): masked_words, ("rtd",): electra, ("rtd", "fill"): electra}
 CPU, LENGTH = torch.device("cpu"), 48
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 
 
 def module_for(objective):
-    return electra() if objective == ("rtd",) else masked_words(objective)
+    return electra(float("fill" in objective)) if "rtd" in objective else masked_words(objective)
 
 
 def micros_of(objective, fixed=True):
@@ -35,6 +35,7 @@ def micros_of(objective, fixed=True):
         examples = source.block(step)
         sequences, tokens = len(examples.lengths), int(examples.lengths.sum())
         counts = {"mlm": len(examples.chosen), "pair": sequences, "rtd": tokens}
+        counts["fill"] = len(examples.chosen[::4])
         return [Micro(to_inputs(examples, CPU, fixed_length=LENGTH if fixed else None), counts, tokens, seed=step)]
 
     return micros

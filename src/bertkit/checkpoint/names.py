@@ -204,7 +204,10 @@ CLASSES["bert"] |= {
     ("next_sentence",): "BertForNextSentencePrediction",
 }
 CLASSES["albert"] |= {("masked_word", "next_sentence"): "AlbertForPreTraining"}
-CLASSES["electra"] |= {("replaced_token",): "ElectraForPreTraining"}
+CLASSES["electra"] |= {
+    ("replaced_token",): "ElectraForPreTraining",
+    ("masked_word", "replaced_token"): "ElectraForMaskedLM",  # which leaves the other head in the file
+}
 
 # Endings and prefixes of other times: LayerNorms of 2018, wrappers of training scripts.
 OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}

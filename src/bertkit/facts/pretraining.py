@@ -1,7 +1,8 @@
 """Facts about pre-training (SPEC 1.3): what is asked of the model, and how often.
 
 Shares are measured over some hundred thousand tokens here, and over a million by benchmarks. Left out: P15 (ELECTRA
-against BERT at equal budgets) and P19 (domain text and its tasks) take hours; P22 is in `finetuning`.
+against BERT at equal budgets: benchmarks/results/2026-11-15-mlm-electra-h200.json) and P19 (domain text and its tasks)
+take a GPU or hours; P22 is in `finetuning`.
 """
 
 import tempfile

@@ -23,6 +23,7 @@ from bertkit.text.tokenizer import Tokenizer
 
 Ids = NDArray[np.int32]
 WORDS = ("mlm", "rtd", "causal")  # what is asked of tokens: exactly one of these
+FILL = "fill"  # besides rtd: some blanks are left to the discriminator, which then fills them too
 # What is asked of pairs, one of these or none: (spans, numbers, rolls, share of short ones) -> ranges.
 PAIRS: dict[str, Callable[[Spans, Ints, Rolls[Floats], float], Ranges]] = {
     "nsp": next_sentence_ranges,
@@ -38,7 +39,7 @@ class DataSettings:
     objective: tuple[str, ...] = ("mlm",)
     masking: Literal["token", "whole-word", "n-gram", "entity"] = "token"
     rate: float = 0.15
-    mask_share: float | None = None  # of the chosen; None is the paper's: 0.8, or 0.85 for rtd
+    mask_share: float | None = None  # of the chosen; None is the paper's: 0.8, or 0.85 for rtd; 1 with fill
     random_share: float | None = None  # None is the paper's: 0.1, or 0 for rtd; the rest stays as it is
     static: bool = False  # True: the same sequences and masks in every epoch, only their order changes
     short_share: float = 0.1  # of pairs, made shorter than they need be
@@ -76,6 +77,7 @@ class DataSettings:
     def shares(self) -> tuple[float, float]:
         """How much of the chosen becomes [MASK], and how much a random piece."""
         masked, random = (0.85, 0.0) if "rtd" in self.objective else (0.8, 0.1)
+        masked = 1.0 if FILL in self.objective else masked  # what is left to fill must be a blank
         return (
             masked if self.mask_share is None else self.mask_share,
             random if self.random_share is None else self.random_share,
@@ -258,15 +260,18 @@ def _with_names(starts: Flags, ranges: Ranges, names: Ints) -> Flags:
 
 
 def _check_objective(objective: Sequence[str]) -> None:
-    known = (*WORDS, *PAIRS)
+    known = (*WORDS, FILL, *PAIRS)
     listed = ", ".join(objective)
     for name in objective:
         _require(name in known, "objective", name, f"is unknown; choose from: {', '.join(known)}")
     _require(len(set(objective)) == len(objective), "objective", listed, "names one of them twice")
-    words = [name for name in objective if name in WORDS]
+    words, pairs = ([name for name in objective if name in names] for names in (WORDS, PAIRS))
     _require(len(words) == 1, "objective", listed, f"needs exactly one of: {', '.join(WORDS)}")
-    _require(len(objective) <= 2, "objective", listed, "asks two questions about each pair; choose nsp or sop")
-    _require(words == list(objective) or words != ["causal"], "objective", listed, "reads one text; leave out the pair")
+    _require(len(pairs) <= 1, "objective", listed, "asks two questions about each pair; choose nsp or sop")
+    _require(not pairs or words != ["causal"], "objective", listed, "reads one text; leave out the pair")
+    _require(
+        FILL not in objective or words == ["rtd"], "objective", listed, "has fill without rtd; mlm fills by itself"
+    )
 
 
 def _require(condition: bool, name: str, value: object, rule: str) -> None:

@@ -13,7 +13,7 @@ from bertkit.train.distributed import Ranks
 
 BLOCKS = 16
 MOST_NATS = 700.0  # the exponential of more is no float
-WORDS = ("mlm", "causal")  # losses in nats a word: these have a perplexity
+WORDS = ("mlm", "causal", "fill")  # losses in nats a word: these have a perplexity
 
 
 def evaluate(
@@ -68,7 +68,8 @@ def detection(found: float, called: float, replaced: float) -> dict[str, float]:
 
 def in_words(numbers: Mapping[str, float]) -> dict[str, str]:
     """The numbers for one line: the perplexity of words, what is right of pairs, and F1 of replaced tokens."""
-    shown = {"mlm_perplexity": "{:,.1f}", "causal_perplexity": "{:,.1f}", "pair_right": "{:.1%}", "rtd_f1": "{:.3f}"}
+    words = {f"{name}_perplexity": "{:,.1f}" for name in WORDS}
+    shown = words | {"pair_right": "{:.1%}", "rtd_f1": "{:.3f}"}
     return {
         f"held-out {name.replace('_', ' ')}": form.format(numbers[name])
         for name, form in shown.items()

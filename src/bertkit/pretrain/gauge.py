@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+from bertkit.pretrain.batches import FILL
 from bertkit.pretrain.learner import generator_config
+from bertkit.pretrain.objectives import LEFT
 from bertkit.pretrain.recipe import Recipe
 from bertkit.train.distributed import Ranks
 from bertkit.train.runs import Progress
-from bertkit.train.speed import flops_per_token, matmul_rate, memory_gib, share
+from bertkit.train.speed import flops_per_token, matmul_rate, memory_gib, share, word_head_flops
 
 
 @dataclass(frozen=True)
@@ -40,4 +42,5 @@ def recipe_flops(recipe: Recipe) -> float:
     data = recipe.data
     generator = generator_config(recipe) if "rtd" in data.objective else None
     predicted = 1.0 if "causal" in data.objective else data.rate
-    return flops_per_token(recipe.model, data.length, predicted, generator=generator)
+    filled = word_head_flops(recipe.model) * predicted / LEFT if FILL in data.objective else 0.0
+    return flops_per_token(recipe.model, data.length, predicted, generator=generator) + filled

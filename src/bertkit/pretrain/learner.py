@@ -9,6 +9,7 @@ from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_check
 from bertkit.config import BertConfig
 from bertkit.model.model import BertModel
 from bertkit.model.weights import new_model, tie
+from bertkit.pretrain.batches import FILL
 from bertkit.pretrain.objectives import MaskedWords, NextWords, ReplacedTokens
 from bertkit.pretrain.recipe import Recipe
 from bertkit.text.tokenizer import Tokenizer
@@ -53,7 +54,8 @@ def build_learner(recipe: Recipe, start: Checkpoint | None = None) -> Learner:
         model.pooler.requires_grad_(False)  # nothing reads it, and ranks would wait for its gradient
     if "rtd" in objective:
         generator = new_model(generator_config(recipe), {"masked_word": None}, seed=seed + 1)
-        return Learner(ReplacedTokens(generator, model), {"model": model, "generator": generator})
+        fill = recipe.train.fill_weight if FILL in objective else 0.0
+        return Learner(ReplacedTokens(generator, model, fill), {"model": model, "generator": generator})
     return Learner(NextWords(model) if "causal" in objective else MaskedWords(model), {"model": model})
 
 
@@ -85,6 +87,6 @@ def parameter_bytes(module: nn.Module) -> int:
 
 def _heads(objective: tuple[str, ...]) -> dict[str, int | None]:
     if "rtd" in objective:
-        return {"replaced_token": None}
+        return dict.fromkeys(("replaced_token", "masked_word") if FILL in objective else ("replaced_token",))
     pairs = "nsp" in objective or "sop" in objective
     return dict.fromkeys(("masked_word", "next_sentence") if pairs else ("masked_word",))

@@ -11,7 +11,9 @@ from torch import nn
 
 from bertkit.config import BertConfig
 from bertkit.errors import RequestError
+from bertkit.pretrain.batches import FILL
 from bertkit.pretrain.learner import generator_config
+from bertkit.pretrain.objectives import LEFT
 from bertkit.pretrain.recipe import Recipe
 from bertkit.pretrain.stages import Stage
 
@@ -79,6 +81,7 @@ def activation_bytes(recipe: Recipe, tokens: int) -> int:
         return int(FLOAT * (tokens * _layer_numbers(recipe.model) + 2 * predicted * recipe.model.vocab_size))
     generator = generator_config(recipe)
     layers = _layer_numbers(recipe.model) + _layer_numbers(generator)
+    predicted *= 1 + 1 / LEFT if FILL in recipe.data.objective else 1
     return int(FLOAT * (tokens * layers + 2 * predicted * recipe.model.vocab_size))
 
 

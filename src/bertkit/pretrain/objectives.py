@@ -13,6 +13,8 @@ from bertkit.model.heads import MaskedWordHead
 from bertkit.model.model import BertModel
 from bertkit.model.word_loss import IGNORE, plain_losses, sampled_words, word_losses
 
+LEFT = 4  # with `fill`, every so many of ELECTRA's blanks is left to the discriminator
+
 
 @dataclass(frozen=True)
 class Targets:
@@ -31,6 +33,11 @@ class Targets:
     def tensors(self) -> tuple[Tensor, ...]:
         """All there is."""
         return (self.chosen, self.words, self.pairs)
+
+    @property
+    def left(self) -> "Targets":
+        """Those of the blanks that a discriminator has to fill; which words are chosen is random, so these are too."""
+        return Targets(self.chosen[::LEFT], self.words[::LEFT], self.pairs)
 
     def refilled(self, tensors: Sequence[Tensor]) -> "Targets":
         """The same form around other tensors."""
@@ -94,14 +101,17 @@ class NextWords(nn.Module):
 
 
 class ReplacedTokens(nn.Module):
-    """ELECTRA's: a small generator fills the blanks, and the discriminator judges every token."""
+    """ELECTRA's: a small generator fills the blanks, and the discriminator judges every token.
 
-    weights: Mapping[str, float] = {"mlm": 1.0, "rtd": 50.0}  # Google's weights
+    With a weight for `fill`, every fourth blank is left as it is, and the discriminator names its word: one encoder
+    that has learned to judge and to fill.
+    """
 
-    def __init__(self, generator: BertModel, discriminator: BertModel) -> None:
+    def __init__(self, generator: BertModel, discriminator: BertModel, fill: float = 0.0) -> None:
         super().__init__()
         self.generator = generator
         self.discriminator = discriminator
+        self.weights = {"mlm": 1.0, "rtd": 50.0} | ({"fill": fill} if fill else {})  # Google's, and ours
         self.share_embeddings()
 
     def share_embeddings(self) -> None:
@@ -111,7 +121,7 @@ class ReplacedTokens(nn.Module):
         self.generator.heads["masked_word"].decoder.weight = theirs.word.weight  # type: ignore[union-attr]
 
     def forward(self, batch: Batch, targets: Targets, *, found: bool = False) -> Sums:
-        """The sums for `mlm` (generator) and `rtd` (discriminator, over all tokens).
+        """The sums for `mlm` (generator), `rtd` (discriminator, over all tokens) and `fill` (its words), if asked for.
 
         Asked for `found` too: how many replaced tokens were noticed, how many were called replaced, how many were.
         """
@@ -129,6 +139,8 @@ class ReplacedTokens(nn.Module):
             "mlm": (losses_M.sum(), (targets.words != IGNORE).sum(), guessed_M.sum()),
             "rtd": ((loss * real_T).sum(), real_T.sum(), right.sum()),
         }
+        if "fill" in self.weights:
+            sums["fill"] = words(self.discriminator, hidden_TD, targets.left)
         called_T = (scores_T > 0) & real_T
         return {**sums, "found": ((called_T & labels_T).sum(), called_T.sum(), labels_T.sum())} if found else sums
 
@@ -138,6 +150,8 @@ class ReplacedTokens(nn.Module):
         No gradient flows from the discriminator to the generator.
         """
         real = targets.words != IGNORE
+        if "fill" in self.weights:
+            real = real & (torch.arange(len(real), device=real.device) % LEFT != 0)
         before = batch.ids[targets.chosen]
         ids = batch.ids.index_put((targets.chosen,), torch.where(real, samples_M, before))
         original = batch.ids.index_put((targets.chosen,), torch.where(real, targets.words, before))

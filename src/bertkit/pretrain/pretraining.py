@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.errors import RequestError
 from bertkit.files import whole_file
+from bertkit.model.model import BertModel
 from bertkit.pretrain.batches import Examples, ExampleSource
 from bertkit.pretrain.checks import SETTINGS, check_disk, check_folder, fitted
 from bertkit.pretrain.evaluation import evaluate, in_words
@@ -24,6 +25,7 @@ from bertkit.pretrain.extend import extended
 from bertkit.pretrain.gauge import Gauge
 from bertkit.pretrain.learner import Learner, SavedModel, build_learner, load_start, parameter_bytes, whole_model
 from bertkit.pretrain.memory import check_device_memory, check_host_memory, one_pass
+from bertkit.pretrain.objectives import LEFT
 from bertkit.pretrain.recipe import Recipe, recipe_toml
 from bertkit.pretrain.samples import fill_samples
 from bertkit.pretrain.stages import Stages, largest, read_stages
@@ -189,8 +191,14 @@ class Session:
                     line["averaged"] = _finite(self.evaluate())
             self._write(line)
         if "causal" not in self.recipe.data.objective:
-            model = whole_model(self.learner.models.get("generator", self.learner.models["model"]))
+            model = whole_model(self._filler)
             self._write({"step": step, "filled": fill_samples(model, self.tokenizer)} if self.place.first else {})
+
+    @property
+    def _filler(self) -> BertModel:
+        """The model that fills blanks: the one that is trained, or else ELECTRA's generator."""
+        model = self.learner.models["model"]
+        return model if "masked_word" in model.heads else self.learner.models["generator"]
 
     def _tell(self) -> None:
         if self.place.first:
@@ -212,6 +220,7 @@ class Session:
         examples = source.block(number)
         sequences, tokens = len(examples.lengths), int(examples.lengths.sum())
         counts = {"mlm": len(examples.chosen), "causal": tokens - sequences, "pair": sequences, "rtd": tokens}
+        counts["fill"] = len(examples.chosen[::LEFT])
         seed = (source.settings.seed * 1_000_003 + number) % 2**63
         return Micro(self._tensors(examples, source.settings.length), counts, tokens, seed=seed)
 

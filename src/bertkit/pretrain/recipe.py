@@ -42,6 +42,7 @@ class TrainSettings:
     average_decay: float = 0.99  # "ema": what a look leaves of the mean before it
     average_tail: float = 0.2  # "tail": the share of the budget, at its end, that is averaged
     generator: float = 0.25  # ELECTRA: the generator's width as a share of the discriminator's
+    fill_weight: float = 1.0  # objective "fill": of the discriminator's own words, beside 50 of its judgements
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,13 @@ from bertkit.train.records import CODE, Records, number, read_records
 MOST_COLUMNS = 6  # of filled blanks: first, last, and some between
 MOST_WORDS = 3
 # What the objectives' short names mean.
-NAMES = {"mlm": "masked words", "pair": "sentence pairs", "rtd": "replaced tokens", "causal": "next words"}
+NAMES = {
+    "mlm": "masked words",
+    "pair": "sentence pairs",
+    "rtd": "replaced tokens",
+    "causal": "next words",
+    "fill": "blanks left",
+}
 ENDINGS = ("_loss", "_right", "_perplexity")  # these have charts of their own
 DETECTION = {"f1": "second", "precision": "main", "recall": "faint"}
 SHARES = ("_right", *(f"_{name}" for name in DETECTION))
