@@ -48,7 +48,7 @@ def title(words: str) -> None:
 
 def inside() -> None:
     """The model inside the package, which needs no download."""
-    title("the model inside the package: 13.5 M numbers, a first one, trained for a minute on a GPU")
+    title("the model inside the package: 13.5 M numbers, trained for ten minutes on one GPU")
     bert = bertkit.load()
     for text in BLANKS:
         found = ", ".join(f"{c.word} {c.probability:.0%}" for c in bert.fill(text, top=3))

@@ -1,0 +1,141 @@
+"""The model inside the package: its words on held-out text and on text of another kind, thirty blanks, size, memory.
+
+    python benchmarks/bundled.py --heldout HELDOUT.txt.zst --out RESULT.json
+
+Losses are measured with the yardstick of `recipes_gpu`: 15 % of tokens chosen, masks that never change; lengths over
+what the model reads are left out. The words that would do for a blank were written down before the model was asked.
+The wheel is built by pip; seconds and memory are those of a fresh process that loads the model and fills one blank.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+from docstrings import write_corpus
+from recipes_gpu import LENGTHS, held_out
+
+import bertkit
+from bertkit.checkpoint.bundled import bundled_folder
+from bertkit.files import whole_file
+from bertkit.text.shard_writer import write_shards
+
+ROOT = Path(__file__).parents[1]
+MODULES = 100
+LOADS = 5
+# A sentence, and the words that would do.
+BLANKS = {
+    "I drink a cup of [MASK] every morning.": "coffee tea milk water",
+    "She put the letter into an [MASK] and sealed it.": "envelope",
+    "The cat sat on the [MASK].": "floor bed chair sofa mat table roof couch",
+    "He was late because he missed the [MASK].": "train bus flight plane boat",
+    "In summer the [MASK] is hot.": "weather sun air water sand climate temperature",
+    "The sky is [MASK] today.": "blue clear grey gray cloudy bright dark",
+    "We need a new [MASK] for the kitchen.": "table oven stove floor sink chair cook room",
+    "My brother plays the [MASK] in a band.": "guitar drums bass piano trumpet drum violin saxophone",
+    "Please close the [MASK]; it is cold.": "door window doors windows",
+    "The dog [MASK] at the postman.": "barked barks growled jumped looked stared",
+    "Two plus two is [MASK].": "four 4",
+    "Rome is the capital of [MASK].": "italy",
+    "The opposite of black is [MASK].": "white",
+    "A year has twelve [MASK].": "months",
+    "Fish live in the [MASK].": "water sea ocean rivers river lake",
+    "He went to the [MASK] to buy bread.": "bakery shop store market city town baker village",
+    "She is a doctor and works in a [MASK].": "hospital clinic",
+    "They got [MASK] last spring and now live in London.": "married divorced engaged",
+    "The children are playing in the [MASK].": "garden park yard street snow field sand playground house",
+    "I have to wash my [MASK] before dinner.": "hands face hair clothes",
+    "The plane landed at the [MASK] at noon.": "airport airfield",
+    "The river was too [MASK] to cross.": "deep wide dangerous narrow shallow fast",
+    "You should [MASK] your teeth twice a day.": "brush clean wash",
+    "The teacher asked the students to open their [MASK].": "books eyes doors bags minds mouths",
+    "After the rain the sun came [MASK].": "out up back",
+    "Bread is made from [MASK].": "flour wheat grain dough corn",
+    "He has lived here [MASK] 1998.": "since",
+    "She speaks English and [MASK] fluently.": "french german spanish italian chinese russian latin",
+    "It was so dark that I could not [MASK] anything.": "see do say read find",
+    "The judge sent him to [MASK] for five years.": "prison jail",
+}
+FRESH = """
+import json, resource, time
+import bertkit, torch
+before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+began = time.perf_counter()
+bert = bertkit.load()
+loaded = time.perf_counter()
+bert.fill("Rome is the capital of [MASK].")
+filled = time.perf_counter()
+after = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+print(json.dumps({"load": loaded - began, "first fill": filled - loaded, "before": before, "after": after}))
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--heldout", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        report = {
+            "model": (bundled_folder() / "model.small.sha256").read_text(encoding="utf-8").split()[0],
+            "words": words(options.heldout, folder),
+            "blanks": blanks(),
+            "fresh process": fresh(),
+            "wheel bytes": wheel(folder / "wheel"),
+        }
+    with whole_file(options.out) as draft:
+        draft.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(json.dumps({key: value for key, value in report.items() if key != "blanks"}, indent=1))
+    print(
+        f"{report['blanks']['first']} of {len(BLANKS)} first words would do, {report['blanks']['top 5']} in the top 5"
+    )
+
+
+def words(heldout: Path, folder: Path) -> dict[str, dict[str, dict[str, float]]]:
+    """Loss, share right and perplexity by kind of text and length."""
+    bert, found = bertkit.load(), {}
+    docstrings = folder / "docstrings.txt"
+    write_corpus(docstrings, MODULES)
+    for kind, text in {"held-out": heldout, "docstrings": docstrings}.items():
+        write_shards([text], bundled_folder(), folder / kind)
+        read = held_out(bundled_folder(), folder / kind)
+        within = [str(length) for length in LENGTHS if length <= bert.checkpoint.max_length]
+        found[kind] = {length: numbers for length, numbers in read.items() if length in within}
+    return found
+
+
+def blanks() -> dict[str, Any]:
+    """The five likeliest words of each blank, with their probabilities, and how many of them would do."""
+    bert, rows = bertkit.load(), []
+    for text, good in BLANKS.items():
+        found = bert.fill(text, top=5)
+        do = [candidate.word in good.split() for candidate in found]
+        top = {candidate.word: round(candidate.probability, 3) for candidate in found}
+        rows.append({"text": text, "top 5": top, "would do": [w for w, ok in zip(top, do, strict=True) if ok]})
+    first = sum(next(iter(row["top 5"])) in row["would do"] for row in rows)
+    return {"first": first, "top 5": sum(bool(row["would do"]) for row in rows), "rows": rows}
+
+
+def fresh() -> dict[str, float]:
+    """Medians over processes: seconds to load and to fill the first blank, and the memory that both have taken."""
+    runs = [json.loads(subprocess.check_output([sys.executable, "-c", FRESH], text=True)) for _ in range(LOADS)]
+    took = {f"{name} seconds": round(median(run[name] for run in runs), 3) for name in ("load", "first fill")}
+    return took | {"MiB taken": round(median(run["after"] - run["before"] for run in runs) / 2**20, 1)}
+
+
+def wheel(folder: Path) -> int:
+    """Bytes of the wheel."""
+    command = [sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-deps", "--quiet", "--wheel-dir", str(folder)]
+    subprocess.run(command, check=True)
+    [built] = folder.glob("*.whl")
+    return built.stat().st_size
+
+
+if __name__ == "__main__":
+    main()
