@@ -111,7 +111,7 @@ class Engines:
     def bertkit(self, passages: Sequence[Passage]) -> np.ndarray:
         """From ids."""
         settings = checked(self.ours.embed_settings(pooling="mean"), self.ours.model.config.depth)
-        return np.stack(embed_passages(self.ours.model, passages, settings, LONGEST, "truncate"))
+        return np.asarray(embed_passages(self.ours.model, passages, settings, LONGEST, "truncate"))
 
     def transformers(self, passages: Sequence[Passage], batch: int) -> np.ndarray:
         """From ids, sorted by length, padded to the longest of each batch, mean over tokens."""

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.serve.queue import Waiting, next_batch, seconds_to_wait
+from bertkit.serve.queue import ENOUGH, Waiting, fair_budget, next_batch, seconds_to_wait
 
 BUDGET = 64
 lengths = st.lists(st.integers(1, BUDGET // 2), min_size=1, max_size=20)
@@ -117,3 +117,11 @@ def test_retry_after_is_about_when_there_is_room():
     assert seconds_to_wait(1, 1000.0) == 1
     assert seconds_to_wait(10**9, 1.0) == 60
     assert seconds_to_wait(10, 0.0) == 1
+
+
+def test_one_worker_takes_what_it_can_and_several_leave_each_other_something():
+    assert fair_budget(1_000_000, 1, most=4096) == fair_budget(10, 1, most=4096) == 4096
+    assert fair_budget(3000, 2, most=4096) == 1000
+    assert fair_budget(1_000_000, 4, most=4096) == 4096
+    assert fair_budget(10, 2, most=4096) == ENOUGH, "few tokens are not worth dividing"
+    assert fair_budget(10, 2, most=100) == 100

@@ -203,3 +203,17 @@ def test_after_the_others_are_done_a_batch_has_all_cores_again():
         wait_until(lambda: desk.workers._busy == 0)
     desk.finish()
     assert desk.lane.threads == [2, 2, 2]
+
+
+@pytest.mark.parametrize(("threads", "largest"), [(1, 30), (2, 10)])
+def test_of_two_none_takes_all_that_waits(threads, largest):
+    desk = Desk(threads=threads, budget=10_000, most_tokens=100_000)
+    for _ in range(threads):
+        desk.hold()
+    tickets = [desk.ask("w" * 100) for _ in range(30)]
+    desk.finish()
+    sizes = [batch.sequences for batch in desk.metrics.batches]
+    assert sum(sizes) == threads + 30
+    assert max(sizes) == largest
+    assert all(ticket.rows == ["W" * 100] for ticket in tickets)
+    assert desk.workers._computing == 0

@@ -127,12 +127,14 @@ class Bert:
         settings = self.embed_settings(pooling=pooling, layers=layers, normalize=normalize)
         blocks = list(self.embed_blocks(_listed(texts), settings, too_long))
         _warn_of_long([block.lengths for block in blocks if block.lengths.long])
-        vectors = [vector for block in blocks for vector in block.vectors]
         if isinstance(texts, str):
-            return vectors[0]
+            vector: np.ndarray = blocks[0].vectors[0]
+            return vector
         if settings.pooling == "none":
-            return vectors
-        return np.stack(vectors) if vectors else np.zeros((0, self.width(settings)), dtype=np.float32)
+            return [vector for block in blocks for vector in block.vectors]
+        if not blocks:
+            return np.zeros((0, self.width(settings)), dtype=np.float32)
+        return np.concatenate([block.vectors for block in blocks]) if len(blocks) > 1 else np.asarray(blocks[0].vectors)
 
     def embed_blocks(
         self,
@@ -195,7 +197,7 @@ class Bert:
         reports = []
         for block in self.embed_blocks(texts, settings):
             reports += [block.lengths] if block.lengths.long else []
-            yield searching.Block(np.stack(block.vectors), block.texts)
+            yield searching.Block(np.asarray(block.vectors), block.texts)
         _warn_of_long(reports)
 
     @overload

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import cast
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ from bertkit.model.pooling import POOLINGS, EmbedSettings, pool
 from bertkit.predict.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Tokenizer
 
-Vectors = list[np.ndarray]
+Vectors = np.ndarray | list[np.ndarray]  # N D; with pooling 'none' L D of each text
 Rows = Tensor | tuple[Tensor, ...]
 TEXTS_PER_BLOCK = 2048  # sorted by length within a block; enough for batches with hardly any waste
 # Poolings of one text whose rows are at hand: the twins of model/pooling.py.
@@ -102,13 +103,13 @@ def _encoded(
 def embed_passages(
     model: BertModel, encodings: Sequence[Passage], settings: EmbedSettings, limit: int, too_long: TooLong
 ) -> Vectors:
-    """A vector for each text that is encoded already, in order; `settings` as `checked` gives them."""
+    """The vectors of texts that are encoded already, in order; `settings` as `checked` gives them."""
     if len(encodings) == 1 and len(encodings[0].ids) <= limit:
         return _embed_one(model, encodings[0], settings)
     with torch.inference_mode():
         forward = quickest(model.encoder)
     windowed = {i for i, e in enumerate(encodings) if len(e.ids) > limit} if too_long == "window" else set()
-    vectors = {i: _embed_windows(forward, model.device, encodings[i], settings, limit) for i in windowed}
+    long = {i: _embed_windows(forward, model.device, encodings[i], settings, limit) for i in windowed}
     whole = [index for index in range(len(encodings)) if index not in windowed]
     passages = [cut(encodings[index], limit) for index in whole]
 
@@ -120,9 +121,15 @@ def embed_passages(
     batches = list(token_batches(lengths, token_budget(lengths, model.device)))
     with fitting_threads(sum(lengths)):
         computed = each_batch(compute, batches, model.device)
-    for chosen, found in zip(batches, computed, strict=True):
-        vectors |= dict(zip((whole[i] for i in chosen), _arrays(found), strict=True))
-    return [vectors[index] for index in range(len(encodings))]
+    order = [*long, *(whole[i] for chosen in batches for i in chosen)]
+    if settings.pooling == "none":
+        parts = [*long.values(), *(row.numpy() for rows in computed for row in rows)]
+        return [part for _, part in sorted(zip(order, parts, strict=True), key=lambda each: each[0])]
+    rows = [torch.from_numpy(vector)[None] for vector in long.values()]
+    rows += [torch.cat(cast(list[Tensor], computed)).cpu()] if computed else []  # off the device at once
+    found_ND = np.empty((len(order), rows[0].shape[1]) if rows else (0, 0), dtype=np.float32)
+    found_ND[order] = torch.cat(rows).numpy() if rows else found_ND
+    return found_ND
 
 
 def _embed_one(model: BertModel, passage: Passage, settings: EmbedSettings) -> Vectors:
@@ -130,8 +137,8 @@ def _embed_one(model: BertModel, passage: Passage, settings: EmbedSettings) -> V
     read = PLAINLY.get(settings.pooling) if settings.layers == (model.config.depth,) else None
     short = onnx_of(model.encoder)
     if short is not None and read is not None and short.takes(passage.ids, passage.segments):
-        vector = read(short(passage.ids))
-        return [vector / max(np.linalg.norm(vector), TINY) if settings.normalize else vector]
+        vector_D = read(short(passage.ids))
+        return (vector_D / max(np.linalg.norm(vector_D), TINY) if settings.normalize else vector_D)[None]
     with torch.inference_mode(), fitting_threads(len(passage.ids)):
         batch = make_batch([passage], model.device)
         return _arrays(_pool(layer_vectors(model.encoder, batch, settings.layers), batch, settings))
@@ -163,7 +170,8 @@ def _embed_windows(
 
     parts = [part for found in each_batch(compute, batches, device) for part in found]
     whole = Batch(torch.tensor(encoding.ids), torch.tensor(encoding.segments), (len(encoding.ids),)).to(device)
-    return _arrays(_pool(stitch(parts, spans), whole, settings))[0]
+    vector: np.ndarray = _arrays(_pool(stitch(parts, spans), whole, settings))[0]
+    return vector
 
 
 def _pool(x_TD: Tensor, batch: Batch, settings: EmbedSettings) -> Rows:
@@ -179,4 +187,4 @@ def _normalized(x_ND: Tensor, settings: EmbedSettings) -> Tensor:
 
 
 def _arrays(rows: Rows) -> Vectors:
-    return list(rows.cpu().numpy()) if isinstance(rows, Tensor) else [row.numpy() for row in rows]
+    return rows.cpu().numpy() if isinstance(rows, Tensor) else [row.numpy() for row in rows]

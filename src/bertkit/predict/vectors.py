@@ -195,8 +195,8 @@ def embed_items(job: EmbedJob, bert: Bert, items: Sequence[Item]) -> Computed:
     texts = [item.example for item in items]
     blocks = list(bert.embed_blocks(texts, job.settings, job.too_long, lambda number: items[number].place))
     long = {number: tokens for block in blocks for number, tokens in block.lengths.long}
-    found = [vector for block in blocks for vector in block.vectors]
-    vectors = np.stack(found) if found else np.zeros((0, bert.width(job.settings)), dtype=np.float32)
+    found = [np.asarray(block.vectors) for block in blocks]
+    vectors = np.concatenate(found) if found else np.zeros((0, bert.width(job.settings)), dtype=np.float32)
     cut = [max(0, long.get(n, 0) - bert.checkpoint.max_length) for n in range(len(items))]
     parts = _parts(job, items, np.ascontiguousarray(vectors, dtype="<f4"), cut if job.too_long == "truncate" else None)
     return Computed(parts, len(items), faults, tuple((items[n].place, tokens) for n, tokens in long.items()))

@@ -8,6 +8,8 @@ oldest again, so that a batch is never smaller than it could be.
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
+ENOUGH = 256  # tokens that go through a model on one core at nearly its full rate
+
 
 @dataclass(frozen=True)
 class Waiting:
@@ -35,6 +37,15 @@ def next_batch(waiting: Sequence[Waiting], budget: int) -> list[int]:
     left -= sum(_fill(waiting, [i], counts, most=share) for i in own)
     _fill(waiting, own, counts, most=left)
     return counts
+
+
+def fair_budget(tokens: int, workers: int, most: int) -> int:
+    """How many tokens one of several workers takes at once, when `tokens` wait or are being computed by any of them.
+
+    As much as would be its part if one more worked: so each finds something when it is done, and what it has answered
+    is asked again meanwhile. Who takes all that waits leaves the others nothing but what trickles in.
+    """
+    return most if workers == 1 else min(most, max(ENOUGH, tokens // (workers + 1)))
 
 
 def _fill(waiting: Sequence[Waiting], order: Iterable[int], counts: list[int], most: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bertkit.serve.engine import Lane, Piece
-from bertkit.serve.queue import Waiting, next_batch, seconds_to_wait
+from bertkit.serve.queue import Waiting, fair_budget, next_batch, seconds_to_wait
 
 
 class QueueFull(Exception):
@@ -88,6 +88,7 @@ class Workers:
         self._most_tokens = most_tokens
         self._waiting: list[Ticket] = []
         self._tokens = 0  # of all that wait
+        self._computing = 0  # tokens that are being computed
         self._speed = 0.0  # tokens per second, of late
         self._closing = False
         self._busy = 0  # threads that compute
@@ -159,12 +160,15 @@ class Workers:
                     return []
                 self._changed.wait()
             waiting = [Waiting(ticket.lane.key, ticket.lengths, ticket.taken) for ticket in self._waiting]
+            budget = fair_budget(self._tokens + self._computing, len(self._threads), self._budget)
             parts: list[Part] = []
-            for ticket, count in zip(self._waiting, next_batch(waiting, self._budget), strict=True):
+            for ticket, count in zip(self._waiting, next_batch(waiting, budget), strict=True):
                 if count:
                     start, ticket.taken = ticket.taken, ticket.taken + count
-                    self._tokens -= sum(ticket.lengths[start : ticket.taken])
                     parts.append((ticket, start, ticket.taken))
+            taken = _tokens(parts)
+            self._tokens -= taken
+            self._computing += taken
             self._waiting = [ticket for ticket in self._waiting if ticket.taken < len(ticket.pieces)]
             if self._waiting:
                 self._changed.notify()  # there is work for another thread
@@ -176,6 +180,7 @@ class Workers:
         done = []
         with self._changed:
             self._busy -= 1
+            self._computing -= _tokens([part for part, _ in results])
             for (ticket, start, stop), rows in results:
                 ticket.missing -= stop - start
                 if isinstance(rows, Exception):
@@ -191,6 +196,10 @@ class Workers:
         tokens = sum(lengths)
         self._speed += 0.2 * (tokens / seconds - self._speed) if self._speed else tokens / seconds
         self._observer.batch_done(BatchDone(len(lengths), tokens, max(lengths), seconds, len(parts)))
+
+
+def _tokens(parts: Sequence[Part]) -> int:
+    return sum(sum(ticket.lengths[start:stop]) for ticket, start, stop in parts)
 
 
 def _compute(parts: Sequence[Part], cores: int | None) -> list[tuple[Part, list[Any] | Exception]]:
