@@ -5,7 +5,7 @@ result is still in the cache. The slow twin is `Encoder` itself; `tests/engine/t
 Packed weights are a second copy: a model takes twice its memory from its first vector on.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, compress
@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -304,20 +305,28 @@ class Watched:
 
     def __init__(self, root: nn.Module, *, held: bool = True) -> None:
         modules = list(root.modules())
-        self.children = [module._modules for module in modules if module._modules]
-        self.parameters = [module._parameters for module in modules if module._parameters]
+        self.tables: list[dict[str, Any]] = [
+            table for each in modules for table in (each._modules, each._parameters) if table
+        ]
         self.hooks = [hooks for each in modules for hooks in (each._forward_hooks, each._forward_pre_hooks)]
         # Kept, so that no other module or tensor gets the number of one of them.
-        self.modules, self.tensors = modules if held else modules[1:], self._tensors()
+        self.modules = modules if held else modules[1:]
+        self.tensors = [tensor for each in modules for tensor in each._parameters.values() if tensor is not None]
         self.counted = [not tensor.is_inference() for tensor in self.tensors]  # whether torch counts changes of it
         # But it counts none by a fused optimizer. That moves every number, so that one of each is enough.
         self.numbers = [each.detach().as_strided((1,), (1,)).view(torch.int32).numpy() for each in self.tensors]
-        self.places, self.versions, self.read = self._places(self.tensors), self._versions(), self._read()
+        self.parts, self.places, self.versions, self.read = (
+            self._parts(),
+            self._places(),
+            self._versions(),
+            self._read(),
+        )
 
     def same(self) -> bool:
         """Whether they are what they were."""
         return (
-            self._places(self._tensors()) == self.places
+            self._parts() == self.parts
+            and self._places() == self.places
             and self._versions() == self.versions
             and self._read() == self.read
         )
@@ -326,23 +335,20 @@ class Watched:
         """Whether someone listens to one of them, and so wants it to be called."""
         return any(self.hooks)
 
-    def _tensors(self) -> list[Tensor]:
-        return [tensor for tensor in _values(self.parameters) if tensor is not None]
+    def _parts(self) -> list[int]:
+        """Which modules and tensors these are."""
+        return [*map(id, chain.from_iterable(map(dict.values, self.tables)))]
 
-    def _places(self, tensors: list[Tensor]) -> list[int]:
-        """Which modules and tensors these are, and where the tensors' numbers are."""
-        return [*map(id, _values(self.children)), *map(id, tensors), *map(Tensor.data_ptr, tensors)]
+    def _places(self) -> list[int]:
+        """Where the tensors' numbers are."""
+        return [*map(Tensor.data_ptr, self.tensors)]
 
     def _versions(self) -> list[int]:
         """How often torch has seen each of the tensors change."""
         return [*map(attrgetter("_version"), compress(self.tensors, self.counted))]
 
     def _read(self) -> list[int]:
-        return [number.item() for number in self.numbers]
-
-
-def _values(tables: Sequence[dict[str, Any]]) -> Iterator[Any]:
-    return chain.from_iterable(map(dict.values, tables))
+        return [*map(np.ndarray.item, self.numbers)]
 
 
 _PACKED: WeakKeyDictionary[Encoder, QuickEncoder] = WeakKeyDictionary()
