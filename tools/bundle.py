@@ -179,6 +179,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
+        if options.sentences and options.max_length:
+            raise RequestError("--max-length is for the model itself; a variant reads as far as it was tuned to")
         if options.sentences:
             made = bundle_sentences(options.run, options.out)
         else:

@@ -72,7 +72,14 @@ def test_pairs_of_the_other_objective_make_facts_fail(monkeypatch):
 
 
 def test_other_weights_make_electras_fact_fail(monkeypatch):
-    monkeypatch.setattr(ReplacedTokens, "weights", {"mlm": 1.0, "rtd": 1.0})
+    made = pretraining.electra
+
+    def other() -> ReplacedTokens:
+        pair = made()
+        pair.weights = {"mlm": 1.0, "rtd": 1.0}
+        return pair
+
+    monkeypatch.setattr(pretraining, "electra", other)
     assert not check("P14").ok
 
 

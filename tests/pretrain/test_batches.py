@@ -311,6 +311,7 @@ def test_defaults_are_those_of_the_papers():
         ({"objective": ()}, "needs exactly one of: mlm, rtd, causal"),
         ({"objective": ("nsp",)}, "objective=nsp needs exactly one of"),
         ({"objective": ("mlm", "rtd")}, "needs exactly one of"),
+        ({"objective": ("rtd", "fill"), "mask_share": 0.8}, "mask_share=0.8 must be 1 with fill"),
         ({"objective": ("mlm", "fill")}, "has fill without rtd; mlm fills by itself"),
         ({"objective": ("mlm", "mlm")}, "names one of them twice"),
         ({"objective": ("mlm", "nsp", "sop")}, "two questions about each pair"),

@@ -142,6 +142,7 @@ REFUSED = {
     "nothing kept": ({"keep": 0}, "keep=0 must be at least 1"),
     "log never": ({"log_every": 0}, "log_every=0 must be at least 1"),
     "a rate": ({"learning_rate": 0}, "learning_rate=0.0 must be over 0"),
+    "a weight": ({"objective": "rtd,fill", "fill_weight": "nan"}, "fill_weight=nan must be over 0"),
     "an objective": ({"objective": "mlm,psychic"}, "psychic"),
     "no such shards": ({"shards": "/nowhere"}, "/nowhere"),
     "no such held-out text": ({"heldout": "/nowhere"}, "/nowhere"),

@@ -18,7 +18,7 @@ from bertkit.train.runs import Run
 
 HERE = Path(__file__).parent
 STEPS = 8
-KINDS = {"bert": {"average": "ema", "average_every": 2}, "electra": {"objective": "rtd", "optimizer": "muon"}}
+KINDS = {"bert": {"average": "ema", "average_every": 2}, "electra": {"objective": "rtd,fill", "optimizer": "muon"}}
 RUNS = {
     f"{sharding}-{kind}": {"sharding": sharding, "steps": STEPS, "save_every": 3, **changes}
     for sharding in ("ddp", "fsdp")

@@ -76,7 +76,7 @@ def steps_logged(out) -> list[int]:
     return [line["step"] for line in lines if "loss" in line]
 
 
-@pytest.mark.parametrize("changes", [{}, {"objective": "rtd", "optimizer": "muon"}], ids=["bert", "electra-muon"])
+@pytest.mark.parametrize("changes", [{}, {"objective": "rtd,fill", "optimizer": "muon"}], ids=["bert", "electra-muon"])
 def test_killed_at_random_moments_the_run_ends_with_the_same_bytes(shards, tmp_path, changes):
     recipe = tiny_recipe(shards, **changes)
     to_the_end(recipe, tmp_path / "straight")

@@ -165,6 +165,21 @@ def test_the_tool_replaces_a_bundle_and_its_variant(bundle, tool, tmp_path):
     assert bertkit.load().fill("a [MASK].")
 
 
+def test_the_tool_writes_how_far_the_model_has_learned_to_read(tool, tmp_path, capsys):
+    save_checkpoint(tiny(), tmp_path / "run")
+    own = load_checkpoint(tmp_path / "run").max_length
+    assert tool.main([str(tmp_path / "run"), "--out", str(tmp_path / "bundle"), "--max-length", "7"]) == 0
+    stored = load_checkpoint(tmp_path / "bundle")
+    assert (stored.max_length, stored.model.config.max_length) == (7, own)
+    for wrong, words in ((own + 1, f"between 3 and the model's own {own}"), (2, "is not between")):
+        assert tool.main([str(tmp_path / "run"), "--out", str(tmp_path / "other"), "--max-length", str(wrong)]) == 2
+        assert words in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+    assert (
+        tool.main([str(tmp_path / "run"), "--out", str(tmp_path / "bundle"), "--sentences", "--max-length", "7"]) == 2
+    )
+
+
 def test_the_tool_refuses(bundle, made, tool, tmp_path, capsys, monkeypatch):
     save_checkpoint(tiny(depth=4), tmp_path / "deeper")
     save_checkpoint(tiny(depth=1), tmp_path / "shallow")

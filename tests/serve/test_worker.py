@@ -112,6 +112,7 @@ def test_only_the_guilty_request_fails(desk):
     assert other.failure is None
     assert isinstance(bad.failure, RuntimeError)
     assert set(desk.done) >= {good, bad, other}
+    assert desk.workers._computing == 0
 
 
 def test_a_cancelled_request_leaves_the_queue(desk):
@@ -131,6 +132,7 @@ def test_cancelled_in_the_middle_it_is_computed_for_nothing(desk):
     desk.finish()
     assert desk.done == []
     assert desk.workers.depth == (0, 0)
+    assert desk.workers._computing == 0
 
 
 def test_a_full_queue_says_when_to_come_back():

@@ -34,7 +34,8 @@ def learner(kind: str) -> torch.nn.Module:
         )
     config = family_config("electra", "tiny", embedding_width=64, **settings)
     small = family_config("electra", "tiny", embedding_width=64, **settings | {"width": 64, "heads": 1, "inner": 128})
-    return ReplacedTokens(new_model(small, {"masked_word": None}), new_model(config, {"replaced_token": None}, seed=1))
+    judge = new_model(config, {"replaced_token": None, "masked_word": None}, seed=1)
+    return ReplacedTokens(new_model(small, {"masked_word": None}), judge, fill=1.0)
 
 
 @pytest.mark.parametrize("kind", ["mlm", "rtd"])

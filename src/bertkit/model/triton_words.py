@@ -67,7 +67,7 @@ def _sample(logits, logs, places, ids, width, size, BLOCK: tl.constexpr):
 @torch.library.custom_op("bertkit::word_loss", mutates_args=())
 def word_loss(logits: Tensor, targets: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
     """(M losses, M logs of the sum of exp, M right or not) of M contiguous rows; a negative target asks for nothing."""
-    rows, width = logits.shape
+    (rows, width), targets = logits.shape, targets.contiguous()
     losses, logs = (logits.new_empty(rows, dtype=torch.float32) for _ in range(2))
     right = logits.new_empty(rows, dtype=torch.bool)
     _loss[(rows,)](logits, targets, losses, logs, right, width, size, BLOCK=BLOCK, num_warps=8)
@@ -77,7 +77,7 @@ def word_loss(logits: Tensor, targets: Tensor, size: int) -> tuple[Tensor, Tenso
 @torch.library.custom_op("bertkit::word_loss_backward", mutates_args=())
 def word_loss_backward(logits: Tensor, targets: Tensor, logs: Tensor, grad: Tensor, size: int) -> Tensor:
     """The logits' gradient, zero behind the vocabulary."""
-    rows, width = logits.shape
+    (rows, width), targets = logits.shape, targets.contiguous()
     out = torch.empty_like(logits)
     _loss_backward[(rows, triton.cdiv(width, BLOCK))](
         logits, targets, logs, grad, out, width, size, BLOCK=BLOCK, num_warps=8

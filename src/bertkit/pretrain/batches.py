@@ -55,6 +55,9 @@ class DataSettings:
         _require(self.room >= (2 if self.pairs else 1), "length", self.length, "leaves no room for text")
         _require(0 < self.rate <= 1, "rate", self.rate, "must be over 0 and at most 1")
         _require(0 <= masked <= 1, "mask_share", masked, "must be in [0, 1]")
+        _require(
+            FILL not in self.objective or masked == 1, "mask_share", masked, "must be 1 with fill, which asks blanks"
+        )
         _require(0 <= random <= 1, "random_share", random, "must be in [0, 1]")
         _require(
             masked + random <= 1, "mask_share + random_share", masked + random, "must be at most 1; lower one of them"

@@ -29,7 +29,7 @@ def fitted(recipe: Recipe, shards: ShardSet, start: Checkpoint | None = None) ->
     for name, least in LEAST.items():
         if getattr(train, name) < least:
             raise RequestError(f"{name}={getattr(train, name)} must be at least {least}")
-    for name in ("learning_rate", "clip", "generator"):
+    for name in ("learning_rate", "clip", "generator", "fill_weight"):
         if not getattr(train, name) > 0:
             raise RequestError(f"{name}={getattr(train, name)} must be over 0")
     for name in SHARES:

@@ -2,7 +2,7 @@
 
 Half of every batch belongs to the oldest requests, in order, so that none waits for those that came after it. The
 other half is shared evenly, so that a small request passes a large one in the next batch. What is left goes to the
-oldest again, so that a batch is never smaller than it could be.
+oldest again, so that a batch is as large as its budget lets it be: `--max-tokens`, or a fair part of what there is.
 """
 
 from collections.abc import Hashable, Iterable, Sequence

@@ -139,25 +139,25 @@ class Workers:
                 self._tokens -= ticket.tokens_left
 
     def _work(self) -> None:
-        while parts := self._take():
-            started = time.perf_counter()
-            done = self._settle(_compute(parts, self._share()))
+        while taken := self._take():
+            (parts, cores), started = taken, time.perf_counter()
+            done = self._settle(_compute(parts, cores))
             self._account(parts, time.perf_counter() - started)
             if done:
                 self._deliver(done)
 
     def _share(self) -> int | None:
-        """How many cores the batch that was just taken gets; None: as it comes."""
-        if self._cores is None or self._busy == 1:
+        """How many cores the batch that was just taken gets: all where no other will be computed; None: as it comes."""
+        if self._cores is None or (self._busy == 1 and not self._waiting):
             return self._cores
         return max(1, self._cores // len(self._threads))
 
-    def _take(self) -> list[Part]:
-        """The next batch; empty when there is nothing left and never will be."""
+    def _take(self) -> tuple[list[Part], int | None] | None:
+        """The next batch and its cores; None when there is nothing left and never will be."""
         with self._changed:
             while not self._waiting:
                 if self._closing:
-                    return []
+                    return None
                 self._changed.wait()
             waiting = [Waiting(ticket.lane.key, ticket.lengths, ticket.taken) for ticket in self._waiting]
             budget = fair_budget(self._tokens + self._computing, len(self._threads), self._budget)
@@ -173,7 +173,7 @@ class Workers:
             if self._waiting:
                 self._changed.notify()  # there is work for another thread
             self._busy += 1
-            return parts
+            return parts, self._share()
 
     def _settle(self, results: Sequence[tuple[Part, list[Any] | Exception]]) -> list[Ticket]:
         """Write rows into their tickets; returns those that are complete."""
