@@ -1,6 +1,7 @@
 """The loop: it learns, it is exact after a kill, it keeps the best, and what it writes answers as it was measured."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -18,15 +19,26 @@ import bertkit
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.errors import RequestError
 from bertkit.finetune.batches import EpochPlan, epoch_steps, within_budget
-from bertkit.finetune.data import DataFiles, prepare
+from bertkit.finetune.classify import Multilabel
+from bertkit.finetune.data import DataFiles, Part, label_odds, loss_settings, prepare
 from bertkit.finetune.evaluate import predict, run_model
-from bertkit.finetune.examples import TASKS
+from bertkit.finetune.examples import TASKS, Place, TextExample
 from bertkit.finetune.fine_tuning import fine_tune
-from bertkit.finetune.learner import layer_number, load_start, lowest_free, pack, rate_scales, set_free, task_logits
+from bertkit.finetune.learner import (
+    layer_number,
+    load_start,
+    lowest_free,
+    pack,
+    rate_scales,
+    set_free,
+    start_at_odds,
+    task_logits,
+)
 from bertkit.finetune.read import read_examples
 from bertkit.finetune.run_state import Best
 from bertkit.finetune.session import evaluation_due
 from bertkit.finetune.settings import read_request, read_settings
+from bertkit.finetune.task import LossSettings
 from bertkit.finetune.tasks import read_task
 
 QUICK = ("epochs=6", "learning_rate=3e-3", "batch=16")
@@ -91,8 +103,6 @@ def test_the_count_known_before_the_forward_is_the_loss_s_own(task, model, tmp_p
 
 
 def loss_of(settings):
-    from bertkit.finetune.task import LossSettings
-
     return LossSettings(label_smoothing=settings.learning.label_smoothing)
 
 
@@ -102,6 +112,39 @@ def prepared_for(task, model, folder, *pairs):
     begin = load_checkpoint(model)
     prepared = prepare(task, begin, DataFiles(train=train, dev=dev), settings)
     return prepared, load_start(begin, prepared.task, settings), settings
+
+
+@pytest.mark.parametrize("pairs", [(), ("label_smoothing=0.1",), ("class_weights=balanced",)])
+def test_with_no_gradient_left_for_its_bias_a_new_head_of_many_labels_begins(pairs, model, tmp_path):
+    settings = read_settings(*pairs)
+    train = tmp_path / "train.jsonl"
+    labels = [["a"]] * 3 + [["a", "b"]] * 5 + [["c"]] + [[]] * 55
+    train.write_text("".join(json.dumps({"text": "the film", "labels": each}) + "\n" for each in labels))
+    begin = load_checkpoint(model)
+    prepared = prepare("multilabel", begin, DataFiles(train=train, dev=train), settings)
+    start, weights = load_start(begin, prepared.task, settings), loss_settings(prepared.task, prepared.train, settings)
+    odds = label_odds(prepared.task, prepared.train, weights)
+    start_at_odds(start.model, prepared.task, odds)
+    bias = start.model.heads["classify"].out.bias
+    if not pairs:
+        assert bias.sigmoid().tolist() == pytest.approx([8 / 64, 5 / 64, 1 / 64])
+    windows = [window for own in prepared.train.windows for window in own]
+    batch = pack(windows, start.model.config)
+    total, count = prepared.task.loss(bias.expand(len(windows), 3), batch, windows, weights)
+    (total / count).backward()
+    assert bias.grad.abs().max() < 1e-6, "what can be known without reading is known"
+    with torch.no_grad():
+        bias += 1
+    before = bias.tolist()
+    start_at_odds(start.model, prepared.task, odds)
+    assert bias.tolist() == before, "a head that was taught keeps its own"
+
+
+def test_labels_that_no_text_or_every_text_has_leave_the_odds_finite():
+    rows = [TextExample("x", None, ("a",), Place(Path("a.tsv"), 1)) for _ in range(4)]
+    task = Multilabel(tokenizer=tiny.tokenizer(), limit=16, labels=("a", "b"))
+    odds = label_odds(task, Part(rows, []), LossSettings())
+    assert odds == pytest.approx((math.log(7), -math.log(7)))
 
 
 @pytest.mark.parametrize("task", ["classify", "tag", "choose"])

@@ -15,7 +15,7 @@ from torch import nn
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.errors import RequestError
 from bertkit.finetune.batches import EpochPlan, within_budget
-from bertkit.finetune.data import Prepared, loss_settings
+from bertkit.finetune.data import Prepared, label_odds, loss_settings
 from bertkit.finetune.decision import Decision
 from bertkit.finetune.distill import Pupil, Teacher
 from bertkit.finetune.evaluate import Outputs, run_model
@@ -29,6 +29,7 @@ from bertkit.finetune.learner import (
     pack,
     rate_scales,
     set_free,
+    start_at_odds,
 )
 from bertkit.finetune.result import FineTuned
 from bertkit.finetune.run_state import (
@@ -72,6 +73,8 @@ def open_session(
     if settings.run.checkpointing:
         compute_twice(model)
     weights = loss_settings(prepared.task, prepared.train, settings)
+    if prepared.task.name == "multilabel" and not latest:
+        start_at_odds(model, prepared.task, label_odds(prepared.task, prepared.train, weights))
     learner = Pupil(model, prepared.task, weights, teacher) if teacher else Learner(model, prepared.task, weights)
     set_free(model, lowest_free(settings, len(model.encoder.layers), 1.0))
     scales = {f"model.{name}": scale for name, scale in rate_scales(model, settings.learning.layer_decay).items()}
