@@ -4,8 +4,8 @@
 
 8,192 texts of each mix of lengths (log-normal, median 24 and 180 tokens, 512 at most), cut from real sentences. Once
 from token ids, so that only the model counts, and once from text. transformers gets its texts sorted by length, 64 in a
-batch and with the batch size that was best for it; sentence-transformers sorts by itself. Rounds are interleaved in one process, the
-vectors are compared with float32's, and the share is of the matrix products' rate that was measured just before.
+batch and with the batch size that was best for it; sentence-transformers sorts by itself. Rounds are interleaved in one
+process, the vectors are compared with float32's, and the share is of the matrix products' rate measured just before.
 """
 
 import argparse
