@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import sys
 import tempfile
 import time
@@ -99,13 +98,14 @@ def inside(home: Path) -> None:
     print(f"\n   a classifier from {len(rows)} sentences")
     lines = "".join(f"{text}\t{label}\n" for text, label in rows)
     (home / "handful.tsv").write_text(f"text\tlabel\n{lines}", encoding="utf-8")
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as below
     data = ("--train", home / "handful.tsv", "--dev", home / "handful.tsv", "--out", home / "handful")
     with redirect_stdout(io.StringIO()):  # scores on what it has learned from say nothing
         command("finetune", "classify", *data, "epochs=12", "batch=6", "learning_rate=2e-4")
     for text, said in zip(NEVER_SEEN, bertkit.load(home / "handful").classify(NEVER_SEEN), strict=True):
         print(f"   {said.label:<6} {said.probability:.0%}  {text}")
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(threads)
 
 
 def nearest(bert: bertkit.Bert, queries: list[str], texts: list[str]) -> None:

@@ -315,40 +315,24 @@ class Watched:
         self.counted = [not tensor.is_inference() for tensor in self.tensors]  # whether torch counts changes of it
         # But it counts none by a fused optimizer. That moves every number, so that one of each is enough.
         self.numbers = [each.detach().as_strided((1,), (1,)).view(torch.int32).numpy() for each in self.tensors]
-        self.parts, self.places, self.versions, self.read = (
-            self._parts(),
-            self._places(),
-            self._versions(),
-            self._read(),
-        )
+        self.seen = self._now()
 
     def same(self) -> bool:
         """Whether they are what they were."""
-        return (
-            self._parts() == self.parts
-            and self._places() == self.places
-            and self._versions() == self.versions
-            and self._read() == self.read
-        )
+        return self._now() == self.seen
 
     def hooked(self) -> bool:
         """Whether someone listens to one of them, and so wants it to be called."""
         return any(self.hooks)
 
-    def _parts(self) -> list[int]:
-        """Which modules and tensors these are."""
-        return [*map(id, chain.from_iterable(map(dict.values, self.tables)))]
-
-    def _places(self) -> list[int]:
-        """Where the tensors' numbers are."""
-        return [*map(Tensor.data_ptr, self.tensors)]
-
-    def _versions(self) -> list[int]:
-        """How often torch has seen each of the tensors change."""
-        return [*map(attrgetter("_version"), compress(self.tensors, self.counted))]
-
-    def _read(self) -> list[int]:
-        return [*map(np.ndarray.item, self.numbers)]
+    def _now(self) -> list[int]:
+        """Which modules and tensors there are; of each tensor its place, torch's count of changes, and one number."""
+        return [
+            *map(id, chain.from_iterable(map(dict.values, self.tables))),
+            *map(Tensor.data_ptr, self.tensors),
+            *map(attrgetter("_version"), compress(self.tensors, self.counted)),
+            *map(np.ndarray.item, self.numbers),
+        ]
 
 
 _PACKED: WeakKeyDictionary[Encoder, QuickEncoder] = WeakKeyDictionary()

@@ -126,10 +126,17 @@ def embed_passages(
     if settings.pooling == "none":
         parts = [*long.values(), *(row.numpy() for rows in computed for row in rows)]
         return [part for _, part in sorted(zip(order, parts, strict=True), key=lambda each: each[0])]
-    rows = [torch.from_numpy(vector)[None] for vector in long.values()]
-    rows += [torch.cat(cast(list[Tensor], computed)).cpu()] if computed else []  # off the device at once
-    found_ND = np.empty((len(order), rows[0].shape[1]) if rows else (0, 0), dtype=np.float32)
-    found_ND[order] = torch.cat(rows).numpy() if rows else found_ND
+    return _in_order(order, [*long.values()], cast(list[Tensor], computed))
+
+
+def _in_order(order: Sequence[int], long: Sequence[np.ndarray], computed: Sequence[Tensor]) -> np.ndarray:
+    """N D: row order[0] is the first vector of `long`, which are followed by those of `computed`."""
+    rows = [torch.from_numpy(vector)[None] for vector in long]
+    rows += [torch.cat(list(computed)).cpu()] if computed else []  # off the device at once
+    if not rows:
+        return np.empty((0, 0), dtype=np.float32)
+    found_ND = np.empty((len(order), rows[0].shape[1]), dtype=np.float32)
+    found_ND[list(order)] = torch.cat(rows).numpy()
     return found_ND
 
 
