@@ -1,10 +1,11 @@
 """Fine-tuning quality: this package against transformers' own heads, the same encoder, rows, settings and scoring.
 
-    python benchmarks/finetune_quality.py --model MODEL --data DIR --out RESULT.json [--tasks sst2,mrpc] [--seeds 5]
+    python benchmarks/finetune_quality.py --model MODEL --data DIR --out RESULT.json [--tasks sst2,mrpc] [--jobs 10]
 
 Ours is `bertkit.finetune`, theirs an AutoModelFor... in a plain loop (finetune_peer.py). Both end with the last step's
 weights: nothing is chosen on dev. Every finished run is written at once, and a second call goes on where the first
-was stopped. `seconds` are of the whole call: ours also evaluates each epoch, fits a decision layer and saves a folder.
+was stopped. `seconds` are of the whole call: ours also evaluates each epoch, fits a decision layer and saves a folder;
+with --jobs, several processes share the machine, and seconds say nothing about speed (that is finetune_speed.py).
 """
 
 import argparse
@@ -13,12 +14,16 @@ import platform
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 from finetune_peer import load_peer, score_peer, teach_peer
-from finetune_tasks import TASKS, BenchTask, find_task, prepare_task, settings_of
+from finetune_tasks import TASKS, find_task, prepare_task, settings_of
 
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint
 from bertkit.files import whole_file
@@ -44,32 +49,54 @@ def theirs(model: Path, prepared: Prepared, settings: FineTuneSettings, device: 
     return score_peer(peer)
 
 
-def measure(bench: BenchTask, key: str, options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    """Every seed on both sides that the file does not have yet."""
+def measure(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    """Every task and seed on both sides that the file does not have yet; each row is written as soon as it is there."""
     missing = [
-        (seed, side)
+        (key, seed, side)
+        for key in options.tasks
         for seed in range(options.seeds)
         for side in SIDES
         if not any(same_run(row, key, seed, side, options.rows) for row in rows)
     ]
-    if not missing:
-        return
-    begin = load_checkpoint(options.model)
-    prepared = prepare_task(bench, options.data, begin, settings_of(bench, 0), options.rows)
-    for seed, side in missing:
-        settings = settings_of(bench, seed)
-        began = time.perf_counter()
-        if side == "bertkit":
-            scores = ours(begin, prepared, settings, options.device)
-        else:
-            scores = theirs(options.model, prepared, settings, options.device)
-        row = {"task": key, "seed": seed, "side": side, "limit": options.rows}
-        row |= {"seconds": round(time.perf_counter() - began, 2)}
-        row |= {"train": len(prepared.train.examples), "dev": len(prepared.dev.examples)}
-        row |= {"scores": {name: round(value, 5) for name, value in scores.items()}}
+    for row in results_of(missing, options):
         rows.append(row)
         write(options, rows)
-        print(f"{bench.name:18} seed {seed} {side:12} {scores[bench.metric]:.4f} {row['seconds']:7.1f} s", flush=True)
+        bench = find_task(row["task"])
+        score, seconds = row["scores"][bench.metric], row["seconds"]
+        print(f"{bench.name:18} seed {row['seed']} {row['side']:12} {score:.4f} {seconds:7.1f} s", flush=True)
+
+
+def results_of(wanted: list[tuple[str, int, str]], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """One after the other here, or in other processes, as they come."""
+    if options.jobs == 1:
+        yield from (run(*each, options) for each in wanted)
+        return
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(run, *each, options) for each in wanted]):
+            yield done.result()
+
+
+def run(key: str, seed: int, side: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One side of one task, from one seed."""
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    begin, prepared = prepared_once(key, options.model, options.data, options.rows)
+    settings, began = settings_of(find_task(key), seed), time.perf_counter()
+    if side == "bertkit":
+        scores = ours(begin, prepared, settings, options.device)
+    else:
+        scores = theirs(options.model, prepared, settings, options.device)
+    row = {"task": key, "seed": seed, "side": side, "limit": options.rows}
+    row |= {"seconds": round(time.perf_counter() - began, 2)}
+    row |= {"train": len(prepared.train.examples), "dev": len(prepared.dev.examples)}
+    return row | {"scores": {name: round(value, 5) for name, value in scores.items()}}
+
+
+@cache
+def prepared_once(key: str, model: Path, data: Path, rows: int | None) -> tuple[Checkpoint, Prepared]:
+    """The encoder and a task's windows, once in each process."""
+    begin = load_checkpoint(model)
+    return begin, prepare_task(find_task(key), data, begin, settings_of(find_task(key), 0), rows)
 
 
 def same_run(row: dict[str, Any], key: str, seed: int, side: str, limit: int | None) -> bool:
@@ -130,14 +157,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rows", type=int, help="of each file, to try things out")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int)
+    parser.add_argument("--threads", type=int, help="of each process")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="processes at once: one of these small models leaves a GPU idle"
+    )
     options = parser.parse_args()
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    benches = {key: find_task(key) for key in options.tasks}
+    for key in options.tasks:
+        find_task(key)  # a wrong name is said before the first run
     rows = json.loads(options.out.read_text(encoding="utf-8"))["runs"] if options.out.exists() else []
-    for key, bench in benches.items():
-        measure(bench, key, options, rows)
+    measure(options, rows)
     print(table(rows))
 
 

@@ -25,9 +25,12 @@ import tarfile
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +45,7 @@ from bertkit.finetune.fine_tuning import run_prepared
 from bertkit.finetune.glue import Data, find_tasks
 from bertkit.finetune.learner import load_start
 from bertkit.finetune.search import subset
-from bertkit.finetune.settings import FineTuneSettings, read_settings
+from bertkit.finetune.settings import read_settings
 from bertkit.pretrain.batches import DataSettings, ExampleSource
 from bertkit.pretrain.evaluation import evaluate
 from bertkit.pretrain.examples import to_inputs
@@ -58,7 +61,6 @@ from bertkit.train.runs import Run
 METRICS = {"CoLA": "matthews", "SST-2": "accuracy", "MRPC": "accuracy", "STS-B": "spearman", "RTE": "accuracy"}
 FINETUNE = ("epochs=5", "batch=32", "learning_rate=7e-5", "max_length=128")  # at 2e-4 models after Muon fall apart
 EPOCHS = {"SST-2": 2}  # by far the largest
-MOST_ROWS = 15_000
 LENGTHS = (128, 512)  # of the yardstick
 BLOCK_TOKENS = 16_384  # sixteen blocks are all of a held-out file of 2 MB, or most of it
 MOST_BYTES = 16 * 2**20  # of a file that is to be brought home
@@ -91,6 +93,8 @@ class Bench:
     minutes: float | None
     seeds: int
     finetune: tuple[str, ...]
+    rows: int
+    jobs: int
     keep: int
 
     def recipe(self, one: Try) -> Recipe:
@@ -152,10 +156,9 @@ def run_try(one: Try, bench: Bench, results: Results) -> None:
     if "heldout" not in known:
         found = {where: held_out(path, bench.heldout) for where, path in (("trained", run), ("stored", small))}
         results.put(one.name, heldout=found)
-    for data in tasks(bench):
-        if data.task.name not in known.get("scores", {}):
-            scores = score_task(data, small, bench)
-            results.put(one.name, scores={**known.get("scores", {}), data.task.name: scores})
+    wanted = [data for data in tasks(bench) if data.task.name not in known.get("scores", {})]
+    for data, scores in score_tasks(wanted, small, bench):
+        results.put(one.name, scores={**known.get("scores", {}), data.task.name: scores})
     if known.get("scores"):
         results.put(one.name, mean=round(statistics.fmean(s["median"] for s in known["scores"].values()), 2))
 
@@ -239,37 +242,54 @@ def tasks(bench: Bench) -> list[Data]:
     return [data for data in find_tasks(bench.tasks) if data.task.name in METRICS] if bench.tasks else []
 
 
-def score_task(data: Data, model: Path, bench: Bench) -> dict[str, Any]:
-    """The task's metric times 100, for each seed, and the median; the settings beside them."""
-    began, metric = time.perf_counter(), METRICS[data.task.name]
-    epochs = [f"epochs={EPOCHS[data.task.name]}"] if data.task.name in EPOCHS else []
-    pairs = [*FINETUNE, *epochs, *bench.finetune, f"metric={metric}"]
+def score_tasks(wanted: Sequence[Data], model: Path, bench: Bench) -> Iterator[tuple[Data, dict[str, Any]]]:
+    """Each task's metric times 100, for each seed, and the median; the settings beside them."""
+    began = time.perf_counter()
+    with ProcessPoolExecutor(bench.jobs, mp_context=get_context("spawn")) as jobs:
+        asked = {data: [jobs.submit(teach, data, model, bench, seed) for seed in range(bench.seeds)] for data in wanted}
+        for data, runs in asked.items():
+            rows, found = zip(*(run.result() for run in runs), strict=True)
+            yield (
+                data,
+                {
+                    "median": round(statistics.median_low(found), 2),
+                    "seeds": [round(score, 2) for score in found],
+                    "metric": METRICS[data.task.name],
+                    "rows": rows[0],
+                    "settings": dict(
+                        pair.split("=", 1) for pair in settings_of(data, bench)
+                    ),  # the last of a name counts
+                    "seconds_since_the_first_task_began": round(time.perf_counter() - began, 1),
+                },
+            )
+
+
+def settings_of(data: Data, bench: Bench) -> list[str]:
+    """For all tasks, then for this one: `CoLA:learning_rate=3e-5`."""
+    name = data.task.name
+    own = [pair for pair in bench.finetune if ":" not in pair.split("=", 1)[0]]
+    own += [pair.removeprefix(f"{name}:") for pair in bench.finetune if pair.startswith(f"{name}:")]
+    epochs = [f"epochs={EPOCHS[name]}"] if name in EPOCHS else []
+    return [*FINETUNE, *epochs, *own, f"metric={METRICS[name]}"]
+
+
+@cache
+def prepared_once(data: Data, model: Path, bench: Bench) -> Prepared:
+    """A task's windows, once in each process; at most --rows to learn from, the same ones for every try."""
     files = DataFiles(train=data.train, dev=data.dev)
-    prepared = some_rows(prepare(data.task.task, load_checkpoint(model), files, read_settings(*pairs)))
-    found = [teach(prepared, model, read_settings(*pairs, f"seed={seed}"), metric) for seed in range(bench.seeds)]
-    return {
-        "median": round(statistics.median_low(found), 2),
-        "seeds": [round(score, 2) for score in found],
-        "metric": metric,
-        "rows": len(prepared.train.examples),
-        "settings": dict(pair.split("=", 1) for pair in pairs),  # the last of a name is the one that counts
-        "seconds": round(time.perf_counter() - began, 1),
-    }
+    prepared = prepare(data.task.task, load_checkpoint(model), files, read_settings(*settings_of(data, bench)))
+    return subset(prepared, min(bench.rows, len(prepared.train.examples)), seed=0)
 
 
-def some_rows(prepared: Prepared) -> Prepared:
-    """At most MOST_ROWS of the training examples, the same ones for every try."""
-    return subset(prepared, min(MOST_ROWS, len(prepared.train.examples)), seed=0)
-
-
-def teach(prepared: Prepared, model: Path, settings: FineTuneSettings, metric: str) -> float:
-    """One run of one seed, of which only the score is kept."""
+def teach(data: Data, model: Path, bench: Bench, seed: int) -> tuple[int, float]:
+    """One run of one seed, of which only the score is kept; with it, the number of rows."""
+    prepared, settings = prepared_once(data, model, bench), read_settings(*settings_of(data, bench), f"seed={seed}")
     start = load_start(load_checkpoint(model), prepared.task, settings)
     with tempfile.TemporaryDirectory() as folder:
         result = run_prepared(Run(Path(folder)), prepared, start, settings)
     if not result.finished:
         raise Stopped
-    return 100 * result.plain[metric]
+    return len(prepared.train.examples), 100 * result.plain[METRICS[data.task.name]]
 
 
 def bring_home(bench: Bench, results: Results) -> None:
@@ -327,7 +347,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tasks", type=Path, help="folders glue-cola, glue-sst2, ...; without it nothing is taught")
     parser.add_argument("--minutes", type=float, help="for each try; else as its recipe says")
     parser.add_argument("--seeds", type=int, default=1, help="of fine-tuning, for each task")
-    parser.add_argument("--finetune", nargs="*", default=[], metavar="KEY=VALUE", help="for all tasks")
+    parser.add_argument("--finetune", nargs="*", default=[], metavar="KEY=VALUE", help="for all, or CoLA:KEY=VALUE")
+    parser.add_argument("--rows", type=int, default=15_000, help="to learn from, at most, in each task")
+    parser.add_argument("--jobs", type=int, default=1, help="fine-tunings at once: one of them leaves a GPU idle")
     parser.add_argument("--keep", type=int, default=3, help="models to bring home: the best by mean")
     options = parser.parse_args(arguments)
     tries = [read_try(text) for text in options.tries]
