@@ -131,13 +131,21 @@ def embed_passages(
 
 def _in_order(order: Sequence[int], long: Sequence[np.ndarray], computed: Sequence[Tensor]) -> np.ndarray:
     """N D: row order[0] is the first vector of `long`, which are followed by those of `computed`."""
-    rows = [torch.from_numpy(vector)[None] for vector in long]
-    rows += [torch.cat(list(computed)).cpu()] if computed else []  # off the device at once
-    if not rows:
+    if not order:
         return np.empty((0, 0), dtype=np.float32)
-    found_ND = np.empty((len(order), rows[0].shape[1]), dtype=np.float32)
-    found_ND[list(order)] = torch.cat(rows).numpy()
-    return found_ND
+    place = computed[0].device if computed else torch.device("cpu")
+    rows_ND = torch.cat([*(torch.from_numpy(vector)[None].to(place) for vector in long), *computed])
+    found_ND = torch.empty_like(rows_ND)
+    found_ND[torch.tensor(order, device=place)] = rows_ND  # where the rows are: a GPU does it in no time
+    return _fetched(found_ND)
+
+
+def _fetched(rows_ND: Tensor) -> np.ndarray:
+    """An array of one's own; off a GPU through pinned memory: into other memory an H200 writes 1.7 GB/s."""
+    if rows_ND.device.type != "cuda":
+        return rows_ND.numpy()
+    stage_ND = torch.empty(rows_ND.shape, dtype=rows_ND.dtype, pin_memory=True)
+    return stage_ND.copy_(rows_ND).numpy().copy()
 
 
 def _embed_one(model: BertModel, passage: Passage, settings: EmbedSettings) -> Vectors:
