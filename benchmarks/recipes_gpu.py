@@ -90,6 +90,7 @@ class Bench:
     tasks: Path | None
     out: Path
     work: Path
+    start: Path | None
     minutes: float | None
     seeds: int
     finetune: tuple[str, ...]
@@ -150,7 +151,7 @@ def run_try(one: Try, bench: Bench, results: Results) -> None:
     run, small = (bench.work / one.name / part for part in ("run", "small"))
     if "training" not in known:
         results.put(one.name, recipe=str(one.recipe), changes=list(one.changes))
-        results.put(one.name, training=train(bench.recipe(one), run))
+        results.put(one.name, training=train(bench.recipe(one), run, bench.start))
     if "stored" not in known:
         results.put(one.name, stored=store(run, small, bench.work / f"{one.name}.tar"))
     if "heldout" not in known:
@@ -163,10 +164,10 @@ def run_try(one: Try, bench: Bench, results: Results) -> None:
         results.put(one.name, mean=round(statistics.fmean(s["median"] for s in known["scores"].values()), 2))
 
 
-def train(recipe: Recipe, run: Path) -> dict[str, Any]:
+def train(recipe: Recipe, run: Path, start: Path | None) -> dict[str, Any]:
     """What came of the run, which goes on if it was begun."""
     began = time.perf_counter()
-    pretrain(recipe, run, resume=True, show=progress)
+    pretrain(recipe, run, start=start, resume=True, show=progress)
     if not (run / "model").is_dir():
         raise Stopped
     return told(read_records(run / "metrics.jsonl"), time.perf_counter() - began)
@@ -345,6 +346,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("shards", "heldout", "out", "work"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--tasks", type=Path, help="folders glue-cola, glue-sst2, ...; without it nothing is taught")
+    parser.add_argument("--from", dest="start", type=Path, help="a model to carry on from, for all tries")
     parser.add_argument("--minutes", type=float, help="for each try; else as its recipe says")
     parser.add_argument("--seeds", type=int, default=1, help="of fine-tuning, for each task")
     parser.add_argument("--finetune", nargs="*", default=[], metavar="KEY=VALUE", help="for all, or CoLA:KEY=VALUE")
