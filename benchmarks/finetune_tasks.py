@@ -19,11 +19,12 @@ from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import pick
 from bertkit.errors import RequestError
 from bertkit.finetune.data import Part, Prepared, content_of
-from bertkit.finetune.examples import Example, QuestionExample
+from bertkit.finetune.examples import Example, Place, QuestionExample, TextExample
 from bertkit.finetune.read import read_examples
 from bertkit.finetune.settings import FineTuneSettings, read_settings
 from bertkit.finetune.task import Task
 from bertkit.finetune.tasks import build_task
+from bertkit.text.corpus import CorpusReport, read_lines
 
 HELD_OUT = 5  # every fifth article of SQuAD is for the test
 
@@ -38,7 +39,8 @@ class BenchTask:
     dev: str | None  # None: of the training file, by article
     metric: str
     settings: tuple[str, ...]
-    rows: int | None = None  # of the training file, at most
+    rows: int | None = None  # of the training file, at most; evenly from its beginning to its end
+    dev_rows: int | None = None
 
 
 TASKS = {
@@ -100,6 +102,40 @@ TASKS = {
         "f1",
         ("epochs=2", "learning_rate=2e-4", "max_length=384"),
     ),
+    "wnut17": BenchTask(
+        "WNUT-17",
+        "tag",
+        "wnut17/train.conll",
+        "wnut17/dev.conll",
+        "f1",
+        ("epochs=4", "learning_rate=1e-4", "max_length=256"),
+    ),
+    "ncbi": BenchTask(
+        "NCBI disease",
+        "tag",
+        "ncbi-disease/train.tsv",
+        "ncbi-disease/devel.tsv",
+        "f1",
+        ("epochs=4", "learning_rate=1e-4", "max_length=256"),
+    ),
+    "trec6": BenchTask(
+        "TREC, 6 classes",
+        "classify",
+        "trec6/train_5500.label",
+        "trec6/TREC_10.label",
+        "accuracy",
+        ("epochs=4", "learning_rate=5e-5", "max_length=64"),
+    ),
+    "imdb": BenchTask(
+        "IMDb",
+        "classify",
+        "imdb/train.jsonl",
+        "imdb/test.jsonl",
+        "accuracy",
+        ("epochs=2", "learning_rate=5e-5", "max_length=512"),
+        5_000,
+        5_000,
+    ),
 }
 
 
@@ -115,10 +151,20 @@ def settings_of(bench: BenchTask, seed: int, *more: str) -> FineTuneSettings:
 
 def read_task_files(bench: BenchTask, data: Path) -> tuple[list[Example], list[Example]]:
     """All training and dev examples."""
-    train = read_examples(bench.task, find_file(data, bench.train)).examples
+    train = _read(bench, find_file(data, bench.train))
     if bench.dev is not None:
-        return train, read_examples(bench.task, find_file(data, bench.dev)).examples
+        return train, _read(bench, find_file(data, bench.dev))
     return [e for e in train if not _is_held_out(e)], [e for e in train if _is_held_out(e)]
+
+
+def _read(bench: BenchTask, path: Path) -> list[Example]:
+    if ".label" not in path.suffixes:
+        return read_examples(bench.task, path).examples
+    made: list[Example] = []
+    for number, line in read_lines(path, report=CorpusReport(), encoding="latin-1"):
+        kind, text = line.split(" ", 1)  # TREC: `NUM:dist How far is it from Denver to Aspen ?`
+        made.append(TextExample(text, None, kind.split(":")[0], Place(path, number)))
+    return made
 
 
 def find_file(data: Path, name: str) -> Path:
@@ -136,8 +182,14 @@ def prepare_task(
     train, dev = read_task_files(bench, data)
     content = content_of(bench.task, train, data / bench.train)  # labels of all rows, whatever the limit
     task = build_task(bench.task, start, settings.reading, **content)
-    most = min(rows or len(train), bench.rows or len(train))
-    return Prepared(task, _part(task, train[:most]), _part(task, dev[: rows or len(dev)]), ())
+    train, dev = spread(train, rows or bench.rows), spread(dev, rows or bench.dev_rows)
+    return Prepared(task, _part(task, train), _part(task, dev), ())
+
+
+def spread(examples: list[Example], most: int | None) -> list[Example]:
+    """At most so many, evenly from the first to the last: files may be sorted by label."""
+    count = min(most or len(examples), len(examples))
+    return [examples[number * len(examples) // count] for number in range(count)]
 
 
 def _part(task: Task, examples: list[Example]) -> Part:
