@@ -16,16 +16,14 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 from finetune_peer import load_peer, score_peer, teach_peer
 from finetune_tasks import TASKS, find_task, prepare_task, settings_of
+from many_runs import results_of
 
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint
 from bertkit.files import whole_file
@@ -57,13 +55,13 @@ def theirs(model: Path, prepared: Prepared, settings: FineTuneSettings, device: 
 def measure(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     """Every task and seed on both sides that the file does not have yet; each row is written as soon as it is there."""
     missing = [
-        (key, seed, side)
+        (key, seed, side, options)
         for key in options.tasks
         for seed in range(options.seeds)
         for side in sides(options)
-        if not any(same_run(row, key, seed, side, options.rows) for row in rows)
+        if not any(same_run(row, key, seed, side, options) for row in rows)
     ]
-    for row in results_of(missing, options):
+    for row in results_of(run, missing, options.jobs):
         rows.append(row)
         write(options, rows)
         bench = find_task(row["task"])
@@ -71,48 +69,48 @@ def measure(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
         print(f"{bench.name:18} seed {row['seed']} {row['side']:12} {score:.4f} {seconds:7.1f} s", flush=True)
 
 
-def results_of(wanted: list[tuple[str, int, str]], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """One after the other here, or in other processes, as they come."""
-    if options.jobs == 1:
-        yield from (run(*each, options) for each in wanted)
-        return
-    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(run, *each, options) for each in wanted]):
-            yield done.result()
-
-
 def run(key: str, seed: int, side: str, options: argparse.Namespace) -> dict[str, Any]:
     """One side of one task, from one seed."""
     if options.threads:
         torch.set_num_threads(options.threads)
-    begin, prepared = prepared_once(key, options.model, options.data, options.rows)
+    begin, prepared = prepared_once(key, options.model, options.data, options.rows, *options.set)
     settings, began = settings_of(find_task(key), seed, *options.set), time.perf_counter()
     if side == "transformers":
         scores = theirs(options.model, prepared, settings, options.device)
     else:
         scores = ours(begin, prepared, settings, options.device, fresh=side == "random")
-    row = {"task": key, "seed": seed, "side": side, "limit": options.rows}
+    row = {"task": key, "seed": seed, "side": side, **common(options)}
     row |= {"seconds": round(time.perf_counter() - began, 2)}
     row |= {"train": len(prepared.train.examples), "dev": len(prepared.dev.examples)}
     return row | {"scores": {name: round(value, 5) for name, value in scores.items()}}
 
 
 @cache
-def prepared_once(key: str, model: Path, data: Path, rows: int | None) -> tuple[Checkpoint, Prepared]:
+def prepared_once(key: str, model: Path, data: Path, rows: int | None, *more: str) -> tuple[Checkpoint, Prepared]:
     """The encoder and a task's windows, once in each process."""
     begin = load_checkpoint(model)
-    return begin, prepare_task(find_task(key), data, begin, settings_of(find_task(key), 0), rows)
+    return begin, prepare_task(find_task(key), data, begin, settings_of(find_task(key), 0, *more), rows)
 
 
-def same_run(row: dict[str, Any], key: str, seed: int, side: str, limit: int | None) -> bool:
-    if row["limit"] != limit:
-        raise SystemExit(f"--out holds runs with --rows {row['limit']}; name another file for --rows {limit}")
+def common(options: argparse.Namespace) -> dict[str, Any]:
+    """What all runs of a file share."""
+    return {"limit": options.rows, "model": options.model.name, "set": options.set}
+
+
+def same_run(row: dict[str, Any], key: str, seed: int, side: str, options: argparse.Namespace) -> bool:
+    if any(row[name] != value for name, value in common(options).items()):
+        known = {name: row[name] for name in common(options)}
+        raise SystemExit(f"--out holds runs of {known}, not of {common(options)}; name another file")
     return (row["task"], row["seed"], row["side"]) == (key, seed, side)
 
 
 def write(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     on_cuda = options.device.startswith("cuda")
-    machine = torch.cuda.get_device_name() if on_cuda else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    machine = (
+        torch.cuda.get_device_name()
+        if on_cuda
+        else f"{platform.machine()}, {options.threads or torch.get_num_threads()} threads"
+    )
     content = {
         "machine": machine,
         "torch": torch.__version__,

@@ -26,18 +26,18 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
+from many_runs import results_of
 
 from bertkit.checkpoint.save_load import load_checkpoint, save_small
 from bertkit.checkpoint.small import SMALL
+from bertkit.config import pick
 from bertkit.errors import RequestError
 from bertkit.files import whole_file
 from bertkit.finetune.data import DataFiles, Prepared, prepare
@@ -244,30 +244,30 @@ def tasks(bench: Bench) -> list[Data]:
 
 
 def score_tasks(wanted: Sequence[Data], model: Path, bench: Bench) -> Iterator[tuple[Data, dict[str, Any]]]:
-    """Each task's metric times 100, for each seed, and the median; the settings beside them."""
-    began = time.perf_counter()
-    with ProcessPoolExecutor(bench.jobs, mp_context=get_context("spawn")) as jobs:
-        asked = {data: [jobs.submit(teach, data, model, bench, seed) for seed in range(bench.seeds)] for data in wanted}
-        for data, runs in asked.items():
-            rows, found = zip(*(run.result() for run in runs), strict=True)
-            yield (
-                data,
-                {
-                    "median": round(statistics.median_low(found), 2),
-                    "seeds": [round(score, 2) for score in found],
-                    "metric": METRICS[data.task.name],
-                    "rows": rows[0],
-                    "settings": dict(
-                        pair.split("=", 1) for pair in settings_of(data, bench)
-                    ),  # the last of a name counts
-                    "seconds_since_the_first_task_began": round(time.perf_counter() - began, 1),
-                },
-            )
+    """Each task's metric times 100, for each seed, and the median; the settings beside them. As soon as it is known."""
+    began, found = time.perf_counter(), {data: dict[int, float]() for data in wanted}
+    calls = [(data, model, bench, seed) for data in wanted for seed in range(bench.seeds)]
+    for data, rows, seed, score in results_of(teach, calls, bench.jobs):
+        found[data][seed] = score
+        if len(found[data]) < bench.seeds:
+            continue
+        yield (
+            data,
+            {
+                "median": round(statistics.median_low(found[data].values()), 2),
+                "seeds": [round(found[data][seed], 2) for seed in range(bench.seeds)],
+                "metric": METRICS[data.task.name],
+                "rows": rows,
+                "settings": dict(
+                    pair.split("=", 1) for pair in settings_of(data.task.name, bench)
+                ),  # the last one counts
+                "seconds_since_the_first_began": round(time.perf_counter() - began, 1),
+            },
+        )
 
 
-def settings_of(data: Data, bench: Bench) -> list[str]:
-    """For all tasks, then for this one: `CoLA:learning_rate=3e-5`."""
-    name = data.task.name
+def settings_of(name: str, bench: Bench) -> list[str]:
+    """For all tasks, then for the one of this name: `CoLA:learning_rate=3e-5`."""
     own = [pair for pair in bench.finetune if ":" not in pair.split("=", 1)[0]]
     own += [pair.removeprefix(f"{name}:") for pair in bench.finetune if pair.startswith(f"{name}:")]
     epochs = [f"epochs={EPOCHS[name]}"] if name in EPOCHS else []
@@ -278,19 +278,22 @@ def settings_of(data: Data, bench: Bench) -> list[str]:
 def prepared_once(data: Data, model: Path, bench: Bench) -> Prepared:
     """A task's windows, once in each process; at most --rows to learn from, the same ones for every try."""
     files = DataFiles(train=data.train, dev=data.dev)
-    prepared = prepare(data.task.task, load_checkpoint(model), files, read_settings(*settings_of(data, bench)))
+    prepared = prepare(
+        data.task.task, load_checkpoint(model), files, read_settings(*settings_of(data.task.name, bench))
+    )
     return subset(prepared, min(bench.rows, len(prepared.train.examples)), seed=0)
 
 
-def teach(data: Data, model: Path, bench: Bench, seed: int) -> tuple[int, float]:
-    """One run of one seed, of which only the score is kept; with it, the number of rows."""
-    prepared, settings = prepared_once(data, model, bench), read_settings(*settings_of(data, bench), f"seed={seed}")
+def teach(data: Data, model: Path, bench: Bench, seed: int) -> tuple[Data, int, int, float]:
+    """One run, of which only the score is kept; before it the task, its number of rows, and the seed."""
+    settings = read_settings(*settings_of(data.task.name, bench), f"seed={seed}")
+    prepared = prepared_once(data, model, bench)
     start = load_start(load_checkpoint(model), prepared.task, settings)
     with tempfile.TemporaryDirectory() as folder:
         result = run_prepared(Run(Path(folder)), prepared, start, settings)
     if not result.finished:
         raise Stopped
-    return len(prepared.train.examples), 100 * result.plain[METRICS[data.task.name]]
+    return data, len(prepared.train.examples), seed, 100 * result.plain[METRICS[data.task.name]]
 
 
 def bring_home(bench: Bench, results: Results) -> None:
@@ -316,6 +319,8 @@ def search(tries: Sequence[Try], bench: Bench) -> int:
     results = Results(*(folder / "results.json" for folder in (bench.work, bench.out)))
     about = torch.cuda.get_device_name() if device() == "cuda" else "cpu"
     results.write(device=about, torch=torch.__version__, finetune=[*FINETUNE, *bench.finetune], seeds=bench.seeds)
+    if bench.start:
+        results.write(start=bench.start.name)
     for one in tries:
         try:
             run_try(one, bench, results)
@@ -359,6 +364,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bench = Bench(**{**own, "finetune": tuple(options.finetune)})
     for one in tries:  # a wrong key is said before the first minute is spent
         bench.recipe(one)
+    for pair in bench.finetune:
+        if ":" in pair.split("=", 1)[0]:
+            pick(METRICS, pair.split(":", 1)[0], "task")
+    for name in METRICS:
+        read_settings(*settings_of(name, bench))
     if len({one.name for one in tries}) < len(tries):
         raise RequestError("two tries have the same name; call them NAME=RECIPE.toml")
     for folder in (bench.work, bench.out):

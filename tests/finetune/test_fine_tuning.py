@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -149,14 +150,14 @@ def test_labels_that_no_text_or_every_text_has_leave_the_odds_finite():
 
 @pytest.mark.parametrize("task", ["classify", "tag", "choose"])
 def test_a_step_in_parts_is_the_same_step(task, model, tmp_path):
-    settings = ("epochs=1", "batch=16", "learning_rate=3e-3", "dropout=0")
+    settings = ("epochs=1", "batch=16", "learning_rate=3e-4", "dropout=0")
     one = teach(task, model, tmp_path, *settings, "tokens=16384", out="whole")
     parts = teach(task, model, tmp_path, *settings, "tokens=64", out="parts")
     assert one.steps == parts.steps
     whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "parts")
     # The bias of choices has no gradient but rounding, which Adam makes large: a softmax does not see it.
     for name in whole.keys() - ({"classifier.bias"} if task == "choose" else set()):
-        torch.testing.assert_close(whole[name], cut[name], atol=2e-4, rtol=0)
+        torch.testing.assert_close(whole[name], cut[name], atol=2e-5, rtol=0)
 
 
 def weights(run: Path):
@@ -428,15 +429,17 @@ def test_a_length_policy_that_does_not_fit_the_task_is_refused(model, tmp_path):
         teach("tag", model, tmp_path, "length=head")
 
 
-def test_an_epoch_has_every_example_once_with_neighbors_of_equal_length():
+def test_an_epoch_has_every_example_once_in_runs_of_about_equal_length_that_are_mixed():
     lengths = np.random.default_rng(0).integers(4, 60, size=1003).tolist()
     steps = epoch_steps(lengths, 16, seed=7, epoch=3)
     assert sorted(number for step in steps for number in step) == list(range(1003))
     assert sorted(map(len, steps)) == [11, *[16] * 62]
     assert steps == epoch_steps(lengths, 16, seed=7, epoch=3)
     assert steps != epoch_steps(lengths, 16, seed=8, epoch=3) != epoch_steps(lengths, 16, seed=7, epoch=4)
-    spread = [max(lengths[i] for i in step) - min(lengths[i] for i in step) for step in steps]
-    assert np.mean(spread) < 2
+    assert np.mean([len({lengths[i] for i in step}) for step in steps]) < 7, "at random there are 14 in a step"
+    means = [np.mean([lengths[i] for i in step]) for step in steps]
+    assert np.std(means) < 0.6 * np.std(lengths), "with one length in each step it is 1"
+    assert all(lengths[one] >= lengths[two] for step in steps for one, two in pairwise(step))
 
 
 def test_steps_are_counted_over_epochs():

@@ -45,5 +45,7 @@ def script(path: str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look themselves up there
+    if (beside := str((ROOT / path).parent)) not in sys.path:  # as when it is run
+        sys.path.append(beside)
     spec.loader.exec_module(module)
     return module

@@ -81,8 +81,7 @@ def searched(search, data, tmp_path_factory) -> Path:
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "LENGTHS", (16, 32, 512))
-        patch.setattr(search, "MOST_ROWS", 20)
-        assert search.main(words(data, folder, *tries, seeds=2, keep=1)) == 1
+        assert search.main(words(data, folder, *tries, seeds=2, keep=1, rows=20)) == 1
     return folder
 
 
@@ -179,6 +178,9 @@ def test_what_is_wrong_is_said_before_the_first_minute(search, data, tmp_path):
         search.main(words(data, tmp_path, f"{data / 'tiny.toml'} depth=2", f"{data / 'tiny.toml'}"))
     with pytest.raises(RequestError, match="not a readable recipe"):
         search.main(words(data, tmp_path, "nowhere.toml"))
+    for wrong, said in (("epoks=1", "unknown setting 'epoks'"), ("cola:epochs=1", "unknown task 'cola'")):
+        with pytest.raises(RequestError, match=said):
+            search.main([*words(data, tmp_path, str(data / "tiny.toml")), wrong])
     assert not (tmp_path / "out").exists()
 
 
@@ -193,8 +195,8 @@ def test_tries_are_read_as_a_shell_would(search):
 
 
 def test_minutes_replace_a_recipes_own_budget_but_not_a_trys(search, data, tmp_path):
-    more = {"heldout": data / "heldout", "tasks": None, "out": tmp_path, "work": tmp_path}
-    bench = search.Bench(shards=data / "shards", minutes=4.0, seeds=1, finetune=(), keep=1, **more)
+    more = {"start": None, "heldout": data / "heldout", "tasks": None, "out": tmp_path, "work": tmp_path}
+    bench = search.Bench(shards=data / "shards", minutes=4.0, seeds=1, finetune=(), rows=9, jobs=1, keep=1, **more)
     assert bench.recipe(search.read_try(f"{data / 'tiny.toml'}")).train.minutes == 4
     assert bench.recipe(search.read_try(f"{data / 'tiny.toml'} minutes=9")).train.minutes == 9
 

@@ -1,9 +1,9 @@
 """The encoder once more, for GPUs in half precision: what stands between the matrix products done in one pass each.
 
-A product takes its bias along, and GELU where half precision hides the difference of its tanh form (at most 0.0005;
-bfloat16 rounds 0.002 off a 1), or leaves them to the kernel that reads its result anyway: residual and norm. The slow
-twin is `Encoder` itself; `tests/engine/test_cuda_forward.py` holds them together. Weights are the encoder's own,
-so that nothing is kept beside them and changes are seen at once.
+A product takes its bias along, in bfloat16 GELU too, or leaves them to the kernel that reads its result anyway. GELU
+within a product is its tanh form: at most 0.0005 off, where bfloat16 rounds 0.002 off a 1. The slow twin is `Encoder`
+itself; `tests/engine/test_cuda_forward.py` holds them together. Weights are the encoder's own, so that nothing is kept
+beside them and changes are seen at once.
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ class CudaEncoder:
         return self._normed(feed_forward.down, bent_TF, x_TD, layer.feed_forward_norm)
 
     def _bent(self, up: torch.nn.Linear, x_TD: Tensor) -> Tensor:
-        if x_TD.dtype == torch.bfloat16:  # within the product: an eighth of all time was GELU's pass over memory
+        if x_TD.dtype == torch.bfloat16:  # GELU's own pass was a tenth of the kernels' time
             return torch._addmm_activation(up.bias, x_TD, up.weight.t(), use_gelu=True)
         return bias_gelu(F.linear(x_TD, up.weight), up.bias)
 
