@@ -187,7 +187,7 @@ def test_batches_come_in_few_sizes(longest):
         assert all(length <= longest for length in filled.lengths[1:]), "what fills up fits the model, too"
         assert len(filled.ids) - tokens < max(8, tokens / 4)
         sizes.add(len(filled.ids))
-    assert len(sizes) == 8 + 12 + 12 + 24
+    assert len(sizes) == 8 + 12 + 24 + 24
 
 
 def test_batches_at_a_time_come_in_order_each_with_one_thread(two_threads):

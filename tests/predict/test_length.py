@@ -62,5 +62,9 @@ def test_reports():
 def test_batches_hold_every_text_once_within_the_budget(lengths, budget):
     batches = list(token_batches(lengths, budget))
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
-    for batch in batches:
-        assert len(batch) == 1 or sum(lengths[index] for index in batch) <= budget
+    for number, batch in enumerate(batches):
+        tokens = [lengths[index] for index in batch]
+        assert len(batch) == 1 or sum(tokens) <= budget
+        assert tokens == sorted(tokens, reverse=True)
+        later = [lengths[index] for other in batches[number + 1 :] for index in other]
+        assert not later or (max(later) <= tokens[0] and min(later) > budget - sum(tokens)), "what fits goes in"

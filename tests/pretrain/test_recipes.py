@@ -45,7 +45,7 @@ MILLIONS = {
     "bundled-rate": 13.5,
     "bundled-short-first": 13.5,
     "bundled-whole-word": 13.5,
-    "bundled-words": 108.9,
+    "bundled-words": 13.5,
 }
 GO_ON = ("domain", "bundled-words")  # from a model whose shape replaces the usual one
 SMALL = ["depth=2", "width=32", "heads=4", "inner=64", "length=32", "batch=4", "block=4", "minutes=none", "steps=2"]

@@ -1,5 +1,6 @@
 """Many texts through the model: packed batches of a bounded number of tokens, long texts through windows."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -61,16 +62,20 @@ def window_passages(encoding: Encoding | Passage, limit: int) -> tuple[list[Pass
 
 
 def token_batches(lengths: Sequence[int], budget: int = TOKENS_PER_BATCH) -> Iterator[list[int]]:
-    """Indices by length, longest first, in batches of at most `budget` tokens (one text at least)."""
-    batch: list[int] = []
-    tokens = 0
-    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if batch and tokens + lengths[index] > budget:
-            yield batch
-            batch, tokens = [], 0
-        batch.append(index)
-        tokens += lengths[index]
-    if batch:
+    """Indices by length, longest first, in batches of at most `budget` tokens (one text at least).
+
+    Where the next one is too long for what is left of a batch, the longest that is not goes in.
+    """
+    left = sorted(
+        range(len(lengths)), key=lambda i: (lengths[i], -i)
+    )  # the longest, and of equals the first, at the end
+    known = [lengths[i] for i in left]
+    while left:
+        batch = [left.pop()]
+        room = budget - known.pop()
+        while at := bisect_right(known, room):
+            batch.append(left.pop(at - 1))
+            room -= known.pop(at - 1)
         yield batch
 
 

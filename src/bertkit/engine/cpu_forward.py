@@ -46,7 +46,7 @@ SHORT = 64
 
 
 # Batches of up to so many tokens come in multiples of so many.
-STEPS = ((64, 8), (256, 16), (1024, 64), (1 << 62, 128))
+STEPS = ((64, 8), (256, 16), (1024, 32), (1 << 62, 128))
 
 
 class Map(Protocol):
