@@ -66,9 +66,8 @@ def token_batches(lengths: Sequence[int], budget: int = TOKENS_PER_BATCH) -> Ite
 
     Where the next one is too long for what is left of a batch, the longest that is not goes in.
     """
-    left = sorted(
-        range(len(lengths)), key=lambda i: (lengths[i], -i)
-    )  # the longest, and of equals the first, at the end
+    # From its end on: the longest first, and of equals the one that was given first.
+    left = sorted(range(len(lengths)), key=lambda i: (lengths[i], -i))
     known = [lengths[i] for i in left]
     while left:
         batch = [left.pop()]
