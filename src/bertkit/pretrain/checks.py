@@ -16,7 +16,7 @@ from bertkit.train.schedule import Budget, Schedule
 
 SETTINGS = "settings.toml"
 # What may change when a run goes on: it decides when and where, but no weight.
-FREE = ("log_every", "evaluate_every", "save_every", "keep", "compile", "by_layer", "sharding")
+FREE = ("log_every", "evaluate_every", "save_every", "keep", "compile", "sharding")
 LEAST = {"batch": 1, "warmup": 0, "log_every": 1, "evaluate_every": 1, "save_every": 1, "keep": 1, "seed": 0}
 LEAST |= {"most_skipped": 0, "average_every": 1}
 SHARES = ("average_decay", "average_tail")

@@ -19,7 +19,6 @@ from bertkit.files import whole_file
 from bertkit.model.model import BertModel
 from bertkit.pretrain.batches import Examples, ExampleSource
 from bertkit.pretrain.checks import SETTINGS, check_disk, check_folder, fitted
-from bertkit.pretrain.compiling import compile_layers
 from bertkit.pretrain.evaluation import evaluate, in_words
 from bertkit.pretrain.examples import to_inputs
 from bertkit.pretrain.extend import extended
@@ -238,10 +237,7 @@ class Session:
         if self.place.size > 1 and self.recipe.train.sharding == "ddp":
             module = DistributedDataParallel(module)
         if self.recipe.train.compile and self._on_cuda:
-            if self.recipe.train.by_layer:
-                compile_layers(module)
-            else:
-                module.compile()
+            module.compile()
         return module
 
     @property

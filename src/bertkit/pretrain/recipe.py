@@ -35,7 +35,6 @@ class TrainSettings:
     keep: int = 2
     seed: int = 0
     compile: bool = True  # on CUDA
-    by_layer: bool = False  # compile one layer for all, not the step: sooner done, and fused within layers only
     replay: bool = True  # on CUDA, one rank, one block a step: the step is recorded, and one launch from then on
     sharding: Literal["ddp", "fsdp"] = "ddp"  # over ranks: "ddp" copies the model to each, "fsdp" spreads its tensors
     average: Literal["none", "ema", "tail"] = "none"  # weights of the saved model: the last, or a mean over steps
