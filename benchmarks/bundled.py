@@ -1,9 +1,10 @@
-"""The model inside the package: its words on held-out text and on text of another kind, thirty blanks, size, memory.
+"""The models inside the package: words on held-out text and on text of another kind, thirty blanks, vectors, size.
 
-    python benchmarks/bundled.py --heldout HELDOUT.txt.zst --out RESULT.json
+    python benchmarks/bundled.py --heldout HELDOUT.txt.zst --tasks TASKS --out RESULT.json
 
 Losses are measured with the yardstick of `recipes_gpu`: 15 % of tokens chosen, masks that never change; lengths over
 what the model reads are left out. The words that would do for a blank were written down before the model was asked.
+TASKS holds glue-stsb/ and sts12-16/, which are scored as in `sentence_vectors_gpu`, without any teaching.
 The wheel is built by pip; seconds and memory are those of a fresh process that loads the model and fills one blank.
 """
 
@@ -12,6 +13,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,10 +21,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 from docstrings import write_corpus
 from recipes_gpu import LENGTHS, held_out
+from sentence_vectors_gpu import scores, yardsticks
 
 import bertkit
 from bertkit.checkpoint.bundled import bundled_folder
 from bertkit.files import whole_file
+from bertkit.model.pooling import EmbedSettings
 from bertkit.text.shard_writer import write_shards
 
 ROOT = Path(__file__).parents[1]
@@ -78,6 +82,7 @@ print(json.dumps({"load": loaded - began, "first fill": filled - loaded, "before
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--heldout", type=Path, required=True)
+    parser.add_argument("--tasks", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -86,6 +91,7 @@ def main() -> None:
             "model": (bundled_folder() / "model.small.sha256").read_text(encoding="utf-8").split()[0],
             "words": words(options.heldout, folder),
             "blanks": blanks(),
+            "vectors": vectors(options.tasks),
             "fresh process": fresh(),
             "wheel bytes": wheel(folder / "wheel"),
         }
@@ -120,6 +126,13 @@ def blanks() -> dict[str, Any]:
         rows.append({"text": text, "top 5": top, "would do": [w for w, ok in zip(top, do, strict=True) if ok]})
     first = sum(next(iter(row["top 5"])) in row["would do"] for row in rows)
     return {"first": first, "top 5": sum(bool(row["would do"]) for row in rows), "rows": rows}
+
+
+def vectors(tasks: Path) -> dict[str, dict[str, float]]:
+    """Spearman times 100 of cosines with what people said, by each model: the plain one's vectors are means, too."""
+    sticks = yardsticks(tasks)
+    plain = replace(bertkit.load().checkpoint, embed=EmbedSettings(pooling="mean", normalize=True))
+    return {"bundled": scores(plain, sticks), "sentences": scores(bertkit.load("sentences").checkpoint, sticks)}
 
 
 def fresh() -> dict[str, float]:
