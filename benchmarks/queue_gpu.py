@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -28,9 +29,11 @@ import torch
 
 from bertkit.files import whole_file
 from bertkit.serve.models import load_models
+from bertkit.serve.plan import Plan
 from bertkit.serve.plan_vectors import Wanted, plan_vectors
+from bertkit.serve.planner import Planner, Told
 from bertkit.serve.settings import ServeSettings
-from bertkit.serve.worker import BatchDone, Ticket, Workers
+from bertkit.serve.worker import SWITCH, BatchDone, Ticket, Workers
 from bertkit.text.corpus import CorpusReport, read_documents
 from bertkit.text.sentences import split_sentences
 
@@ -60,7 +63,8 @@ class Ours:
         self._served = load_models([f"model={folder}"], device, dtype=dtype).named(None)
         self._wanted = Wanted(settings=self._served.bert.embed_settings())
         self.counted = Counted()
-        self._plans = ThreadPoolExecutor(1)
+        self._loop, self._small = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self._planner = Planner(self._small, self._queue)
         self._workers = Workers(
             self._deliver, self.counted, budget=max_tokens, most_tokens=self._limits.waiting_tokens, threads=1
         )
@@ -68,25 +72,31 @@ class Ours:
 
     def submit(self, texts: Request, reply: Reply) -> None:
         """Put a request in."""
-        self._plans.submit(self._prepare, texts, reply)
+        self._planner.submit(reply, partial(plan_vectors, self._served, texts, self._wanted, self._limits))
 
-    def _prepare(self, texts: Request, reply: Reply) -> None:
-        plan = plan_vectors(self._served, texts, self._wanted, self._limits)
-
-        def wake(ticket: Ticket) -> None:
-            if ticket.failure is not None:
-                raise SystemExit(f"the model failed: {ticket.failure}")
-            reply(plan.finish(ticket.rows))
-
-        self._workers.submit(Ticket(plan.lane, plan.pieces, wake))
+    def _queue(self, made: Told[Reply]) -> None:
+        tickets = []
+        for reply, plan in made:
+            if isinstance(plan, Exception):
+                raise plan
+            tickets.append(Ticket(plan.lane, plan.pieces, partial(_finish, plan, reply)))
+        if self._workers.submit_all(tickets):
+            raise SystemExit("the queue is full")
 
     def _deliver(self, done: list[Ticket]) -> None:
-        self._plans.submit(_wake_all, done)
+        self._loop.submit(_wake_all, done)
 
     def close(self) -> None:
         """Stop the threads."""
         self._workers.close()
-        self._plans.shutdown()
+        self._loop.shutdown()
+        self._small.shutdown()
+
+
+def _finish(plan: Plan, reply: Reply, ticket: Ticket) -> None:
+    if ticket.failure is not None:
+        raise ticket.failure
+    reply(plan.finish(ticket.rows))
 
 
 def _wake_all(done: list[Ticket]) -> None:
@@ -251,6 +261,7 @@ def summary(rounds: dict[str, dict[str, list[dict[str, float]]]]) -> dict[str, A
 def main() -> None:
     options = read_options()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    sys.setswitchinterval(SWITCH)  # as the server does
     found = engines(options, device)
     texts = read_texts(options.texts, 64)["mixed"]
     ours = vectors(found["bertkit float32"], texts)

@@ -146,6 +146,16 @@ def test_a_full_queue_says_when_to_come_back():
     desk.finish()
 
 
+def test_requests_that_come_together_are_computed_together_and_only_those_without_room_are_refused():
+    desk = Desk(most_tokens=10)
+    desk.lane.open.set()
+    tickets = [Ticket(desk.lane, [Word(word)]) for word in ("12345", "1234567", "123", "45")]
+    assert desk.workers.submit_all(tickets) == [tickets[1]]
+    desk.finish()
+    assert desk.lane.seen == [["12345", "123", "45"]]
+    assert desk.done == [tickets[0], *tickets[2:]]
+
+
 def test_one_request_over_the_limit_is_taken_where_nothing_waits():
     desk = Desk(most_tokens=10)
     ticket = desk.ask("123456789012345")

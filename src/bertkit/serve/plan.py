@@ -1,14 +1,16 @@
 """A request on its way: sequences to compute, and what is made of their rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bertkit.engine.batches import Passage
 from bertkit.errors import RequestError
 from bertkit.predict.length import LengthReport
 from bertkit.serve.engine import Lane, Piece
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.settings import ServeSettings
+from bertkit.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,15 @@ class Plan:
     tokens: int  # of the texts, as the client is told
     lengths: LengthReport | None = None  # which texts were over the limit
     quick: bool = False  # whether finishing takes no time worth a thread
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A plan but for the tokens of its texts, which are looked up together with those of other requests."""
+
+    tokenizer: Tokenizer
+    texts: Sequence[str]
+    complete: Callable[[Iterable[Passage]], Plan]
 
 
 def check_texts(texts: Sequence[object], field: str, settings: ServeSettings) -> None:

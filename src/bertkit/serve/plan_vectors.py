@@ -1,6 +1,6 @@
 """Texts, pairs or token ids to sequences, and their rows to vectors: what `Bert.embed` does, in two halves."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +16,12 @@ from bertkit.model.pooling import EmbedSettings, pool
 from bertkit.predict.length import LengthReport, TooLong, report_lengths
 from bertkit.serve.engine import Piece, ReadPooled, ReadTokens
 from bertkit.serve.models import Served
-from bertkit.serve.plan import Plan, check_size, check_texts
+from bertkit.serve.plan import Draft, Plan, check_size, check_texts
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.settings import ServeSettings
 from bertkit.text.tokenizer import Encoding
 
 PAIR = "|||"  # between the two texts of a pair, as bert-as-a-service writes it
-CHARACTERS_AT_ONCE = 200_000  # an encoding is some hundred bytes for each token; what is kept of it, eight
 QUICK = 64  # vectors that are handed over in no time
 Input = str | tuple[int, ...]
 
@@ -39,27 +38,33 @@ class Wanted:
 
 def plan_vectors(
     served: Served, inputs: Sequence[Input], wanted: Wanted, limits: ServeSettings, field: str = "inputs"
-) -> Plan:
+) -> Draft:
     """Vectors for texts or token ids: [D] each, or with pooling 'none' [L, D]."""
     check_texts(inputs, field, limits)
     layers = known_layers(served, wanted.settings.layers)
     width = served.bert.width(wanted.settings)
     if wanted.dimensions is not None and not 1 <= wanted.dimensions <= width:
         raise Refusal(422, f"dimensions={wanted.dimensions} must be from 1 to the model's {width}", "dimensions")
-    read = _reader(wanted.settings, layers)
-    pieces: list[Piece] = []
-    joins: list[_Windowed | None] = []
-    lengths: list[int] = []
-    for encoding, pair in _encodings(served, inputs, wanted):
-        passages, join = _passages(served, encoding, pair, wanted.too_long)
-        pieces += [Piece(passage, ReadTokens(layers) if join else read) for passage in passages]
-        joins.append(join)
-        lengths.append(len(encoding.ids))
-    report = _reported(lengths, served.limit, wanted.too_long, field)
-    rows = sum(map(len, pieces)) if wanted.settings.pooling == "none" else len(inputs)
-    check_size(rows * width, "send fewer texts at a time", limits)
-    quick = len(inputs) <= QUICK and not any(joins)
-    return Plan(served.lane, pieces, lambda found: _finished(found, joins, wanted), sum(lengths), report, quick)
+
+    def complete(tokens: Iterable[Passage]) -> Plan:
+        pieces: list[Piece] = []
+        joins: list[_Windowed | None] = []
+        lengths: list[int] = []
+        read = _reader(wanted.settings, layers)
+        for encoding in _encodings(served, inputs, wanted, iter(tokens)):
+            passages, join = _passages(served, encoding, wanted.too_long)
+            pieces += [Piece(passage, ReadTokens(layers) if join else read) for passage in passages]
+            joins.append(join)
+            lengths.append(len(encoding.ids))
+        report = _reported(lengths, served.limit, wanted.too_long, field)
+        rows = sum(map(len, pieces)) if wanted.settings.pooling == "none" else len(inputs)
+        check_size(rows * width, "send fewer texts at a time", limits)
+        quick = len(inputs) <= QUICK and not any(joins)
+        return Plan(served.lane, pieces, lambda found: _finished(found, joins, wanted), sum(lengths), report, quick)
+
+    prefix = wanted.settings.prefix
+    single = [prefix + each for each in inputs if isinstance(each, str) and not _is_pair(each, wanted)]
+    return Draft(served.bert.tokenizer, single, complete)
 
 
 def known_layers(served: Served, layers: Sequence[int]) -> tuple[int, ...]:
@@ -81,32 +86,25 @@ def _reader(settings: EmbedSettings, layers: tuple[int, ...]) -> ReadPooled | Re
     return ReadPooled(layers, settings.pooling, settings.normalize)
 
 
-def _encodings(served: Served, inputs: Sequence[Input], wanted: Wanted) -> Iterator[tuple[Encoding, bool]]:
-    """Each input as ids, and whether it is a pair; few at a time, for encodings are large."""
-    prefix = wanted.settings.prefix
-    waiting: list[tuple[str, str | None]] = []
+def _is_pair(text: str, wanted: Wanted) -> bool:
+    return wanted.pairs and PAIR in text
+
+
+def _encodings(
+    served: Served, inputs: Sequence[Input], wanted: Wanted, tokens: Iterator[Passage]
+) -> Iterator[Encoding | Passage]:
+    """Each input as ids: `tokens` are those of the single texts; pairs, which may be cut in two places, are encoded."""
     for number, each in enumerate(inputs):
-        if isinstance(each, str):
-            first, mark, second = each.partition(PAIR) if wanted.pairs else (each, "", "")
-            waiting.append((prefix + first.strip() if mark else prefix + each, second.strip() if mark else None))
-        if waiting and (not isinstance(each, str) or sum(len(a) for a, _ in waiting) > CHARACTERS_AT_ONCE):
-            yield from _encoded(served, waiting)
-            waiting = []
         if not isinstance(each, str):
-            yield _from_ids(served, each, number), False
-    yield from _encoded(served, waiting)
+            yield _from_ids(served, each, number)
+        elif _is_pair(each, wanted):
+            first, _, second = each.partition(PAIR)
+            yield served.bert.tokenizer.encode(wanted.settings.prefix + first.strip(), second.strip())
+        else:
+            yield next(tokens)
 
 
-def _encoded(served: Served, texts: Sequence[tuple[str, str | None]]) -> Iterator[tuple[Encoding, bool]]:
-    tokenizer = served.bert.tokenizer
-    if all(pair is None for _, pair in texts):
-        yield from ((encoding, False) for encoding in tokenizer.encode_batch([text for text, _ in texts]))
-        return
-    for text, pair in texts:
-        yield tokenizer.encode(text, pair), pair is not None
-
-
-def _from_ids(served: Served, ids: tuple[int, ...], number: int) -> Encoding:
+def _from_ids(served: Served, ids: tuple[int, ...], number: int) -> Passage:
     """Token ids of this model's vocabulary, with [CLS] and [SEP] put around them where they are not there."""
     tokenizer = served.bert.tokenizer
     known = range(served.bert.model.config.vocab_size)
@@ -117,7 +115,7 @@ def _from_ids(served: Served, ids: tuple[int, ...], number: int) -> Encoding:
             )
     if ids[:1] != (tokenizer.cls_id,):
         ids = (tokenizer.cls_id, *ids, tokenizer.sep_id)
-    return Encoding(ids, (0,) * len(ids), ((0, 0),) * len(ids), (None,) * len(ids))
+    return Passage(ids, (0,) * len(ids))
 
 
 @dataclass(frozen=True)
@@ -128,20 +126,19 @@ class _Windowed:
 
 
 def _passages(
-    served: Served, encoding: Encoding, pair: bool, too_long: TooLong
+    served: Served, encoding: Encoding | Passage, too_long: TooLong
 ) -> tuple[list[Passage], _Windowed | None]:
     """What goes through the model of one text: all of it, its beginning, or windows over it."""
-    limit = served.limit
+    limit, join = served.limit, None
     if len(encoding.ids) <= limit:
-        passages, join = [Passage(encoding.ids, encoding.segments)], None
-    elif pair:  # the longer text is cut first, so that both are there
+        passages = [Passage(encoding.ids, encoding.segments)]
+    elif isinstance(encoding, Encoding):  # of a pair the longer text is cut first, so that both are there
         passages = [Passage(*take(encoding, places)) for places in sequences(encoding, limit, LengthPolicy("head"))]
-        join = None
     elif too_long == "window":
         passages, spans = window_passages(encoding, limit)
         join = _Windowed(tuple(spans))
     else:
-        passages, join = [cut(encoding, limit)], None
+        passages = [cut(encoding, limit)]
     return [Passage(p.ids, served.bert.known_segments(p.segments)) for p in passages], join
 
 

@@ -13,8 +13,8 @@ from bertkit.errors import BertkitError
 from bertkit.serve.door import BACKLOG
 from bertkit.serve.gate import Gate
 from bertkit.serve.protocol import PatientProtocol
+from bertkit.serve.worker import SWITCH
 
-SWITCH = 0.0005  # seconds that a thread may keep the interpreter when another wants it
 KEEP_ALIVE = 75  # seconds that an idle connection stays open
 
 

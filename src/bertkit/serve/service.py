@@ -14,8 +14,9 @@ from bertkit.errors import BertkitError, RequestError
 from bertkit.serve import memory
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.models import Models
-from bertkit.serve.plan import Plan
+from bertkit.serve.plan import Draft, Plan
 from bertkit.serve.plan_vectors import Wanted, plan_vectors
+from bertkit.serve.planner import Planner, Told
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.settings import ServeSettings
 from bertkit.serve.worker import QueueFull, Ticket, Workers
@@ -43,6 +44,7 @@ class Service:
         self.inside = 0  # requests that are being answered
         self._small = ThreadPoolExecutor(1, thread_name_prefix="small")
         self._large = ThreadPoolExecutor(1, thread_name_prefix="large")  # long texts do not hold up short ones
+        self._planners = {pool: Planner(pool, self._queue) for pool in (self._small, self._large)}
 
     async def start(self) -> None:
         """Start the workers, and send one text through every encoder."""
@@ -73,10 +75,10 @@ class Service:
         while await asyncio.to_thread(memory.give_back):
             await asyncio.sleep(memory.SECONDS)
 
-    async def answer(self, plan: Callable[[], Plan], size: int = 0) -> Answer:
+    async def answer(self, plan: Callable[[], Plan | Draft], size: int = 0) -> Answer:
         """Make the plan, have it computed, finish it; `size` says about how many characters it reads."""
         hope = _Hope(self._loop.create_future())
-        self._pool(size).submit(self._prepare, plan, hope)
+        self._planners[self._pool(size)].submit(hope, partial(hope.still, plan))
         try:
             made, rows = await hope.future
         except asyncio.CancelledError:
@@ -101,27 +103,30 @@ class Service:
     def _pool(self, size: int) -> ThreadPoolExecutor:
         return self._large if size > LARGE else self._small
 
-    def _prepare(self, plan: Callable[[], Plan], hope: "_Hope") -> None:
-        """In a thread: make the plan and put it into the queue at once; the loop hears of it when all is done."""
-        try:
-            if hope.cancelled:
-                return
-            made = plan()
-            self._refuse_too_much(made)
-            hope.ticket = Ticket(made.lane, made.pieces, lambda ticket: hope.fulfil(made, ticket))
-            self.workers.submit(hope.ticket)
-            if hope.cancelled:  # between the two lines above
-                self.workers.cancel(hope.ticket)
-        except QueueFull as full:
-            refusal = Refusal(429, str(full), headers={"Retry-After": str(full.seconds)})
-            self._loop.call_soon_threadsafe(hope.fail, refusal)
-        except Exception as error:
-            self._loop.call_soon_threadsafe(hope.fail, error)
+    def _queue(self, made: "Told[_Hope]") -> None:
+        """On a planner's thread: plans go into the queue together; the loop hears of each when it is computed."""
+        asked: dict[Ticket, _Hope] = {}
+        for hope, plan in made:
+            if isinstance(plan, Exception):
+                self._loop.call_soon_threadsafe(hope.fail, plan)
+            elif refusal := self._too_much(plan):
+                self._loop.call_soon_threadsafe(hope.fail, refusal)
+            elif not hope.cancelled:
+                hope.ticket = Ticket(plan.lane, plan.pieces, partial(hope.fulfil, plan))
+                asked[hope.ticket] = hope
+        for ticket in self.workers.submit_all([*asked]):
+            seconds = self.workers.seconds_behind
+            refusal = Refusal(429, str(QueueFull(seconds)), headers={"Retry-After": str(seconds)})
+            self._loop.call_soon_threadsafe(asked[ticket].fail, refusal)
+        for ticket, hope in asked.items():
+            if hope.cancelled:  # since it was asked above
+                self.workers.cancel(ticket)
 
-    def _refuse_too_much(self, plan: Plan) -> None:
+    def _too_much(self, plan: Plan) -> Refusal | None:
         tokens, most = sum(map(len, plan.pieces)), self.settings.waiting_tokens
-        if tokens > most:
-            raise Refusal(413, f"the request has {tokens:,} tokens, over the {most:,} of one request; split it")
+        if tokens <= most:
+            return None
+        return Refusal(413, f"the request has {tokens:,} tokens, over the {most:,} of one request; split it")
 
     def _deliver(self, done: list[Ticket]) -> None:
         """On a worker's thread: one call for all that a batch completed."""
@@ -143,6 +148,12 @@ class _Hope:
         self.future = future
         self.ticket: Ticket | None = None
         self.cancelled = False
+
+    def still(self, plan: Callable[[], Plan | Draft]) -> Plan | Draft:
+        """Make the plan, unless nobody waits for it any more."""
+        if self.cancelled:
+            raise RequestError("the client is gone")
+        return plan()
 
     def fulfil(self, plan: Plan, ticket: Ticket) -> None:
         """The rows are there, or the model failed."""

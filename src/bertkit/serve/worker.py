@@ -9,6 +9,8 @@ from typing import Any, Protocol
 from bertkit.serve.engine import Lane, Piece
 from bertkit.serve.queue import Waiting, fair_budget, next_batch, seconds_to_wait
 
+SWITCH = 0.0005  # seconds that a thread may keep the interpreter when another wants it
+
 
 class QueueFull(Exception):
     """There is no room for these sequences now."""
@@ -122,13 +124,22 @@ class Workers:
 
     def submit(self, ticket: Ticket) -> None:
         """Put a request into the queue, or raise QueueFull."""
-        tokens = sum(ticket.lengths)
+        if self.submit_all([ticket]):
+            raise QueueFull(self.seconds_behind)
+
+    def submit_all(self, tickets: Sequence[Ticket]) -> list[Ticket]:
+        """Put requests into the queue, before a worker takes any of them; returns those that there is no room for."""
+        refused = []
         with self._changed:
-            if self._waiting and self._tokens + tokens > self._most_tokens:
-                raise QueueFull(self.seconds_behind)
-            self._waiting.append(ticket)
-            self._tokens += tokens
+            for ticket in tickets:
+                tokens = sum(ticket.lengths)
+                if self._waiting and self._tokens + tokens > self._most_tokens:
+                    refused.append(ticket)
+                else:
+                    self._waiting.append(ticket)
+                    self._tokens += tokens
             self._changed.notify()
+        return refused
 
     def cancel(self, ticket: Ticket) -> None:
         """Take a request out; what of it is being computed is computed for nothing."""
