@@ -11,6 +11,7 @@ both are compared. Needs no package of the server's.
 
 import argparse
 import json
+import os
 import queue
 import sys
 import threading
@@ -22,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from statistics import median
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -32,8 +33,8 @@ from bertkit.serve.models import load_models
 from bertkit.serve.plan import Plan
 from bertkit.serve.plan_vectors import Wanted, plan_vectors
 from bertkit.serve.planner import Planner, Told
-from bertkit.serve.settings import ServeSettings
-from bertkit.serve.worker import SWITCH, BatchDone, Ticket, Workers
+from bertkit.serve.settings import GPU_TOKENS, SWITCH, ServeSettings
+from bertkit.serve.worker import BatchDone, Ticket, Workers
 from bertkit.text.corpus import CorpusReport, read_documents
 from bertkit.text.sentences import split_sentences
 
@@ -72,16 +73,17 @@ class Ours:
 
     def submit(self, texts: Request, reply: Reply) -> None:
         """Put a request in."""
-        self._planner.submit(reply, partial(plan_vectors, self._served, texts, self._wanted, self._limits))
+        make = partial(plan_vectors, self._served, texts, self._wanted, self._limits)
+        self._planner.submit(reply, make, sum(map(len, texts)))
 
     def _queue(self, made: Told[Reply]) -> None:
         tickets = []
         for reply, plan in made:
             if isinstance(plan, Exception):
-                raise plan
+                _stop(f"a request was refused: {plan}")
             tickets.append(Ticket(plan.lane, plan.pieces, partial(_finish, plan, reply)))
         if self._workers.submit_all(tickets):
-            raise SystemExit("the queue is full")
+            _stop("the queue is full")
 
     def _deliver(self, done: list[Ticket]) -> None:
         self._loop.submit(_wake_all, done)
@@ -95,8 +97,14 @@ class Ours:
 
 def _finish(plan: Plan, reply: Reply, ticket: Ticket) -> None:
     if ticket.failure is not None:
-        raise ticket.failure
+        _stop(f"the model failed: {ticket.failure}")
     reply(plan.finish(ticket.rows))
+
+
+def _stop(why: str) -> NoReturn:
+    """End at once: an exception in one of these threads would be seen by nobody, and the clients wait for ever."""
+    print(why, file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def _wake_all(done: list[Ticket]) -> None:
@@ -287,7 +295,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 16], help="texts in a request")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="of one turn")
-    parser.add_argument("--max-tokens", type=int, default=ServeSettings().max_tokens)
+    usual = GPU_TOKENS if torch.cuda.is_available() else ServeSettings.max_tokens
+    parser.add_argument("--max-tokens", type=int, default=usual)
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
 

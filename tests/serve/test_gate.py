@@ -106,6 +106,24 @@ def test_too_many_texts_too_long_texts_too_many_numbers(tight):
         assert "20 tokens, over the 10" in reply.json()["error"]
 
 
+def test_a_full_queue_is_told_to_come_back(tight, monkeypatch):
+    """The first is being computed, the second waits with all tokens that may wait, and there is no room for a third."""
+    with running(tight.service.models, ServeSettings(waiting_tokens=10, max_tokens=10)) as small:
+        hold = Hold(small, monkeypatch)
+        ask = {"inputs": "a b c d e f g h"}
+        with concurrent.futures.ThreadPoolExecutor(2) as threads:
+            first = threads.submit(small.post, "/embed", ask)
+            wait_until(lambda: small.service.inside == 1 and small.service.workers._busy == 1)
+            second = threads.submit(small.post, "/embed", ask)
+            wait_until(lambda: small.service.workers.depth == (1, 10))
+            reply = small.post("/embed", ask)
+            assert reply.status_code == 429
+            assert int(reply.headers["retry-after"]) >= 1
+            assert "the queue is full" in reply.json()["error"]
+            hold.open.set()
+            assert [first.result().status_code, second.result().status_code] == [200, 200]
+
+
 def test_a_crowd_is_told_to_come_back(tight, monkeypatch):
     hold = Hold(tight, monkeypatch)
     ask = {"inputs": "a"}

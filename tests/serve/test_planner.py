@@ -1,10 +1,12 @@
 """Plans made together equal plans made alone; what is wrong with one request is told to that one only."""
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
+from serving import wait_until
 
 from bertkit.engine.batches import Passage
 from bertkit.errors import RequestError
@@ -13,7 +15,8 @@ from bertkit.serve.plan import Draft
 from bertkit.serve.planner import Planner, complete, tokenize
 from bertkit.text.tokenizer import Tokenizer
 
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", *(f"##{letter}" for letter in "abcdefgh")]
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+PIECES = [*SPECIAL, *"abcdefgh", *(f"##{letter}" for letter in "abcdefgh")]
 
 
 @dataclass(eq=False)
@@ -41,6 +44,7 @@ class Desk:
 
     def finish(self):
         self.open.set()
+        wait_until(lambda: not self.planner._waiting)  # a pool that is closed takes no further group
         self.pool.shutdown()
         return dict(pair for group in self.told for pair in group)
 
@@ -87,7 +91,7 @@ def test_a_refused_text_fails_its_own_request_only(desk, tokenizer):
     assert "texts[1] holds the lone surrogate U+D800" in str(found[1])
 
 
-def test_what_raises_and_what_needs_no_tokens_is_told_at_once(desk, tokenizer):
+def test_what_raises_and_what_needs_no_tokens_is_told_before_tokens_are_looked_up(desk, tokenizer):
     def broken(_=None):
         raise ValueError("broken")
 
@@ -103,22 +107,61 @@ def test_what_raises_and_what_needs_no_tokens_is_told_at_once(desk, tokenizer):
     assert [[asker for asker, _ in group] for group in desk.told] == [["raises"], ["plan"], ["draft", "raises later"]]
 
 
-def test_no_more_characters_are_taken_together_than_the_first_can_wait_for(desk, tokenizer, monkeypatch):
+def test_no_more_is_taken_together_than_the_first_can_wait_for(desk, tokenizer, monkeypatch):
+    monkeypatch.setattr(planner, "LEAST", 1)
     monkeypatch.setattr(planner, "TOGETHER", 5)
     desk.hold()
     for number in range(4):
-        desk.planner.submit(number, lambda: draft(tokenizer, "abc"))
+        desk.planner.submit(number, lambda: draft(tokenizer, "abc"), 3)
     desk.finish()
     assert tokenizer.asked == [["abc", "abc"], ["abc", "abc"]]
 
 
+def test_a_draft_does_not_wait_for_all_plans_that_came_after_it(desk, tokenizer, monkeypatch):
+    monkeypatch.setattr(planner, "TOGETHER", 3 * planner.LEAST)
+    desk.hold()
+    desk.planner.submit("draft", lambda: draft(tokenizer, "abc"))
+    for number in range(10):
+        desk.planner.submit(number, lambda: "a plan")
+    desk.finish()
+    assert [group[0][0] for group in desk.told][:4] == [0, 1, "draft", 2]
+
+
+def test_other_work_of_the_thread_comes_between_two_groups(desk, tokenizer, monkeypatch):
+    monkeypatch.setattr(planner, "TOGETHER", planner.LEAST)
+    desk.hold()
+    for number in range(3):
+        desk.planner.submit(number, lambda: draft(tokenizer, "abc"))
+    desk.pool.submit(desk.told.append, [("other", "work")])
+    desk.open.set()
+    wait_until(lambda: len(desk.told) == 4)
+    assert [group[0][0] for group in desk.told] == [0, "other", 1, 2]
+
+
 def test_two_models_have_two_tokenizers(desk):
-    first, second = Counting(), Counting()
+    first, second = Counting(), Counting(Tokenizer.from_vocab([*SPECIAL, *"cba"]))
     desk.hold()
     for number, tokenizer in enumerate([first, second, first]):
-        desk.planner.submit(number, lambda tokenizer=tokenizer: draft(tokenizer, "abc"[: len(tokenizer.asked) + 1]))
-    assert set(desk.finish()) == {0, 1, 2}
+        desk.planner.submit(number, lambda tokenizer=tokenizer: draft(tokenizer, "a b"))
+    found = desk.finish()
+    assert found == {0: alone(first, "a b"), 1: alone(second, "a b"), 2: alone(first, "a b")}
+    assert found[0] != found[1]
     assert (len(first.asked), len(second.asked)) == (1, 1)
+
+
+def test_a_panic_of_a_library_is_told_to_its_own_request_only(desk, tokenizer):
+    class Panic(BaseException):
+        """As pyo3's."""
+
+    def broken(_=None):
+        raise Panic("index out of bounds")
+
+    desk.hold()
+    desk.planner.submit("fine", lambda: draft(tokenizer, "a"))
+    desk.planner.submit("panics", lambda: Draft(tokenizer, ["b"], broken))
+    found = desk.finish()
+    assert found["fine"] == alone(tokenizer, "a")
+    assert str(found["panics"]) == "planning failed: index out of bounds"
 
 
 def test_none_is_forgotten_whoever_asks_at_the_same_time(desk, tokenizer):
@@ -127,13 +170,26 @@ def test_none_is_forgotten_whoever_asks_at_the_same_time(desk, tokenizer):
             desk.planner.submit(number, lambda number=number: draft(tokenizer, "abcdefgh"[number % 8]))
 
     threads = [threading.Thread(target=ask, args=(500 * place,)) for place in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(usual)
+    wait_until(lambda: sum(map(len, desk.told)) >= 2000)
     found = desk.finish()
     assert sum(map(len, desk.told)) == 2000
     assert found == {number: alone(tokenizer, "abcdefgh"[number % 8]) for number in range(2000)}
+
+
+def test_after_the_end_everyone_is_told_so(desk, tokenizer):
+    desk.pool.shutdown()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="shutdown"):
+            desk.planner.submit(0, lambda: draft(tokenizer, "a"))
 
 
 def test_long_lists_are_tokenized_in_parts_and_stay_in_order(tokenizer, monkeypatch):

@@ -14,7 +14,7 @@ def embed(
         list[str] | None,
         typer.Argument(metavar="[NAME=VALUE]...", help="text=column id=column format=jsonl header= quotes= encoding="),
     ] = None,
-    model: Annotated[Path | None, typer.Option(help="A folder, or sentences: the one inside for vectors.")] = None,
+    model: Annotated[Path | None, typer.Option(help="A model folder, or 'sentences'; else the bundled one.")] = None,
     pooling: Annotated[str | None, typer.Option(help="cls, first, last, mean, max, mean-max.")] = None,
     layers: Annotated[str | None, typer.Option(help="Layers to concatenate: -1 is the last; e.g. -1,-2.")] = None,
     normalize: Annotated[bool | None, typer.Option(help="Scale each vector to length 1.")] = None,

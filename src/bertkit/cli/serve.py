@@ -13,7 +13,9 @@ def serve(
     ] = None,
     host: Annotated[str, typer.Option(help="Where to listen; loopback lets only this machine in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
-    max_tokens: Annotated[int, typer.Option(help="Tokens through the model at once.")] = 4096,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Tokens through the model at once; by default 4,096, on a GPU 32,768.")
+    ] = None,
     max_queue: Annotated[int, typer.Option(help="Requests inside at once; more are told to come back.")] = 512,
     timeout: Annotated[float, typer.Option(help="Seconds until a request is given up.")] = 60.0,
     too_long: Annotated[str, typer.Option(help="truncate, window or refuse texts over the limit.")] = "truncate",
@@ -42,10 +44,10 @@ def serve(
     from bertkit.predict.length import POLICIES
     from bertkit.serve.door import bind, refuse_open_door
     from bertkit.serve.keys import read_keys
-    from bertkit.serve.settings import ServeSettings
+    from bertkit.serve.settings import GPU_TOKENS, ServeSettings
 
     settings = ServeSettings(
-        max_tokens=max_tokens,
+        max_tokens=ServeSettings.max_tokens if max_tokens is None else max_tokens,
         max_queue=max_queue,
         seconds=timeout,
         too_long=pick(POLICIES, too_long, "length policy"),
@@ -66,6 +68,8 @@ def serve(
     hardware = Hardware.chosen(None, dtype)
     if workers is None and hardware.device == "cpu":
         settings = replace(settings, workers=min(4, torch.get_num_threads()))
+    if max_tokens is None and hardware.device != "cpu":
+        settings = replace(settings, max_tokens=GPU_TOKENS)
     loaded = load_models(models or [], torch.device(hardware.device), dtype=hardware.dtype, backend=backend)
     start_logs()
     place = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"

@@ -13,7 +13,7 @@ from bertkit.errors import BertkitError
 from bertkit.serve.door import BACKLOG
 from bertkit.serve.gate import Gate
 from bertkit.serve.protocol import PatientProtocol
-from bertkit.serve.worker import SWITCH
+from bertkit.serve.settings import SWITCH
 
 KEEP_ALIVE = 75  # seconds that an idle connection stays open
 

@@ -78,7 +78,7 @@ class Service:
     async def answer(self, plan: Callable[[], Plan | Draft], size: int = 0) -> Answer:
         """Make the plan, have it computed, finish it; `size` says about how many characters it reads."""
         hope = _Hope(self._loop.create_future())
-        self._planners[self._pool(size)].submit(hope, partial(hope.still, plan))
+        self._planners[self._pool(size)].submit(hope, partial(hope.still, plan), size)
         try:
             made, rows = await hope.future
         except asyncio.CancelledError:

@@ -9,8 +9,6 @@ from typing import Any, Protocol
 from bertkit.serve.engine import Lane, Piece
 from bertkit.serve.queue import Waiting, fair_budget, next_batch, seconds_to_wait
 
-SWITCH = 0.0005  # seconds that a thread may keep the interpreter when another wants it
-
 
 class QueueFull(Exception):
     """There is no room for these sequences now."""
