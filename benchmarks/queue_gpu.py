@@ -29,11 +29,12 @@ import numpy as np
 import torch
 
 from bertkit.files import whole_file
+from bertkit.serve.interpreter import settle
 from bertkit.serve.models import load_models
 from bertkit.serve.plan import Plan
 from bertkit.serve.plan_vectors import Wanted, plan_vectors
 from bertkit.serve.planner import Planner, Told
-from bertkit.serve.settings import GPU_TOKENS, SWITCH, ServeSettings
+from bertkit.serve.settings import GPU_TOKENS, ServeSettings
 from bertkit.serve.worker import BatchDone, Ticket, Workers
 from bertkit.text.corpus import CorpusReport, read_documents
 from bertkit.text.sentences import split_sentences
@@ -269,13 +270,13 @@ def summary(rounds: dict[str, dict[str, list[dict[str, float]]]]) -> dict[str, A
 def main() -> None:
     options = read_options()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    sys.setswitchinterval(SWITCH)  # as the server does
     found = engines(options, device)
     texts = read_texts(options.texts, 64)["mixed"]
     ours = vectors(found["bertkit float32"], texts)
     likeness = {name: round(float((vectors(each, texts) * ours).sum(1).min()), 6) for name, each in found.items()}
     if min(likeness.values()) < NEAR:
         raise SystemExit(f"the vectors differ: {likeness}")
+    settle()  # as the server does
     rounds = measure(found, options)
     for each in found.values():
         each.close()

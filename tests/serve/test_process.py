@@ -1,5 +1,6 @@
 """`bertkit serve` as a process: its door, its end under load, its sudden death."""
 
+import gc
 import json
 import os
 import queue
@@ -19,6 +20,7 @@ from serving import wait_until
 
 import bertkit
 from bertkit.errors import RequestError
+from bertkit.serve.interpreter import settle
 from bertkit.serve.models import load_models
 
 
@@ -152,3 +154,15 @@ def test_a_port_that_is_taken(bertkit_command, folders):
         done = bertkit_command("serve", folders["fill"], "--port", other.getsockname()[1])
     assert done.returncode == 1
     assert "cannot be listened at: Address already in use; choose another --port" in done.stderr
+
+
+def test_what_is_loaded_is_not_looked_through_for_garbage():
+    usual = sys.getswitchinterval()
+    try:
+        settle()
+        assert gc.get_freeze_count() > 10_000  # torch alone is more
+        assert sys.getswitchinterval() < usual
+        assert sum(map(len, (gc.get_objects(generation=number) for number in range(3)))) < 10_000
+    finally:
+        gc.unfreeze()
+        sys.setswitchinterval(usual)

@@ -4,7 +4,6 @@ import contextlib
 import resource
 import signal
 import socket
-import sys
 from collections.abc import Callable
 
 import uvicorn
@@ -12,8 +11,8 @@ import uvicorn
 from bertkit.errors import BertkitError
 from bertkit.serve.door import BACKLOG
 from bertkit.serve.gate import Gate
+from bertkit.serve.interpreter import settle
 from bertkit.serve.protocol import PatientProtocol
-from bertkit.serve.settings import SWITCH
 
 KEEP_ALIVE = 75  # seconds that an idle connection stays open
 
@@ -38,8 +37,7 @@ def make_server(app: Gate, started: Callable[[], None] = lambda: None) -> uvicor
 def serve(app: Gate, listener: socket.socket, started: Callable[[], None] = lambda: None) -> None:
     """Answer requests until SIGTERM or Ctrl-C; then take no more, answer those that are in, and return."""
     _allow_many_connections()
-    # The event loop should not wait 5 ms for a worker thread between two of its operations.
-    sys.setswitchinterval(SWITCH)
+    settle()
     server = make_server(app, started)
     # uvicorn sends itself the signal again when it is done: by then there is nothing left to stop.
     kept = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}

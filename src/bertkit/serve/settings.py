@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from bertkit.errors import RequestError
 from bertkit.predict.length import TooLong
 
-SWITCH = 0.0005  # seconds that a thread of the server may keep the interpreter when another wants it
 GPU_TOKENS = 32_768  # through the model at once, on a GPU: fewer leave it idle between two batches
 
 
