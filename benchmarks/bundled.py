@@ -10,6 +10,7 @@ The wheel is built by pip; seconds and memory are those of a fresh process that 
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -144,6 +145,7 @@ def fresh() -> dict[str, float]:
 
 def wheel(folder: Path) -> int:
     """Bytes of the wheel."""
+    shutil.rmtree(ROOT / "build", ignore_errors=True)  # files that are gone since an earlier build would be in it
     command = [sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-deps", "--quiet", "--wheel-dir", str(folder)]
     subprocess.run(command, check=True)
     [built] = folder.glob("*.whl")

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,14 @@ from small_models import ROOT, script, tiny
 
 import bertkit
 from bertkit.checkpoint import bundled
-from bertkit.checkpoint.save_load import load_checkpoint, save_checkpoint
+from bertkit.checkpoint.save_load import load_checkpoint, save_checkpoint, save_small
 from bertkit.checkpoint.small import SMALL
 from bertkit.cli.main import run
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.pretrain.recipe import read_recipe
 from bertkit.pretrain.stages import read_stages
+from bertkit.text.tokenizer import Tokenizer
 
 
 @pytest.fixture
@@ -70,6 +72,17 @@ def test_nothing_means_the_bundled_model(bundle):
     assert len(bert.fill("the [MASK] falls.")) == 5
     assert bert.embed(["a great film"]).shape == (1, 32)
     np.testing.assert_array_equal(bert.embed("a film"), bertkit.load("bundled").embed("a film"))
+
+
+def test_the_variant_has_no_vocabulary_of_its_own_unless_it_is_another(bundle, tmp_path):
+    own, found = bertkit.load().tokenizer, bertkit.load("sentences")
+    assert found.tokenizer.hash == own.hash
+    assert not [*(bundle / "sentences").glob("tok*"), *(bundle / "sentences").glob("voc*")]
+    found.save(tmp_path / "alone")
+    assert bertkit.load(tmp_path / "alone").tokenizer.hash == own.hash
+    cased = Tokenizer.from_vocab(sorted(own.vocab, key=own.vocab.get), lowercase=not own.lowercase)
+    save_small(replace(found.checkpoint, tokenizer=cased), bundle / "other", delta=True)
+    assert load_checkpoint(bundle / "other").tokenizer.hash == cased.hash != own.hash
 
 
 def test_the_variant_for_sentences_has_a_name(bundle):

@@ -20,7 +20,7 @@ from bertkit.checkpoint.google import is_google, read_google
 from bertkit.checkpoint.google_names import hugging_face_names
 from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.names import HEADS, PREFIXES
-from bertkit.checkpoint.small import write_small
+from bertkit.checkpoint.small import folder_above, write_small
 from bertkit.checkpoint.tensors import read_object, read_tensors
 from bertkit.config import BertConfig
 from bertkit.errors import BertkitWarning, RequestError
@@ -118,7 +118,7 @@ def _save(checkpoint: Checkpoint, path: Path | str, write: Callable[[dict[str, T
     with whole_folder(path) as folder:
         _write_json(folder / "config.json", {**settings, **checkpoint.settings})
         write(tensors, folder)
-        if checkpoint.tokenizer is not None:
+        if checkpoint.tokenizer is not None and not _has_above(folder, Path(path), checkpoint.tokenizer):
             checkpoint.tokenizer.save(folder)
             state_length(folder / "tokenizer_config.json", checkpoint.max_length)
         if checkpoint.embed is not None:
@@ -251,8 +251,17 @@ def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _tokenizer(folder: Path, *, required: bool) -> Tokenizer | None:
     if not required and not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        return None
+        above = folder_above(folder)
+        return None if above is None else _tokenizer(above, required=False)
     return Tokenizer.load(folder)
+
+
+def _has_above(draft: Path, place: Path, tokenizer: Tokenizer) -> bool:
+    """Whether a folder of differences, of which `draft` will be moved to `place`, stands in one with its tokenizer."""
+    if folder_above(draft) is None:
+        return False
+    known = _tokenizer(place.absolute().parent, required=False)
+    return known is not None and known.hash == tokenizer.hash
 
 
 def _check_vocabulary(tokenizer: Tokenizer | None, config: BertConfig, folder: Path) -> None:

@@ -145,6 +145,11 @@ def read_small(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def folder_above(folder: Path) -> Path | None:
+    """The folder that holds the rest of this one's model, if this one holds only what differs."""
+    return folder.parent if (folder / SUMS).is_file() and ABOVE in _read_sums(folder / SUMS) else None
+
+
 def _read_sums(path: Path) -> dict[str, str]:
     """File name -> sha256, as a line of sha256sum has them."""
     try:
