@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import bertkit
@@ -48,6 +48,7 @@ def test_rounding_zeros_gives_zeros():
 
 
 @settings(max_examples=25)
+@example(4, 29, 40, True, 0.5537935028340596)  # one weight is half-way
 @given(st.integers(1, 70), st.integers(1, 48), st.integers(1, 48), st.booleans(), st.floats(0, 1))
 def test_an_int8_map_equals_its_arithmetic_in_whole_numbers(rows, width, outputs, biased, smoothing):
     torch.manual_seed(width)
@@ -55,12 +56,14 @@ def test_an_int8_map_equals_its_arithmetic_in_whole_numbers(rows, width, outputs
     with torch.inference_mode():
         made = Int8Map.of(linear, x.abs().amax(0), smoothing)
         rounded, scale = round_rows(x * made.unsmooth_I, quantizing.levels())
-        smoothed = linear.weight / made.unsmooth_I
-        whole = (smoothed / made.scale_O[:, None]).round().long()
-        sums = (rounded.long() - quantizing.levels() - 1) @ whole.T
-        expected = sums * scale * made.scale_O + (linear.bias if biased else 0)
-        torch.testing.assert_close(made(x), expected, atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(made.onto(x, base), expected + base, atol=1e-4, rtol=1e-4)
+        steps = linear.weight / made.unsmooth_I / made.scale_O[:, None]
+        numbers = rounded.long() - quantizing.levels() - 1
+        expected = numbers @ steps.round().long().T * scale * made.scale_O + (linear.bias if biased else 0)
+        # A weight half-way between two numbers may become either: the last bit of its division decides.
+        either = (steps - steps.floor() - 0.5).abs() < 1e-4
+        most = 1e-4 + 1e-4 * expected.abs() + numbers.abs() @ either.long().T * scale * made.scale_O
+        assert ((made(x) - expected).abs() <= most).all()
+        assert ((made.onto(x, base) - expected - base).abs() <= most).all()
         bent = made(x, torch.nn.functional.gelu)
         torch.testing.assert_close(bent, torch.nn.functional.gelu(made(x)), atol=1e-5, rtol=1e-5)
 
