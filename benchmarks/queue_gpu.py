@@ -83,7 +83,7 @@ class Ours:
             if isinstance(plan, Exception):
                 _stop(f"a request was refused: {plan}")
             tickets.append(Ticket(plan.lane, plan.pieces, partial(_finish, plan, reply)))
-        if self._workers.submit_all(tickets):
+        if self._workers.submit(tickets):
             _stop("the queue is full")
 
     def _deliver(self, done: list[Ticket]) -> None:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import httpx
 import numpy as np
@@ -22,6 +23,7 @@ import bertkit
 from bertkit.errors import RequestError
 from bertkit.serve.interpreter import settle
 from bertkit.serve.models import load_models
+from bertkit.serve.settings import ServeSettings, fitted
 
 
 class Process:
@@ -154,6 +156,15 @@ def test_a_port_that_is_taken(bertkit_command, folders):
         done = bertkit_command("serve", folders["fill"], "--port", other.getsockname()[1])
     assert done.returncode == 1
     assert "cannot be listened at: Address already in use; choose another --port" in done.stderr
+
+
+def test_what_nobody_asked_for_is_what_suits_the_device():
+    plain = ServeSettings(max_tokens=100, workers=1)
+    assert fitted(plain, "cpu", 2) == replace(plain, workers=2)
+    assert fitted(plain, "cpu", 64) == replace(plain, workers=4)
+    assert fitted(plain, "cpu", 64, {"workers"}) == plain
+    assert fitted(plain, "cuda:0", 64) == replace(plain, max_tokens=32_768)
+    assert fitted(plain, "cuda:0", 64, {"max_tokens"}) == plain
 
 
 def test_what_is_loaded_is_not_looked_through_for_garbage():

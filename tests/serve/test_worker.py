@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 from serving import wait_until
 
-from bertkit.serve.worker import QueueFull, Ticket, Workers
+from bertkit.serve.worker import Ticket, Workers
 
 
 class Metrics:
@@ -62,9 +62,9 @@ class Desk:
         self.workers.start()
 
     def ask(self, *words):
+        """A ticket in the queue, or None where it is full."""
         ticket = Ticket(self.lane, [Word(word) for word in words])
-        self.workers.submit(ticket)
-        return ticket
+        return None if self.workers.submit([ticket]) else ticket
 
     def hold(self):
         """A batch that is being computed, so that what comes next waits."""
@@ -135,13 +135,12 @@ def test_cancelled_in_the_middle_it_is_computed_for_nothing(desk):
     assert desk.workers._computing == 0
 
 
-def test_a_full_queue_says_when_to_come_back():
+def test_a_full_queue_takes_no_more_and_says_when_to_come_back():
     desk = Desk(most_tokens=10)
     desk.hold()
     desk.ask("12345678")
-    with pytest.raises(QueueFull) as caught:
-        desk.ask("123")
-    assert caught.value.seconds >= 1
+    assert desk.ask("123") is None
+    assert desk.workers.seconds_behind >= 1
     assert desk.workers.depth == (1, 8)
     desk.finish()
 
@@ -150,7 +149,7 @@ def test_requests_that_come_together_are_computed_together_and_only_those_withou
     desk = Desk(most_tokens=10)
     desk.lane.open.set()
     tickets = [Ticket(desk.lane, [Word(word)]) for word in ("12345", "1234567", "123", "45")]
-    assert desk.workers.submit_all(tickets) == [tickets[1]]
+    assert desk.workers.submit(tickets) == [tickets[1]]
     desk.finish()
     assert desk.lane.seen == [["12345", "123", "45"]]
     assert desk.done == [tickets[0], *tickets[2:]]
@@ -179,12 +178,9 @@ def test_many_threads_lose_and_cross_nothing():
     def client(name):
         for number in range(100):
             words = [f"{name}-{number}-{part}" for part in range(number % 4 + 1)]
-            while True:
-                try:
-                    tickets[name, number] = (words, desk.ask(*words))
-                    break
-                except QueueFull:
-                    time.sleep(0.001)
+            while (ticket := desk.ask(*words)) is None:
+                time.sleep(0.001)
+            tickets[name, number] = (words, ticket)
 
     threads = [threading.Thread(target=client, args=(name,)) for name in "abcd"]
     for thread in threads:

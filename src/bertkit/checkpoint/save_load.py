@@ -108,18 +108,24 @@ def save_small(checkpoint: Checkpoint, path: Path | str, *, delta: bool = False,
     a `budget` of bytes too, what differs is stored by its strongest directions only (`low_rank`).
     """
     above = Path(path).absolute().parent if delta else None
-    _save(checkpoint, path, lambda tensors, folder: write_small(tensors, folder, above, budget))
+    _save(checkpoint, path, lambda tensors, folder: write_small(tensors, folder, above, budget), above)
 
 
-def _save(checkpoint: Checkpoint, path: Path | str, write: Callable[[dict[str, Tensor], Path], None]) -> None:
-    model = checkpoint.model
+def _save(
+    checkpoint: Checkpoint,
+    path: Path | str,
+    write: Callable[[dict[str, Tensor], Path], None],
+    above: Path | None = None,
+) -> None:
+    model, tokenizer = checkpoint.model, checkpoint.tokenizer
+    known = None if above is None else _tokenizer(above, required=False)
     settings, own = folder_config(model, checkpoint.labels)
     tensors = hugging_face.model_tensors(model, own=own)
     with whole_folder(path) as folder:
         _write_json(folder / "config.json", {**settings, **checkpoint.settings})
         write(tensors, folder)
-        if checkpoint.tokenizer is not None and not _has_above(folder, Path(path), checkpoint.tokenizer):
-            checkpoint.tokenizer.save(folder)
+        if tokenizer is not None and (known is None or known.hash != tokenizer.hash):
+            tokenizer.save(folder)
             state_length(folder / "tokenizer_config.json", checkpoint.max_length)
         if checkpoint.embed is not None:
             sentence_transformers.write_settings(folder, checkpoint.embed, model.config.width, checkpoint.max_length)
@@ -254,14 +260,6 @@ def _tokenizer(folder: Path, *, required: bool) -> Tokenizer | None:
         above = folder_above(folder)
         return None if above is None else _tokenizer(above, required=False)
     return Tokenizer.load(folder)
-
-
-def _has_above(draft: Path, place: Path, tokenizer: Tokenizer) -> bool:
-    """Whether a folder of differences, of which `draft` will be moved to `place`, stands in one with its tokenizer."""
-    if folder_above(draft) is None:
-        return False
-    known = _tokenizer(place.absolute().parent, required=False)
-    return known is not None and known.hash == tokenizer.hash
 
 
 def _check_vocabulary(tokenizer: Tokenizer | None, config: BertConfig, folder: Path) -> None:

@@ -38,21 +38,16 @@ def serve(
     OpenAI's, Hugging Face's and text-embeddings-inference's clients work unchanged; /docs shows every route.
     SIGTERM and Ctrl-C answer what has come in, then stop. Logs are JSON on standard error.
     """
-    from dataclasses import replace
-
     from bertkit.config import pick
     from bertkit.predict.length import POLICIES
     from bertkit.serve.door import bind, refuse_open_door
     from bertkit.serve.keys import read_keys
-    from bertkit.serve.settings import GPU_TOKENS, ServeSettings
+    from bertkit.serve.settings import ServeSettings, fitted
 
-    settings = ServeSettings(
-        max_tokens=ServeSettings.max_tokens if max_tokens is None else max_tokens,
-        max_queue=max_queue,
-        seconds=timeout,
-        too_long=pick(POLICIES, too_long, "length policy"),
-        workers=1 if workers is None else workers,
-    )
+    asked = {"max_tokens": max_tokens, "workers": workers}
+    given = {name: number for name, number in asked.items() if number is not None}
+    policy = pick(POLICIES, too_long, "length policy")
+    settings = ServeSettings(max_queue=max_queue, seconds=timeout, too_long=policy, **given)
     keys = read_keys(api_key)
     refuse_open_door(host, keys, told=no_key)
     listener = bind(host, port)
@@ -66,10 +61,7 @@ def serve(
     from bertkit.serve.models import load_models
 
     hardware = Hardware.chosen(None, dtype)
-    if workers is None and hardware.device == "cpu":
-        settings = replace(settings, workers=min(4, torch.get_num_threads()))
-    if max_tokens is None and hardware.device != "cpu":
-        settings = replace(settings, max_tokens=GPU_TOKENS)
+    settings = fitted(settings, hardware.device, torch.get_num_threads(), given)
     loaded = load_models(models or [], torch.device(hardware.device), dtype=hardware.dtype, backend=backend)
     start_logs()
     place = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"

@@ -19,7 +19,7 @@ from bertkit.serve.plan_vectors import Wanted, plan_vectors
 from bertkit.serve.planner import Planner, Told
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.settings import ServeSettings
-from bertkit.serve.worker import QueueFull, Ticket, Workers
+from bertkit.serve.worker import Ticket, Workers
 
 LARGE = 20_000  # characters or numbers: what takes longer than a millisecond or two, and so waits apart from the small
 Value = TypeVar("Value")
@@ -114,9 +114,10 @@ class Service:
             elif not hope.cancelled:
                 hope.ticket = Ticket(plan.lane, plan.pieces, partial(hope.fulfil, plan))
                 asked[hope.ticket] = hope
-        for ticket in self.workers.submit_all([*asked]):
+        for ticket in self.workers.submit([*asked]):
             seconds = self.workers.seconds_behind
-            refusal = Refusal(429, str(QueueFull(seconds)), headers={"Retry-After": str(seconds)})
+            said = f"the queue is full; try again in {seconds} s"
+            refusal = Refusal(429, said, headers={"Retry-After": str(seconds)})
             self._loop.call_soon_threadsafe(asked[ticket].fail, refusal)
         for ticket, hope in asked.items():
             if hope.cancelled:  # since it was asked above

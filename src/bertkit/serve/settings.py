@@ -1,11 +1,12 @@
 """How much the server takes on."""
 
-from dataclasses import dataclass
+from collections.abc import Container
+from dataclasses import dataclass, replace
 
 from bertkit.errors import RequestError
 from bertkit.predict.length import TooLong
 
-GPU_TOKENS = 32_768  # through the model at once, on a GPU: fewer leave it idle between two batches
+GPU_TOKENS = 32_768  # through the model at once, on a GPU: what `embed` is quickest with there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,3 +30,10 @@ class ServeSettings:
         for name in ("max_tokens", "max_queue", "waiting_tokens", "max_body", "max_texts", "workers"):
             if getattr(self, name) < 1:
                 raise RequestError(f"{name.replace('_', '-')}={getattr(self, name)} must be at least 1")
+
+
+def fitted(settings: ServeSettings, device: str, cores: int, given: Container[str] = ()) -> ServeSettings:
+    """The settings with what suits a device, but for those that were `given`."""
+    if device == "cpu":
+        return settings if "workers" in given else replace(settings, workers=min(4, cores))
+    return settings if "max_tokens" in given else replace(settings, max_tokens=GPU_TOKENS)

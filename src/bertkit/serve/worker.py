@@ -10,14 +10,6 @@ from bertkit.serve.engine import Lane, Piece
 from bertkit.serve.queue import Waiting, fair_budget, next_batch, seconds_to_wait
 
 
-class QueueFull(Exception):
-    """There is no room for these sequences now."""
-
-    def __init__(self, seconds: int) -> None:
-        super().__init__(f"the queue is full; try again in {seconds} s")
-        self.seconds = seconds
-
-
 @dataclass(eq=False)
 class Ticket:
     """One request's sequences in the queue, and the rows that have come back."""
@@ -120,12 +112,7 @@ class Workers:
         """About when what waits now will be computed."""
         return seconds_to_wait(self._tokens, self._speed)
 
-    def submit(self, ticket: Ticket) -> None:
-        """Put a request into the queue, or raise QueueFull."""
-        if self.submit_all([ticket]):
-            raise QueueFull(self.seconds_behind)
-
-    def submit_all(self, tickets: Sequence[Ticket]) -> list[Ticket]:
+    def submit(self, tickets: Sequence[Ticket]) -> list[Ticket]:
         """Put requests into the queue, before a worker takes any of them; returns those that there is no room for."""
         refused = []
         with self._changed:
