@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -30,6 +31,11 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, by whomever: there is no GPU here
 settings.register_profile("shared", deadline=None)  # machines are shared and noisy: no deadlines per example
 settings.load_profile("shared")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background by a shell, which ignores Ctrl-C for its children and theirs; tests send it to theirs.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
