@@ -1,10 +1,11 @@
 """Freed memory goes back to the system, and a server does that by itself."""
 
+import asyncio
 import platform
 import subprocess
 import sys
-import time
 
+import pytest
 from serving import running, wait_until
 
 from bertkit.serve import memory
@@ -35,12 +36,34 @@ def test_what_is_free_between_what_is_used_is_given_back():
     assert not able or int(found[1]) > 100_000_000
 
 
-def test_a_server_gives_back_by_itself(models, berts, monkeypatch):
+def test_it_is_done_again_and_again(monkeypatch):
     given = []
-    monkeypatch.setattr(memory, "SECONDS", 0.01)
     monkeypatch.setattr(memory, "give_back", lambda: given.append(1) is None)
+
+    async def for_a_while() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(memory.keep_giving_back(every=0.001), 0.5)
+
+    asyncio.run(for_a_while())
+    assert len(given) > 2
+
+
+def test_where_it_cannot_be_done_it_is_not_tried_again(monkeypatch):
+    monkeypatch.setattr(memory, "give_back", lambda: False)
+    asyncio.run(asyncio.wait_for(memory.keep_giving_back(), 5))
+
+
+def test_a_server_does_it_for_as_long_as_it_runs(models, berts, monkeypatch):
+    events = []
+
+    async def recorded() -> None:
+        events.append("begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            events.append("ended")
+
+    monkeypatch.setattr(memory, "keep_giving_back", recorded)
     with running(models, berts=berts):
-        wait_until(lambda: len(given) > 2)
-    after = len(given)
-    time.sleep(0.1)
-    assert len(given) == after, "a server that has stopped leaves the memory alone"
+        wait_until(lambda: events == ["begun"])
+    assert events == ["begun", "ended"], "a server that has stopped leaves the memory alone"

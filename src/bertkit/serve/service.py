@@ -60,7 +60,7 @@ class Service:
         self.metrics.watch(lambda: self.inside, lambda: self.workers.depth)
         self.workers.start()
         await asyncio.gather(*(self._warm(name) for name in self.models.by_name))
-        self._tidying = asyncio.create_task(self._tidy())
+        self._tidying = asyncio.create_task(memory.keep_giving_back())
         self.ready = True
 
     async def stop(self) -> None:
@@ -70,10 +70,6 @@ class Service:
         await asyncio.to_thread(self.workers.close)
         for pool in (self._small, self._large):
             pool.shutdown(wait=False, cancel_futures=True)
-
-    async def _tidy(self) -> None:
-        while await asyncio.to_thread(memory.give_back):
-            await asyncio.sleep(memory.SECONDS)
 
     async def answer(self, plan: Callable[[], Plan | Draft], size: int = 0) -> Answer:
         """Make the plan, have it computed, finish it; `size` says about how many characters it reads."""
