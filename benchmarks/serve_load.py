@@ -31,7 +31,8 @@ from serve_process import Connection, ServerProcess, machine, post, write_report
 COUNT = 512  # requests of each workload, taken in turns
 NEAR = 0.9999  # cosine to our vectors: else a peer computes something else
 COMPARED = 8  # requests
-OURS = "bertkit"
+OURS, INT8 = "bertkit", "bertkit, int8"
+NEAR_INT8 = 0.999  # what its gate asks for
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def compare(servers: dict[str, ServerProcess], requests: list[bytes]) -> dict[st
     found = {name: asyncio.run(vectors(server)) for name, server in servers.items()}
     ours = found.get(OURS, next(iter(found.values())))
     likeness = {name: round(float((rows * ours).sum(1).min()), 6) for name, rows in found.items()}
-    if strange := [name for name, cosine in likeness.items() if cosine < NEAR]:
+    if strange := [name for name, cosine in likeness.items() if cosine < (NEAR_INT8 if name == INT8 else NEAR)]:
         raise SystemExit(f"{', '.join(strange)} give other vectors than ours: {likeness}")
     return likeness
 
@@ -181,6 +182,8 @@ def summary(rounds: dict[str, dict[str, list[dict[str, float]]]]) -> dict[str, A
             if name != OURS and OURS in servers:
                 pairs = list(zip(servers[OURS], facts, strict=True))
                 found[load][name] |= ratios(pairs)
+            if name not in (OURS, INT8) and INT8 in servers:
+                found[load][name]["int8"] = ratios(list(zip(servers[INT8], facts, strict=True)))
     return found
 
 

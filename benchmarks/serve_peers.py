@@ -25,11 +25,12 @@ class Way:
     better: bool = False  # infinity's BetterTransformer
     at_once: int | None = None  # requests in the plain server's model
     workers: int = 0  # of ours; 0: as it comes
+    dtype: str = "float32"  # of ours
 
     def command(self, folder: Path, port: int, peers: Path | None) -> list[str]:
         """What starts it."""
         if self.server == "bertkit":
-            given = [f"minilm={folder}", "--port", str(port)]
+            given = [f"minilm={folder}", "--port", str(port), "--dtype", self.dtype]
             given += ["--workers", str(self.workers)] if self.workers else []
             return [sys.executable, "-m", "bertkit", "serve", *given]
         if self.server == "plain":
@@ -49,6 +50,7 @@ class Way:
 # On a machine that others use, threads that wait for each other cost much; so each peer may go without them, too.
 WAYS = {
     "bertkit": Way("bertkit"),
+    "bertkit, int8": Way("bertkit", dtype="int8"),
     "bertkit, 1 thread": Way("bertkit", threads=1),
     "bertkit, 1 worker": Way("bertkit", workers=1),
     "infinity torch": Way("torch"),

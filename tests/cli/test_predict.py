@@ -44,18 +44,19 @@ def test_two_processes_write_the_bytes_of_one_and_leave_nothing(model, tmp_path,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "one.csv", "two.csv"]
 
 
-def test_half_precision_is_asked_for(model, tmp_path, bertkit_command):
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_fewer_bits_are_asked_for(model, tmp_path, bertkit_command, dtype):
     (tmp_path / "in.txt").write_text("a b\nc\n")
     words = ("predict", model, tmp_path / "in.txt", "--out")
-    for name, more in (("full.jsonl", ()), ("half.jsonl", ("--dtype", "bfloat16"))):
+    for name, more in (("full.jsonl", ()), ("rough.jsonl", ("--dtype", dtype))):
         done = bertkit_command(*words, tmp_path / name, *more, env=ENVIRONMENT)
         assert done.returncode == 0, done.stderr
-    full, half = (
+    full, rough = (
         [json.loads(row)["probability"] for row in (tmp_path / name).read_text().splitlines()]
-        for name in ("full.jsonl", "half.jsonl")
+        for name in ("full.jsonl", "rough.jsonl")
     )
-    assert full != half
-    assert full == pytest.approx(half, abs=0.02)
+    assert full != rough
+    assert full == pytest.approx(rough, abs=0.02)
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,16 @@ def bertkit_batch(bert, text):
     return make_batch([Passage(encoding.ids, encoding.segments)], torch.device("cpu"))
 
 
+def test_a_dtype_among_others():
+    bert = Bert(Checkpoint(model=small()))
+    assert bert.dtype == "float32"
+    assert bert.to("cpu", "int8").dtype == "int8"
+    assert bert.fidelity.mean >= 0.999
+    assert bert.to("cpu", "bfloat16").dtype == "bfloat16", "what is not float32 does not go through the int8 maps"
+    with pytest.raises(RequestError, match="int8 is for CPUs; on 'cuda' choose bfloat16"):
+        Bert(Checkpoint(model=small())).to("cuda", "int8")
+
+
 def test_a_model_that_cannot_take_it_is_refused_with_the_number_and_left_alone(monkeypatch):
     model = small(init_std=0.1)
     before = layer_maps(model)

@@ -11,7 +11,7 @@ from serving import running
 
 import bertkit
 from bertkit.finetune.length import LengthPolicy
-from bertkit.serve.models import Models, share_encoders
+from bertkit.serve.models import Models, load_models, share_encoders
 
 pytestmark = pytest.mark.filterwarnings("ignore::bertkit.errors.BertkitWarning")
 TEXTS = ["a b c", "hello world", "", "x . y ? " * 30, "ünïcödé 漢字 🙂"]
@@ -127,6 +127,19 @@ def test_windows_that_are_joined_before_the_head(folders, dtype):
     if dtype == "float32":
         same(found, plain(berts[1].classify(texts)))
     assert [row["label"] for row in found] == [row["label"] for row in plain(berts[1].classify(texts))]
+
+
+def test_a_server_in_int8_says_what_an_int8_model_says(folders):
+    models = load_models([str(folders["fill"]), str(folders["classify"])], torch.device("cpu"), dtype="int8")
+    fill, classify = (bertkit.load(folders[name], quantize="int8") for name in ("fill", "classify"))
+    with running(models) as server:
+        assert server.http.get("/info").json()["model_dtype"] == "int8"
+        reply = server.post("/v1/embeddings", {"input": TEXTS, "model": "fill"})
+        vectors = np.array([row["embedding"] for row in reply.json()["data"]])
+        found = results(server.post("/classify", {"texts": TEXTS}), "classify")
+    np.testing.assert_allclose(vectors, fill.embed(TEXTS), atol=1e-5)
+    assert np.abs(vectors - bertkit.load(folders["fill"]).embed(TEXTS)).max() > 1e-5, "something was rounded"
+    same(found, plain(classify.classify(TEXTS)))
 
 
 @pytest.mark.parametrize("pair", [None, "d e"])

@@ -145,6 +145,8 @@ def test_models_that_cannot_be(folders, tmp_path):
         (tmp_path / "mute" / name).unlink(missing_ok=True)
     with pytest.raises(RequestError, match="holds no tokenizer, so its model can read nothing"):
         load_models([str(tmp_path / "mute")], cpu)
+    with pytest.raises(RequestError, match="one: int8 is for CPUs; on 'meta' choose bfloat16, float16 or float32"):
+        load_models([f"one={folders['fill']}"], torch.device("meta"), dtype="int8")
     named = load_models([f"one={folders['fill']}", str(folders["tag"])], cpu)
     assert list(named.by_name) == ["one", "tag"]
 

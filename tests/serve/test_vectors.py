@@ -216,4 +216,5 @@ def test_the_models_are_listed_with_what_they_can(server):
     info = server.http.get("/info").json()
     assert info["model_id"] == "fill"
     assert info["max_input_length"] == 32
+    assert info["model_dtype"] == "float32"
     assert info["version"] == bertkit.__version__

@@ -25,7 +25,7 @@ def embed(
     cluster: Annotated[bool, typer.Option("--cluster", help="Compute on a Ray cluster.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; by default a GPU if there is one.")] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16 or float16; by default bfloat16 on a GPU.")
+        str | None, typer.Option(help="float32, bfloat16, float16 or int8; by default bfloat16 on a GPU.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Say what was done as JSON.")] = False,
 ) -> None:

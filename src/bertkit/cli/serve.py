@@ -27,7 +27,7 @@ def serve(
         int | None, typer.Option(help="Batches at a time; by default 1 on a GPU, on a CPU one a core up to 4.")
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16 or float16; by default bfloat16 on a GPU, float32 on a CPU.")
+        str | None, typer.Option(help="float32, bfloat16, float16 or int8; by default bfloat16 on a GPU, else float32.")
     ] = None,
     backend: Annotated[
         str | None, typer.Option(help="onnx: single short texts through ONNX Runtime, which answers them sooner.")

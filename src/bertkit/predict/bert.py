@@ -281,12 +281,23 @@ class Bert:
         self.model.generate(*arguments, **options)
 
     def to(self, device: str | torch.device, dtype: str | None = None) -> "Bert":
-        """Move the model, and have it in float32, bfloat16 or float16 from now on; returns itself.
+        """Move the model, and have it in float32, bfloat16, float16 or int8 from now on; returns itself.
 
         Half precision is what a GPU's matrix units take; vectors are float32's to about three digits.
+        int8 is for CPUs, and refused if vectors would change (`quantize`).
         """
-        self.model.to(device, None if dtype is None else pick(DTYPES, dtype, "dtype"))
-        return self
+        numbers = None if dtype is None else pick(DTYPES, dtype, "dtype")
+        if dtype == "int8" and torch.device(device).type != "cpu":
+            raise RequestError(f"int8 is for CPUs; on '{device}' choose bfloat16, float16 or float32")
+        self.model.to(device, numbers)
+        return self.quantize() if dtype == "int8" else self
+
+    @property
+    def dtype(self) -> str:
+        """What the layers compute in: float32, bfloat16, float16 or int8."""
+        held = self.model.encoder.dtype
+        quantized = self.fidelity is not None and held == torch.float32 and self.model.device.type == "cpu"
+        return "int8" if quantized else str(held).removeprefix("torch.")
 
     def quantize(self, how: str = "int8", samples: Sequence[str] = ()) -> "Bert":
         """Compute the layers' maps in 8-bit integers on the CPU; refused if vectors would change. Returns itself.
@@ -334,7 +345,8 @@ class Bert:
         return self.model.config.width * len(settings.layers) * (2 if settings.pooling == "mean-max" else 1)
 
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# What weights are held in; int8 maps are made from them, and beside them.
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.float32}
 BACKENDS: dict[str, Callable[[Bert], Bert]] = {"onnx": Bert.use_onnx}
 
 

@@ -34,8 +34,8 @@ class Hardware:
 
     @classmethod
     def chosen(cls, device: str | None, dtype: str | None) -> "Hardware":
-        """What was asked for; else a GPU if there is one, and there bfloat16, as on a CPU float32."""
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        """What was asked for; else a GPU if there is one, and there bfloat16, as on a CPU float32. int8 is for CPUs."""
+        device = device or ("cuda" if torch.cuda.is_available() and dtype != "int8" else "cpu")
         return cls(device, dtype or ("bfloat16" if device.startswith("cuda") else "float32"))
 
     def load(self, model: Path | None) -> Bert:

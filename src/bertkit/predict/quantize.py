@@ -135,7 +135,7 @@ def quantize(
             replace_maps(model, linears)
     raise RequestError(
         f"int8 would change this model's vectors: their mean cosine with float32 is {found.mean:.4f} on {found.texts} "
-        f"samples, under {LEAST_MEAN}; load it without quantize"
+        f"samples, under {LEAST_MEAN}; leave it in float32"
     )
 
 
@@ -209,7 +209,7 @@ def _refuse_unable(model: BertModel) -> None:
     if any(isinstance(linear, MappedLinear) for linear in layer_maps(model).values()):
         raise RequestError("this model is quantized already; load it again to quantize it in another way")
     if not hasattr(_onednn(), "qlinear_pointwise"):
-        raise RequestError("int8 needs a torch with oneDNN, and this one has none; load the model without quantize")
+        raise RequestError("int8 needs a torch with oneDNN, and this one has none; leave the model in float32")
 
 
 @cache

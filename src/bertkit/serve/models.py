@@ -102,7 +102,11 @@ def load_models(
     for name, path in [_named(each) for each in given] or [("bertkit", None)]:
         if name in found:
             raise RequestError(f"two models are called '{name}'; name them apart, as NAME=PATH")
-        found[name] = load(path).to(device, dtype)
+        found[name] = load(path)
+        try:
+            found[name].to(device, dtype)
+        except RequestError as error:
+            raise RequestError(f"{name}: {error}") from error
         if found[name].checkpoint.tokenizer is None:
             raise RequestError(f"{path} holds no tokenizer, so its model can read nothing; put its vocab.txt there")
     models = Models(share_encoders(found))

@@ -151,7 +151,7 @@ def _info(service: Service) -> dict[str, Any]:
     return {
         "model_id": first.name,
         "model_sha": first.checksum,
-        "model_dtype": "float32",
+        "model_dtype": first.bert.dtype,
         "model_type": kind,
         "max_concurrent_requests": limits.max_queue,
         "max_input_length": first.limit,
