@@ -56,14 +56,7 @@ def eager(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout: 
 
 def grouped(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -> Tensor:
     """Neighbors of equal length form a rectangle without padding, as a view: one fused call for each run."""
-    mixed = []
-    for start, count, length in _runs(batch.lengths):
-        rectangle = slice(start, start + count * length)
-        q_NHLK, k_NHLK, v_NHLK = (x[rectangle].view(count, length, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
-        seen = sight.mask(length, q.device)
-        out = F.scaled_dot_product_attention(q_NHLK, k_NHLK, v_NHLK, attn_mask=seen, dropout_p=dropout)
-        mixed.append(out.transpose(1, 2).flatten(0, 1))
-    return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+    return _grouped(torch.stack((q, k, v), dim=1), batch, sight, dropout)
 
 
 def padded(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -> Tensor:
@@ -101,7 +94,7 @@ def attend(qkv_T3HK: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -
     # One call instead of one for each length, unless most of it would be padding (and its mask N x L x L large).
     if batch.fixed or (q.is_cuda and 0 < batch.padding < 0.5):
         return _padded(qkv_T3HK, batch, sight, dropout)
-    return grouped(q, k, v, batch, sight, dropout)
+    return _grouped(qkv_T3HK, batch, sight, dropout)
 
 
 def bias_gelu(x_TF: Tensor, bias_F: Tensor) -> Tensor:
@@ -131,6 +124,18 @@ def _half_on_cuda(x: Tensor) -> bool:
     return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
 
 
+def _grouped(qkv_T3HK: Tensor, batch: Batch, sight: Sight, dropout: float) -> Tensor:
+    """With few operations for each run: on a CPU most runs are one short text, and other threads want Python, too."""
+    runs, mixed = list(_runs(batch.lengths)), []
+    parts = qkv_T3HK.split_with_sizes([count * length for count, length in runs])
+    for (count, length), part in zip(runs, parts, strict=True):
+        q_NHLK, k_NHLK, v_NHLK = part.view(count, length, *part.shape[1:]).permute(2, 0, 3, 1, 4).unbind()
+        seen = sight.mask(length, part.device)
+        out = F.scaled_dot_product_attention(q_NHLK, k_NHLK, v_NHLK, attn_mask=seen, dropout_p=dropout)
+        mixed.append(out.transpose(1, 2).flatten(0, 1))
+    return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+
+
 def _padded(qkv_T3HK: Tensor, batch: Batch, sight: Sight, dropout: float) -> Tensor:
     q_NHLK, k_NHLK, v_NHLK = batch.pad(qkv_T3HK).permute(2, 0, 3, 1, 4).unbind(0)
     within, seen = sight.mask(batch.longest, qkv_T3HK.device), batch.pairs
@@ -150,10 +155,7 @@ def _fused(qkv_T3HK: Tensor, batch: Batch, sight: Sight, dropout: float) -> Tens
     return mixed
 
 
-def _runs(lengths: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
-    """(first token, sequences, length) of each run of neighbors with equal length."""
-    start = 0
+def _runs(lengths: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """(sequences, length) of each run of neighbors with equal length."""
     for length, run in groupby(lengths):
-        count = len(list(run))
-        yield start, count, length
-        start += count * length
+        yield len(list(run)), length

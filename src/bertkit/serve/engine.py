@@ -61,7 +61,10 @@ class Lane:
         groups: dict[Reader, list[int]] = {}
         for place, piece in enumerate(pieces):
             groups.setdefault(piece.read, []).append(place)
-        # Readers that are alike stand together, so that what they read is a slice and not a copy.
+        # Readers that are alike stand together, so that what they read is a slice and not a copy; and among them
+        # sequences of one length, so that attention takes these at once.
+        for places in groups.values():
+            places.sort(key=lambda place: len(pieces[place]))
         order = [place for places in groups.values() for place in places]
         rows: list[Any] = [None] * len(pieces)
         passages = [pieces[place].passage for place in order]
