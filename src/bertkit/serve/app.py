@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.telemetry import TelemetryConfig
@@ -16,12 +15,14 @@ from bertkit.serve.gate import Gate
 from bertkit.serve.keys import Keys
 from bertkit.serve.models import Models
 from bertkit.serve.refusals import Refusal, failure
+from bertkit.serve.replies import refusal_reply
 from bertkit.serve.routes_heads import head_routes, inside_routes
 from bertkit.serve.routes_hugging_face import hugging_face_routes
 from bertkit.serve.routes_tei import tei_routes
 from bertkit.serve.routes_vectors import vector_routes
 from bertkit.serve.service import Service
 from bertkit.serve.settings import ServeSettings
+from bertkit.serve.short_way import ShortWay
 from bertkit.serve.static import static_routes
 
 # Whatever the environment says: what this server counts, it counts for its own /metrics.
@@ -67,13 +68,15 @@ def create_app(models: Models, settings: ServeSettings | None = None, keys: Keys
         redirect_slashes=False,
         telemetry=SILENT,
     )
-    for routes in (vector_routes, tei_routes, head_routes, inside_routes, hugging_face_routes, status_routes):
-        app.include_router(routes(service))
-    app.include_router(static_routes())
+    parts = (vector_routes, tei_routes, head_routes, inside_routes, hugging_face_routes, status_routes)
+    routers = [*(routes(service) for routes in parts), static_routes()]
+    for routes in routers:
+        app.include_router(routes)
     for kind in (Refusal, RequestError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _refused)
     _fit_examples(app, service)
-    return Gate(app, service, keys or Keys())
+    short = ShortWay(app, [route for routes in routers for route in routes.routes], as_refusal)
+    return Gate(short, service, keys or Keys())
 
 
 def status_routes(service: Service) -> APIRouter:
@@ -97,13 +100,7 @@ def status_routes(service: Service) -> APIRouter:
 
 async def _refused(request: Request, error: Exception) -> Response:
     """Any refusal as JSON; of a failure, which goes on to the gate and into its log, the id alone is told."""
-    refusal = as_refusal(error) or failure(request.scope["bertkit_id"])
-    return Response(
-        orjson.dumps(refusal.content(request.url.path)),
-        status_code=refusal.status,
-        headers=dict(refusal.headers),
-        media_type="application/json",
-    )
+    return refusal_reply(as_refusal(error) or failure(request.scope["bertkit_id"]), request.url.path)
 
 
 def as_refusal(error: Exception) -> Refusal | None:

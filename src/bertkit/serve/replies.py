@@ -13,6 +13,7 @@ from fastapi import Response
 from bertkit.finetune.answer import Answered
 from bertkit.predict.length import LengthReport
 from bertkit.serve.plan import Plan
+from bertkit.serve.refusals import Refusal
 from bertkit.serve.service import LARGE, Service
 
 OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
@@ -24,6 +25,12 @@ async def reply(service: Service, content: Any, plan: Plan | None = None, number
     dump = partial(orjson.dumps, content, default=_plain, option=OPTIONS)
     body = await service.off_loop(dump, numbers) if numbers > LARGE else dump()
     return Response(body, media_type="application/json", headers=length_headers(plan.lengths if plan else None))
+
+
+def refusal_reply(refusal: Refusal, path: str) -> Response:
+    """Why there is no answer, in the form that the path's clients read."""
+    body = orjson.dumps(refusal.content(path))
+    return Response(body, refusal.status, headers=dict(refusal.headers), media_type="application/json")
 
 
 def length_headers(report: LengthReport | None) -> dict[str, str]:

@@ -1,0 +1,98 @@
+"""A short way to the routes: what is in order goes straight to its function, all else the whole way through FastAPI.
+
+FastAPI's way from the door to the function and back, with its wrappers, matching and dependencies, was a third of what
+the event loop did for one vector, and while it does that, workers wait for the interpreter. FastAPI remains the twin
+that says what is wrong with a request, and what the documentation shows.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import orjson
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from bertkit.serve.gate import Application, Message, Receive, Scope, Send
+from bertkit.serve.refusals import Refusal
+from bertkit.serve.replies import refusal_reply
+
+JSON = (b"application/json", b"application/json; charset=utf-8")
+AsRefusal = Callable[[Exception], Refusal | None]
+
+
+@dataclass(frozen=True)
+class Short:
+    """A route that takes one JSON object and nothing else."""
+
+    path: str
+    asks: type[BaseModel]
+    endpoint: Callable[[BaseModel], Awaitable[Response]]
+
+
+class ShortWay:
+    """An ASGI application before FastAPI's. `as_refusal` tells errors that are the client's from failures, None."""
+
+    def __init__(self, app: Application, routes: Iterable[BaseRoute], as_refusal: AsRefusal) -> None:
+        self._app = app
+        self._routes = {short.path: short for route in routes if (short := short_of(route)) is not None}
+        self._as_refusal = as_refusal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        route = self._routes.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if route is None or not _is_json(scope):
+            await self._app(scope, receive, send)
+            return
+        whole = await receive()
+        asked = None if whole.get("more_body") else _read(route.asks, whole.get("body", b""))
+        if asked is None:
+            await self._app(scope, _again(whole, receive), send)
+            return
+        scope["route"] = route
+        response = await self._answered(route, asked, scope)
+        await response(scope, receive, send)
+
+    async def _answered(self, route: Short, asked: BaseModel, scope: Scope) -> Response:
+        try:
+            return await route.endpoint(asked)
+        except Exception as error:
+            refusal = self._as_refusal(error)
+            if refusal is None:
+                raise
+            return refusal_reply(refusal, scope["path"])
+
+
+def short_of(route: BaseRoute) -> Short | None:
+    """A route as the short way takes it; None where it has more to ask for than one object."""
+    if not isinstance(route, APIRoute) or route.methods != {"POST"} or "{" in route.path:
+        return None
+    kinds = [parameter.annotation for parameter in signature(route.endpoint).parameters.values()]
+    if len(kinds) != 1 or not (isinstance(kinds[0], type) and issubclass(kinds[0], BaseModel)):
+        return None
+    return Short(route.path, kinds[0], route.endpoint)
+
+
+def _is_json(scope: Scope) -> bool:
+    return [value.lower() in JSON for name, value in scope["headers"] if name == b"content-type"] == [True]
+
+
+def _read(asks: type[BaseModel], body: bytes) -> BaseModel | None:
+    """What is asked; None where something is wrong with it."""
+    try:
+        return asks.model_validate(orjson.loads(body))
+    except ValueError:  # orjson's and pydantic's own are among them
+        return None
+
+
+def _again(message: Message, receive: Receive) -> Receive:
+    """What was received, once more, and then what comes after it."""
+    left: list[Any] = [message]
+
+    async def replay() -> Message:
+        return left.pop() if left else await receive()
+
+    return replay
