@@ -38,7 +38,8 @@ from bertkit.text.sentences import split_sentences
 from bertkit.text.tokenizer import Tokenizer
 
 LATENCY_TIMES = {8: 40, 32: 20, 128: 10, 512: 4}  # tokens: times in each round
-COUNTS = {"MiniLM-L6": (600, 100), "BERT-base shape": (600, 100)}  # short texts, passages
+MODELS = ("MiniLM-L6", "BERT-base shape")
+SHORT_TEXTS, PASSAGES = 600, 100
 WORDS = [
     "the",
     "cat",
@@ -81,7 +82,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, required=True, help="a sentence-transformers folder of MiniLM-L6")
     parser.add_argument("--texts", type=Path, required=True, help="documents apart by blank lines, or JSONL")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", choices=tuple(COUNTS))
+    parser.add_argument("--only", choices=MODELS)
     parser.add_argument("--lengths", type=int, nargs="*", default=list(LATENCY_TIMES), help="of one text, in tokens")
     parser.add_argument("--workloads", nargs="*", default=["short", "passages"])
     parser.add_argument("--engines", nargs="+", default=[name for name in peers.ENGINES if name != "transformers"])
@@ -128,8 +129,7 @@ def base_shape(minilm: Path, folder: Path) -> Path:
 
 
 def measure(folder: Path, model: str, corpus: Corpus, options: argparse.Namespace) -> dict[str, object]:
-    shorts, passages = COUNTS[model]
-    workloads = {"short": corpus.sentences[:shorts], "passages": corpus.passages[:passages]}
+    workloads = {"short": corpus.sentences[:SHORT_TEXTS], "passages": corpus.passages[:PASSAGES]}
     workloads = {name: workloads[name] for name in options.workloads}
     with child("transformers", folder, {}) as connection:
         expected = {name: ask(connection, texts)[0] for name, texts in workloads.items()}

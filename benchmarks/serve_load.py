@@ -32,7 +32,7 @@ COUNT = 512  # requests of each workload, taken in turns
 NEAR = 0.9999  # cosine to our vectors: else a peer computes something else
 COMPARED = 8  # requests
 OURS, INT8 = "bertkit", "bertkit, int8"
-NEAR_INT8 = 0.999  # what its gate asks for
+NEAR_INT8 = 0.998  # of the least of a few; its gate asks for a mean of 0.999
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,13 @@ class Way:
     better: bool = False  # infinity's BetterTransformer
     at_once: int | None = None  # requests in the plain server's model
     workers: int = 0  # of ours; 0: as it comes
-    dtype: str = "float32"  # of ours
+    dtype: str | None = None  # of ours; None: as it comes
 
     def command(self, folder: Path, port: int, peers: Path | None) -> list[str]:
         """What starts it."""
         if self.server == "bertkit":
-            given = [f"minilm={folder}", "--port", str(port), "--dtype", self.dtype]
+            given = [f"minilm={folder}", "--port", str(port)]
+            given += ["--dtype", self.dtype] if self.dtype else []
             given += ["--workers", str(self.workers)] if self.workers else []
             return [sys.executable, "-m", "bertkit", "serve", *given]
         if self.server == "plain":

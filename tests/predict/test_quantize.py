@@ -105,7 +105,18 @@ def test_a_dtype_among_others():
     assert bert.dtype == "float32"
     assert bert.to("cpu", "int8").dtype == "int8"
     assert bert.fidelity.mean >= 0.999
-    assert bert.to("cpu", "bfloat16").dtype == "bfloat16", "what is not float32 does not go through the int8 maps"
+    assert bert.to("cpu", "int8").dtype == "int8"
+    before = [linear.weight for linear in layer_maps(bert.model).values()]
+    assert bert.to("cpu", "float32").dtype == "float32"
+    assert bert.fidelity is None
+    assert not any(isinstance(linear, MappedLinear) for linear in layer_maps(bert.model).values())
+    assert all(linear.weight is one for linear, one in zip(layer_maps(bert.model).values(), before, strict=True))
+    assert bert.to("cpu", "bfloat16").dtype == "bfloat16"
+    assert bert.to("cpu", "int8").dtype == "int8"
+    with torch.no_grad():
+        for linear in layer_maps(bert.model).values():
+            linear.weight.mul_(2)
+    assert bert.dtype == "float32", "maps of weights that are no more are not used"
     with pytest.raises(RequestError, match="int8 is for CPUs; on 'cuda' choose bfloat16"):
         Bert(Checkpoint(model=small())).to("cuda", "int8")
 

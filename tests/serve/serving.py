@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "predict"))
 import taught
@@ -77,3 +78,19 @@ def wait_until(true, seconds: float = 10.0) -> None:
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def same(found, expected, near: float = 1e-5) -> None:
+    """Equal but for the last digits of numbers."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for name in expected:
+            same(found[name], expected[name], near)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            same(one, other, near)
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, abs=near)
+    else:
+        assert found == expected

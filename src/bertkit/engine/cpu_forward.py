@@ -122,6 +122,13 @@ class MappedLinear(nn.Linear):
         module.made_of = Watched(module)
         return module.train(linear.training)
 
+    def plain(self) -> nn.Linear:
+        """Torch's own module with the same weights."""
+        with torch.device("meta"):
+            module = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None)
+        module.weight, module.bias = self.weight, self.bias
+        return module.train(self.training)
+
     @property
     def map(self) -> Map | None:
         """The map, as long as the weights are those it was made from."""

@@ -55,7 +55,7 @@ def eager(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout: 
 
 
 def grouped(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -> Tensor:
-    """Neighbors of equal length form a rectangle without padding, as a view: one fused call for each run."""
+    """Neighbors of equal length form a rectangle without padding: one fused call for each run."""
     return _grouped(torch.stack((q, k, v), dim=1), batch, sight, dropout)
 
 
@@ -88,11 +88,11 @@ def attend(qkv_T3HK: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -
     """The quickest kernel for these tensors: T 3 H K -> T H K."""
     if fused_can(qkv_T3HK):
         return _fused(qkv_T3HK, batch, sight, dropout)
-    q, k, v = qkv_T3HK.unbind(dim=1)
-    if not dropout and varlen_can(q):
+    if not dropout and varlen_can(qkv_T3HK):
+        q, k, v = qkv_T3HK.unbind(dim=1)
         return varlen(q, k, v, batch, sight)
     # One call instead of one for each length, unless most of it would be padding (and its mask N x L x L large).
-    if batch.fixed or (q.is_cuda and 0 < batch.padding < 0.5):
+    if batch.fixed or (qkv_T3HK.is_cuda and 0 < batch.padding < 0.5):
         return _padded(qkv_T3HK, batch, sight, dropout)
     return _grouped(qkv_T3HK, batch, sight, dropout)
 
@@ -115,9 +115,9 @@ def fused_can(qkv_T3HK: Tensor) -> bool:
     return triton_can(qkv_T3HK) and qkv_T3HK.shape[-1] in (16, 32, 64, 128)
 
 
-def varlen_can(q_THK: Tensor) -> bool:
+def varlen_can(x: Tensor) -> bool:
     """Whether the flash kernel takes these: half precision, heads of a multiple of 8 up to 256."""
-    return _half_on_cuda(q_THK) and q_THK.shape[-1] % 8 == 0 and q_THK.shape[-1] <= 256
+    return _half_on_cuda(x) and x.shape[-1] % 8 == 0 and x.shape[-1] <= 256
 
 
 def _half_on_cuda(x: Tensor) -> bool:

@@ -25,12 +25,12 @@ from bertkit.predict import search as searching
 from bertkit.predict.fill import Filled, fill
 from bertkit.predict.fill_words import ChainFiller, FilledTogether
 from bertkit.predict.length import LengthReport, TooLong, report_lengths
+from bertkit.predict.quantize import Fidelity, dequantize, int8_maps, quantize
 from bertkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from bertkit.predict.answers import Answers
     from bertkit.predict.export_onnx import Exported
-    from bertkit.predict.quantize import Fidelity
 
 Layers = Sequence[int] | int | None
 
@@ -289,15 +289,17 @@ class Bert:
         numbers = None if dtype is None else pick(DTYPES, dtype, "dtype")
         if dtype == "int8" and torch.device(device).type != "cpu":
             raise RequestError(f"int8 is for CPUs; on '{device}' choose bfloat16, float16 or float32")
+        if dtype is not None and self.fidelity is not None:
+            dequantize(self.model)
+            self.fidelity = None
         self.model.to(device, numbers)
         return self.quantize() if dtype == "int8" else self
 
     @property
     def dtype(self) -> str:
         """What the layers compute in: float32, bfloat16, float16 or int8."""
-        held = self.model.encoder.dtype
-        quantized = self.fidelity is not None and held == torch.float32 and self.model.device.type == "cpu"
-        return "int8" if quantized else str(held).removeprefix("torch.")
+        encoder = self.model.encoder
+        return "int8" if int8_maps(encoder) else str(encoder.dtype).removeprefix("torch.")
 
     def quantize(self, how: str = "int8", samples: Sequence[str] = ()) -> "Bert":
         """Compute the layers' maps in 8-bit integers on the CPU; refused if vectors would change. Returns itself.
@@ -305,8 +307,6 @@ class Bert:
         `samples` are texts to measure that on, best of your own; without them, sentences and random pieces.
         What is saved stays float32. `fidelity` then says how near the vectors are.
         """
-        from bertkit.predict.quantize import quantize
-
         texts, pooling = _listed(samples, alone=False), self.embed_settings().pooling
         self.fidelity = quantize(self.model, how, self.checkpoint.tokenizer, texts, pooling)
         return self

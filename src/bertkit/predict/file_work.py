@@ -15,6 +15,7 @@ from bertkit.config import pick
 from bertkit.errors import RequestError
 from bertkit.finetune.tables import Row
 from bertkit.predict.bert import Bert, load
+from bertkit.predict.quantize import levels
 from bertkit.predict.resume import ROWS, State, draft_of, folder_digest
 from bertkit.predict.rows import Item, RowBlock, Source, items_of, row_blocks
 from bertkit.predict.workers import Compute, Computed, Job, Pool, cluster, here, ordered, processes
@@ -37,6 +38,12 @@ class Hardware:
         """What was asked for; else a GPU if there is one, and there bfloat16, as on a CPU float32. int8 is for CPUs."""
         device = device or ("cuda" if torch.cuda.is_available() and dtype != "int8" else "cpu")
         return cls(device, dtype or ("bfloat16" if device.startswith("cuda") else "float32"))
+
+    @property
+    def numbers(self) -> str:
+        """What the last digits depend on; int8 has fewer steps on some CPUs."""
+        steps = f" of {levels()} steps" if self.dtype == "int8" else ""
+        return f"{self.dtype}{steps} on {self.device}"
 
     def load(self, model: Path | None) -> Bert:
         """A model folder there; none, or an empty path, means the model inside the package."""
@@ -132,7 +139,7 @@ def describe(model: Path, source: Source, how: HowToRun) -> dict[str, str]:
     return {
         # Sums are split between threads, so their number shows in the last digits.
         "threads": str(1 if how.workers or how.cluster else torch.get_num_threads()),
-        "numbers": f"{how.hardware.dtype} on {how.hardware.device}",
+        "numbers": how.hardware.numbers,
         "version": __version__,
         "model": folder_digest(model),
         "columns": str(source.columns),

@@ -19,6 +19,7 @@ from bertkit.config import pick
 from bertkit.engine.cpu_forward import Bend, MappedLinear
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
+from bertkit.model.encoder import Encoder
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import pool
 from bertkit.text.tokenizer import Tokenizer
@@ -137,6 +138,18 @@ def quantize(
         f"int8 would change this model's vectors: their mean cosine with float32 is {found.mean:.4f} on {found.texts} "
         f"samples, under {LEAST_MEAN}; leave it in float32"
     )
+
+
+def dequantize(model: BertModel) -> None:
+    """Put torch's own maps back."""
+    mapped = {name: each for name, each in layer_maps(model).items() if isinstance(each, MappedLinear)}
+    replace_maps(model, {name: each.plain() for name, each in mapped.items()})
+
+
+def int8_maps(encoder: Encoder) -> dict[str, Int8Map]:
+    """The maps that the encoder computes with by their names in it; none of weights that have changed since."""
+    found = {name: each.map for name, each in encoder.named_modules() if isinstance(each, MappedLinear)}
+    return {name: made for name, made in found.items() if isinstance(made, Int8Map)}
 
 
 def _int8(name: str, linear: nn.Linear, largest_I: Tensor) -> MappedLinear:

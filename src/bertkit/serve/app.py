@@ -15,7 +15,7 @@ from bertkit.serve.gate import Gate
 from bertkit.serve.keys import Keys
 from bertkit.serve.models import Models
 from bertkit.serve.refusals import Refusal, failure
-from bertkit.serve.replies import refusal_reply
+from bertkit.serve.replies import as_refusal, refusal_reply
 from bertkit.serve.routes_heads import head_routes, inside_routes
 from bertkit.serve.routes_hugging_face import hugging_face_routes
 from bertkit.serve.routes_tei import tei_routes
@@ -75,7 +75,7 @@ def create_app(models: Models, settings: ServeSettings | None = None, keys: Keys
     for kind in (Refusal, RequestError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _refused)
     _fit_examples(app, service)
-    short = ShortWay(app, [route for routes in routers for route in routes.routes], as_refusal)
+    short = ShortWay(app, [route for routes in routers for route in routes.routes])
     return Gate(short, service, keys or Keys())
 
 
@@ -100,32 +100,7 @@ def status_routes(service: Service) -> APIRouter:
 
 async def _refused(request: Request, error: Exception) -> Response:
     """Any refusal as JSON; of a failure, which goes on to the gate and into its log, the id alone is told."""
-    return refusal_reply(as_refusal(error) or failure(request.scope["bertkit_id"]), request.url.path)
-
-
-def as_refusal(error: Exception) -> Refusal | None:
-    """What is wrong, with the field that it is wrong with; the client's own words are not repeated."""
-    if isinstance(error, Refusal):
-        return error
-    if isinstance(error, RequestValidationError):
-        return _wrong_fields(error)
-    if isinstance(error, HTTPException):
-        return Refusal(error.status_code, str(error.detail), headers=error.headers or {})
-    return Refusal(422, str(error)) if isinstance(error, RequestError) else None
-
-
-def _wrong_fields(error: RequestValidationError) -> Refusal:
-    """The first of the faults; of a body that is no JSON, where it stops being so."""
-    wrong = error.errors()[0]
-    place = [str(part) for part in wrong["loc"][1:]]
-    if wrong["type"] == "json_invalid":
-        reason = wrong.get("ctx", {}).get("error", "")
-        return Refusal(422, f"the body is not JSON: at byte {'.'.join(place)}: {reason:.100}")
-    if not place:
-        return Refusal(422, "the body must be a JSON object, sent with 'Content-Type: application/json'")
-    field = ".".join(place)[:100]
-    message = str(wrong["msg"]).removeprefix("Value error, ")
-    return Refusal(422, f"{field}: {message:.300}", field)
+    return refusal_reply(as_refusal(error) or failure(request.scope["bertkit_id"]), request.scope["path"])
 
 
 def _fit_examples(app: FastAPI, service: Service) -> None:

@@ -13,6 +13,7 @@ from bertkit.model.encoder import Encoder
 from bertkit.model.heads import MaskedWordHead
 from bertkit.predict.answers import Answers
 from bertkit.predict.bert import BACKENDS, Bert, load
+from bertkit.predict.quantize import int8_maps
 from bertkit.serve.engine import Lane
 from bertkit.serve.refusals import Refusal
 
@@ -130,7 +131,7 @@ def share_encoders(berts: Mapping[str, Bert]) -> list[Served]:
 
 
 def encoder_checksum(encoder: Encoder) -> str:
-    """SHA-256 of an encoder's shape and numbers; dropout, which serving has none of, does not count."""
+    """SHA-256 of an encoder's shape and numbers, and of how it rounds; dropout does not count."""
     config = encoder.config
     parts = replace(config.parts, word_head=None, pooler="tanh", pooler_norm=False, pooling="first", token_pooler=False)
     shape = replace(config, dropout=0.0, attention_dropout=0.0, init_std=0.02, parts=parts)
@@ -138,6 +139,8 @@ def encoder_checksum(encoder: Encoder) -> str:
     for name, tensor in sorted(encoder.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    for name, made in int8_maps(encoder).items():  # which maps are rounded, and how
+        digest.update(name.encode() + made.unsmooth_I.numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import orjson
 from fastapi import Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 
+from bertkit.errors import RequestError
 from bertkit.finetune.answer import Answered
 from bertkit.predict.length import LengthReport
 from bertkit.serve.plan import Plan
@@ -31,6 +34,31 @@ def refusal_reply(refusal: Refusal, path: str) -> Response:
     """Why there is no answer, in the form that the path's clients read."""
     body = orjson.dumps(refusal.content(path))
     return Response(body, refusal.status, headers=dict(refusal.headers), media_type="application/json")
+
+
+def as_refusal(error: Exception) -> Refusal | None:
+    """What is wrong, with the field that it is wrong with; the client's own words are not repeated."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, RequestValidationError):
+        return _wrong_fields(error)
+    if isinstance(error, HTTPException):
+        return Refusal(error.status_code, str(error.detail), headers=error.headers or {})
+    return Refusal(422, str(error)) if isinstance(error, RequestError) else None
+
+
+def _wrong_fields(error: RequestValidationError) -> Refusal:
+    """The first of the faults; of a body that is no JSON, where it stops being so."""
+    wrong = error.errors()[0]
+    place = [str(part) for part in wrong["loc"][1:]]
+    if wrong["type"] == "json_invalid":
+        reason = wrong.get("ctx", {}).get("error", "")
+        return Refusal(422, f"the body is not JSON: at byte {'.'.join(place)}: {reason:.100}")
+    if not place:
+        return Refusal(422, "the body must be a JSON object, sent with 'Content-Type: application/json'")
+    field = ".".join(place)[:100]
+    message = str(wrong["msg"]).removeprefix("Value error, ")
+    return Refusal(422, f"{field}: {message:.300}", field)
 
 
 def length_headers(report: LengthReport | None) -> dict[str, str]:

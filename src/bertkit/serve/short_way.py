@@ -7,21 +7,20 @@ that says what is wrong with a request, and what the documentation shows.
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from inspect import signature
+from inspect import Parameter, iscoroutinefunction, signature
 from typing import Any
 
 import orjson
-from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from bertkit.errors import BertkitError
 from bertkit.serve.gate import Application, Message, Receive, Scope, Send
-from bertkit.serve.refusals import Refusal
-from bertkit.serve.replies import refusal_reply
+from bertkit.serve.replies import as_refusal, refusal_reply
+from bertkit.serve.routes import StrictRoute
 
-JSON = (b"application/json", b"application/json; charset=utf-8")
-AsRefusal = Callable[[Exception], Refusal | None]
+JSON = (b"application/json", b"application/json; charset=utf-8", b"application/json;charset=utf-8")
 
 
 @dataclass(frozen=True)
@@ -34,17 +33,19 @@ class Short:
 
 
 class ShortWay:
-    """An ASGI application before FastAPI's. `as_refusal` tells errors that are the client's from failures, None."""
+    """An ASGI application before FastAPI's; of two routes with one path the first counts, as there."""
 
-    def __init__(self, app: Application, routes: Iterable[BaseRoute], as_refusal: AsRefusal) -> None:
+    def __init__(self, app: Application, routes: Iterable[BaseRoute]) -> None:
         self._app = app
-        self._routes = {short.path: short for route in routes if (short := short_of(route)) is not None}
-        self._as_refusal = as_refusal
+        self._routes: dict[str, Short] = {}
+        for route in routes:
+            if (short := short_of(route)) is not None:
+                self._routes.setdefault(short.path, short)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         route = self._routes.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if route is None or not _is_json(scope):
+        if route is None or not _is_plainly_json(scope):
             await self._app(scope, receive, send)
             return
         whole = await receive()
@@ -59,8 +60,10 @@ class ShortWay:
     async def _answered(self, route: Short, asked: BaseModel, scope: Scope) -> Response:
         try:
             return await route.endpoint(asked)
+        except (ConnectionError, TimeoutError) as error:  # the gate would think of its own connection and clock
+            raise BertkitError(f"{route.path} failed: {error}") from error
         except Exception as error:
-            refusal = self._as_refusal(error)
+            refusal = as_refusal(error)
             if refusal is None:
                 raise
             return refusal_reply(refusal, scope["path"])
@@ -68,15 +71,19 @@ class ShortWay:
 
 def short_of(route: BaseRoute) -> Short | None:
     """A route as the short way takes it; None where it has more to ask for than one object."""
-    if not isinstance(route, APIRoute) or route.methods != {"POST"} or "{" in route.path:
+    if not isinstance(route, StrictRoute) or route.methods != {"POST"} or "{" in route.path or route.dependencies:
         return None
-    kinds = [parameter.annotation for parameter in signature(route.endpoint).parameters.values()]
-    if len(kinds) != 1 or not (isinstance(kinds[0], type) and issubclass(kinds[0], BaseModel)):
+    asked = signature(route.endpoint)
+    if not iscoroutinefunction(route.endpoint) or asked.return_annotation is not Response or len(asked.parameters) != 1:
         return None
-    return Short(route.path, kinds[0], route.endpoint)
+    [only] = asked.parameters.values()
+    plain = only.kind is Parameter.POSITIONAL_OR_KEYWORD and only.default is Parameter.empty
+    if not plain or not isinstance(only.annotation, type) or not issubclass(only.annotation, BaseModel):
+        return None
+    return Short(route.path, only.annotation, route.endpoint)
 
 
-def _is_json(scope: Scope) -> bool:
+def _is_plainly_json(scope: Scope) -> bool:
     return [value.lower() in JSON for name, value in scope["headers"] if name == b"content-type"] == [True]
 
 
