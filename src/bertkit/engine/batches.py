@@ -4,9 +4,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -33,8 +32,7 @@ FEW_TOKENS = 256  # too few to share among cores by batches: all of them work on
 TOKENS_FOR_ONE_THREAD = SHORT
 
 
-@dataclass(frozen=True)
-class Passage:
+class Passage(NamedTuple):
     """What goes through the model in one piece: token ids with [CLS] in front and [SEP] behind."""
 
     ids: Sequence[int]

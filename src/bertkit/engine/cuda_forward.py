@@ -1,4 +1,4 @@
-"""The encoder once more, for GPUs in half precision: what stands between the matrix products done in one pass each.
+"""The encoder once more, for GPUs: what stands between the matrix products done in one pass each.
 
 A product takes its bias along, in bfloat16 GELU too, or leaves them to the kernel that reads its result anyway. GELU
 within a product is its tanh form: at most 0.0005 off, where bfloat16 rounds 0.002 off a 1. The slow twin is `Encoder`
@@ -15,12 +15,12 @@ from torch import Tensor
 from bertkit.engine.cpu_forward import hooked
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
-from bertkit.model.kernels import attend, bias_gelu, triton_can
+from bertkit.model.kernels import attend, bias_gelu, triton_can_answer
 from bertkit.model.layer import PostNormLayer, is_plain
 
 
 class CudaEncoder:
-    """An encoder of post-norm layers, as BERT's, in half precision."""
+    """An encoder of post-norm layers, as BERT's."""
 
     def __init__(self, encoder: Encoder) -> None:
         from bertkit.model.triton_norm import add_norm
@@ -68,9 +68,9 @@ class CudaEncoder:
 
 
 def can_fuse(encoder: Encoder) -> bool:
-    """Whether these kernels compute this encoder: BERT's layers in half precision on CUDA, and nobody listens."""
-    if encoder.training or torch.is_grad_enabled() or not triton_can(encoder.stack[0].attention.out.weight):
+    """Whether these kernels compute this encoder: BERT's layers on CUDA, without gradients, and nobody listens."""
+    if encoder.training or not triton_can_answer(encoder.stack[0].attention.out.weight):
         return False
-    if hooked(encoder):
+    if hooked(encoder) or torch.is_autocast_enabled("cuda"):
         return False
     return all(is_plain(layer) and layer.feed_forward.bend is F.gelu for layer in encoder.stack)

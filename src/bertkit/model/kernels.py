@@ -77,7 +77,7 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout:
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -> Tensor:
-    """Our own for CUDA (`triton_attention`): half precision; quicker than `varlen`."""
+    """Our own for CUDA (`triton_attention`): half precision, quicker than `varlen`; without gradients float32, too."""
     return _fused(torch.stack((q, k, v), dim=1), batch, sight, dropout)
 
 
@@ -110,9 +110,19 @@ def triton_can(x: Tensor) -> bool:
     return TRITON and _half_on_cuda(x)
 
 
+def triton_can_answer(x: Tensor) -> bool:
+    """Whether they take it where no gradient is asked for: then in float32, too."""
+    return (
+        TRITON
+        and x.is_cuda
+        and x.dtype in (torch.bfloat16, torch.float16, torch.float32)
+        and not torch.is_grad_enabled()
+    )
+
+
 def fused_can(qkv_T3HK: Tensor) -> bool:
-    """Whether our own kernel takes these: half precision on CUDA, heads of 16 to 128 by powers of two."""
-    return triton_can(qkv_T3HK) and qkv_T3HK.shape[-1] in (16, 32, 64, 128)
+    """Whether our own kernel takes these: heads of 16 to 128 by powers of two."""
+    return qkv_T3HK.shape[-1] in (16, 32, 64, 128) and (triton_can(qkv_T3HK) or triton_can_answer(qkv_T3HK))
 
 
 def varlen_can(x: Tensor) -> bool:

@@ -44,7 +44,7 @@ def _seed(seeds, sequence, head, HEADS: tl.constexpr):
     return tl.load(seeds) + sequence * HEADS + head
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])  # else it is compiled once more for multiples of 16
 def _forward(
     qkv, offsets, seeds, out, sums, tokens, scale, dropout,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -69,7 +69,7 @@ def _forward(
             there = (column < length)[:, None]
             k = tl.load(at + HEADS * WIDTH, mask=there, other=0.0)
             v = tl.load(at + 2 * HEADS * WIDTH, mask=there, other=0.0)
-            scores = tl.dot(q, tl.trans(k)) * scale
+            scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
             scores = _unseen(scores, row[:, None], column[None, :], length, RADIUS, CAUSAL)
             peak = tl.maximum(most, tl.max(scores, 1))
             weights = tl.exp2(scores - peak[:, None])
@@ -78,7 +78,7 @@ def _forward(
             if DROPS:
                 seed = _seed(seeds, sequence, head, HEADS)
                 weights = _thinned(weights, seed, row[:, None], column[None, :], dropout)
-            mixed = mixed * shrink[:, None] + tl.dot(weights.to(v.dtype), v)
+            mixed = mixed * shrink[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
             most = peak
         target = out + (start + row)[:, None] * (HEADS * WIDTH) + head * WIDTH + inner[None, :]
         tl.store(target, (mixed / total[:, None]).to(out.dtype.element_ty), mask=real)
@@ -245,10 +245,11 @@ def attention(
     tokens, _, heads, width = qkv.shape
     # Every token is in a sequence, so all of both is written.
     out, sums = qkv.new_empty(tokens, heads, width), qkv.new_empty(heads, tokens, dtype=torch.float32)
-    rows = _side(longest, 128 if longest <= SHORT else 64)
+    exact = qkv.dtype == torch.float32  # twice the registers, and products of float32 as they are, not of TF32
+    rows = _side(longest, 128 if longest <= SHORT and not exact else 64)
     _forward[(len(offsets) - 1, triton.cdiv(longest, rows), heads)](
         qkv, offsets, seeds, out, sums, tokens, LOG2E / math.sqrt(width), dropout,
-        ROWS=rows, COLUMNS=_side(longest, 64),
+        ROWS=rows, COLUMNS=_side(longest, 32 if exact else 64),
         num_warps=8 if rows == 128 else 4, num_stages=3, **_numbers(qkv, radius, causal, dropout),
     )  # fmt: skip
     return out, sums

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit.engine.batches import Passage, fitting_threads, layer_vectors, make_batch
+from bertkit.engine.recorded import RecordedPasses
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.model import BertModel
@@ -32,7 +33,7 @@ class Reader(Protocol):
         """A row for each sequence of the batch."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Piece:
     """One sequence of a request, and how its vectors are read."""
 
@@ -48,6 +49,7 @@ class Lane:
     """An encoder that any number of models may share: their pieces go through it together."""
 
     encoder: Encoder
+    recorded: RecordedPasses | None = None  # on a GPU, for batches whose readers are all alike and give rows
 
     @property
     def key(self) -> Hashable:
@@ -56,11 +58,13 @@ class Lane:
 
     def compute(self, pieces: Sequence[Piece], threads: int | None = None) -> list[Any]:
         """A row for each piece, whatever it shared its batch with; on a CPU with so many threads."""
-        device = self.encoder.embeddings.word.weight.device
-        layers = sorted({layer for piece in pieces for layer in piece.read.layers})
         groups: dict[Reader, list[int]] = {}
         for place, piece in enumerate(pieces):
             groups.setdefault(piece.read, []).append(place)
+        if self.recorded is not None and len(groups) == 1 and isinstance(only := pieces[0].read, RowReader):
+            found = self.recorded([piece.passage for piece in pieces], only)
+            if found is not None:
+                return list(found)
         # Readers that are alike stand together, so that what they read is a slice and not a copy; and among them
         # sequences of one length, so that attention takes these at once.
         for places in groups.values():
@@ -68,14 +72,16 @@ class Lane:
         order = [place for places in groups.values() for place in places]
         rows: list[Any] = [None] * len(pieces)
         passages = [pieces[place].passage for place in order]
+        device = self.encoder.embeddings.word.weight.device
+        layers = sorted({layer for read in groups for layer in read.layers})
         with torch.inference_mode(), fitting_threads(sum(len(passage.ids) for passage in passages), threads):
             batch = make_batch(passages, device)
             x_TD = layer_vectors(self.encoder, batch, layers)
             first, width = 0, self.encoder.config.width
             for read, places in groups.items():
                 part, x_part = _slice(batch, x_TD, first, first + len(places))
-                found = read(_columns(x_part, layers, read.layers, width), part)
-                for place, row in zip(places, found, strict=True):
+                read_off = read(_columns(x_part, layers, read.layers, width), part)
+                for place, row in zip(places, read_off, strict=True):
                     rows[place] = row
                 first += len(places)
         return rows
@@ -99,22 +105,32 @@ def _columns(x_TD: Tensor, have: Sequence[int], want: Sequence[int], width: int)
     return torch.cat([x_TD[:, place * width : (place + 1) * width] for place in places], dim=-1)
 
 
-def _rows(x: Tensor) -> list[np.ndarray]:
-    return list(x.float().cpu().numpy())
+class RowReader:
+    """Readers that give one row of numbers for each sequence: a pass that ends with one of them can be recorded."""
+
+    layers: tuple[int, ...]
+
+    def numbers(self, x_TD: Tensor, batch: Batch) -> Tensor:
+        """N R float32."""
+        raise NotImplementedError
+
+    def __call__(self, x_TD: Tensor, batch: Batch) -> list[np.ndarray]:
+        """float32 [R] each."""
+        return list(self.numbers(x_TD, batch).cpu().numpy())
 
 
 @dataclass(frozen=True)
-class ReadPooled:
+class ReadPooled(RowReader):
     """One vector for each sequence."""
 
     layers: tuple[int, ...]
     pooling: str
     normalize: bool
 
-    def __call__(self, x_TD: Tensor, batch: Batch) -> list[np.ndarray]:
-        """float32 [D] each."""
-        pooled = pool(x_TD, batch, self.pooling)
-        return _rows(F.normalize(pooled.float(), dim=-1) if self.normalize else pooled)
+    def numbers(self, x_TD: Tensor, batch: Batch) -> Tensor:
+        """N D."""
+        pooled = pool(x_TD, batch, self.pooling).float()
+        return F.normalize(pooled, dim=-1) if self.normalize else pooled
 
 
 @dataclass(frozen=True)
@@ -129,31 +145,48 @@ class ReadTokens:
 
 
 @dataclass(frozen=True)
-class ReadHead:
-    """What a head of one model gives; of pooled heads a row, of the others a row for each token."""
+class ReadScores(RowReader):
+    """What a head of one model that reads the pooled vector gives."""
 
     model: BertModel = field(hash=False)  # modules are equal when they are the same
     head: str
     layers: tuple[int, ...]
 
-    def __call__(self, x_TD: Tensor, batch: Batch) -> list[np.ndarray]:
-        """float32 [outputs] or [L, outputs] each."""
-        numbers = self.model.read(self.head, x_TD, batch).float().cpu()
-        pooled = self.model.heads[self.head].reads == "pooled"
-        return [part.numpy() for part in (numbers if pooled else batch.split(numbers))]
+    def numbers(self, x_TD: Tensor, batch: Batch) -> Tensor:
+        """N outputs."""
+        return self.model.read(self.head, x_TD, batch).float()
 
 
 @dataclass(frozen=True)
-class ReadReduced:
+class ReadTokenScores:
+    """What a head of one model that reads every token gives."""
+
+    model: BertModel = field(hash=False)
+    head: str
+    layers: tuple[int, ...]
+
+    def __call__(self, x_TD: Tensor, batch: Batch) -> list[np.ndarray]:
+        """float32 [L, outputs] each."""
+        numbers = self.model.read(self.head, x_TD, batch).float().cpu()
+        return [part.numpy() for part in batch.split(numbers)]
+
+
+def read_head(model: BertModel, head: str, layers: tuple[int, ...]) -> ReadScores | ReadTokenScores:
+    """The reader of a model's head."""
+    return (ReadScores if model.heads[head].reads == "pooled" else ReadTokenScores)(model, head, layers)
+
+
+@dataclass(frozen=True)
+class ReadReduced(RowReader):
     """What the pooler's map would read: windows of a long text are joined before it."""
 
     model: BertModel = field(hash=False)
     layers: tuple[int, ...]
 
-    def __call__(self, x_TD: Tensor, batch: Batch) -> list[np.ndarray]:
-        """float32 [D] each."""
+    def numbers(self, x_TD: Tensor, batch: Batch) -> Tensor:
+        """N D."""
         assert self.model.pooler is not None  # only pooled heads join windows
-        return _rows(self.model.pooler.reduce(x_TD, batch))
+        return self.model.pooler.reduce(x_TD, batch).float()
 
 
 @dataclass(frozen=True, eq=False)

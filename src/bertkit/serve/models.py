@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from bertkit.config import pick
+from bertkit.engine.recorded import RecordedPasses
 from bertkit.errors import RequestError
 from bertkit.model.encoder import Encoder
 from bertkit.model.heads import MaskedWordHead
@@ -123,11 +124,17 @@ def share_encoders(berts: Mapping[str, Bert]) -> list[Served]:
     served = []
     for name, bert in berts.items():
         checksum = encoder_checksum(bert.model.encoder)
-        lane = lanes.setdefault(checksum, Lane(bert.model.encoder))
+        lane = lanes.setdefault(checksum, new_lane(bert.model.encoder))
         _adopt(bert, lane.encoder)
         answers = bert.answers if _is_taught(bert) else None
         served.append(Served(name, bert, lane, checksum, answers))
     return served
+
+
+def new_lane(encoder: Encoder) -> Lane:
+    """An encoder's lane; on a GPU its passes are recorded."""
+    on_gpu = encoder.embeddings.word.weight.is_cuda
+    return Lane(encoder, RecordedPasses(encoder) if on_gpu else None)
 
 
 def encoder_checksum(encoder: Encoder) -> str:

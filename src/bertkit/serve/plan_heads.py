@@ -14,7 +14,7 @@ from bertkit.finetune.examples import ChoiceExample, Example, Place, QuestionExa
 from bertkit.finetune.tag import Tagged, located, words_of
 from bertkit.finetune.task import Window
 from bertkit.predict.answers import Answers
-from bertkit.serve.engine import Piece, ReadHead, ReadReduced
+from bertkit.serve.engine import Piece, ReadReduced, read_head
 from bertkit.serve.models import Served
 from bertkit.serve.plan import Plan, check_texts
 from bertkit.serve.settings import ServeSettings
@@ -91,7 +91,7 @@ def _plan(served: Served, examples: Sequence[Example]) -> Plan:
     windows = make_windows(answers.task, examples)
     depth = served.bert.model.config.depth
     joined = bool(getattr(answers.task, "joins_windows", False))
-    read = ReadReduced(answers.model, (depth,)) if joined else ReadHead(answers.model, answers.task.head, (depth,))
+    read = ReadReduced(answers.model, (depth,)) if joined else read_head(answers.model, answers.task.head, (depth,))
     pieces = [Piece(passage, read) for passage in window_passages(windows, served.bert.model.config)]
 
     def finish(rows: list[Any]) -> list[Any]:

@@ -131,7 +131,7 @@ def _passages(
     """What goes through the model of one text: all of it, its beginning, or windows over it."""
     limit, join = served.limit, None
     if len(encoding.ids) <= limit:
-        passages = [Passage(encoding.ids, encoding.segments)]
+        passages = [encoding if isinstance(encoding, Passage) else Passage(encoding.ids, encoding.segments)]
     elif isinstance(encoding, Encoding):  # of a pair the longer text is cut first, so that both are there
         passages = [Passage(*take(encoding, places)) for places in sequences(encoding, limit, LengthPolicy("head"))]
     elif too_long == "window":
@@ -143,6 +143,8 @@ def _passages(
 
 
 def _reported(lengths: Sequence[int], limit: int, too_long: TooLong, field: str) -> LengthReport:
+    if max(lengths) <= limit:
+        return LengthReport(limit, too_long)
     try:
         return report_lengths(lengths, limit, too_long, where=f"{field}[{{}}]".format)
     except RequestError as error:

@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 
 import torch
 
+from bertkit.engine.recorded import OFTEN
 from bertkit.errors import BertkitError, RequestError
 from bertkit.serve import memory
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.models import Models
 from bertkit.serve.plan import Draft, Plan
 from bertkit.serve.plan_vectors import Wanted, plan_vectors
-from bertkit.serve.planner import Planner, Told
+from bertkit.serve.planner import THREADS_BESIDE_GPU, Planner, Told
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.settings import ServeSettings
 from bertkit.serve.worker import Ticket, Workers
@@ -42,7 +43,7 @@ class Service:
         self.metrics = Metrics(settings.max_tokens)
         self.ready = False
         self.inside = 0  # requests that are being answered
-        self._small = ThreadPoolExecutor(1, thread_name_prefix="small")
+        self._small = ThreadPoolExecutor(1 if models.on_cpu else THREADS_BESIDE_GPU, thread_name_prefix="small")
         self._large = ThreadPoolExecutor(1, thread_name_prefix="large")  # long texts do not hold up short ones
         self._planners = {pool: Planner(pool, self._queue) for pool in (self._small, self._large)}
 
@@ -130,10 +131,12 @@ class Service:
         self._loop.call_soon_threadsafe(_tell, done)
 
     async def _warm(self, name: str) -> None:
-        """The first passes allocate memory and choose kernels: nobody should wait for that."""
+        """The first passes allocate memory and choose kernels, or compile them: nobody should wait for that."""
         served = self.models.by_name[name]
         wanted = Wanted(settings=served.bert.embed_settings())
-        for text in ("warm", "warm " * min(64, served.limit)):
+        doublings = [1 << each for each in range(served.limit.bit_length() + 1)] * OFTEN  # a GPU's differ by length
+        for words in (1, 64) if self.models.on_cpu else doublings:
+            text = "warm " * min(words, served.limit)
             with contextlib.suppress(Refusal):  # where the limits are smaller than this
                 await self.answer(partial(plan_vectors, served, [text] * 4, wanted, self.settings))
 

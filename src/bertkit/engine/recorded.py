@@ -1,0 +1,220 @@
+"""A GPU's passes, recorded: what takes a hundred launches the first time takes one from then on.
+
+A small encoder's kernels are done sooner than Python launches them, and at every launch a server's other threads may
+take the interpreter. So a batch is filled up to one of a few forms, and the pass over each form is recorded as a CUDA
+graph, together with the copies to the GPU and back. The slow twin is the same pass launched as ever, which is also what
+runs where there are no graphs; `tests/engine/test_recorded.py` holds the forms to plain batches there,
+`benchmarks/kernels_gpu.py` the graphs on a GPU.
+
+A graph reads weights where they were: it sees their numbers change, but not that they are moved. So recordings belong
+to whoever keeps a model in place, and not to the model.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from threading import Lock
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertkit.engine.batches import Passage, layer_vectors
+from bertkit.model.batch import Batch
+from bertkit.model.encoder import Encoder
+
+KEPT = 128  # recordings of one encoder: the one that was not used for longest goes
+OFTEN = 4  # so many times a form is asked for until it is recorded, which takes as long as many passes
+COUNTED = 4096  # forms that are not recorded
+LEAST = 32  # tokens of the smallest form
+# A batch is filled up to a power of two; where it has so many tokens that a GPU is busy with them, to one of eight
+# sizes between two powers: by a sixteenth, on average.
+FINE = 512
+STEPS = 8
+
+
+class RowReader(Hashable, Protocol):
+    """What is read off a batch: one row for each sequence. Equal readers share recordings."""
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Which layers it wants side by side."""
+
+    def numbers(self, x_TD: Tensor, batch: Batch) -> Tensor:
+        """N R float32; it must not read the batch's `lengths`, which differ between batches of one form."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What batches have in common that one recording serves."""
+
+    tokens: int
+    sequences: int
+    longest: int
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], limit: int) -> "Form":
+        """The smallest form for sequences of these lengths; neither they nor what fills up are over `limit`."""
+        longest = min(max(LEAST, _power(max(lengths))), limit)
+        tokens = _rounded(sum(lengths))
+        spare = -(-(tokens - sum(lengths)) // longest)
+        return cls(tokens, _power_of_four(len(lengths) + spare), longest)
+
+    def filled(self, lengths: Sequence[int]) -> NDArray[np.int32]:
+        """These lengths, and those of sequences of nothing that take the tokens which are left."""
+        whole, rest = divmod(self.tokens - sum(lengths), self.longest)
+        return np.array([*lengths, *[self.longest] * whole, *[rest] * (rest > 0)], dtype=np.int32)
+
+    def holds(self, lengths: Sequence[int]) -> bool:
+        """Whether a batch of these lengths can be filled up to this form."""
+        spare = self.tokens - sum(lengths)
+        room = self.sequences - len(lengths)
+        return spare >= 0 and max(lengths) <= self.longest and -(-spare // self.longest) <= room
+
+
+_Key = tuple[RowReader, Form]
+
+
+class RecordedPasses:
+    """An encoder's passes by reader and form."""
+
+    def __init__(self, encoder: Encoder, kept: int = KEPT, often: int = OFTEN) -> None:
+        self.encoder = encoder
+        self._kept, self._often = kept, often
+        self._found: OrderedDict[_Key, _Recording] = OrderedDict()
+        self._asked: Counter[_Key] = Counter()
+        self._memory: Any = None  # that all recordings use in turn
+        self._one = Lock()  # at a time: they share their memory
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __call__(self, passages: Sequence[Passage], read: RowReader) -> NDArray[np.float32] | None:
+        """A row for each passage; None where there is no recording for such a batch, or not yet."""
+        lengths = [len(passage.ids) for passage in passages]
+        with self._one, torch.inference_mode():
+            form = self._form(lengths, read)
+            return None if form is None else self._found[read, form](passages, form.filled(lengths))
+
+    def _form(self, lengths: Sequence[int], read: RowReader) -> Form | None:
+        """The form of a recording for this batch: its own, where that is asked for often, or else a larger one."""
+        form = Form.of(lengths, self.encoder.config.max_length)
+        if (read, form) not in self._found:
+            self._asked[read, form] += 1
+            if self._asked[read, form] >= self._often:
+                self._record(read, form)
+            elif larger := [
+                each
+                for own, each in self._found
+                if own == read and each.holds(lengths) and each.tokens <= 2 * form.tokens
+            ]:
+                form = min(larger, key=lambda each: (each.tokens, each.longest, each.sequences))
+            else:
+                return None
+        self._found.move_to_end((read, form))
+        return form
+
+    def _record(self, read: RowReader, form: Form) -> None:
+        device = self.encoder.embeddings.word.weight.device
+        if device.type == "cuda" and self._memory is None:
+            self._memory = torch.cuda.graph_pool_handle()
+
+        def run(batch: Batch) -> Tensor:
+            return read.numbers(layer_vectors(self.encoder, batch, read.layers), batch)
+
+        self._found[read, form] = _Recording(form, run, device, self._memory)
+        if len(self._found) > self._kept:
+            self._found.popitem(last=False)
+        if len(self._asked) > COUNTED:  # whoever asks for something else each time is not to fill the memory
+            self._asked.clear()
+
+
+class _Recording:
+    """The pass over batches of one form, from numbers in the computer's memory to rows there."""
+
+    def __init__(self, form: Form, run: Callable[[Batch], Tensor], device: torch.device, memory: Any) -> None:
+        sizes = [form.tokens, form.tokens, form.sequences + 1, form.tokens]  # as in `Batch.tensors`
+        pinned = device.type == "cuda"
+        given = torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=pinned)
+        there = given.to(device)
+        nothing = torch.zeros(form.tokens, dtype=torch.int32)
+        pattern = Batch(nothing, nothing, tuple(form.filled([]).tolist())).laid_out(form.longest, form.sequences)
+        self._fields = [part.numpy() for part in torch.split(given, sizes)]
+        self._places = np.arange(form.tokens, dtype=np.int32)
+        self._stream = torch.cuda.current_stream(device) if pinned else None
+        self._put(pattern.tensors)
+
+        def once() -> Tensor:
+            # A batch of its own for each pass: what it computes of its layout and keeps would be another batch's.
+            return run(pattern.refilled(torch.split(there.copy_(given, non_blocking=True), sizes)))
+
+        # The first pass compiles kernels and chooses how to multiply, which no graph may do.
+        self._rows = torch.zeros((_aside(once) if pinned else once()).shape, dtype=torch.float32, pin_memory=pinned)
+
+        def whole() -> None:
+            self._rows.copy_(once(), non_blocking=True)
+
+        self._replay = _graph(whole, memory) if pinned else whole
+
+    def __call__(self, passages: Sequence[Passage], lengths: NDArray[np.int32]) -> NDArray[np.float32]:
+        self._write(passages, lengths)
+        self._replay()
+        if self._stream is not None:
+            self._stream.synchronize()
+        found: NDArray[np.float32] = self._rows[: len(passages)].numpy().copy()
+        return found
+
+    def _write(self, passages: Sequence[Passage], lengths: NDArray[np.int32]) -> None:
+        """The batch that is computed next; `lengths` are those of the passages and of what fills up."""
+        ids, segments, offsets, positions = self._fields
+        real = int(lengths[: len(passages)].sum())
+        ends = lengths.cumsum(dtype=np.int32)
+        ids[:real] = np.fromiter(chain.from_iterable(passage.ids for passage in passages), np.int32, real)
+        segments[:real] = np.fromiter(chain.from_iterable(passage.segments for passage in passages), np.int32, real)
+        ids[real:] = segments[real:] = 0
+        offsets[1 : len(ends) + 1] = ends
+        offsets[len(ends) + 1 :] = ends[-1]
+        np.subtract(self._places, np.repeat(ends - lengths, lengths), out=positions)
+
+    def _put(self, tensors: Sequence[Tensor]) -> None:
+        for field, tensor in zip(self._fields, tensors, strict=True):
+            field[:] = tensor.numpy()
+
+
+def _aside(run: Callable[[], Tensor]) -> Tensor:
+    """`run` on a stream of its own, as a graph will run it."""
+    aside, here = torch.cuda.Stream(), torch.cuda.current_stream()  # type: ignore[no-untyped-call]
+    aside.wait_stream(here)
+    with torch.cuda.stream(aside):
+        found = run()
+    here.wait_stream(aside)
+    return found
+
+
+def _graph(run: Callable[[], None], memory: Any) -> Callable[[], None]:
+    """`run`, which reads and writes at fixed places, as one launch."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=memory, capture_error_mode="thread_local"):  # others may use the GPU meanwhile
+        run()
+    return graph.replay
+
+
+def _power(number: int) -> int:
+    """The next power of two."""
+    return 1 << (number - 1).bit_length()
+
+
+def _power_of_four(number: int) -> int:
+    """The next one: programs for sequences that are not there end at once."""
+    return 1 << 2 * -(-(number - 1).bit_length() // 2)
+
+
+def _rounded(tokens: int) -> int:
+    """The next size of a form."""
+    if tokens <= FINE:
+        return max(LEAST, _power(tokens))
+    step = max(FINE, _power(tokens) // 2 // STEPS)
+    return -(-tokens // step) * step

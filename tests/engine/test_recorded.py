@@ -1,0 +1,158 @@
+"""Passes over batches filled up to a form give what plain batches give; here they are launched, not replayed."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bertkit.config import family_config
+from bertkit.engine.batches import Passage, layer_vectors, make_batch
+from bertkit.engine.recorded import Form, RecordedPasses
+from bertkit.model.batch import Batch
+from bertkit.model.pooling import POOLINGS, pool
+from bertkit.model.weights import new_model
+from bertkit.serve.engine import Lane, Piece, ReadPooled, ReadTokens
+
+LIMIT = 64
+
+
+def small(family="bert"):
+    config = family_config(family, "tiny", vocab_size=60, max_length=LIMIT, init_std=0.1)
+    return new_model(config, seed=1).eval().encoder
+
+
+def passages(*lengths: int, seed: int = 0, segments: int = 2) -> list[Passage]:
+    draw = random.Random(seed)
+    return [
+        Passage([draw.randrange(60) for _ in range(length)], [draw.randrange(segments) for _ in range(length)])
+        for length in lengths
+    ]
+
+
+@dataclass(frozen=True)
+class Pooled:
+    layers: tuple[int, ...]
+    how: str
+
+    def numbers(self, x_TD: Tensor, batch: Batch) -> Tensor:
+        return pool(x_TD, batch, self.how).float()
+
+
+def plain(encoder, given: Sequence[Passage], read: Pooled) -> np.ndarray:
+    """The slow twin: the batch as it comes."""
+    with torch.inference_mode():
+        batch = make_batch(given, torch.device("cpu"))
+        return read.numbers(layer_vectors(encoder, batch, read.layers), batch).numpy()
+
+
+@given(st.lists(st.integers(1, LIMIT), min_size=1, max_size=200))
+def test_a_form_holds_its_batch_with_little_to_spare(lengths):
+    form = Form.of(lengths, LIMIT)
+    filled = form.filled(lengths).tolist()
+    assert filled[: len(lengths)] == lengths
+    assert sum(filled) == form.tokens < max(32, 2 * sum(lengths), 1.125 * sum(lengths) + 512) + 1
+    assert len(filled) <= form.sequences < 4 * len(filled)
+    assert max(filled) <= form.longest <= LIMIT
+    assert form.longest < 2 * max(32, *lengths)
+
+
+def test_forms_are_few():
+    draw = random.Random(0)
+    mixes = [[draw.randint(8, 60) for _ in range(draw.randint(120, 136))] for _ in range(200)]
+    assert len({Form.of(lengths, 512) for lengths in mixes}) <= 3
+    mixes = [[draw.randint(3, 256) for _ in range(draw.randint(1, 256))] for _ in range(2000)]
+    assert len({Form.of(lengths, 512) for lengths in mixes}) <= 64
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra", "albert", "modernbert"])
+@pytest.mark.parametrize("layers", [(2,), (0, 2)])
+def test_rows_are_those_of_plain_batches(family, layers):
+    encoder, read = small(family), Pooled(layers, "mean")
+    recorded = RecordedPasses(encoder, often=1)
+    for lengths in ([1], [LIMIT], [5, 5, 1, 17], [3, LIMIT, 2, 30, 30], [2] * 40):
+        given = passages(*lengths, segments=max(1, encoder.config.segments))
+        np.testing.assert_allclose(recorded(given, read), plain(encoder, given, read), atol=2e-6)
+
+
+@pytest.mark.parametrize("how", POOLINGS)
+def test_every_pooling(how):
+    encoder, given = small(), passages(5, 5, 1, 17, LIMIT)
+    found = RecordedPasses(encoder, often=1)(given, Pooled((2,), how))
+    np.testing.assert_allclose(found, plain(encoder, given, Pooled((2,), how)), atol=2e-6)
+
+
+def test_a_recording_serves_all_batches_of_its_form_and_leaves_nothing_of_the_last_one():
+    encoder, read = small(), Pooled((2,), "mean")
+    recorded = RecordedPasses(encoder, often=1)
+    first = recorded(passages(20, 20, 20, seed=1), read)
+    kept = first.copy()
+    for seed, lengths in enumerate([(20, 20, 20), (19, 20, 9), (32, 13, 17), (31, 1, 32)], start=2):
+        given = passages(*lengths, seed=seed)
+        np.testing.assert_allclose(recorded(given, read), plain(encoder, given, read), atol=2e-6)
+    assert len(recorded) == 1
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_weights_that_change_in_place_are_seen():
+    encoder, read, given = small(), Pooled((2,), "mean"), passages(5, 7)
+    recorded = RecordedPasses(encoder, often=1)
+    before = recorded(given, read)
+    with torch.no_grad():
+        encoder.layers[0].feed_forward.up.weight.mul_(-1)
+    after = recorded(given, read)
+    assert np.abs(after - before).max() > 1e-3
+    np.testing.assert_allclose(after, plain(encoder, given, read), atol=2e-6)
+
+
+def test_only_so_many_are_kept():
+    encoder, read = small(), Pooled((2,), "mean")
+    recorded = RecordedPasses(encoder, kept=2, often=1)
+    for length in (10, 40, 60, 30, 60, 30):
+        given = passages(length)
+        np.testing.assert_allclose(recorded(given, read), plain(encoder, given, read), atol=2e-6)
+    assert len(recorded) == 2
+
+
+def test_a_lane_records_what_gives_rows_and_computes_the_rest_as_ever():
+    encoder = small()
+    lane, twin = Lane(encoder, RecordedPasses(encoder, often=1)), Lane(encoder)
+    pooled, other, tokens = ReadPooled((2,), "mean", True), ReadPooled((1,), "max", False), ReadTokens((2,))
+    given = passages(5, 17, 3, 40)
+    for readers in ([pooled] * 4, [pooled, other] * 2, [tokens] * 4, [other] * 4):
+        pieces = [Piece(passage, read) for passage, read in zip(given, readers, strict=True)]
+        for one, two in zip(lane.compute(pieces), twin.compute(pieces), strict=True):
+            np.testing.assert_allclose(one, two, atol=2e-6)
+    assert len(lane.recorded) == 2
+
+
+def test_a_form_is_recorded_once_it_is_asked_for_often():
+    encoder, read = small(), Pooled((2,), "mean")
+    recorded = RecordedPasses(encoder, often=3)
+    small_one, large = passages(5, 9), passages(30, 30, 20)
+    assert [recorded(small_one, read) is None for _ in range(3)] == [True, True, False]
+    assert recorded(small_one, Pooled((1,), "mean")) is None, "another reader's"
+    for _ in range(3):
+        found = recorded(large, read)
+    np.testing.assert_allclose(found, plain(encoder, large, read), atol=2e-6)
+    between = passages(30, 25)
+    np.testing.assert_allclose(recorded(between, read), plain(encoder, between, read), atol=2e-6)
+    assert len(recorded) == 2, "the larger one serves, for now"
+    recorded(between, read), recorded(between, read)
+    assert len(recorded) == 3
+
+
+@given(st.lists(st.integers(1, LIMIT), min_size=1, max_size=50), st.lists(st.integers(1, LIMIT), min_size=1))
+def test_what_a_form_holds_fills_it(lengths, others):
+    form = Form.of(others, LIMIT)
+    if form.holds(lengths):
+        filled = form.filled(lengths)
+        assert filled.sum() == form.tokens
+        assert len(filled) <= form.sequences
+        assert filled.max() <= form.longest
+    assert Form.of(lengths, LIMIT).holds(lengths)
