@@ -33,7 +33,7 @@ from bertkit.serve.interpreter import settle
 from bertkit.serve.models import load_models
 from bertkit.serve.plan import Plan
 from bertkit.serve.plan_vectors import Wanted, plan_vectors
-from bertkit.serve.planner import THREADS_BESIDE_GPU, Planner, Told
+from bertkit.serve.planner import Planner, Told
 from bertkit.serve.settings import GPU_TOKENS, ServeSettings
 from bertkit.serve.worker import BatchDone, Ticket, Workers
 from bertkit.text.corpus import CorpusReport, read_documents
@@ -65,7 +65,7 @@ class Ours:
         self._served = load_models([f"model={folder}"], device, dtype=dtype).named(None)
         self._wanted = Wanted(settings=self._served.bert.embed_settings())
         self.counted = Counted()
-        self._loop, self._small = ThreadPoolExecutor(1), ThreadPoolExecutor(THREADS_BESIDE_GPU)
+        self._loop, self._small = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         self._planner = Planner(self._small, self._queue)
         self._workers = Workers(
             self._deliver, self.counted, budget=max_tokens, most_tokens=self._limits.waiting_tokens, threads=1

@@ -30,10 +30,11 @@ KEPT = 128  # recordings of one encoder: the one that was not used for longest g
 OFTEN = 4  # so many times a form is asked for until it is recorded, which takes as long as many passes
 COUNTED = 4096  # forms that are not recorded
 LEAST = 32  # tokens of the smallest form
-# A batch is filled up to a power of two; where it has so many tokens that a GPU is busy with them, to one of eight
-# sizes between two powers: by a sixteenth, on average.
-FINE = 512
-STEPS = 8
+SHORT = 64  # tokens of a sequence up to which forms do not differ
+# A batch is filled up to a power of two; where it has so many tokens that a GPU is busy with them, to one of four sizes
+# between two powers: by an eighth, on average.
+FINE = 1024
+STEPS = 4
 
 
 class RowReader(Hashable, Protocol):
@@ -58,7 +59,7 @@ class Form:
     @classmethod
     def of(cls, lengths: Sequence[int], limit: int) -> "Form":
         """The smallest form for sequences of these lengths; neither they nor what fills up are over `limit`."""
-        longest = min(max(LEAST, _power(max(lengths))), limit)
+        longest = min(max(SHORT, _power(max(lengths))), limit)
         tokens = _rounded(sum(lengths))
         spare = -(-(tokens - sum(lengths)) // longest)
         return cls(tokens, _power_of_four(len(lengths) + spare), longest)

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -37,6 +38,11 @@ class Served:
     def limit(self) -> int:
         """The most tokens of one sequence."""
         return self.bert.checkpoint.max_length
+
+    @cached_property
+    def plain_texts(self) -> bool:
+        """Whether all tokens of a single text are of the first segment, which every family knows."""
+        return not any(self.bert.tokenizer.encode("a").segments)
 
     @property
     def task(self) -> str | None:

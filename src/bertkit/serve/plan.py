@@ -12,6 +12,8 @@ from bertkit.serve.refusals import Refusal
 from bertkit.serve.settings import ServeSettings
 from bertkit.text.tokenizer import Tokenizer
 
+SIZED = (str, list, tuple)
+
 
 @dataclass(slots=True)  # not frozen, as one is made for every request: that takes three times as long
 class Plan:
@@ -41,7 +43,7 @@ def check_texts(texts: Sequence[object], field: str, settings: ServeSettings) ->
     if len(texts) > settings.max_texts:
         raise Refusal(413, f"{field} has {len(texts):,} texts; at most {settings.max_texts:,} go in a request", field)
     for number, text in enumerate(texts):
-        size = len(text) if isinstance(text, str | list | tuple) else 0
+        size = len(text) if isinstance(text, SIZED) else 0
         if size > settings.max_characters:
             most = settings.max_characters
             raise Refusal(

@@ -46,24 +46,30 @@ def plan_vectors(
     if wanted.dimensions is not None and not 1 <= wanted.dimensions <= width:
         raise Refusal(422, f"dimensions={wanted.dimensions} must be from 1 to the model's {width}", "dimensions")
 
+    prefix = wanted.settings.prefix
+    single = [prefix + each for each in inputs if isinstance(each, str) and not _is_pair(each, wanted)]
+
     def complete(tokens: Iterable[Passage]) -> Plan:
         pieces: list[Piece] = []
         joins: list[_Windowed | None] = []
         lengths: list[int] = []
-        read = _reader(wanted.settings, layers)
-        for encoding in _encodings(served, inputs, wanted, iter(tokens)):
-            passages, join = _passages(served, encoding, wanted.too_long)
-            pieces += [Piece(passage, ReadTokens(layers) if join else read) for passage in passages]
+        read, limit = _reader(wanted.settings, layers), served.limit
+        usual = len(single) == len(inputs)
+        for encoding in tokens if usual else _encodings(served, inputs, wanted, iter(tokens)):
+            length, join = len(encoding.ids), None
+            if length <= limit and isinstance(encoding, Passage) and served.plain_texts:  # most are
+                pieces.append(Piece(encoding, read))
+            else:
+                passages, join = _passages(served, encoding, wanted.too_long)
+                pieces += [Piece(passage, ReadTokens(layers) if join else read) for passage in passages]
             joins.append(join)
-            lengths.append(len(encoding.ids))
+            lengths.append(length)
         report = _reported(lengths, served.limit, wanted.too_long, field)
         rows = sum(map(len, pieces)) if wanted.settings.pooling == "none" else len(inputs)
         check_size(rows * width, "send fewer texts at a time", limits)
         quick = len(inputs) <= QUICK and not any(joins)
         return Plan(served.lane, pieces, lambda found: _finished(found, joins, wanted), sum(lengths), report, quick)
 
-    prefix = wanted.settings.prefix
-    single = [prefix + each for each in inputs if isinstance(each, str) and not _is_pair(each, wanted)]
     return Draft(served.bert.tokenizer, single, complete)
 
 
@@ -131,7 +137,7 @@ def _passages(
     """What goes through the model of one text: all of it, its beginning, or windows over it."""
     limit, join = served.limit, None
     if len(encoding.ids) <= limit:
-        passages = [encoding if isinstance(encoding, Passage) else Passage(encoding.ids, encoding.segments)]
+        passages = [Passage(encoding.ids, encoding.segments)]
     elif isinstance(encoding, Encoding):  # of a pair the longer text is cut first, so that both are there
         passages = [Passage(*take(encoding, places)) for places in sequences(encoding, limit, LengthPolicy("head"))]
     elif too_long == "window":

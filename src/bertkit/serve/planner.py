@@ -14,7 +14,6 @@ from bertkit.text.tokenizer import Tokenizer
 TOGETHER = 16_000  # characters: a few milliseconds, which the first of these requests waits for the last
 LEAST = 100  # what a request counts for at least
 AT_ONCE = 200_000  # characters: an encoding is some hundred bytes for each token
-THREADS_BESIDE_GPU = 2  # of a planner; beside an encoder on the same cores one is enough
 Asker = TypeVar("Asker")
 Made = TypeVar("Made")
 Make = Callable[[], Plan | Draft]
@@ -22,18 +21,17 @@ Told = list[tuple[Asker, Plan | Exception]]
 
 
 class Planner(Generic[Asker]):
-    """Makes plans on the threads of `pool`, and tells what came of them: a plan, or what is wrong with a request.
+    """Makes plans on the one thread of `pool`, and tells what came of them: a plan, or what is wrong with a request.
 
-    What comes while they are busy is taken together, up to a size, and then a thread is free for others. A text at a
-    time, looking up tokens takes longer than a GPU takes for the vectors, and leaves all cores but one idle. While one
-    thread looks up tokens, Python is free for another one's plans.
+    What comes while it is busy is taken together, up to a size, and then the thread is free for others. A text at a
+    time, looking up tokens takes longer than a GPU takes for the vectors, and leaves all cores but one idle.
     """
 
     def __init__(self, pool: Executor, tell: Callable[[Told[Asker]], None]) -> None:
         self._pool = pool
         self._tell = tell
         self._waiting: deque[tuple[Asker, Make, int]] = deque()
-        self._called = False  # whether a thread will look at what waits
+        self._called = False  # whether the thread will look at what waits
 
     def submit(self, asker: Asker, make: Make, size: int = 0) -> None:
         """Have a plan made; `size` is about how many characters it reads."""
@@ -62,8 +60,8 @@ class Planner(Generic[Asker]):
     def _take(self) -> list[list[tuple[Asker, Draft]]]:
         """The drafts of the requests that are next, by tokenizer; what needs no tokens, or is wrong, is told."""
         size, drafts = 0, dict[int, list[tuple[Asker, Draft]]]()
-        while size < TOGETHER and (next_one := self._next()) is not None:
-            asker, make, own = next_one
+        while self._waiting and size < TOGETHER:
+            asker, make, own = self._waiting.popleft()
             size += own
             made = _attempt(make)
             if isinstance(made, Draft):
@@ -71,12 +69,6 @@ class Planner(Generic[Asker]):
             else:
                 self._tell([(asker, made)])
         return [*drafts.values()]
-
-    def _next(self) -> tuple[Asker, Make, int] | None:
-        try:
-            return self._waiting.popleft()
-        except IndexError:  # asked for, and not looked at first: another thread may take it in between
-            return None
 
 
 def complete(drafts: Sequence[Draft]) -> list[Plan | Exception]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 ENOUGH = 256  # tokens that go through a model on one core at nearly its full rate
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Waiting:
     """A request in the queue: the encoder it needs, and the lengths of its sequences, of which `start` are gone."""
 

@@ -17,7 +17,7 @@ from bertkit.serve.metrics import Metrics
 from bertkit.serve.models import Models
 from bertkit.serve.plan import Draft, Plan
 from bertkit.serve.plan_vectors import Wanted, plan_vectors
-from bertkit.serve.planner import THREADS_BESIDE_GPU, Planner, Told
+from bertkit.serve.planner import Planner, Told
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.settings import ServeSettings
 from bertkit.serve.worker import Ticket, Workers
@@ -43,7 +43,7 @@ class Service:
         self.metrics = Metrics(settings.max_tokens)
         self.ready = False
         self.inside = 0  # requests that are being answered
-        self._small = ThreadPoolExecutor(1 if models.on_cpu else THREADS_BESIDE_GPU, thread_name_prefix="small")
+        self._small = ThreadPoolExecutor(1, thread_name_prefix="small")
         self._large = ThreadPoolExecutor(1, thread_name_prefix="large")  # long texts do not hold up short ones
         self._planners = {pool: Planner(pool, self._queue) for pool in (self._small, self._large)}
 
