@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from bertkit.config import FAMILIES, family_config
 from bertkit.engine.batches import Passage
+from bertkit.engine.cuda_graph import CudaRecorder
 from bertkit.engine.recorded import RecordedPasses
 from bertkit.model.batch import Batch
 from bertkit.model.kernels import KERNELS, Sight, bias_gelu
@@ -171,7 +172,7 @@ def recorded_gaps() -> dict[str, dict[str, float]]:
             exact = model.double().encoder
             expected = [read.numbers(exact(batch), batch) for batch in map(Batch.pack, batches)]
         for dtype in (torch.float32, torch.bfloat16):
-            replayed = RecordedPasses(model.to("cuda", dtype).encoder, often=1)
+            replayed = RecordedPasses(model.to("cuda", dtype).encoder, CudaRecorder(), often=1)
             gaps = [
                 gap(torch.from_numpy(replayed([Passage(ids, [0] * len(ids)) for ids in batch], read)), wanted)
                 for batch, wanted in zip(batches, expected, strict=True)

@@ -1,6 +1,7 @@
 """Passes over batches filled up to a form give what plain batches give; here they are launched, not replayed."""
 
 import random
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from torch import Tensor
 from bertkit.config import family_config
 from bertkit.engine.batches import Passage, layer_vectors, make_batch
 from bertkit.engine.recorded import Form, RecordedPasses
+from bertkit.errors import BertkitWarning
 from bertkit.model.batch import Batch
 from bertkit.model.pooling import POOLINGS, pool
 from bertkit.model.weights import new_model
@@ -146,6 +148,35 @@ def test_a_form_is_recorded_once_it_is_asked_for_often():
     assert len(recorded) == 2, "the larger one serves, for now"
     recorded(between, read), recorded(between, read)
     assert len(recorded) == 3
+
+
+def test_what_cannot_be_recorded_is_launched_and_said_once():
+    def refuse(run):
+        raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+    encoder, read, given = small(), ReadPooled((2,), "mean", True), passages(5, 9)
+    recorded = RecordedPasses(encoder, refuse, often=1)
+    with pytest.warns(BertkitWarning, match=r"one kernel at a time.*\(operation not permitted.*capturing\)$"):
+        assert recorded(given, read) is None
+    lane, pieces = Lane(encoder, recorded), [Piece(passage, read) for passage in given]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(lane.compute(pieces), Lane(encoder).compute(pieces))
+
+
+def test_what_is_recorded_is_replayed_and_not_run_again():
+    calls = []
+
+    def record(run):
+        calls.append("recorded")
+        return lambda: calls.append("replayed") or run(), None
+
+    encoder, read = small(), Pooled((2,), "mean")
+    recorded = RecordedPasses(encoder, record, often=1)
+    for seed in range(3):
+        given = passages(5, 9, seed=seed)
+        np.testing.assert_allclose(recorded(given, read), plain(encoder, given, read), atol=2e-6)
+    assert calls == ["recorded", *["replayed"] * 3]
 
 
 @given(st.lists(st.integers(1, LIMIT), min_size=1, max_size=50), st.lists(st.integers(1, LIMIT), min_size=1))

@@ -10,12 +10,13 @@ A graph reads weights where they were: it sees their numbers change, but not tha
 to whoever keeps a model in place, and not to the model.
 """
 
+import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from threading import Lock
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,6 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.engine.batches import Passage, layer_vectors
+from bertkit.engine.cuda_graph import Recorder
+from bertkit.errors import BertkitWarning
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 
@@ -80,14 +83,19 @@ _Key = tuple[RowReader, Form]
 
 
 class RecordedPasses:
-    """An encoder's passes by reader and form."""
+    """An encoder's passes by reader and form.
 
-    def __init__(self, encoder: Encoder, kept: int = KEPT, often: int = OFTEN) -> None:
+    `record` makes one launch of a pass; without it, as where there are no graphs, the pass is launched as ever.
+    """
+
+    def __init__(
+        self, encoder: Encoder, record: Recorder | None = None, *, kept: int = KEPT, often: int = OFTEN
+    ) -> None:
         self.encoder = encoder
-        self._kept, self._often = kept, often
+        self._record, self._kept, self._often = record, kept, often
         self._found: OrderedDict[_Key, _Recording] = OrderedDict()
         self._asked: Counter[_Key] = Counter()
-        self._memory: Any = None  # that all recordings use in turn
+        self._broken = False
         self._one = Lock()  # at a time: they share their memory
 
     def __len__(self) -> int:
@@ -105,28 +113,28 @@ class RecordedPasses:
         form = Form.of(lengths, self.encoder.config.max_length)
         if (read, form) not in self._found:
             self._asked[read, form] += 1
-            if self._asked[read, form] >= self._often:
-                self._record(read, form)
-            elif larger := [
-                each
-                for own, each in self._found
-                if own == read and each.holds(lengths) and each.tokens <= 2 * form.tokens
-            ]:
-                form = min(larger, key=lambda each: (each.tokens, each.longest, each.sequences))
-            else:
+            if self._asked[read, form] >= self._often and not self._broken:
+                self._add(read, form)
+        if (read, form) not in self._found:
+            holding = [each for own, each in self._found if own == read and each.holds(lengths)]
+            larger = [each for each in holding if each.tokens <= 2 * form.tokens]
+            if not larger:
                 return None
+            form = min(larger, key=lambda each: (each.tokens, each.longest, each.sequences))
         self._found.move_to_end((read, form))
         return form
 
-    def _record(self, read: RowReader, form: Form) -> None:
-        device = self.encoder.embeddings.word.weight.device
-        if device.type == "cuda" and self._memory is None:
-            self._memory = torch.cuda.graph_pool_handle()
-
+    def _add(self, read: RowReader, form: Form) -> None:
         def run(batch: Batch) -> Tensor:
             return read.numbers(layer_vectors(self.encoder, batch, read.layers), batch)
 
-        self._found[read, form] = _Recording(form, run, device, self._memory)
+        device = self.encoder.embeddings.word.weight.device
+        try:
+            self._found[read, form] = _Recording(form, run, device, self._record)
+        except RuntimeError as error:  # a kernel that no graph can hold
+            self._broken = True
+            first = str(error).strip().splitlines()[0]
+            warnings.warn(f"batches are launched one kernel at a time, which is slower ({first})", BertkitWarning)
         if len(self._found) > self._kept:
             self._found.popitem(last=False)
         if len(self._asked) > COUNTED:  # whoever asks for something else each time is not to fill the memory
@@ -136,7 +144,9 @@ class RecordedPasses:
 class _Recording:
     """The pass over batches of one form, from numbers in the computer's memory to rows there."""
 
-    def __init__(self, form: Form, run: Callable[[Batch], Tensor], device: torch.device, memory: Any) -> None:
+    def __init__(
+        self, form: Form, run: Callable[[Batch], Tensor], device: torch.device, record: Recorder | None
+    ) -> None:
         sizes = [form.tokens, form.tokens, form.sequences + 1, form.tokens]  # as in `Batch.tensors`
         pinned = device.type == "cuda"
         given = torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=pinned)
@@ -155,10 +165,10 @@ class _Recording:
         # The first pass compiles kernels and chooses how to multiply, which no graph may do.
         self._rows = torch.zeros((_aside(once) if pinned else once()).shape, dtype=torch.float32, pin_memory=pinned)
 
-        def whole() -> None:
-            self._rows.copy_(once(), non_blocking=True)
+        def whole() -> Tensor:
+            return self._rows.copy_(once(), non_blocking=True)
 
-        self._replay = _graph(whole, memory) if pinned else whole
+        self._replay = whole if record is None else record(whole)[0]
 
     def __call__(self, passages: Sequence[Passage], lengths: NDArray[np.int32]) -> NDArray[np.float32]:
         self._write(passages, lengths)
@@ -186,21 +196,13 @@ class _Recording:
 
 
 def _aside(run: Callable[[], Tensor]) -> Tensor:
-    """`run` on a stream of its own, as a graph will run it."""
+    """`run` on a stream of its own, as it is recorded."""
     aside, here = torch.cuda.Stream(), torch.cuda.current_stream()  # type: ignore[no-untyped-call]
     aside.wait_stream(here)
     with torch.cuda.stream(aside):
         found = run()
     here.wait_stream(aside)
     return found
-
-
-def _graph(run: Callable[[], None], memory: Any) -> Callable[[], None]:
-    """`run`, which reads and writes at fixed places, as one launch."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=memory, capture_error_mode="thread_local"):  # others may use the GPU meanwhile
-        run()
-    return graph.replay
 
 
 def _power(number: int) -> int:

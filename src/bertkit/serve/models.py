@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from bertkit.config import pick
+from bertkit.engine.cuda_graph import CudaRecorder
 from bertkit.engine.recorded import RecordedPasses
 from bertkit.errors import RequestError
 from bertkit.model.encoder import Encoder
@@ -140,7 +141,7 @@ def share_encoders(berts: Mapping[str, Bert]) -> list[Served]:
 def new_lane(encoder: Encoder) -> Lane:
     """An encoder's lane; on a GPU its passes are recorded."""
     on_gpu = encoder.embeddings.word.weight.is_cuda
-    return Lane(encoder, RecordedPasses(encoder) if on_gpu else None)
+    return Lane(encoder, RecordedPasses(encoder, CudaRecorder()) if on_gpu else None)
 
 
 def encoder_checksum(encoder: Encoder) -> str:

@@ -13,13 +13,13 @@ from typing import Any, Protocol, TypeGuard
 import torch
 from torch import Tensor, nn
 
+from bertkit.engine.cuda_graph import CudaRecorder, Recorder
 from bertkit.errors import BertkitWarning
 from bertkit.train.distributed import Ranks
 from bertkit.train.loop import LoopSettings, Micro, take_step
 from bertkit.train.optimizer import Optimizers
 
 MOST_FORMS = 64  # a graph keeps memory for its activations
-Run = Callable[[], Tensor]
 
 
 class Refillable(Protocol):
@@ -52,7 +52,7 @@ class Replay:
     `record` turns a function without arguments into (replay, output); it is a parameter for the sake of tests.
     """
 
-    def __init__(self, device: torch.device, record: "Recorder | None" = None) -> None:
+    def __init__(self, device: torch.device, record: Recorder | None = None) -> None:
         self.record = record or CudaRecorder()
         self.recorded: dict[Hashable, Recorded] = {}
         self.seen: set[Hashable] = set()
@@ -127,31 +127,6 @@ class Replay:
             return None
         self.recorded[form] = Recorded(inputs, replay, output)
         return self.recorded[form]
-
-
-Recorder = Callable[[Run], tuple[Callable[[], Any], Callable[[], Tensor]]]
-
-
-class CudaRecorder:
-    """Records on a CUDA graph. All graphs share one pool of memory, because they never run at the same time."""
-
-    def __init__(self) -> None:
-        self.pool = torch.cuda.graph_pool_handle()
-        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-
-    def __call__(self, run: Run) -> tuple[Callable[[], Any], Callable[[], Tensor]]:
-        """Nothing is computed here: the graph only learns what to do."""
-        graph = torch.cuda.CUDAGraph()
-        try:
-            # Another thread makes the next step meanwhile: what it does is not ours to record.
-            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
-                output = run()
-        except RuntimeError:
-            # The generator of random numbers still waits for the end of the recording; a copy of it does not.
-            generator = torch.cuda.default_generators[torch.cuda.current_device()]
-            generator.graphsafe_set_state(generator.clone_state())
-            raise
-        return graph.replay, lambda: output
 
 
 def _is_refillable(inputs: tuple[Any, ...]) -> TypeGuard[tuple[Refillable, ...]]:
