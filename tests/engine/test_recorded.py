@@ -2,6 +2,7 @@
 
 import random
 import warnings
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,15 +14,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bertkit.config import family_config
+from bertkit.engine import recorded as recorded_passes
 from bertkit.engine.batches import Passage, layer_vectors, make_batch
 from bertkit.engine.recorded import Form, RecordedPasses
-from bertkit.errors import BertkitWarning
+from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.pooling import POOLINGS, pool
 from bertkit.model.weights import new_model
 from bertkit.serve.engine import Lane, Piece, ReadPooled, ReadTokens
 
-LIMIT = 64
+LIMIT = 160
 
 
 def small(family="bert"):
@@ -62,7 +64,7 @@ def test_a_form_holds_its_batch_with_little_to_spare(lengths):
     assert form.tokens < 1.25 * sum(lengths) + 1024
     assert len(filled) <= form.sequences < 4 * len(filled)
     assert max(filled) <= form.longest <= LIMIT
-    assert form.longest <= 2 * max(LIMIT // 2, *lengths)
+    assert form.longest < 2 * max(64, *lengths)
 
 
 def test_forms_are_few():
@@ -78,7 +80,7 @@ def test_forms_are_few():
 def test_rows_are_those_of_plain_batches(family, layers):
     encoder, read = small(family), Pooled(layers, "mean")
     recorded = RecordedPasses(encoder, often=1)
-    for lengths in ([1], [LIMIT], [5, 5, 1, 17], [3, LIMIT, 2, 30, 30], [2] * 40):
+    for lengths in ([1], [LIMIT], [5, 5, 1, 17], [3, LIMIT, 2, 30, 30], [2] * 40, [130, 64, 65]):
         given = passages(*lengths, segments=max(1, encoder.config.segments))
         np.testing.assert_allclose(recorded(given, read), plain(encoder, given, read), atol=2e-6)
 
@@ -113,13 +115,33 @@ def test_weights_that_change_in_place_are_seen():
     np.testing.assert_allclose(after, plain(encoder, given, read), atol=2e-6)
 
 
-def test_only_so_many_are_kept():
+def test_only_so_many_are_kept_and_what_went_is_counted_anew():
     encoder, read = small(), Pooled((2,), "mean")
-    recorded = RecordedPasses(encoder, kept=2, often=1)
-    for length in (10, 40, 60, 30, 60, 30):
-        given = passages(length)
-        np.testing.assert_allclose(recorded(given, read), plain(encoder, given, read), atol=2e-6)
-    assert len(recorded) == 2
+    recorded = RecordedPasses(encoder, kept=2, often=2)
+    for length in (10, 70, 150):
+        for _ in range(2):
+            given = passages(length)
+            found = recorded(given, read)
+        np.testing.assert_allclose(found, plain(encoder, given, read), atol=2e-6)
+        assert len(recorded) <= 2
+    assert recorded(passages(10), read) is None, "the oldest went"
+    assert recorded(passages(150), read) is not None
+    assert recorded(passages(10), read) is not None
+
+
+def test_who_asks_for_something_else_each_time_fills_no_memory(monkeypatch):
+    monkeypatch.setattr(recorded_passes, "COUNTED", 50)
+    recorded = RecordedPasses(small())
+    for number in range(200):
+        assert recorded(passages(5), Pooled((number,), "mean")) is None
+    assert len(recorded._asked) <= 51
+
+
+def test_what_is_too_long_is_left_to_the_encoder_to_refuse():
+    encoder, read = small(), ReadPooled((2,), "mean", True)
+    lane = Lane(encoder, RecordedPasses(encoder, often=1))
+    with pytest.raises(RequestError, match="over this model's 160 positions"):
+        lane.compute([Piece(passage, read) for passage in passages(5, LIMIT + 1)])
 
 
 def test_a_lane_records_what_gives_rows_and_computes_the_rest_as_ever():
@@ -168,8 +190,10 @@ def test_what_is_recorded_is_replayed_and_not_run_again():
     calls = []
 
     def record(run):
+        """As a graph, which keeps nothing alive: it knows only where things were."""
         calls.append("recorded")
-        return lambda: calls.append("replayed") or run(), None
+        there = weakref.ref(run)
+        return lambda: calls.append("replayed") or there()(), None
 
     encoder, read = small(), Pooled((2,), "mean")
     recorded = RecordedPasses(encoder, record, often=1)

@@ -1,6 +1,7 @@
 """What a function does on a GPU, recorded as a CUDA graph: one launch in place of hundreds."""
 
 from collections.abc import Callable
+from threading import Lock
 from typing import Any
 
 import torch
@@ -9,24 +10,35 @@ from torch import Tensor
 Run = Callable[[], Tensor]
 Recorder = Callable[[Run], tuple[Callable[[], Any], Callable[[], Tensor]]]  # a function -> (replay, output)
 
+_ONE = Lock()  # torch records one graph at a time in a process
+
 
 class CudaRecorder:
-    """Records on a CUDA graph. All graphs share one pool of memory, because they never run at the same time."""
+    """Records on a CUDA graph. All graphs share one pool of memory, because they never run at the same time.
 
-    def __init__(self) -> None:
-        self.pool = torch.cuda.graph_pool_handle()
-        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    What is recorded has run before, since kernels are compiled the first time, which no graph may do. Whoever replays
+    keeps alive what the function reads and writes: a graph knows only where it was.
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.device = device
+        with torch.cuda.device(device):
+            self.pool = torch.cuda.graph_pool_handle()
+            self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, run: Run) -> tuple[Callable[[], Any], Callable[[], Tensor]]:
         """Nothing is computed here: the graph only learns what to do."""
-        graph = torch.cuda.CUDAGraph()
-        try:
-            # Other threads use the GPU meanwhile: what they do is not ours to record.
-            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
-                output = run()
-        except RuntimeError:
-            # The generator of random numbers still waits for the end of the recording; a copy of it does not.
-            generator = torch.cuda.default_generators[torch.cuda.current_device()]
-            generator.graphsafe_set_state(generator.clone_state())
-            raise
+        with _ONE, torch.cuda.device(self.device):
+            before, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
+            try:
+                # Other threads use the GPU meanwhile: what they do is not ours to record.
+                with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+                    output = run()
+            except RuntimeError:
+                # The generator of random numbers still waits for the end of the recording; a copy of it does not. And
+                # torch is still on the stream of the recording.
+                generator = torch.cuda.default_generators[torch.cuda.current_device()]
+                generator.graphsafe_set_state(generator.clone_state())
+                torch.cuda.set_stream(before)
+                raise
         return graph.replay, lambda: output

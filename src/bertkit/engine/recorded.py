@@ -34,8 +34,8 @@ OFTEN = 4  # so many times a form is asked for until it is recorded, which takes
 COUNTED = 4096  # forms that are not recorded
 LEAST = 32  # tokens of the smallest form
 SHORT = 64  # tokens of a sequence up to which forms do not differ
-# A batch is filled up to a power of two; where it has so many tokens that a GPU is busy with them, to one of four sizes
-# between two powers: by an eighth, on average.
+# A batch is filled up to a power of two; where it has so many tokens that a GPU is busy with them, to a multiple of
+# `FINE`, and from 8,192 on to one of four sizes between two powers: by an eighth, on average.
 FINE = 1024
 STEPS = 4
 
@@ -110,11 +110,11 @@ class RecordedPasses:
 
     def _form(self, lengths: Sequence[int], read: RowReader) -> Form | None:
         """The form of a recording for this batch: its own, where that is asked for often, or else a larger one."""
+        if max(lengths) > self.encoder.config.max_length:
+            return None  # the encoder will refuse it
         form = Form.of(lengths, self.encoder.config.max_length)
-        if (read, form) not in self._found:
-            self._asked[read, form] += 1
-            if self._asked[read, form] >= self._often and not self._broken:
-                self._add(read, form)
+        if (read, form) not in self._found and self._is_due(read, form):
+            self._add(read, form)
         if (read, form) not in self._found:
             holding = [each for own, each in self._found if own == read and each.holds(lengths)]
             larger = [each for each in holding if each.tokens <= 2 * form.tokens]
@@ -124,21 +124,31 @@ class RecordedPasses:
         self._found.move_to_end((read, form))
         return form
 
+    def _is_due(self, read: RowReader, form: Form) -> bool:
+        """Whether a form that is not recorded has been asked for often enough."""
+        if self._broken:
+            return False
+        if len(self._asked) > COUNTED:  # whoever asks for something else each time is not to fill the memory
+            self._asked.clear()
+        self._asked[read, form] += 1
+        return self._asked[read, form] >= self._often
+
     def _add(self, read: RowReader, form: Form) -> None:
         def run(batch: Batch) -> Tensor:
             return read.numbers(layer_vectors(self.encoder, batch, read.layers), batch)
 
+        del self._asked[read, form]  # one that goes is counted anew
         device = self.encoder.embeddings.word.weight.device
         try:
             self._found[read, form] = _Recording(form, run, device, self._record)
+        except torch.OutOfMemoryError:
+            return
         except RuntimeError as error:  # a kernel that no graph can hold
             self._broken = True
             first = str(error).strip().splitlines()[0]
             warnings.warn(f"batches are launched one kernel at a time, which is slower ({first})", BertkitWarning)
         if len(self._found) > self._kept:
             self._found.popitem(last=False)
-        if len(self._asked) > COUNTED:  # whoever asks for something else each time is not to fill the memory
-            self._asked.clear()
 
 
 class _Recording:
@@ -148,33 +158,33 @@ class _Recording:
         self, form: Form, run: Callable[[Batch], Tensor], device: torch.device, record: Recorder | None
     ) -> None:
         sizes = [form.tokens, form.tokens, form.sequences + 1, form.tokens]  # as in `Batch.tensors`
-        pinned = device.type == "cuda"
+        self._device, pinned = device, device.type == "cuda"
         given = torch.zeros(sum(sizes), dtype=torch.int32, pin_memory=pinned)
         there = given.to(device)
         nothing = torch.zeros(form.tokens, dtype=torch.int32)
         pattern = Batch(nothing, nothing, tuple(form.filled([]).tolist())).laid_out(form.longest, form.sequences)
         self._fields = [part.numpy() for part in torch.split(given, sizes)]
         self._places = np.arange(form.tokens, dtype=np.int32)
-        self._stream = torch.cuda.current_stream(device) if pinned else None
-        self._put(pattern.tensors)
+        for field, tensor in zip(self._fields, pattern.tensors, strict=True):
+            field[:] = tensor.numpy()
 
         def once() -> Tensor:
             # A batch of its own for each pass: what it computes of its layout and keeps would be another batch's.
             return run(pattern.refilled(torch.split(there.copy_(given, non_blocking=True), sizes)))
 
-        # The first pass compiles kernels and chooses how to multiply, which no graph may do.
-        self._rows = torch.zeros((_aside(once) if pinned else once()).shape, dtype=torch.float32, pin_memory=pinned)
+        rows = torch.zeros(once().shape, dtype=torch.float32, pin_memory=pinned)
 
         def whole() -> Tensor:
-            return self._rows.copy_(once(), non_blocking=True)
+            return rows.copy_(once(), non_blocking=True)
 
+        self._rows, self._whole = rows, whole  # which holds the memory that a graph reads and writes
         self._replay = whole if record is None else record(whole)[0]
 
     def __call__(self, passages: Sequence[Passage], lengths: NDArray[np.int32]) -> NDArray[np.float32]:
         self._write(passages, lengths)
         self._replay()
-        if self._stream is not None:
-            self._stream.synchronize()
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
         found: NDArray[np.float32] = self._rows[: len(passages)].numpy().copy()
         return found
 
@@ -189,20 +199,6 @@ class _Recording:
         offsets[1 : len(ends) + 1] = ends
         offsets[len(ends) + 1 :] = ends[-1]
         np.subtract(self._places, np.repeat(ends - lengths, lengths), out=positions)
-
-    def _put(self, tensors: Sequence[Tensor]) -> None:
-        for field, tensor in zip(self._fields, tensors, strict=True):
-            field[:] = tensor.numpy()
-
-
-def _aside(run: Callable[[], Tensor]) -> Tensor:
-    """`run` on a stream of its own, as it is recorded."""
-    aside, here = torch.cuda.Stream(), torch.cuda.current_stream()  # type: ignore[no-untyped-call]
-    aside.wait_stream(here)
-    with torch.cuda.stream(aside):
-        found = run()
-    here.wait_stream(aside)
-    return found
 
 
 def _power(number: int) -> int:

@@ -130,6 +130,11 @@ def varlen_can(x: Tensor) -> bool:
     return _half_on_cuda(x) and x.shape[-1] % 8 == 0 and x.shape[-1] <= 256
 
 
+def takes_packed(qkv_T3HK: Tensor) -> bool:
+    """Whether some kernel takes these on a GPU as they are, whatever their lengths, without padding."""
+    return fused_can(qkv_T3HK) or varlen_can(qkv_T3HK)
+
+
 def _half_on_cuda(x: Tensor) -> bool:
     return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
 

@@ -14,6 +14,7 @@ from bertkit.engine.recorded import RecordedPasses
 from bertkit.errors import RequestError
 from bertkit.model.encoder import Encoder
 from bertkit.model.heads import MaskedWordHead
+from bertkit.model.kernels import takes_packed
 from bertkit.predict.answers import Answers
 from bertkit.predict.bert import BACKENDS, Bert, load
 from bertkit.predict.quantize import int8_maps
@@ -139,9 +140,11 @@ def share_encoders(berts: Mapping[str, Bert]) -> list[Served]:
 
 
 def new_lane(encoder: Encoder) -> Lane:
-    """An encoder's lane; on a GPU its passes are recorded."""
-    on_gpu = encoder.embeddings.word.weight.is_cuda
-    return Lane(encoder, RecordedPasses(encoder, CudaRecorder()) if on_gpu else None)
+    """An encoder's lane; on a GPU its passes are recorded, where its attention takes batches without padding."""
+    weight, config = encoder.stack[0].attention.out.weight, encoder.config
+    with torch.inference_mode():
+        packed = takes_packed(weight.new_empty(0, 3, config.heads, config.width // config.heads))
+    return Lane(encoder, RecordedPasses(encoder, CudaRecorder(weight.device)) if packed else None)
 
 
 def encoder_checksum(encoder: Encoder) -> str:

@@ -136,7 +136,7 @@ class Service:
         wanted = Wanted(settings=served.bert.embed_settings())
         doublings = [1 << each for each in range(served.limit.bit_length() + 1)] * OFTEN  # a GPU's differ by length
         for words in (1, 64) if self.models.on_cpu else doublings:
-            text = "warm " * min(words, served.limit)
+            text = "warm " * min(words, served.limit - 2)  # [CLS] and [SEP] count
             with contextlib.suppress(Refusal):  # where the limits are smaller than this
                 await self.answer(partial(plan_vectors, served, [text] * 4, wanted, self.settings))
 

@@ -1,0 +1,63 @@
+"""What the recorder does around torch's graphs, with a GPU that only takes notes."""
+
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from bertkit.engine.cuda_graph import CudaRecorder
+
+
+@pytest.fixture
+def notes(monkeypatch):
+    """What was asked of torch.cuda; a recording that fails leaves torch on its stream, as the real one does."""
+    notes, now = [], SimpleNamespace(stream="usual")
+    generator = SimpleNamespace(clone_state=lambda: "copy", graphsafe_set_state=lambda state: notes.append(state))
+
+    def set_stream(stream):
+        notes.append(f"on {stream}")
+        now.stream = stream
+
+    @contextmanager
+    def graph(made, *, pool, stream, capture_error_mode):
+        assert (pool, capture_error_mode) == ("pool", "thread_local")
+        before, now.stream = now.stream, stream
+        yield
+        notes.append(f"recorded on {now.stream}")
+        now.stream = before
+
+    stubs = {
+        "device": lambda device: nullcontext(),
+        "graph_pool_handle": lambda: "pool",
+        "Stream": lambda: "aside",
+        "current_stream": lambda: now.stream,
+        "set_stream": set_stream,
+        "CUDAGraph": lambda: SimpleNamespace(replay=lambda: notes.append("replayed")),
+        "graph": graph,
+        "default_generators": [generator],
+        "current_device": lambda: 0,
+    }
+    for name, stub in stubs.items():
+        assert hasattr(torch.cuda, name)
+        monkeypatch.setattr(torch.cuda, name, stub)
+    return notes
+
+
+def test_a_function_becomes_a_replay_and_its_output(notes):
+    replay, output = CudaRecorder()(lambda: torch.ones(2))
+    replay()
+    assert notes == ["recorded on aside", "replayed"]
+    assert output().tolist() == [1, 1]
+
+
+def test_after_a_failure_torch_is_where_it_was_and_the_next_can_be_recorded(notes):
+    def refused():
+        raise RuntimeError("no graph can hold this")
+
+    recorder = CudaRecorder()
+    with pytest.raises(RuntimeError, match="no graph can hold this"):
+        recorder(refused)
+    assert notes == ["copy", "on usual"]
+    recorder(lambda: torch.ones(2))
+    assert notes[-1] == "recorded on aside"
