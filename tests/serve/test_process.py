@@ -170,12 +170,14 @@ def test_what_nobody_asked_for_is_what_suits_the_device():
 
 
 def test_what_is_loaded_is_not_looked_through_for_garbage():
-    usual = sys.getswitchinterval()
+    usual, thresholds = sys.getswitchinterval(), gc.get_threshold()
     try:
         settle()
         assert gc.get_freeze_count() > 10_000  # torch alone is more
         assert sys.getswitchinterval() < usual
+        assert gc.get_threshold()[0] > 10 * thresholds[0]
         assert sum(map(len, (gc.get_objects(generation=number) for number in range(3)))) < 10_000
     finally:
         gc.unfreeze()
+        gc.set_threshold(*thresholds)
         sys.setswitchinterval(usual)

@@ -5,8 +5,11 @@ import time
 from dataclasses import dataclass, field
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from serving import wait_until
 
+from bertkit.serve.queue import Waiting, next_batch
 from bertkit.serve.worker import Ticket, Workers
 
 
@@ -225,3 +228,21 @@ def test_of_two_none_takes_all_that_waits(threads, largest):
     assert max(sizes) == largest
     assert all(ticket.rows == ["W" * 100] for ticket in tickets)
     assert desk.workers._computing == 0
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.lists(st.integers(1, 40), min_size=1, max_size=6)), min_size=1, max_size=12),
+    st.data(),
+)
+def test_what_goes_next_is_the_policys_choice_also_where_all_fits(jobs, data):
+    """The short cut for what is one batch, and its slow twin."""
+    lanes = Slow(), Slow()
+    workers = Workers(lambda done: None, Metrics(), budget=100, most_tokens=10_000)
+    tickets = [Ticket(lanes[other], [Word("a" * length) for length in lengths]) for other, lengths in jobs]
+    assert workers.submit(tickets) == []
+    for ticket in tickets:  # as if some of it were computed
+        ticket.taken = data.draw(st.integers(0, len(ticket.pieces) - 1))
+    workers._tokens = sum(ticket.tokens_left for ticket in tickets)
+    for budget in (20, 100, workers._tokens, 10_000):
+        waiting = [Waiting(ticket.lane.key, ticket.lengths, ticket.taken) for ticket in tickets]
+        assert workers._counts(budget) == next_batch(waiting, budget)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,11 @@ def plan_vectors(
 
 def known_layers(served: Served, layers: Sequence[int]) -> tuple[int, ...]:
     """Layers counted from the embeddings, 0; a wrong one is refused."""
-    depth = served.bert.model.config.depth
+    return _counted(tuple(layers), served.bert.model.config.depth)
+
+
+@lru_cache(maxsize=1024)
+def _counted(layers: tuple[int, ...], depth: int) -> tuple[int, ...]:
     found = tuple(depth + 1 + layer if layer < 0 else layer for layer in layers)
     if not found or not all(0 <= layer <= depth for layer in found):
         raise Refusal(

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol
 
 from bertkit.serve.engine import Lane, Piece
@@ -136,9 +137,9 @@ class Workers:
 
     def _work(self) -> None:
         while taken := self._take():
-            (parts, cores), started = taken, time.perf_counter()
-            done = self._settle(_compute(parts, cores))
-            self._account(parts, time.perf_counter() - started)
+            (parts, tokens, cores), started = taken, time.perf_counter()
+            done = self._settle(_compute(parts, cores), tokens)
+            self._account(parts, tokens, time.perf_counter() - started)
             if done:
                 self._deliver(done)
 
@@ -148,35 +149,41 @@ class Workers:
             return self._cores
         return max(1, self._cores // len(self._threads))
 
-    def _take(self) -> tuple[list[Part], int | None] | None:
-        """The next batch and its cores; None when there is nothing left and never will be."""
+    def _take(self) -> tuple[list[Part], int, int | None] | None:
+        """The next batch, its tokens and its cores; None when there is nothing left and never will be."""
         with self._changed:
             while not self._waiting:
                 if self._closing:
                     return None
                 self._changed.wait()
-            waiting = [Waiting(ticket.lane.key, ticket.lengths, ticket.taken) for ticket in self._waiting]
             budget = fair_budget(self._tokens + self._computing, len(self._threads), self._budget)
             parts: list[Part] = []
-            for ticket, count in zip(self._waiting, next_batch(waiting, budget), strict=True):
+            for ticket, count in zip(self._waiting, self._counts(budget), strict=True):
                 if count:
                     start, ticket.taken = ticket.taken, ticket.taken + count
                     parts.append((ticket, start, ticket.taken))
-            taken = _tokens(parts)
+            taken = sum(sum(ticket.lengths[start:stop]) for ticket, start, stop in parts)
             self._tokens -= taken
             self._computing += taken
             self._waiting = [ticket for ticket in self._waiting if ticket.taken < len(ticket.pieces)]
             if self._waiting:
                 self._changed.notify()  # there is work for another thread
             self._busy += 1
-            return parts, self._share()
+            return parts, taken, self._share()
 
-    def _settle(self, results: Sequence[tuple[Part, list[Any] | Exception]]) -> list[Ticket]:
+    def _counts(self, budget: int) -> list[int]:
+        """How many sequences of each waiting request go next: all, where that is one batch; else by the policy."""
+        only = self._waiting[0].lane
+        if self._tokens <= budget and all(ticket.lane is only for ticket in self._waiting):
+            return [len(ticket.lengths) - ticket.taken for ticket in self._waiting]
+        return next_batch([Waiting(each.lane.key, each.lengths, each.taken) for each in self._waiting], budget)
+
+    def _settle(self, results: Sequence[tuple[Part, list[Any] | Exception]], tokens: int) -> list[Ticket]:
         """Write rows into their tickets; returns those that are complete."""
         done = []
         with self._changed:
             self._busy -= 1
-            self._computing -= _tokens([part for part, _ in results])
+            self._computing -= tokens
             for (ticket, start, stop), rows in results:
                 ticket.missing -= stop - start
                 if isinstance(rows, Exception):
@@ -187,15 +194,10 @@ class Workers:
                     done.append(ticket)
         return done
 
-    def _account(self, parts: Sequence[Part], seconds: float) -> None:
+    def _account(self, parts: Sequence[Part], tokens: int, seconds: float) -> None:
         lengths = [length for ticket, start, stop in parts for length in ticket.lengths[start:stop]]
-        tokens = sum(lengths)
         self._speed += 0.2 * (tokens / seconds - self._speed) if self._speed else tokens / seconds
         self._observer.batch_done(BatchDone(len(lengths), tokens, max(lengths), seconds, len(parts)))
-
-
-def _tokens(parts: Sequence[Part]) -> int:
-    return sum(sum(ticket.lengths[start:stop]) for ticket, start, stop in parts)
 
 
 def _compute(parts: Sequence[Part], cores: int | None) -> list[tuple[Part, list[Any] | Exception]]:
@@ -207,4 +209,4 @@ def _compute(parts: Sequence[Part], cores: int | None) -> list[tuple[Part, list[
         if len(parts) == 1:
             return [(parts[0], error)]
         return [result for part in parts for result in _compute([part], cores)]
-    return [(part, [next(rows) for _ in range(part[2] - part[1])]) for part in parts]
+    return [(part, list(islice(rows, part[2] - part[1]))) for part in parts]
