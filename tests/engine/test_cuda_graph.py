@@ -12,7 +12,7 @@ from bertkit.engine.cuda_graph import CudaRecorder
 @pytest.fixture
 def notes(monkeypatch):
     """What was asked of torch.cuda; a recording that fails leaves torch on its stream, as the real one does."""
-    notes, now = [], SimpleNamespace(stream="usual")
+    notes, pools, now = [], [], SimpleNamespace(stream="usual")
     generator = SimpleNamespace(clone_state=lambda: "copy", graphsafe_set_state=lambda state: notes.append(state))
 
     def set_stream(stream):
@@ -21,7 +21,7 @@ def notes(monkeypatch):
 
     @contextmanager
     def graph(made, *, pool, stream, capture_error_mode):
-        assert (pool, capture_error_mode) == ("pool", "thread_local")
+        assert (pool, capture_error_mode) == (pools[-1], "thread_local")
         before, now.stream = now.stream, stream
         yield
         notes.append(f"recorded on {now.stream}")
@@ -29,7 +29,7 @@ def notes(monkeypatch):
 
     stubs = {
         "device": lambda device: nullcontext(),
-        "graph_pool_handle": lambda: "pool",
+        "graph_pool_handle": lambda: pools.append("another pool" if pools else "pool") or pools[-1],
         "Stream": lambda: "aside",
         "current_stream": lambda: now.stream,
         "set_stream": set_stream,
@@ -41,6 +41,9 @@ def notes(monkeypatch):
     for name, stub in stubs.items():
         assert hasattr(torch.cuda, name)
         monkeypatch.setattr(torch.cuda, name, stub)
+    monkeypatch.setattr(
+        torch._C, "_cuda_endAllocateToPool", lambda device, pool: notes.append(f"ended {pool}"), raising=False
+    )
     return notes
 
 
@@ -58,6 +61,6 @@ def test_after_a_failure_torch_is_where_it_was_and_the_next_can_be_recorded(note
     recorder = CudaRecorder()
     with pytest.raises(RuntimeError, match="no graph can hold this"):
         recorder(refused)
-    assert notes == ["copy", "on usual"]
+    assert notes == ["on usual", "ended pool", "copy"]
     recorder(lambda: torch.ones(2))
     assert notes[-1] == "recorded on aside"

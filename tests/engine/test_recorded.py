@@ -186,6 +186,23 @@ def test_what_cannot_be_recorded_is_launched_and_said_once():
         np.testing.assert_array_equal(lane.compute(pieces), Lane(encoder).compute(pieces))
 
 
+def test_where_there_was_no_memory_it_is_not_tried_again_at_once():
+    tries = []
+
+    def full(run):
+        tries.append(run)
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    recorded, read = RecordedPasses(small(), full, often=2), Pooled((2,), "mean")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [recorded(passages(5, 9), read) for _ in range(100)] == [None] * 100
+    assert len(tries) == 1
+    assert recorded(passages(60), read) is None
+    assert recorded(passages(60), read) is None
+    assert len(tries) == 2, "another form is"
+
+
 def test_what_is_recorded_is_replayed_and_not_run_again():
     calls = []
 

@@ -1,13 +1,19 @@
 """Freed memory goes back to the system, and a server does that by itself."""
 
 import asyncio
+import gc
 import platform
 import subprocess
 import sys
+import weakref
 
 from serving import running, wait_until
 
+from bertkit.errors import RequestError
 from bertkit.serve import memory
+from bertkit.serve.refusals import Refusal
+from bertkit.serve.service import Service
+from bertkit.serve.settings import ServeSettings
 
 ALONE = """
 from pathlib import Path
@@ -68,3 +74,51 @@ def test_a_server_does_it_for_as_long_as_it_runs(models, berts, monkeypatch):
     with running(models, berts=berts):
         wait_until(lambda: events == ["begun"])
     assert events == ["begun", "ended"], "a server that has stopped leaves the memory alone"
+
+
+class Texts(list):
+    """Somebody's, which can be watched."""
+
+
+def test_a_refused_request_is_gone_when_it_is_answered(models):
+    seen = []
+
+    async def ask(service):
+        texts = Texts(["a"])
+        seen.append(weakref.ref(texts))
+
+        def plan():
+            raise RequestError(f"no {texts}")
+
+        try:
+            await service.answer(plan)
+        except Refusal as refusal:
+            return refusal.message
+
+    async def serve():
+        service = Service(models, ServeSettings())
+        await service.start()
+        gc.disable()
+        try:
+            assert await ask(service) == "no ['a']"
+            await asyncio.sleep(0.1)
+            return seen[0]() is None
+        finally:
+            gc.enable()
+            await service.stop()
+
+    assert asyncio.run(serve()), "no cycle holds its texts until somebody looks for garbage"
+
+
+def test_what_only_refers_to_itself_is_given_back():
+    texts = Texts()
+    texts.append(texts)
+    left = weakref.ref(texts)
+    gc.disable()
+    try:
+        del texts
+        assert left() is not None
+        memory.give_back()
+        assert left() is None
+    finally:
+        gc.enable()

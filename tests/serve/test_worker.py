@@ -1,7 +1,10 @@
 """Threads at the queue, over lanes that only pretend to compute."""
 
+import gc
 import threading
 import time
+import traceback
+import weakref
 from dataclasses import dataclass, field
 
 import pytest
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 from serving import wait_until
 
 from bertkit.serve.queue import Waiting, next_batch
-from bertkit.serve.worker import Ticket, Workers
+from bertkit.serve.worker import Ticket, Workers, _compute
 
 
 class Metrics:
@@ -228,6 +231,33 @@ def test_of_two_none_takes_all_that_waits(threads, largest):
     assert max(sizes) == largest
     assert all(ticket.rows == ["W" * 100] for ticket in tickets)
     assert desk.workers._computing == 0
+
+
+class Large:
+    """What a pass has in hand."""
+
+
+def test_a_failure_keeps_neither_what_its_pass_had_nor_its_request():
+    seen = []
+
+    class Failing(Slow):
+        def compute(self, pieces, threads):
+            large = Large()
+            seen.append(weakref.ref(large))
+            raise RuntimeError("no room")
+
+    ticket = Ticket(Failing(), [Word("a")])
+    left = weakref.ref(ticket)
+    gc.disable()
+    try:
+        [(_, failure)] = _compute([(ticket, 0, 1)], None)
+        assert [each() for each in seen] == [None]
+        assert "in compute" in "".join(traceback.format_exception(failure)), "the log still has its lines"
+        ticket.failure = failure
+        del ticket, _, failure
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 @given(

@@ -1,6 +1,7 @@
 """What a function does on a GPU, recorded as a CUDA graph: one launch in place of hundreds."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Lock
 from typing import Any
 
@@ -22,6 +23,7 @@ class CudaRecorder:
 
     def __init__(self, device: torch.device | None = None) -> None:
         self.device = device
+        self.failed: list[torch.cuda.CUDAGraph] = []
         with torch.cuda.device(device):
             self.pool = torch.cuda.graph_pool_handle()
             self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -35,10 +37,17 @@ class CudaRecorder:
                 with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
                     output = run()
             except RuntimeError:
-                # The generator of random numbers still waits for the end of the recording; a copy of it does not. And
-                # torch is still on the stream of the recording.
-                generator = torch.cuda.default_generators[torch.cuda.current_device()]
-                generator.graphsafe_set_state(generator.clone_state())
                 torch.cuda.set_stream(before)
+                self._forget(graph)
                 raise
         return graph.replay, lambda: output
+
+    def _forget(self, graph: torch.cuda.CUDAGraph) -> None:
+        """After a recording that failed, which torch believes to be under way."""
+        self.failed.append(graph)  # the allocator may still ask it
+        with suppress(RuntimeError):  # where it did end
+            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self.pool)
+        self.pool = torch.cuda.graph_pool_handle()
+        # The generator of random numbers still waits for the end; a copy of it does not.
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        generator.graphsafe_set_state(generator.clone_state())

@@ -31,6 +31,7 @@ from bertkit.model.encoder import Encoder
 
 KEPT = 128  # recordings of one encoder: the one that was not used for longest goes
 OFTEN = 4  # so many times a form is asked for until it is recorded, which takes as long as many passes
+LATER = 1000  # times more, where there was no memory for it
 COUNTED = 4096  # forms that are not recorded
 LEAST = 32  # tokens of the smallest form
 SHORT = 64  # tokens of a sequence up to which forms do not differ
@@ -141,10 +142,11 @@ class RecordedPasses:
         device = self.encoder.embeddings.word.weight.device
         try:
             self._found[read, form] = _Recording(form, run, device, self._record)
-        except torch.OutOfMemoryError:
-            return
-        except RuntimeError as error:  # a kernel that no graph can hold
-            self._broken = True
+        except RuntimeError as error:
+            if "out of memory" in str(error).lower():
+                self._asked[read, form] = -LATER
+                return
+            self._broken = True  # a kernel that no graph can hold
             first = str(error).strip().splitlines()[0]
             warnings.warn(f"batches are launched one kernel at a time, which is slower ({first})", BertkitWarning)
         if len(self._found) > self._kept:

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from bertkit.engine.batches import Passage
 from bertkit.errors import BertkitError
 from bertkit.serve.plan import Draft, Plan
+from bertkit.serve.refusals import detached
 from bertkit.text.tokenizer import Tokenizer
 
 TOGETHER = 16_000  # characters: a few milliseconds, which the first of these requests waits for the last
@@ -97,6 +98,6 @@ def _attempt(make: Callable[..., Made], *arguments: object) -> Made | Exception:
     try:
         return make(*arguments)
     except Exception as error:
-        return error
+        return detached(error)
     except BaseException as error:  # a library's panic is no Exception, and must not take others' requests along
         return BertkitError(f"planning failed: {error}")

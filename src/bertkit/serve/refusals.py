@@ -1,8 +1,11 @@
 """What a refused request is told: one sentence, in the form its client reads."""
 
 import dataclasses
+import traceback
 from collections.abc import Mapping
 from typing import Any
+
+from bertkit.errors import RequestError
 
 # What text-embeddings-inference's clients find in `error_type`, and OpenAI's in `type`.
 KINDS: Mapping[int, tuple[str, str]] = {
@@ -40,3 +43,15 @@ class Refusal(Exception):
 def failure(request: str) -> Refusal:
     """What a client is told where the server is at fault."""
     return Refusal(500, f"the server failed; its log says more under {request}")
+
+
+def detached(error: Exception) -> Exception:
+    """The error with its trace as text, which the log tells.
+
+    A trace holds the frames it went through, with requests and tensors in them; and where one of these holds the error,
+    too, all of it stays until somebody looks for garbage.
+    """
+    if not isinstance(error, Refusal | RequestError):  # of which nobody asks where they came from
+        error.add_note("".join(traceback.format_exception(error)).rstrip())
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)

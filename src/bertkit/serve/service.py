@@ -85,6 +85,10 @@ class Service:
             raise
         except RequestError as error:
             raise Refusal(422, str(error)) from error
+        finally:
+            del (
+                hope
+            )  # else an error holds this frame, which holds the hope, which holds the error, and all of them the texts
         if made.lengths is not None and made.lengths.long:
             self.metrics.texts_cut(made.lengths.policy, len(made.lengths.long))
         value = made.finish(rows) if made.quick else await self.off_loop(partial(made.finish, rows), made.tokens)

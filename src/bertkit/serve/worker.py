@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from bertkit.serve.engine import Lane, Piece
 from bertkit.serve.queue import Waiting, fair_budget, next_batch, seconds_to_wait
+from bertkit.serve.refusals import detached
 
 
 @dataclass(eq=False)
@@ -204,9 +205,13 @@ def _compute(parts: Sequence[Part], cores: int | None) -> list[tuple[Part, list[
     """Rows for each part. Where a batch fails, its parts are computed one by one, so that only the guilty one fails."""
     pieces = [piece for ticket, start, stop in parts for piece in ticket.pieces[start:stop]]
     try:
-        rows = iter(parts[0][0].lane.compute(pieces, cores))
+        found = parts[0][0].lane.compute(pieces, cores)
+        assert len(found) == len(pieces)
     except Exception as error:
-        if len(parts) == 1:
-            return [(parts[0], error)]
-        return [result for part in parts for result in _compute([part], cores)]
-    return [(part, list(islice(rows, part[2] - part[1]))) for part in parts]
+        failure = detached(error)
+    else:
+        rows = iter(found)
+        return [(part, list(islice(rows, part[2] - part[1]))) for part in parts]
+    if len(parts) == 1:
+        return [(parts[0], failure)]
+    return [result for part in parts for result in _compute([part], cores)]
