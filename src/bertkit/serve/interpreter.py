@@ -5,7 +5,7 @@ import sys
 
 SWITCH = 0.0005  # seconds that a thread may keep the interpreter when another wants it
 # Objects made and not yet gone until Python looks for garbage among them; its usual 700 are a few requests' own.
-ALIVE = 10_000
+ALIVE = 20_000
 
 
 def settle() -> None:
