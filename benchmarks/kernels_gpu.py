@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from bertkit.config import FAMILIES, family_config
 from bertkit.engine.batches import Passage
 from bertkit.engine.cuda_graph import CudaRecorder
-from bertkit.engine.recorded import RecordedPasses
+from bertkit.engine.recorded import RecordedPasses, RowReader
 from bertkit.model.batch import Batch
 from bertkit.model.kernels import KERNELS, Sight, bias_gelu
 from bertkit.model.pooling import pool
@@ -149,7 +149,7 @@ def model_gaps() -> dict[str, dict[str, float]]:
 
 
 @dataclass(frozen=True)
-class Mean:
+class Mean(RowReader):
     """What is read in `recorded_gaps`."""
 
     layers: tuple[int, ...]

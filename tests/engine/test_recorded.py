@@ -16,7 +16,7 @@ from torch import Tensor
 from bertkit.config import family_config
 from bertkit.engine import recorded as recorded_passes
 from bertkit.engine.batches import Passage, layer_vectors, make_batch
-from bertkit.engine.recorded import Form, RecordedPasses
+from bertkit.engine.recorded import Form, RecordedPasses, RowReader
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.pooling import POOLINGS, pool
@@ -40,7 +40,7 @@ def passages(*lengths: int, seed: int = 0, segments: int = 2) -> list[Passage]:
 
 
 @dataclass(frozen=True)
-class Pooled:
+class Pooled(RowReader):
     layers: tuple[int, ...]
     how: str
 

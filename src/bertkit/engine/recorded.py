@@ -12,11 +12,10 @@ to whoever keeps a model in place, and not to the model.
 
 import warnings
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from threading import Lock
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -41,15 +40,18 @@ FINE = 1024
 STEPS = 4
 
 
-class RowReader(Hashable, Protocol):
-    """What is read off a batch: one row for each sequence. Equal readers share recordings."""
+class RowReader:
+    """Reads one row of numbers for each sequence off a batch. Equal readers share recordings."""
 
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """Which layers it wants side by side."""
+    layers: tuple[int, ...]  # which ones it wants side by side, counted from the embeddings, 0
 
     def numbers(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """N R float32; it must not read the batch's `lengths`, which differ between batches of one form."""
+        raise NotImplementedError
+
+    def __call__(self, x_TD: Tensor, batch: Batch) -> list[np.ndarray]:
+        """float32 [R] each."""
+        return list(self.numbers(x_TD, batch).cpu().numpy())
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit.engine.batches import Passage, fitting_threads, layer_vectors, make_batch
-from bertkit.engine.recorded import RecordedPasses
+from bertkit.engine.recorded import RecordedPasses, RowReader
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.model import BertModel
@@ -62,9 +62,9 @@ class Lane:
         for place, piece in enumerate(pieces):
             groups.setdefault(piece.read, []).append(place)
         if self.recorded is not None and len(groups) == 1 and isinstance(only := pieces[0].read, RowReader):
-            found = self.recorded([piece.passage for piece in pieces], only)
-            if found is not None:
-                return list(found)
+            replayed = self.recorded([piece.passage for piece in pieces], only)
+            if replayed is not None:
+                return list(replayed)
         # Readers that are alike stand together, so that what they read is a slice and not a copy; and among them
         # sequences of one length, so that attention takes these at once.
         for places in groups.values():
@@ -80,8 +80,8 @@ class Lane:
             first, width = 0, self.encoder.config.width
             for read, places in groups.items():
                 part, x_part = _slice(batch, x_TD, first, first + len(places))
-                read_off = read(_columns(x_part, layers, read.layers, width), part)
-                for place, row in zip(places, read_off, strict=True):
+                found = read(_columns(x_part, layers, read.layers, width), part)
+                for place, row in zip(places, found, strict=True):
                     rows[place] = row
                 first += len(places)
         return rows
@@ -103,20 +103,6 @@ def _columns(x_TD: Tensor, have: Sequence[int], want: Sequence[int], width: int)
         return x_TD
     places = [have.index(layer) for layer in want]
     return torch.cat([x_TD[:, place * width : (place + 1) * width] for place in places], dim=-1)
-
-
-class RowReader:
-    """Readers that give one row of numbers for each sequence: a pass that ends with one of them can be recorded."""
-
-    layers: tuple[int, ...]
-
-    def numbers(self, x_TD: Tensor, batch: Batch) -> Tensor:
-        """N R float32."""
-        raise NotImplementedError
-
-    def __call__(self, x_TD: Tensor, batch: Batch) -> list[np.ndarray]:
-        """float32 [R] each."""
-        return list(self.numbers(x_TD, batch).cpu().numpy())
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ def settle() -> None:
 
     The event loop does not wait 5 ms for a worker thread between two of its operations; and what is there now stays, so
     that looking through it for garbage, a tenth of a second each time, holds nobody up. And it is not looked for after
-    every few requests, which go without leaving any: behind a GPU that took a quarter of the interpreter's time.
+    every few requests, which go without leaving any: that took a quarter of Python's time, the model's left aside.
     """
     sys.setswitchinterval(SWITCH)
     gc.collect()

@@ -132,7 +132,9 @@ def share_encoders(berts: Mapping[str, Bert]) -> list[Served]:
     served = []
     for name, bert in berts.items():
         checksum = encoder_checksum(bert.model.encoder)
-        lane = lanes.setdefault(checksum, new_lane(bert.model.encoder))
+        if checksum not in lanes:
+            lanes[checksum] = new_lane(bert.model.encoder)
+        lane = lanes[checksum]
         _adopt(bert, lane.encoder)
         answers = bert.answers if _is_taught(bert) else None
         served.append(Served(name, bert, lane, checksum, answers))

@@ -54,18 +54,18 @@ def plan_vectors(
         pieces: list[Piece] = []
         joins: list[_Windowed | None] = []
         lengths: list[int] = []
-        read, limit = _reader(wanted.settings, layers), served.limit
+        read, limit, plain = _reader(wanted.settings, layers), served.limit, served.plain_texts
         usual = len(single) == len(inputs)
         for encoding in tokens if usual else _encodings(served, inputs, wanted, iter(tokens)):
             length, join = len(encoding.ids), None
-            if length <= limit and isinstance(encoding, Passage) and served.plain_texts:  # most are
+            if length <= limit and plain and isinstance(encoding, Passage):  # most are
                 pieces.append(Piece(encoding, read))
             else:
                 passages, join = _passages(served, encoding, wanted.too_long)
                 pieces += [Piece(passage, ReadTokens(layers) if join else read) for passage in passages]
             joins.append(join)
             lengths.append(length)
-        report = _reported(lengths, served.limit, wanted.too_long, field)
+        report = _reported(lengths, limit, wanted.too_long, field)
         rows = sum(map(len, pieces)) if wanted.settings.pooling == "none" else len(inputs)
         check_size(rows * width, "send fewer texts at a time", limits)
         quick = len(inputs) <= QUICK and not any(joins)
