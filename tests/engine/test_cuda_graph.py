@@ -1,5 +1,6 @@
 """What the recorder does around torch's graphs, with a GPU that only takes notes."""
 
+import gc
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
@@ -64,3 +65,28 @@ def test_after_a_failure_torch_is_where_it_was_and_the_next_can_be_recorded(note
     assert notes == ["on usual", "ended pool", "copy"]
     recorder(lambda: torch.ones(2))
     assert notes[-1] == "recorded on aside"
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_no_garbage_is_searched_while_recording(notes, before):
+    """It may hold an older graph; destroying that ends the recording (seen on an H200)."""
+    found = []
+
+    def run():
+        found.append(gc.isenabled())
+        return torch.ones(2)
+
+    def refused():
+        run()
+        raise RuntimeError("no graph can hold this")
+
+    usual = gc.isenabled()
+    try:
+        (gc.enable if before else gc.disable)()
+        CudaRecorder()(run)
+        assert gc.isenabled() == before
+        with pytest.raises(RuntimeError, match="no graph"):
+            CudaRecorder()(refused)
+        assert (found, gc.isenabled()) == ([False, False], before)
+    finally:
+        (gc.enable if usual else gc.disable)()

@@ -1,5 +1,6 @@
 """Passes over batches filled up to a form give what plain batches give; here they are launched, not replayed."""
 
+import gc
 import random
 import warnings
 import weakref
@@ -229,3 +230,18 @@ def test_what_a_form_holds_fills_it(lengths, others):
         assert len(filled) <= form.sequences
         assert filled.max() <= form.longest
     assert Form.of(lengths, LIMIT).holds(lengths)
+
+
+def test_recordings_go_with_whoever_kept_them():
+    """At once, and not when garbage is searched: a graph holds memory of the GPU."""
+    usual = gc.isenabled()
+    gc.disable()
+    try:
+        kept = RecordedPasses(small(), often=1)
+        kept(passages(5, 6), Pooled((2,), "mean"))
+        recording = weakref.ref(next(iter(kept._found.values())))
+        assert recording() is not None
+        del kept
+        assert recording() is None
+    finally:
+        (gc.enable if usual else gc.disable)()

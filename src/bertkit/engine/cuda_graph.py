@@ -1,7 +1,8 @@
 """What a function does on a GPU, recorded as a CUDA graph: one launch in place of hundreds."""
 
-from collections.abc import Callable
-from contextlib import suppress
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Any
 
@@ -30,7 +31,7 @@ class CudaRecorder:
 
     def __call__(self, run: Run) -> tuple[Callable[[], Any], Callable[[], Tensor]]:
         """Nothing is computed here: the graph only learns what to do."""
-        with _ONE, torch.cuda.device(self.device):
+        with _ONE, _garbage_kept(), torch.cuda.device(self.device):
             before, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
             try:
                 # Other threads use the GPU meanwhile: what they do is not ours to record.
@@ -51,3 +52,15 @@ class CudaRecorder:
         # The generator of random numbers still waits for the end; a copy of it does not.
         generator = torch.cuda.default_generators[torch.cuda.current_device()]
         generator.graphsafe_set_state(generator.clone_state())
+
+
+@contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """No search for garbage: an older graph that is found in it would be destroyed, which ends the recording."""
+    searching = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if searching:
+            gc.enable()

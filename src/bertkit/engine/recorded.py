@@ -137,11 +137,13 @@ class RecordedPasses:
         return self._asked[read, form] >= self._often
 
     def _add(self, read: RowReader, form: Form) -> None:
+        encoder = self.encoder  # not `self`: these recordings are to go when it goes
+
         def run(batch: Batch) -> Tensor:
-            return read.numbers(layer_vectors(self.encoder, batch, read.layers), batch)
+            return read.numbers(layer_vectors(encoder, batch, read.layers), batch)
 
         del self._asked[read, form]  # one that goes is counted anew
-        device = self.encoder.embeddings.word.weight.device
+        device = encoder.embeddings.word.weight.device
         try:
             self._found[read, form] = _Recording(form, run, device, self._record)
         except RuntimeError as error:
