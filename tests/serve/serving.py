@@ -53,9 +53,14 @@ def fill_folder(folder: Path, *, max_length: int = 32) -> Path:
 
 @contextmanager
 def running(
-    models: Models, settings: ServeSettings | None = None, keys: Keys | None = None, berts: dict | None = None
+    models: Models,
+    settings: ServeSettings | None = None,
+    keys: Keys | None = None,
+    berts: dict | None = None,
+    *,
+    local: bool = False,
 ) -> Iterator[Running]:
-    app = create_app(models, settings, keys)
+    app = create_app(models, settings, keys, local=local)
     listener = bind("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     server = make_server(app)

@@ -9,7 +9,7 @@ from serving import running
 
 from bertkit.errors import RequestError
 from bertkit.serve import logs
-from bertkit.serve.door import is_loopback, refuse_open_door
+from bertkit.serve.door import is_loopback, names_this_machine, refuse_open_door
 from bertkit.serve.keys import Keys, read_keys
 
 KEY = "a-key-of-our-own"
@@ -138,3 +138,35 @@ def test_other_addresses_need_one_or_a_word(host):
         refuse_open_door(host, Keys(), told=False)
     refuse_open_door(host, Keys([KEY]), told=False)
     refuse_open_door(host, Keys(), told=True)
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:8000", "localhost.", "page.localhost:1", "127.0.0.1", "127.0.0.1:80", "[::1]:80"]
+)
+def test_names_of_this_machine(host):
+    assert names_this_machine(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "example.org", "localhost.example.org:8000", "127.0.0.1.example.org", "notlocalhost", "[", "::1", "\xff"],
+)
+def test_names_that_a_foreign_page_may_have(host):
+    assert not names_this_machine(host)
+
+
+def test_without_a_key_no_foreign_name_is_answered(models):
+    """DNS rebinding: a page whose own name came to point here would else read replies."""
+    foreign = {"Host": "example.org:8000"}
+    with running(models, local=True) as server:
+        replies = [
+            server.http.get("/v1/models", headers=foreign),
+            server.http.get("/health", headers=foreign),
+            server.post("/embed", {"inputs": "a b"}, headers=foreign),
+        ]
+        assert [reply.status_code for reply in replies] == [421, 421, 421]
+        assert "localhost" in replies[2].json()["error"]
+        assert server.http.get("/v1/models", headers={"Host": "localhost:1"}).status_code == 200
+        assert server.post("/embed", {"inputs": "a b"}).status_code == 200
+    with running(models) as server:
+        assert server.http.get("/v1/models", headers=foreign).status_code == 200

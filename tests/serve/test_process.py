@@ -56,6 +56,7 @@ def free_port() -> int:
 def test_sigterm_under_load_answers_every_accepted_request(folders):
     """Every request the server took in was answered in full, and every answer is the one asked for."""
     server = Process(f"fill={folders['fill']}", "--max-tokens", "64")
+    assert httpx.get(f"{server.url}/ready", headers={"Host": "example.org"}).status_code == 421, "a foreign name"
     expected = bertkit.load(folders["fill"]).embed([f"{letter} b" for letter in "abcdefgh"])
     answered, cut_off = queue.Queue(), queue.Queue()
     stop = threading.Event()

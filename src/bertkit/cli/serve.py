@@ -22,7 +22,7 @@ def serve(
     api_key: Annotated[
         Path | None, typer.Option(help="A file with a key on each line; or set BERTKIT_API_KEY.")
     ] = None,
-    no_key: Annotated[bool, typer.Option("--no-key", help="Let others in without a key.")] = False,
+    no_key: Annotated[bool, typer.Option("--no-key", help="Let others in without a key, by any name.")] = False,
     workers: Annotated[
         int | None, typer.Option(help="Batches at a time; by default 1 on a GPU, on a CPU one a core up to 4.")
     ] = None,
@@ -66,7 +66,8 @@ def serve(
     start_logs()
     place = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     said = f"{', '.join(loaded.by_name)} at {place} - open it in a browser; {place}/docs for programs; Ctrl-C stops"
-    server.serve(create_app(loaded, settings, keys), listener, lambda: print(said, flush=True))
+    app = create_app(loaded, settings, keys, local=not keys and not no_key)
+    server.serve(app, listener, lambda: print(said, flush=True))
 
 
 def _imported() -> ModuleType:

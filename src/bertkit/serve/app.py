@@ -47,8 +47,10 @@ OTHER_REPLIES: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_app(models: Models, settings: ServeSettings | None = None, keys: Keys | None = None) -> Gate:
-    """The whole server as an ASGI application."""
+def create_app(
+    models: Models, settings: ServeSettings | None = None, keys: Keys | None = None, *, local: bool = False
+) -> Gate:
+    """The whole server as an ASGI application; a `local` one is asked for by no name but localhost."""
     service = Service(models, settings or ServeSettings())
 
     @asynccontextmanager
@@ -76,7 +78,7 @@ def create_app(models: Models, settings: ServeSettings | None = None, keys: Keys
         app.add_exception_handler(kind, _refused)
     _fit_examples(app, service)
     short = ShortWay(app, [route for routes in routers for route in routes.routes])
-    return Gate(short, service, keys or Keys())
+    return Gate(short, service, keys or Keys(), local=local)
 
 
 def status_routes(service: Service) -> APIRouter:

@@ -1,4 +1,4 @@
-"""Where a server listens; looked at before anything heavy is loaded."""
+"""Where a server listens, and by which name it may be asked; looked at before anything heavy is loaded."""
 
 import ipaddress
 import socket
@@ -26,6 +26,22 @@ def refuse_open_door(host: str, keys: Keys, *, told: bool) -> None:
             f"--host {host} lets others in, and no key is set: write one into a file for --api-key or into {VARIABLE}, "
             "or say --no-key"
         )
+
+
+def names_this_machine(host: str) -> bool:
+    """Whether a request's Host header is localhost or an address.
+
+    Any other name may be that of a foreign page that had it point here meanwhile, so that it may read replies.
+    """
+    name = host.strip().lower()
+    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0].rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from bertkit.serve.door import names_this_machine
 from bertkit.serve.keys import Keys
 from bertkit.serve.logs import log, log_failure, request_id
 from bertkit.serve.refusals import Refusal, failure
@@ -70,10 +71,10 @@ class Exchange:
 class Gate:
     """The whole server as an ASGI application: the door, and behind it the routes."""
 
-    def __init__(self, app: Application, service: Service, keys: Keys) -> None:
+    def __init__(self, app: Application, service: Service, keys: Keys, *, local: bool = False) -> None:
         self.app = app
         self.service = service
-        self._keys = keys
+        self._keys, self._local = keys, local
         self._limits = service.settings
         self._bytes = 0  # of bodies that are being read
 
@@ -87,7 +88,7 @@ class Gate:
             await self._answer(exchange, receive)
         except Refusal as refusal:
             if not exchange.status:  # else it was read too slowly: uvicorn closes what is not complete
-                await exchange.refuse(refusal, close=refusal.status in (401, 408, 413))
+                await exchange.refuse(refusal, close=refusal.status in (401, 408, 413, 421))
         except ConnectionError:  # the client is gone, and nobody reads a reply
             self.service.metrics.client_gone()
         except Exception as error:
@@ -99,6 +100,8 @@ class Gate:
 
     async def _answer(self, exchange: Exchange, receive: Receive) -> None:
         scope = exchange.scope
+        if self._local and not names_this_machine(exchange.headers.get(b"host", b"localhost").decode("latin-1")):
+            raise Refusal(421, "without a key this server is asked for as localhost or by its address alone")
         if scope["path"] not in OPEN and not self._keys.admit(scope["headers"]):
             raise Refusal(401, "a key is needed: send it as 'Authorization: Bearer KEY'", headers=_offers(exchange))
         if scope["method"] in ("GET", "HEAD", "OPTIONS"):

@@ -15,6 +15,7 @@ KINDS: Mapping[int, tuple[str, str]] = {
     405: ("Validation", "invalid_request_error"),
     408: ("Timeout", "timeout_error"),
     413: ("Validation", "invalid_request_error"),
+    421: ("Validation", "invalid_request_error"),
     422: ("Validation", "invalid_request_error"),
     429: ("Overloaded", "rate_limit_error"),
     503: ("Unhealthy", "server_error"),
