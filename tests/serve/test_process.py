@@ -56,7 +56,6 @@ def free_port() -> int:
 def test_sigterm_under_load_answers_every_accepted_request(folders):
     """Every request the server took in was answered in full, and every answer is the one asked for."""
     server = Process(f"fill={folders['fill']}", "--max-tokens", "64")
-    assert httpx.get(f"{server.url}/ready", headers={"Host": "example.org"}).status_code == 421, "a foreign name"
     expected = bertkit.load(folders["fill"]).embed([f"{letter} b" for letter in "abcdefgh"])
     answered, cut_off = queue.Queue(), queue.Queue()
     stop = threading.Event()
@@ -95,6 +94,7 @@ def test_sigterm_under_load_answers_every_accepted_request(folders):
 def test_a_client_with_retries_loses_nothing_to_kill_nine(folders):
     port = free_port()
     server = Process(f"fill={folders['fill']}", port=port)
+    assert httpx.get(f"{server.url}/ready", headers={"Host": "example.org"}).status_code == 421, "a foreign name"
     texts = [f"{letter} b c" for letter in "abcdefghij"]
     expected = bertkit.load(folders["fill"]).embed(texts)
     found: dict[int, np.ndarray] = {}
