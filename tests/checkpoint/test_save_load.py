@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from bertkit.checkpoint.config_names import read_hugging_face
@@ -545,9 +546,9 @@ def test_strange_sentence_folders(checkpoint, tmp_path, name, text, sentence):
 
 def test_nothing_half_written_when_saving_fails(checkpoint, tmp_path, monkeypatch):
     def full(*_, **__):
-        raise OSError(28, "No space left on device")
+        raise SafetensorError("I/O error: No space left on device")  # as the library says it
 
-    monkeypatch.setattr("bertkit.checkpoint.save_load.save_file", full)
+    monkeypatch.setattr("bertkit.checkpoint.tensors.save_file", full)
     with pytest.raises(Exception, match="No space left on device; nothing is left of it"):
         save_checkpoint(checkpoint, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

@@ -73,6 +73,39 @@ def test_seeds_give_mean_deviation_and_the_median_s_model(model, tmp_path):
     assert not list((tmp_path / "out").glob("seed-*/model"))
     assert json.loads((tmp_path / "out" / "seeds.json").read_text())["median"] == found.median
     assert teach_seeds(teach, ONE, 3, tmp_path / "out") == found  # nothing is done again
+    fewer = next(count for count in (2, 1) if Seeds(found.results[:count]).median != found.median)
+    with pytest.raises(RequestError, match="is gone; name another folder"):
+        teach_seeds(teach, ONE, fewer, tmp_path / "out")
+
+
+def test_more_seeds_later_keep_the_model_of_the_new_median(model, tmp_path):
+    train, dev = tiny.files(tmp_path, "classify", 64, 32)
+
+    def teach(settings, folder):
+        found = fine_tune("classify", settings, model, train, dev, folder, resume=True)
+        return replace(found, scores={**found.scores, "accuracy": 0.1 + settings.learning.seed})
+
+    teach_seeds(teach, ONE, 1, tmp_path / "out")
+    first = (tmp_path / "out" / "model" / "model.safetensors").read_bytes()
+    assert teach_seeds(teach, ONE, 3, tmp_path / "out").median == 1
+    assert (tmp_path / "out" / "model" / "model.safetensors").read_bytes() != first
+
+
+@pytest.mark.parametrize("several", ["seeds", "search"])
+def test_the_model_of_another_run_is_neither_replaced_nor_taken_for_theirs(model, taught, tmp_path, several):
+    begin, prepared = data("classify", model, tmp_path)
+    before = (taught / "model" / "model.safetensors").read_bytes()
+    with pytest.raises(RequestError, match="holds the model of another run"):
+        if several == "seeds":
+            teach_seeds(lambda *_: result(0.5), ONE, 2, taught)
+        else:
+            search(prepared, begin, ONE, taught)
+    assert (taught / "model" / "model.safetensors").read_bytes() == before
+
+
+def test_scores_that_not_every_seed_has_are_left_out():
+    other = replace(result(0.5), scores={"accuracy": 0.7, "loss": 0.1, "answerable_f1": 0.3})
+    assert Seeds((other, result(0.5))).means == {"accuracy": 0.6, "loss": 0.05}
 
 
 @pytest.mark.parametrize(("scores", "median"), [([0.1], 0), ([0.9, 0.1, 0.5], 2), ([0.4, 0.3, 0.2, 0.1], 2)])
@@ -93,6 +126,22 @@ def test_search_halves_the_grid_and_keeps_the_winner(model, tmp_path):
     assert found.changes["learning_rate"] == "3e-3"
     assert len(list((tmp_path / "out").rglob("model.safetensors"))) <= 3
     assert bertkit.load(tmp_path / "out").answers.task.labels == ("negative", "positive")
+
+
+def test_trials_go_on_only_from_their_own_data_and_model(model, tmp_path):
+    """A stopped search leaves checkpoints; given again with other data, they are not to be gone on from."""
+    begin, prepared = data("classify", model, tmp_path)
+    grid = {"learning_rate": ("1e-3",)}
+    search(prepared, begin, ONE, tmp_path / "out", grid=grid, model=model)
+    search(prepared, begin, ONE, tmp_path / "out", grid=grid, model=model)  # the same again
+    other = subset(prepared, 40, seed=1)
+    with pytest.raises(RequestError, match="begun with data="):
+        search(other, begin, ONE, tmp_path / "out", grid=grid, model=model)
+    with pytest.raises(RequestError, match="begun with from="):
+        search(prepared, begin, ONE, tmp_path / "out", grid=grid, model=Path("another"))
+    learning_curve(prepared, begin, ONE, [16], tmp_path / "out", model=model)
+    with pytest.raises(RequestError, match="begun with data="):
+        learning_curve(other, begin, ONE, [16], tmp_path / "out", model=model)
 
 
 def test_ranking_prefers_scores_then_losses_and_knows_errors():
@@ -279,6 +328,8 @@ def test_glue_runs_what_it_finds_and_prints_published_rows(model, tmp_path):
     assert ours.startswith("mine (dev)")
     assert next(row for row in rows if row.startswith("BERT-base")).split() == ["BERT-base", "93.5", "85.8", "66.4"]
     assert run_glue(found, model, ONE, tmp_path / "out") == results
+    with pytest.raises(RequestError, match="begun with from="):  # not the old model's scores under the new one's name
+        run_glue(found, tmp_path / "another", ONE, tmp_path / "out")
     assert all(0 <= score <= 100 for row in PUBLISHED.values() for score in row.values())
 
 

@@ -267,9 +267,19 @@ def test_a_finished_run_is_not_done_again_and_a_changed_one_is_refused(model, tm
     assert teach("classify", model, tmp_path, "epochs=1", resume=True) == first
     with pytest.raises(RequestError, match="exists already"):
         teach("classify", model, tmp_path, "epochs=1")
+    with pytest.raises(RequestError, match="begun with epochs=1, not 2"):
+        teach("classify", model, tmp_path, "epochs=2", resume=True)
+    with pytest.raises(RequestError, match="begun with task=classify, not regress"):
+        teach("regress", model, tmp_path, "epochs=1", resume=True)
+    (tmp_path / "run" / "report.html").unlink()  # as a kill before it would leave the folder
+    assert teach("classify", model, tmp_path, "epochs=1", resume=True) == first
+    assert (tmp_path / "run" / "report.html").is_file()
     (tmp_path / "run" / "result.json").unlink()
     with pytest.raises(RequestError, match="begun with epochs=1, not 2"):
         teach("classify", model, tmp_path, "epochs=2", resume=True)
+    (tmp_path / "run" / "run.json").write_text("{")
+    with pytest.raises(RequestError, match=r"run\.json"):
+        teach("classify", model, tmp_path, "epochs=1", resume=True)
 
 
 def test_all_tensors_learn_and_frozen_ones_do_not(model, tmp_path):

@@ -4,9 +4,10 @@ import json
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from bertkit.errors import BertkitError, RequestError
-from bertkit.train.runs import Progress, Run, read_optimizer, read_progress
+from bertkit.train.runs import Progress, Run, SavedTensors, read_optimizer, read_progress
 
 
 class Part:
@@ -49,6 +50,19 @@ def test_a_full_disk_leaves_the_checkpoints_as_they_were(tmp_path):
     with pytest.raises(BertkitError, match="No space left on device"):
         saved(run, 6, fails=True)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000005"]
+
+
+def test_a_disk_that_is_full_only_for_tensors_is_told_in_a_sentence(tmp_path, monkeypatch):
+    """The library that writes them has an error of its own, which is no OSError."""
+
+    def full(*_, **__):
+        raise SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr("bertkit.checkpoint.tensors.save_file", full)
+    for parts in ({"model": SavedTensors({"a": torch.ones(2)})}, {"model": Part()}):
+        with pytest.raises(BertkitError, match="No space left on device; nothing is left of it"):
+            Run(tmp_path).save(Progress(step=1), parts, {"a": torch.ones(2)}, 2)
+    assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
 def test_leftovers_of_a_kill_are_no_checkpoints_and_are_swept(tmp_path):

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from bertkit._version import __version__
@@ -21,7 +19,7 @@ from bertkit.checkpoint.google_names import hugging_face_names
 from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.names import HEADS, PREFIXES
 from bertkit.checkpoint.small import folder_above, write_small
-from bertkit.checkpoint.tensors import read_object, read_tensors
+from bertkit.checkpoint.tensors import read_object, read_tensors, write_tensors
 from bertkit.config import BertConfig
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.files import whole_folder
@@ -315,10 +313,7 @@ def _own_settings(folder: Path) -> dict[str, Any]:
 
 
 def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    try:
-        save_file(tensors, path, metadata={"format": "pt"})
-    except SafetensorError as error:  # a full disk comes as this
-        raise OSError(str(error)) from error
+    write_tensors(tensors, path, metadata={"format": "pt"})
     path.chmod((path.parent / "config.json").stat().st_mode)  # the library lets nobody else read it
 
 

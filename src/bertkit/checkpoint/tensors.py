@@ -2,12 +2,13 @@
 
 import json
 import pickle
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bertkit.checkpoint.small import SMALL, read_small
@@ -21,6 +22,14 @@ FILES = (
     "pytorch_model.bin.index.json",
     SMALL,
 )
+
+
+def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """One safetensors file."""
+    try:
+        save_file(dict(tensors), path, metadata=metadata)
+    except SafetensorError as error:  # a full disk comes as this
+        raise OSError(str(error)) from error
 
 
 def weights_file(folder: Path) -> Path:

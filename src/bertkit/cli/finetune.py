@@ -56,7 +56,7 @@ def finetune(
 
     if search or find_rate or features or curve is not None:
         data = open_data(task, wanted, start, train, dev, columns=columns, show=progress)
-        return _explore(data, wanted, out, _sizes(curve), search, find_rate, json)
+        return _explore(data, start, wanted, out, _sizes(curve), search, find_rate, json)
 
     def teach(settings: Any, folder: Path) -> Any:
         named: dict[str, Any] = {"columns": columns, "teacher": teacher, "resume": resume, "show": progress}
@@ -100,7 +100,7 @@ def _teach_seeds(teach: Any, settings: Any, seeds: int, out: Path, json: bool) -
 
 
 def _explore(
-    data: Any, settings: Any, out: Path, sizes: list[int] | None, search: bool, find_rate: bool, json: bool
+    data: Any, start: Path, settings: Any, out: Path, sizes: list[int] | None, search: bool, find_rate: bool, json: bool
 ) -> None:
     """The runs that compare: settings, learning rates, numbers of examples, layers."""
     from dataclasses import asdict
@@ -113,14 +113,14 @@ def _explore(
 
     begin, prepared = data
     if search:
-        found = searching.search(prepared, begin, settings, out, show=progress)
+        found = searching.search(prepared, begin, settings, out, model=start, show=progress)
         rows: list[Any] = list(found.trials)
         last = f"best: {' '.join(f'{k}={v}' for k, v in found.changes.items())}; model in {out / 'model'}"
     elif find_rate:
         tried = searching.rate_range(prepared, load_start(begin, prepared.task, settings), settings, out)
         rows, last = [tried], ""
     elif sizes:
-        rows = list(learning_curve(prepared, begin, settings, sizes, out, show=progress))
+        rows = list(learning_curve(prepared, begin, settings, sizes, out, model=start, show=progress))
         last = curve_table(rows, settings.run.metric or prepared.task.main)
     else:
         rows, last = list(feature_scores(begin.model, prepared)), ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.finetune.data import Prepared
-from bertkit.finetune.fine_tuning import run_prepared
+from bertkit.finetune.fine_tuning import begin_part, run_prepared
 from bertkit.finetune.learner import load_start, random_start
 from bertkit.finetune.run_state import write_json
 from bertkit.finetune.search import subset
@@ -32,6 +32,7 @@ def learning_curve(
     sizes: Sequence[int],
     out: Path,
     *,
+    model: Path | None = None,
     show: ShowProgress = silent,
 ) -> list[CurvePoint]:
     """A point for each size; smaller sets are parts of larger ones. No model is kept; the numbers are in curve.json."""
@@ -44,7 +45,7 @@ def learning_curve(
             if name == "random":
                 start = random_start(start, part.task, settings)
             folder = out / "curve" / f"{size}-{name}"
-            folder.mkdir(parents=True, exist_ok=True)
+            begin_part(Run(folder), part, settings, model)
             result = run_prepared(Run(folder), part, start, settings, show=show)
             if not result.finished:
                 raise KeyboardInterrupt

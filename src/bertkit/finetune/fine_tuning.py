@@ -1,6 +1,7 @@
 """A fine-tuning run: a model, labelled files and settings in, a model folder that answers out."""
 
 from pathlib import Path
+from typing import Any
 
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint
 from bertkit.config import pick
@@ -20,6 +21,7 @@ from bertkit.finetune.tasks import read_task
 from bertkit.model.model import BertModel
 from bertkit.progress import ShowProgress, silent
 from bertkit.train.distributed import ranks
+from bertkit.train.report import REPORT
 from bertkit.train.runs import Run
 from bertkit.train.stop import asked_to_stop
 
@@ -42,21 +44,42 @@ def fine_tune(
 
     SIGTERM and Ctrl-C save a checkpoint, keep the best model so far, and stop; `resume` goes on from there.
     """
-    run = Run(Path(out))
-    if resume and (done := finished(run)):
+    run, asked = Run(Path(out)), describe(task, settings, model, train_file, dev_file, teacher)
+    done = finished(run, asked) if resume else None
+    if done and ((run.folder / REPORT).exists() or not (run.folder / "model").exists()):
         return result_from_json(done)
     if not resume:
         refuse_to_overwrite(run.folder)  # before the work of reading
     begin, prepared = open_data(task, settings, model, train_file, dev_file, columns=columns, show=show)
     start = load_start(begin, prepared.task, settings)
     listened = load_teacher(Path(teacher), prepared.task) if teacher else None
-    description = {"task": task, "from": str(model), "train": str(train_file), "dev": str(dev_file)}
-    description |= {"teacher": str(teacher)} if teacher else {}
-    begin_folder(run, {**description, "data": prepared.fingerprint, "settings": settings.flat()}, resume=resume)
-    result = run_prepared(run, prepared, start, settings, teacher=listened, device=device, show=show)
+    begin_folder(run, {**asked, "data": prepared.fingerprint}, resume=resume)
+    if done:  # but for its report: it was killed right before
+        result = result_from_json(done)
+    else:
+        result = run_prepared(run, prepared, start, settings, teacher=listened, device=device, show=show)
     if result.finished:  # what follows is for the eye
         tell_report(run, prepared, result, begin.model, device)
     return result
+
+
+def describe(
+    task: str,
+    settings: FineTuneSettings,
+    model: Path,
+    train_file: Path,
+    dev_file: Path | None,
+    teacher: Path | None = None,
+) -> dict[str, Any]:
+    """What a run is begun with, for its run.json."""
+    files = {"task": task, "from": str(model), "train": str(train_file), "dev": str(dev_file)}
+    return files | ({"teacher": str(teacher)} if teacher else {}) | {"settings": settings.flat()}
+
+
+def begin_part(run: Run, prepared: Prepared, settings: FineTuneSettings, model: Path | None) -> None:
+    """The folder of one of several runs that belong together: a new one, or one that was begun with the same."""
+    asked = {"task": prepared.task.name, "from": str(model), "data": prepared.fingerprint, "settings": settings.flat()}
+    begin_folder(run, asked, resume=True)
 
 
 def open_data(

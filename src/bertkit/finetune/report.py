@@ -23,7 +23,7 @@ from bertkit.finetune.tag import Tag, Tagged
 from bertkit.finetune.task import Prediction, Task
 from bertkit.train.chart import FROM_ZERO, WIDTH, Line, chart, smoothed
 from bertkit.train.records import read_records
-from bertkit.train.report import POLICY, STYLE
+from bertkit.train.report import POLICY, REPORT, STYLE
 
 MOST_ROWS = 25  # of errors and doubts
 MOST_LABELS = 40  # in a confusion matrix: more are no picture
@@ -49,7 +49,7 @@ class Evaluated:
 
 def write_report(folder: Path, found: Evaluated) -> Path:
     """Make `report.html` in a run's folder."""
-    target = folder / "report.html"
+    target = folder / REPORT
     with whole_file(target) as draft:
         draft.write_text(report_page(folder, found), encoding="utf-8", errors="replace")
     return target

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
+from bertkit.checkpoint.tensors import read_object, write_tensors
 from bertkit.errors import RequestError
 from bertkit.files import refuse_to_overwrite, whole_file
 from bertkit.finetune.metrics import is_better
@@ -58,7 +59,7 @@ class SavedState:
     def save(self, folder: Path) -> None:
         """One file."""
         folder.mkdir()
-        save_file(dict(self.state), folder / WEIGHTS)
+        write_tensors(self.state, folder / WEIGHTS)
 
 
 def read_state(folder: Path) -> dict[str, Tensor]:
@@ -68,7 +69,7 @@ def read_state(folder: Path) -> dict[str, Tensor]:
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise RequestError(
             f"{folder / WEIGHTS} is truncated or corrupt ({error}); "
-            f"remove {folder.parent} to go on from the checkpoint before it"
+            f"remove {folder.parent}, and the run begins anew, or goes on from the checkpoint before it if there is one"
         ) from error
 
 
@@ -85,7 +86,7 @@ def begin_folder(run: Run, description: Mapping[str, Any], *, resume: bool) -> N
     """A new folder, or one that was begun with the same task, data and settings."""
     path = run.folder / SETTINGS
     if resume and path.is_file():
-        _require_same(json.loads(path.read_text(encoding="utf-8")), description, path)
+        _require_same(read_object(path), description, path)
     else:
         refuse_to_overwrite(run.folder)
         run.folder.mkdir(parents=True, exist_ok=True)
@@ -94,13 +95,22 @@ def begin_folder(run: Run, description: Mapping[str, Any], *, resume: bool) -> N
     write_code_version(run.folder)
 
 
-def finished(run: Run) -> dict[str, Any] | None:
-    """The result of a run that is done, or None. Of several seeds, only the median's model is kept, one folder up."""
+def finished(run: Run, description: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The result of a run that is done, or None. Of several seeds, only the median's model is kept, one folder up.
+
+    It must have been begun so, but for its data: that files of one name hold others now is not seen without reading.
+    """
     path, kept = run.folder / RESULT, (run.folder / "model", run.folder.parent / "seeds.json")
     if not path.is_file() or not any(place.exists() for place in kept):
         return None
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found if found.get("finished") else None
+    found = read_object(path)
+    if not found.get("finished"):
+        return None
+    begun = run.folder / SETTINGS
+    if begun.is_file():
+        before = read_object(begun)
+        _require_same(before, {"data": before.get("data"), **description}, begun)
+    return found
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -11,12 +11,12 @@ import numpy as np
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.errors import RequestError
 from bertkit.finetune.data import Part, Prepared
-from bertkit.finetune.fine_tuning import run_prepared
+from bertkit.finetune.fine_tuning import begin_part, run_prepared
 from bertkit.finetune.learner import TASK, load_start
 from bertkit.finetune.metrics import is_better
 from bertkit.finetune.result import FineTuned
 from bertkit.finetune.run_state import write_json
-from bertkit.finetune.seeds import keep_model
+from bertkit.finetune.seeds import keep_model, refuse_other_runs
 from bertkit.finetune.session import open_session
 from bertkit.finetune.settings import FineTuneSettings, change_settings
 from bertkit.progress import ShowProgress, silent
@@ -59,12 +59,15 @@ def search(
     out: Path,
     *,
     grid: Mapping[str, Sequence[str]] = GRID,
+    model: Path | None = None,
     show: ShowProgress = silent,
 ) -> Found:
     """Successive halving: all of the grid on a quarter of the data, the better half on half of it, and so on.
 
-    Each trial is judged by the best of its evaluations. The winner's model becomes out/model.
+    Each trial is judged by the best of its evaluations. The winner's model becomes out/model. A search that was stopped
+    goes on if it is the same: `model` is where `begin` is from.
     """
+    refuse_other_runs(out, "search")
     survivors = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     trials: list[Trial] = []
     for rung, share in enumerate(SHARES):
@@ -72,8 +75,8 @@ def search(
         folders = [out / "search" / f"{rung}-{number}" for number in range(len(survivors))]
         results = []
         for changes, folder in zip(survivors, folders, strict=True):
-            folder.mkdir(parents=True, exist_ok=True)
             wanted = change_settings(settings, changes)
+            begin_part(Run(folder), part, wanted, model)
             results.append(run_prepared(Run(folder), part, load_start(begin, part.task, wanted), wanted, show=show))
             trials.append(Trial(changes, share, _watched(results[-1])))
             if not results[-1].finished:

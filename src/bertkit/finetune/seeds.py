@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bertkit.checkpoint.tensors import read_object
 from bertkit.errors import RequestError
 from bertkit.finetune.result import FineTuned
-from bertkit.finetune.run_state import write_json
+from bertkit.finetune.run_state import SETTINGS, write_json
 from bertkit.finetune.settings import FineTuneSettings
 
 # Settings and a folder in, what came of it out.
@@ -58,13 +59,16 @@ class Seeds:
         return f"{len(self.results)} seeds: {told}"
 
     def _columns(self) -> Mapping[str, list[float]]:
-        return {name: [result.scores[name] for result in self.results] for name in self.results[0].scores}
+        """Of the scores that every run has: what is held out by chance may not have all of them."""
+        shared = [name for name in self.results[0].scores if all(name in result.scores for result in self.results)]
+        return {name: [result.scores[name] for result in self.results] for name in shared}
 
 
 def teach_seeds(teach: Teach, settings: FineTuneSettings, count: int, out: Path) -> Seeds:
     """Runs in out/seed-0, seed-1, ...; the median's model becomes out/model, the others' are removed."""
     if count < 1:
         raise RequestError(f"--seeds {count}: at least one is needed")
+    refuse_other_runs(out, "seed-0")
     results = []
     for number in range(count):
         learning = replace(settings.learning, seed=settings.learning.seed + number)
@@ -72,15 +76,28 @@ def teach_seeds(teach: Teach, settings: FineTuneSettings, count: int, out: Path)
         if not results[-1].finished:
             return Seeds(tuple(results))
     found = Seeds(tuple(results))
+    told = out / "seeds.json"
+    kept = read_object(told).get("median") if told.is_file() else None
+    if kept != found.median and not (out / f"seed-{found.median}" / "model").is_dir():
+        raise RequestError(
+            f"{out} has the model of seed {kept}, and that of {found.median} is gone; name another folder"
+        )
+    write_json(told, found.to_json())  # first: what is told there is done, even where its model is still to be moved
     keep_model([out / f"seed-{number}" for number in range(count)], found.median, out)
-    write_json(out / "seeds.json", found.to_json())
     return found
 
 
+def refuse_other_runs(out: Path, part: str) -> None:
+    """What holds a model must hold `part` of these runs, too: else the model is another run's, which stays."""
+    if (out / SETTINGS).exists() or ((out / "model").exists() and not (out / part).exists()):
+        raise RequestError(f"{out} holds the model of another run; name another folder or remove it first")
+
+
 def keep_model(runs: Sequence[Path], chosen: int, out: Path) -> None:
-    """Move the chosen run's model to out/model and remove those of the others."""
+    """Move the chosen run's model to out/model, in place of an earlier one's, and remove those of the others."""
     for run in runs:
         if run != runs[chosen]:
             shutil.rmtree(run / "model", ignore_errors=True)
-    if (runs[chosen] / "model").is_dir() and not (out / "model").exists():
+    if (runs[chosen] / "model").is_dir() and runs[chosen] != out:
+        shutil.rmtree(out / "model", ignore_errors=True)
         (runs[chosen] / "model").rename(out / "model")

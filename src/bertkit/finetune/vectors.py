@@ -4,6 +4,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from bertkit.model.weights import new_model
 from bertkit.progress import ShowProgress, silent
 from bertkit.train.distributed import Ranks, ranks
 from bertkit.train.optimizer import OptimizerSettings, build_optimizer
-from bertkit.train.report import write_report
+from bertkit.train.report import REPORT, write_report
 from bertkit.train.runs import Progress, Run, read_optimizer, read_progress
 from bertkit.train.stop import asked_to_stop
 
@@ -56,7 +57,11 @@ def tune_vectors(
     pairs of `dev_file` is kept, or else the last. SIGTERM and Ctrl-C save and stop; `resume` goes on from there.
     """
     run, files = Run(Path(out)), [train_files] if isinstance(train_files, Path) else list(train_files)
-    if resume and (done := finished(run)):
+    named = {"from": str(model), "train": " ".join(map(str, files)), "dev": str(dev_file), "teacher": str(teacher)}
+    asked: dict[str, Any] = {"task": "vectors", **named, "settings": settings.flat()}
+    if resume and (done := finished(run, asked)):
+        if not (run.folder / REPORT).exists():  # it was killed right before
+            write_report(run.folder)
         return result_from_json(done)
     if not resume:
         refuse_to_overwrite(run.folder)  # before the work of reading
@@ -66,9 +71,7 @@ def tune_vectors(
     dev = read_pairs(dev_file, _dev_columns(files[0], dev_file, columns), scored=True) if dev_file else None
     data = VectorData(objective_of(rows, teacher), rows, encode(start, rows.texts, settings.max_length, show), dev)
     tuned_config(start.model.config, settings, data.objective)  # refused before a folder is made
-    description = {"task": "vectors", "from": str(model), "train": " ".join(map(str, files)), "dev": str(dev_file)}
-    description |= {"teacher": str(teacher)}
-    begin_folder(run, {**description, "data": fingerprint(data), "settings": settings.flat()}, resume=resume)
+    begin_folder(run, {**asked, "data": fingerprint(data)}, resume=resume)
     result = _run(run, data, start, listened, settings, device, show)
     write_report(run.folder)
     return result

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
-from bertkit.checkpoint.tensors import read_object
+from bertkit.checkpoint.tensors import read_object, write_tensors
 from bertkit.errors import RequestError
 from bertkit.files import whole_folder
 from bertkit.inside.static_subwords import ngram_buckets
@@ -128,7 +129,7 @@ class StaticVectors:
             rows["subwords"] = np.ascontiguousarray(self.subwords.rows)
             record |= {"shortest": self.subwords.shortest, "longest": self.subwords.longest}
         with whole_folder(folder) as draft:
-            save_file(rows, draft / ROWS)
+            write_tensors({name: torch.from_numpy(own) for name, own in rows.items()}, draft / ROWS)
             (draft / WORDS).write_text("".join(f"{word}\n" for word in self.words), encoding="utf-8", newline="\n")
             (draft / RECORD).write_text(json.dumps({**record, "made": dict(self.record)}, indent=2), encoding="utf-8")
 

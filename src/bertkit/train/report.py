@@ -27,6 +27,7 @@ DETECTION = {"f1": "second", "precision": "main", "recall": "faint"}
 SHARES = ("_right", *(f"_{name}" for name in DETECTION))
 
 # No script runs and nothing is fetched, whatever a corpus or a vocabulary smuggles into the text.
+REPORT = "report.html"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#5c6570;--paper:#fff;--card:#f6f7f9;--rule:#dde1e6;--main:#2563eb;
@@ -83,7 +84,7 @@ def write_report(run_folder: Path) -> Path:
         recipe=_text(run_folder / "settings.toml"),
         code=_code(run_folder / CODE),
     )
-    target = run_folder / "report.html"
+    target = run_folder / REPORT
     with whole_file(target) as draft:
         draft.write_text(page, encoding="utf-8", errors="replace")  # half a surrogate pair is no reason to fail
     return target

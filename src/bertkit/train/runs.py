@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
-from bertkit.checkpoint.tensors import read_object
+from bertkit.checkpoint.tensors import read_object, write_tensors
 from bertkit.errors import RequestError
 from bertkit.files import whole_file, whole_folder
 
@@ -57,7 +57,7 @@ class Run:
             with whole_folder(path) as draft:
                 for name, part in parts.items():
                     part.save(draft / name)
-                save_file(dict(optimizer), draft / "optimizer.safetensors")
+                write_tensors(optimizer, draft / "optimizer.safetensors")
                 (draft / "state.json").write_text(json.dumps(asdict(progress), indent=2) + "\n", encoding="utf-8")
         for old in self.checkpoints()[:-keep]:
             # Out of sight first: a kill while files are removed must not leave a checkpoint that lacks some.
@@ -106,7 +106,7 @@ class SavedTensors:
 
     def save(self, path: Path) -> None:
         """One safetensors file."""
-        save_file(dict(self.tensors), path)
+        write_tensors(self.tensors, path)
 
 
 def read_part(path: Path) -> dict[str, Tensor]:
