@@ -517,6 +517,10 @@ def commonsense(**changes) -> str:
         ("hella.jsonl", '{"ctx": "He", "endings": ["a", "b", "c"], "label": "2"}', ("a", "b", "c"), 2),
         ("copa.jsonl", '{"premise": "He", "choice1": "a", "choice2": "b", "label": 1}', ("a", "b"), 1),
         ("text.jsonl", '{"question": "He", "options": ["a", "b"], "answer": "b"}', ("a", "b"), 1),
+        ("sums.jsonl", '{"question": "6 - 4?", "choices": ["2", "4", "0"], "answer": "2"}', ("2", "4", "0"), 0),
+        ("sums.jsonl", '{"question": "6 - 4?", "choices": ["2", "4", "0"], "answer": 2}', ("2", "4", "0"), 2),
+        ("sums.csv", "question,choice0,choice1,choice2,label\n6 - 4?,2,1,0,2\n", ("2", "1", "0"), 2),
+        ("bare.jsonl", '{"question": "He", "choices": {"text": ["a", "b"]}, "label": 1}', ("a", "b"), 1),
         (
             "flat.jsonl",
             '{"question": "He", "choices": {"text": ["a", "b"], "label": ["1", "2"]}, "answerKey": "2"}',
@@ -541,7 +545,27 @@ def test_choices(write, name, content, choices, label):
     assert read_examples("choose", path, labelled=False).examples[0].label is None
 
 
+def test_copa_asks_about_its_premise(write):
+    row = '{"premise": "He fell.", "choice1": "a", "choice2": "b", "question": "%s", "label": 0}\n'
+    path = write("copa.jsonl", row % "cause" + row % "effect")
+    asked = [example.question for example in read_examples("choose", path).examples]
+    assert asked == ["He fell. What was the cause?", "He fell. What happened as a result?"]
+    named = read_examples("choose", path, Columns(text="premise")).examples
+    assert named[0].question == "He fell."
+    late = write("late.jsonl", row % "cause" * 1001 + row % "why")
+    refused("choose", late, "line 1002", "not cause or effect")
+
+
+def test_twelve_choices_come_in_the_order_of_their_numbers(write):
+    names = [f"choice{number}" for number in range(1, 13)]
+    path = write("a.csv", f"question,{','.join(names)},label\nWhich?,{','.join(names)},10\n")
+    (example,) = read_examples("choose", path).examples
+    assert (example.choices, example.choices[example.label]) == (tuple(names), "choice11")
+
+
 def test_choice_faults(write):
+    fewer = '{"question": "He", "choices": {"text": ["a", "b", "c"], "label": ["A", "B"]}, "answerKey": "A"}'
+    refused("choose", write("g.jsonl", fewer), "line 1", "other labels than texts")
     refused("choose", write("a.jsonl", commonsense(answerKey="F")), "line 1", "'F' is not among the choices (A, B)")
     refused("choose", write("b.jsonl", commonsense(question={"choices": []})), "line 1", "no 'stem'")
     one = {"stem": "x", "choices": [{"label": "A", "text": "bank"}]}
@@ -549,6 +573,24 @@ def test_choice_faults(write):
     refused("choose", write("d.jsonl", '{"ctx": "a", "endings": ["b", null], "label": 0}'), "line 1", "not a text")
     refused("choose", write("e.csv", "startphrase,ending0,ending1,label\nHe,a,b,2\n"), "line 2", "0 to 1")
     refused("choose", write("f.jsonl", '{"ctx": "a", "endings": ["b", "c"]}'), "label=", error=NoLabels)
+
+
+def test_tab_separated_cells_that_are_all_enclosed(write):
+    """As R and spreadsheets write them; one that is not ends the guess."""
+    path = write("a.tsv", '"text"\t"label"\n' + '"a fine film"\t"good"\n' * 5 + '"a poor film"\t"bad"\n' * 5)
+    found = read_examples("classify", path)
+    assert (found.examples[0].text, found.examples[0].label, len(found.examples)) == ("a fine film", "good", 10)
+    lone = write("b.tsv", '"text"\t"label"\n"a fine" film\tgood\nmore\tbad\n')
+    found = read_examples("classify", lone, Columns(header=False))
+    assert [example.text for example in found.examples] == ['"text"', '"a fine" film', "more"]
+
+
+def test_numbered_tags_get_their_names_from_beside_the_file(write):
+    write("labels.txt", "O\nB-PER\nI-PER\n")
+    path = write("a.jsonl", '{"tokens": ["Ada", "Lovelace", "wrote"], "ner_tags": [1, 2, 0]}\n')
+    found = read_examples("tag", path)
+    assert found.examples[0].tags == ("B-PER", "I-PER", "O")
+    assert "named by labels.txt" in found.said
 
 
 # --- faults ---------------------------------------------------------------------------------------------------------
@@ -560,6 +602,7 @@ def test_choice_faults(write):
         ("a.csv", 'text,label\nfine,1\n"open,1\nmore,0\n', ["line 3", "are not balanced", "quotes=false"]),
         ("a.csv", 'text,label\n"open" wide,1\n', ["line 2", "not balanced"]),
         ("a.csv", "text,label\ngood,1\nbad, very,0\n", ["line 3", "3 columns where the header has 2"]),
+        ("a.csv", "nice one,good\n" * 9 + "well, it was,good\n", ["line 10", "3 columns where other rows have 2"]),
         ("a.tsv", "text\tlabel\ngood\t1\nbad\n", ["line 3", "1 columns where the header has 2"]),
         ("a.tsv", "text\tlabel\ngood\t \n", ["line 2", "the label in 'label' is empty"]),
         ("a.tsv", "text\ttext\ngood\t1\n", ["line 1", "two columns are called 'text'"]),

@@ -1,5 +1,8 @@
 """A fine-tuned model of each task answers the same in a fresh process, and in transformers."""
 
+import json
+import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +13,13 @@ import tiny
 import torch
 import transformers
 
+import bertkit
 from bertkit.checkpoint.save_load import load_checkpoint
+from bertkit.errors import RequestError
 from bertkit.finetune.evaluate import make_windows, run_model
 from bertkit.finetune.examples import TASKS
 from bertkit.finetune.fine_tuning import fine_tune
+from bertkit.finetune.learner import load_start
 from bertkit.finetune.read import read_examples
 from bertkit.finetune.settings import read_settings
 from bertkit.finetune.tasks import build_task, read_task
@@ -108,3 +114,56 @@ def test_a_stride_of_nothing_stays_nothing(taught):
         task = build_task("answer", checkpoint, read_settings(asked).reading)
         assert task.length.stride == wanted
     assert build_task("answer", checkpoint, read_settings().reading).length.stride == 128
+
+
+def test_a_head_goes_on_where_task_and_labels_are_the_same_whoever_taught_it(taught, tmp_path):
+    """A folder without bertkit.json says by its head what it was taught."""
+    settings = read_settings()
+    for task, (run, _) in taught.items():
+        folder = tmp_path / task
+        shutil.copytree(run / "model", folder)
+        own = load_checkpoint(folder)
+        expected = read_task(own)[0]
+        (folder / "bertkit.json").unlink()
+        found = load_checkpoint(folder)
+        start = load_start(found, expected, settings).model.state_dict()
+        kept = [torch.equal(start[name], tensor) for name, tensor in own.model.state_dict().items() if "heads." in name]
+        assert kept
+        assert all(kept) == (task != "regress"), task
+
+
+@pytest.mark.parametrize(
+    ("task", "changes"),
+    [
+        ("classify", {"limit": "x"}),
+        ("classify", {"limit": None}),
+        ("classify", {"limit": 1e999}),
+        ("classify", {"labels": None}),
+        ("classify", {"labels": [1, 2]}),
+        ("regress", {"center": "x"}),
+        ("regress", {"spread": math.nan}),
+        ("regress", {"spread": 0}),
+    ],
+)
+def test_a_damaged_task_is_one_sentence(taught, tmp_path, task, changes):
+    shutil.copytree(taught[task][0] / "model", tmp_path / "model")
+    path = tmp_path / "model" / "bertkit.json"
+    content = json.loads(path.read_text())
+    content["task"] |= changes
+    path.write_text(json.dumps(content))
+    with pytest.raises(RequestError, match=f"bertkit.json: {next(iter(changes))}=.* is not as bertkit writes it"):
+        read_task(load_checkpoint(tmp_path / "model"))
+
+
+def test_what_is_no_text_is_refused_by_name(taught):
+    berts = {task: bertkit.load(taught[task][0]) for task in ("tag", "choose")}
+    for wrong, said in (
+        (None, "not NoneType"),
+        ([5], r"texts\[0\] is neither"),
+        ([["a", 5]], r"texts\[0\] is neither"),
+    ):
+        with pytest.raises(RequestError, match=said):
+            berts["tag"].tag(wrong)
+    for question, choices in (("Where?", "abc"), (["q", "r"], ["ab", "cd"])):
+        with pytest.raises(RequestError, match="the choices of question 0 must be a list of texts"):
+            berts["choose"].choose(question, choices)

@@ -51,6 +51,8 @@ def finetune(
     start = start or Path("bundled")
     if sum((seeds != 1, search, find_rate, features, curve is not None)) > 1:
         raise RequestError("choose one of --seeds, --search, --find-rate, --features and --curve")
+    if teacher is not None and (search or find_rate or features or curve is not None):
+        raise RequestError("--teacher does not go with --search, --find-rate, --features and --curve")
     from bertkit.finetune.fine_tuning import fine_tune, open_data
     from bertkit.progress import progress
 

@@ -21,7 +21,7 @@ from bertkit.finetune.classify import Classify, Multilabel, Regress
 from bertkit.finetune.curve import CurvePoint, learning_curve
 from bertkit.finetune.decision import Decision
 from bertkit.finetune.evaluate import run_model
-from bertkit.finetune.examples import TextExample
+from bertkit.finetune.examples import LABELED, TextExample
 from bertkit.finetune.features import gold, layer_features, mix_classes, regress_classes
 from bertkit.finetune.fine_tuning import run_prepared
 from bertkit.finetune.learner import load_start, pack
@@ -30,7 +30,7 @@ from bertkit.finetune.result import FineTuned
 from bertkit.finetune.search import subset
 from bertkit.finetune.settings import FineTuneSettings, change_settings
 from bertkit.finetune.task import LossSettings
-from bertkit.finetune.tasks import KINDS, LABELED
+from bertkit.finetune.tasks import KINDS
 from bertkit.model.batch import Batch
 from bertkit.model.heads import ScalarMix
 from bertkit.model.weights import new_model

@@ -124,9 +124,7 @@ def outcomes(examples: Sequence[Example]) -> Iterator[str]:
     """Every label, tag, number of the right choice, or whether there is an answer, as often as it is given."""
     yield from label_names(examples)
     for example in examples:
-        if isinstance(example, TaggedExample):
-            yield from example.tags or ()
-        elif isinstance(example, ChoiceExample) and example.label is not None:
+        if isinstance(example, ChoiceExample) and example.label is not None:
             yield f"choice {example.label + 1}"
         elif isinstance(example, QuestionExample) and example.labelled:
             yield "answered" if example.answers else "no answer"
@@ -182,6 +180,8 @@ def _one_label(task: str, train: FileSummary) -> Iterator[Finding]:
     if task == "classify" and len(train.labels) == 1:
         what = f"every row of {train.file} has the label '{next(iter(train.labels))}'; there is nothing to learn"
         yield Finding("one label only", 0, what)
+    if task == "multilabel" and not train.labels:
+        yield Finding("no labels", 0, f"no row of {train.file} has a label; there is nothing to learn")
     if train.numbers and train.numbers[0] == train.numbers[2]:
         yield Finding("one number only", 0, f"every row of {train.file} has {train.numbers[0]:g}")
 

@@ -14,13 +14,17 @@ QUESTIONS = ("startphrase", "ctx", "question", "premise", "context", "prompt", "
 LISTS = ("choices", "endings", "options", "answers")
 LABELS = ("answerkey", "label", "answer", "gold", "answerrightending")
 FROM_ONE = ("answerrightending",)  # story endings count from 1, the others from 0
-NUMBERED = re.compile(r"(ending|choice|option|answer|randomfifthsentencequiz)[_ ]?([0-9]|[a-z])", re.IGNORECASE)
+NUMBERED = re.compile(r"(ending|choice|option|answer|randomfifthsentencequiz)[_ ]?([0-9]+|[a-z])", re.IGNORECASE)
+# COPA says in a column of its own what is asked about the premise.
+ASKED = {"cause": "What was the cause?", "effect": "What happened as a result?"}
 STORY = ("InputSentence1", "InputSentence2", "InputSentence3", "InputSentence4")
 
 
 def choice_maker(table: Table, columns: Columns, labelled: bool) -> tuple[Columns, Callable[[Row], Example]]:
     """The columns that are used, and what makes a question with choices of a row."""
-    question = find(table, columns.text, "text") if columns.text else first_known(table, QUESTIONS)
+    asks = None if columns.text else _asks(table)
+    known = first_known(table, ("premise",) if asks else QUESTIONS)
+    question = find(table, columns.text, "text") if columns.text else known
     label = find(table, columns.label, "label") if columns.label else first_known(table, LABELS)
     stories = set(STORY) <= set(table.names)
     has = ", ".join(table.names[:20])
@@ -29,14 +33,37 @@ def choice_maker(table: Table, columns: Columns, labelled: bool) -> tuple[Column
     if labelled and label is None:
         raise NoLabels(f"{table.path}: no column says which choice is right; name it with label=... It has: {has}")
     used = replace(columns, text=question, label=label if labelled else None)
-    numbered = tuple(sorted(name for name in table.names if NUMBERED.fullmatch(name)))
+    numbered = tuple(sorted(filter(NUMBERED.fullmatch, table.names), key=_number))
 
     def make(row: Row) -> Example:
         asked, names, choices = _read(row, used, numbered)
+        asked = f"{asked} {_asked(row, asks)}" if asks else asked
         right = _right(row, used.label, names, choices) if used.label else None
         return ChoiceExample(asked, choices, right, row.place)
 
     return used, make
+
+
+def _asks(table: Table) -> str | None:
+    """The column that says cause or effect, where there is a premise beside it."""
+    column = first_known(table, ("question",)) if first_known(table, ("premise",)) else None
+    said = [row.values.get(column) for row in table.sample] if column else []
+    return column if said and all(str(each).casefold() in ASKED for each in said) else None
+
+
+def _asked(row: Row, column: str) -> str:
+    said = text_cell(row, column)
+    if said.casefold() not in ASKED:
+        raise RequestError(f"{row.place}: '{column}' is {said[:40]!r}, not cause or effect; repair or remove the row")
+    return ASKED[said.casefold()]
+
+
+def _number(name: str) -> tuple[str, int, str]:
+    """In the order of their numbers: choice2 before choice10."""
+    found = NUMBERED.fullmatch(name)
+    assert found is not None  # only such names are sorted
+    stem, place = found.groups()
+    return stem.casefold(), int(place) if place.isdigit() else 0, name
 
 
 def has_choices(table: Table, row: Row) -> bool:
@@ -67,7 +94,10 @@ def _read(row: Row, columns: Columns, numbered: Sequence[str]) -> tuple[str, tup
 
 def _choices(row: Row, listed: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if isinstance(listed, dict) and isinstance(listed.get("text"), list):  # as `datasets` turns lists of objects
-        listed = [{"text": t, "label": n} for t, n in zip(listed["text"], listed.get("label", []), strict=False)]
+        texts, labels = listed["text"], listed.get("label")
+        if labels is not None and (not isinstance(labels, list) or len(labels) != len(texts)):
+            raise RequestError(f"{row.place}: the choices have other labels than texts; repair or remove the row")
+        listed = [{"text": t, "label": n} for t, n in zip(texts, labels, strict=True)] if labels else texts
     if not isinstance(listed, list) or len(listed) < 2:
         raise RequestError(f"{row.place}: fewer than two choices; repair or remove the row")
     texts = [each.get("text") if isinstance(each, dict) else each for each in listed]
@@ -88,6 +118,8 @@ def _right(row: Row, column: str, names: Sequence[str], choices: Sequence[str]) 
     first = 1 if column.casefold() in FROM_ONE else 0
     if names and text in names:
         return names.index(text)
+    if column.casefold() == "answer" and isinstance(value, str) and text in choices:  # "4" may be a choice, too
+        return choices.index(text)
     if text.isdecimal() and first <= int(text) < len(choices) + first:
         return int(text) - first
     if text in choices:

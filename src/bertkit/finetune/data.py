@@ -1,6 +1,7 @@
 """Files to a task with its windows: everything that can be refused is refused before the first step."""
 
 import math
+import re
 import statistics
 import zlib
 from collections.abc import Sequence
@@ -11,15 +12,18 @@ from typing import Any
 import numpy as np
 
 from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.config import pick
 from bertkit.errors import RequestError
 from bertkit.finetune.classify import balanced_weights
-from bertkit.finetune.examples import Example, TaggedExample, TextExample
+from bertkit.finetune.examples import LABELED, Example, TaggedExample, TextExample
+from bertkit.finetune.metrics import METRICS
 from bertkit.finetune.read import Columns, columns_for_dev, read_examples
 from bertkit.finetune.settings import FineTuneSettings
 from bertkit.finetune.task import LossSettings, Task, Window
-from bertkit.finetune.tasks import LABELED, build_task
+from bertkit.finetune.tasks import build_task
 from bertkit.progress import ShowProgress, silent
 
+NUMBER = re.compile(r"[-+]?\d+(\.\d+)?", re.ASCII)
 HELD_OUT = 0.1  # of the training file, where there is no dev file
 
 
@@ -74,6 +78,7 @@ def prepare(
     """Read both files, find the labels, and make every window."""
     train, dev, said = read_files(name, files, settings.learning.seed)
     task = build_task(name, start, settings.reading, **content_of(name, train, files.train))
+    refuse_mismatch(task, settings)
     parts = []
     for title, examples in (("reading the training data", train), ("reading the dev data", dev)):
         with show(title, len(examples)) as meter:
@@ -85,6 +90,18 @@ def prepare(
     return Prepared(task, parts[0], parts[1], (*said, *_cut_said(files.train, parts[0])))
 
 
+def refuse_mismatch(task: Task, settings: FineTuneSettings) -> None:
+    """Settings that mean nothing for a task are a mistake."""
+    if settings.run.abstain is not None and task.name != "classify":
+        raise RequestError(f"abstain={settings.run.abstain:g} goes with classify; '{task.name}' has no use for it")
+    if settings.reading.pooling != "model" and task.name in ("tag", "answer"):
+        raise RequestError(f"pooling={settings.reading.pooling}: '{task.name}' reads every token; leave it out")
+    if settings.run.metric is not None:
+        second = len(task.labels) == 2 or task.name != "classify"  # whose f1 it is
+        names = [each for each in METRICS[task.name].names if each != "f1" or second]
+        pick(dict.fromkeys([*names, "loss"]), settings.run.metric, "metric")
+
+
 def read_files(name: str, files: DataFiles, seed: int) -> tuple[list[Example], list[Example], tuple[str, ...]]:
     """Training and dev examples, and what was guessed about them."""
     found = read_examples(name, files.train, files.columns)
@@ -94,15 +111,24 @@ def read_files(name: str, files: DataFiles, seed: int) -> tuple[list[Example], l
         return found.examples, dev.examples, (found.said, dev.said)
     if len(found.examples) < 2:
         raise RequestError(f"{files.train} has {len(found.examples)} examples; give more, and a --dev file")
-    train, dev_examples = hold_out(found.examples, seed)
+    train, dev_examples = hold_out(found.examples, seed, labeled=name in LABELED)
+    if not dev_examples:
+        raise RequestError(f"{files.train}: nothing can be held out, for each label has one example; give a --dev file")
     note = f"no dev file: {len(dev_examples)} of {len(found.examples)} training examples are held out"
     return train, dev_examples, (found.said, note)
 
 
-def hold_out(examples: Sequence[Example], seed: int) -> tuple[list[Example], list[Example]]:
-    """A tenth of the examples at random, the same ones for the same seed, kept apart."""
-    order = np.random.Generator(np.random.Philox(key=seed)).permutation(len(examples))
-    apart = set(order[: max(1, round(HELD_OUT * len(examples)))].tolist())
+def hold_out(examples: Sequence[Example], seed: int, *, labeled: bool = False) -> tuple[list[Example], list[Example]]:
+    """A tenth of the examples at random, the same ones for the same seed, kept apart; no label with its last one."""
+    order = np.random.Generator(np.random.Philox(key=seed)).permutation(len(examples)).tolist()
+    apart = set(order[: max(1, round(HELD_OUT * len(examples)))])
+    if labeled:
+        left = set(labels_of([example for number, example in enumerate(examples) if number not in apart]))
+        for number in sorted(apart):
+            own = set(_labels(examples[number]))
+            if not own <= left:
+                apart.remove(number)
+                left |= own
     rest = [example for number, example in enumerate(examples) if number not in apart]
     return rest, [examples[number] for number in sorted(apart)]
 
@@ -111,6 +137,8 @@ def content_of(name: str, examples: Sequence[Example], file: Path) -> dict[str, 
     """What the training data decide about a task: its labels, or the center and spread of its numbers."""
     if name in LABELED:
         labels = sorted_labels(labels_of(examples))
+        if not labels:
+            raise RequestError(f"{file}: no example has a label; there is nothing to learn")
         if len(labels) < (1 if name == "multilabel" else 2):
             raise RequestError(f"{file}: every example has the label '{labels[0]}'; at least two labels are needed")
         return {"labels": labels}
@@ -134,7 +162,7 @@ def labels_of(examples: Sequence[Example]) -> dict[str, int]:
 
 def sorted_labels(labels: dict[str, int]) -> tuple[str, ...]:
     """By name; numbers by their value."""
-    return tuple(sorted(labels, key=lambda label: (int(label) if label.isdecimal() else math.inf, label)))
+    return tuple(sorted(labels, key=lambda label: (float(label) if NUMBER.fullmatch(label) else math.inf, label)))
 
 
 def loss_settings(task: Task, train: Part, settings: FineTuneSettings) -> LossSettings:
@@ -147,7 +175,7 @@ def loss_settings(task: Task, train: Part, settings: FineTuneSettings) -> LossSe
     counts = labels_of(train.examples)
     if task.name == "multilabel":  # a yes weighs as much as the many noes, ten times at most
         yes = [max(counts.get(label, 0), 1) for label in task.labels]
-        weights = tuple(min(10.0, (len(train.examples) - count) / count) for count in yes)
+        weights = tuple(min(10.0, max(len(train.examples) - count, 0.5) / count) for count in yes)
     else:
         weights = balanced_weights(counts, task.labels)
     return LossSettings(label_smoothing=smoothing, class_weights=weights)
@@ -166,7 +194,7 @@ def _labels(example: Example) -> tuple[str, ...]:
     if isinstance(example, TaggedExample):
         return example.tags or ()
     assert isinstance(example, TextExample)
-    return example.label if isinstance(example.label, tuple) else (str(example.label),)
+    return tuple(dict.fromkeys(example.label)) if isinstance(example.label, tuple) else (str(example.label),)
 
 
 def _cut_said(path: Path, part: Part) -> tuple[str, ...]:

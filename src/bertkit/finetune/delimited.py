@@ -2,6 +2,7 @@
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -41,16 +42,22 @@ def dialect_of(lines: Iterator[tuple[int, str]], quotes: bool | None, *, commas:
 def _quoted_as_csv(lines: Iterator[str]) -> bool:
     """Whether tab-separated lines follow CSV's rules for quotes to the last cell and make use of them.
 
-    GLUE's files do not: a quote there is a character like any other, and often stands alone.
+    GLUE's files do not: a quote there is a character like any other, and often stands alone. Others enclose all names.
     """
-    doubled = False
-    for line in lines:
-        for cell in line.split("\t") if '"' in line else ():
-            inner = cell[1:-1] if len(cell) > 1 and cell[0] == cell[-1] == '"' else None
+    used = False
+    for number, line in enumerate(lines):
+        cells = line.split("\t")
+        for cell in cells if '"' in line else ():
+            inner = _enclosed(cell)
             if '"' in (cell if inner is None else inner.replace('""', "")):
                 return False
-            doubled = doubled or (inner is not None and '""' in inner)
-    return doubled
+            used = used or (inner is not None and '""' in inner)
+        used = used or (number == 0 and len(cells) > 1 and None not in map(_enclosed, cells))
+    return used
+
+
+def _enclosed(cell: str) -> str | None:
+    return cell[1:-1] if len(cell) > 1 and cell[0] == cell[-1] == '"' else None
 
 
 def delimited_records(path: Path, lines: Iterator[tuple[int, str]], dialect: Dialect) -> Iterator[Record]:
@@ -92,7 +99,10 @@ def name_the_columns(
     if header is None:
         header = _has_header(records, named, commas=dialect.delimiter != "\t")
     if not header:
-        return tuple(str(number) for number in range(1, max(map(len, records)) + 1)), False
+        # A tab too many does not happen, and some files have notes after their last column; commas stand in texts, too.
+        widths = [len(cells) for cells in records]
+        width = max(widths) if dialect.delimiter == "\t" else Counter(widths).most_common(1)[0][0]
+        return tuple(str(number) for number in range(1, width + 1)), False
     names = [cell.strip() for cell in records[0]]
     if twice := sorted({name for name in names if name and names.count(name) > 1}):
         raise RequestError(f"{path}, line 1: two columns are called '{twice[0]}'; rename one")

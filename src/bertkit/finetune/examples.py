@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 TASKS = ("classify", "multilabel", "regress", "tag", "answer", "choose")
+LABELED = ("classify", "multilabel", "tag")
 Label: TypeAlias = str | tuple[str, ...] | float | None
 
 

@@ -13,6 +13,7 @@ from bertkit.config import BertConfig
 from bertkit.finetune.fixed import FixedBatch, fixed_loss, window_segments
 from bertkit.finetune.settings import FineTuneSettings
 from bertkit.finetune.task import LossSettings, Task, Window
+from bertkit.finetune.tasks import task_name
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.weights import new_model
@@ -78,7 +79,10 @@ def joined_logits(model: BertModel, head: str, batch: Batch, windows: Sequence[W
 def load_start(found: Checkpoint, task: Task, settings: FineTuneSettings) -> Checkpoint:
     """The model to train: the found one's encoder, and its head too where task and labels are the same."""
     config, seed = fitted_config(found.model.config, settings), settings.learning.seed
-    same = found.task.get("name") == task.name and (found.labels == task.labels or not task.labels)
+    # A number's head from elsewhere has no center and spread of its own: it would begin far off.
+    same = task_name(found) == task.name and (
+        found.labels == task.labels if task.labels else bool(found.task) or task.name != "regress"
+    )
     model = _with_config(found.model, config, {task.head: task.outputs}, seed=seed, keep_head=same)
     return replace(found, model=model, labels=task.labels, embed=None)
 

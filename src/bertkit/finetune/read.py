@@ -11,7 +11,7 @@ from bertkit.config import pick
 from bertkit.errors import RequestError
 from bertkit.finetune.choice_examples import choice_maker
 from bertkit.finetune.conll_files import open_conll, open_conllu
-from bertkit.finetune.examples import TASKS, Example, QuestionExample, TaggedExample
+from bertkit.finetune.examples import LABELED, TASKS, Example, QuestionExample, TaggedExample
 from bertkit.finetune.glue_files import leaves_out
 from bertkit.finetune.question_examples import open_squad, question_maker
 from bertkit.finetune.schemes import check_tags, recognize
@@ -90,6 +90,7 @@ def _read(
     if task in ("classify", "multilabel") and labelled:
         examples, used = _split_labels(task, examples, used, faults)
         notes += [f"labels split at '{used.separator}'"] if used.separator and task == "multilabel" else []
+    if task in LABELED and labelled:
         names = beside_names(path, examples) if names is None else names
         examples = [rename(example, names) for example in examples] if names else examples
         notes += ["named by labels.txt"] if names else []

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bertkit.errors import RequestError
+
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuned:
@@ -27,4 +29,7 @@ class FineTuned:
 
 def result_from_json(content: Mapping[str, Any]) -> FineTuned:
     """The result that result.json holds."""
-    return FineTuned(**{**content, "said": tuple(content["said"])})
+    try:
+        return FineTuned(**{**content, "said": tuple(content["said"])})
+    except (KeyError, TypeError) as error:
+        raise RequestError(f"result.json is not as bertkit writes it ({error}); name another folder") from error

@@ -1,5 +1,6 @@
 """What decides a fine-tuning run besides its data: flat keys, checked at the door."""
 
+import math
 import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -9,6 +10,8 @@ from bertkit.config import cast_setting, pick
 from bertkit.errors import RequestError
 from bertkit.finetune.tables import Columns
 from bertkit.train.schedule import DECAYS, Decay
+
+LARGEST_SEED = 2**62  # some are added to it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +62,10 @@ class LearningSettings:
         _within(self, "layer_decay", 0.01, 1.0)
         _within(self, "label_smoothing", 0.0, 0.9)
         _within(self, "dropout", 0.0, 0.9)
-        if not self.learning_rate > 0 or not self.clip > 0:
+        if not 0 < self.learning_rate < math.inf or not self.clip > 0:
             raise RequestError(f"learning_rate={self.learning_rate} and clip={self.clip} must be over 0")
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise RequestError(f"seed={self.seed} must be from 0 to {LARGEST_SEED}")
 
 
 @dataclass(frozen=True, kw_only=True)

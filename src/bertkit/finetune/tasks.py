@@ -1,5 +1,6 @@
 """The tasks by name: built for training, written to bertkit.json, and built again from a folder."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from bertkit.finetune.answer import Answer
 from bertkit.finetune.choose import Choose
 from bertkit.finetune.classify import Classify, Multilabel, Regress
 from bertkit.finetune.decision import Decision
+from bertkit.finetune.examples import LABELED
 from bertkit.finetune.length import DEFAULT_POLICIES, LengthPolicy
 from bertkit.finetune.settings import ReadingSettings
 from bertkit.finetune.tag import Tag
@@ -23,7 +25,7 @@ KINDS: dict[str, Callable[..., Task]] = {
     "answer": Answer,
     "choose": Choose,
 }
-LABELED = ("classify", "multilabel", "tag")
+HEADS = ("classify", "tag", "answer", "choose")
 LONGEST = 512  # tokens in a sequence unless more are asked for: models that take 8,192 would be slow by default
 # What transformers calls the three readings of its one class head.
 PROBLEM_TYPES = {
@@ -68,7 +70,7 @@ def read_task(checkpoint: Checkpoint) -> tuple[Task, Decision]:
     """The task of a fine-tuned folder, and how its scores become answers; folders of others have the defaults."""
     if checkpoint.tokenizer is None:
         raise RequestError("this folder holds no tokenizer; pass one: bertkit.load(path, tokenizer='vocab.txt')")
-    saved = dict(checkpoint.task) or {"name": _name_by_head(checkpoint)}
+    saved = _checked(checkpoint.task) or {"name": _name_by_head(checkpoint)}
     name = saved["name"]
     content: dict[str, Any] = {"labels": checkpoint.labels} if name in LABELED else {}
     if name == "regress":
@@ -85,8 +87,31 @@ def read_task(checkpoint: Checkpoint) -> tuple[Task, Decision]:
     return task, decision
 
 
+def task_name(checkpoint: Checkpoint) -> str | None:
+    """What a model was taught: as bertkit.json says, or else as its head shows; None where it has none."""
+    known = any(head in checkpoint.model.heads for head in HEADS)
+    return str(checkpoint.task["name"]) if checkpoint.task else _name_by_head(checkpoint) if known else None
+
+
+def _checked(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """A folder's task with numbers and labels where they belong; whoever wrote the file."""
+
+    def number(name: str, least: float) -> bool:
+        value = saved.get(name, 1)
+        return isinstance(value, int | float) and not isinstance(value, bool) and least < value < math.inf
+
+    labels = saved.get("labels", [])
+    wrong = {"limit": not number("limit", 2) if "limit" in saved else False}
+    wrong |= {"center": not number("center", -math.inf), "spread": not number("spread", 0)}
+    wrong["labels"] = not isinstance(labels, list) or not all(isinstance(label, str) for label in labels)
+    for name in wrong:
+        if wrong[name]:
+            raise RequestError(f"bertkit.json: {name}={saved[name]!r} is not as bertkit writes it; restore the file")
+    return dict(saved)
+
+
 def _name_by_head(checkpoint: Checkpoint) -> str:
-    heads = [head for head in ("classify", "tag", "answer", "choose") if head in checkpoint.model.heads]
+    heads = [head for head in HEADS if head in checkpoint.model.heads]
     if not heads:
         raise RequestError(
             "this model has no head for a task; teach it one: bertkit finetune TASK --from MODEL --train F --dev F"

@@ -9,7 +9,7 @@ from typing import Any
 
 from bertkit.errors import RequestError
 from bertkit.finetune.columns import choose_text_columns, is_switch
-from bertkit.finetune.examples import Example, Label, TextExample
+from bertkit.finetune.examples import Example, Label, TaggedExample, TextExample
 from bertkit.finetune.tables import Columns, NoLabels, Row, Table, cell, checked, text_cell
 from bertkit.text.corpus import CorpusReport, read_lines
 
@@ -119,6 +119,8 @@ def rename(example: Example, names: Sequence[str]) -> Example:
         return replace(example, label=_name_of(example.label, names))
     if isinstance(example, TextExample) and isinstance(example.label, tuple):
         return replace(example, label=tuple(_name_of(part, names) for part in example.label))
+    if isinstance(example, TaggedExample) and example.tags:
+        return replace(example, tags=tuple(_name_of(tag, names) for tag in example.tags))
     return example
 
 
@@ -133,3 +135,5 @@ def label_names(examples: Iterable[Example]) -> Iterable[str]:
             yield example.label
         elif isinstance(example, TextExample) and isinstance(example.label, tuple):
             yield from example.label
+        elif isinstance(example, TaggedExample):
+            yield from example.tags or ()

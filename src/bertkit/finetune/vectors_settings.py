@@ -8,6 +8,7 @@ from typing import Any, Literal
 from bertkit.config import cast_setting, pick
 from bertkit.errors import RequestError
 from bertkit.finetune.columns import named_columns
+from bertkit.finetune.settings import LARGEST_SEED
 from bertkit.finetune.tables import Columns
 
 Objective = Literal["auto", "twins", "neighbors", "pairs", "scores", "teacher"]
@@ -40,6 +41,8 @@ class VectorTuning:
         pick(dict.fromkeys(typing.get_args(Objective)), self.objective, "objective")
         least = {"epochs": 1, "batch": 2, "tokens": 64, "max_length": 8, "most": 2, "evaluations": 1, "log_every": 1}
         least |= {"frozen": 0, "rank": 0, "seed": 0}
+        if self.seed > LARGEST_SEED:
+            raise RequestError(f"seed={self.seed} must be from 0 to {LARGEST_SEED}")
         for name, bound in least.items():
             value = getattr(self, name)
             _require(value is None or value >= bound, name, value, f"must be at least {bound}")

@@ -55,6 +55,9 @@ class Answers:
     def tag(self, texts: Sequence[str | Sequence[str]]) -> list[Tagged]:
         """A tag for each word; spans of plain texts say at which characters they stand."""
         self._require("tag")
+        for number, text in enumerate(texts):
+            if not isinstance(text, str) and not _is_list_of_texts(text):
+                raise RequestError(f"texts[{number}] is neither a str nor a list of words")
         tokenizer: Any = self.task
         places = [words_of(tokenizer.tokenizer, text) if isinstance(text, str) else None for text in texts]
         words = [
@@ -85,12 +88,19 @@ class Answers:
         self._require("choose")
         if len(questions) != len(choices):
             raise RequestError(f"{len(questions)} questions came with {len(choices)} lists of choices; give as many")
+        for number, own in enumerate(choices):
+            if not _is_list_of_texts(own):
+                raise RequestError(f"the choices of question {number} must be a list of texts")
         both = enumerate(zip(questions, choices, strict=True))
         return self.predict([ChoiceExample(asked, tuple(own), None, _place(n)) for n, (asked, own) in both])
 
     def _require(self, *names: str) -> None:
         if self.task.name not in names:
             raise RequestError(f"this model was taught '{self.task.name}'; it cannot {names[0]}")
+
+
+def _is_list_of_texts(given: object) -> bool:
+    return isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(each, str) for each in given)
 
 
 def _place(number: int) -> Place:

@@ -255,6 +255,8 @@ class Bert:
 
     def tag(self, texts: str | Sequence[str | Sequence[str]]) -> Any:
         """A Tagged, with spans in characters, for a text; for several, which may come in words, a list of them."""
+        if not isinstance(texts, Iterable):
+            raise RequestError(f"texts must be a str or a list of them, not {type(texts).__name__}")
         return _one_or_many(texts, self.answers.tag([texts] if isinstance(texts, str) else list(texts)))
 
     def answer(self, question: str | Sequence[str], passage: str | Sequence[str]) -> Any:

@@ -208,9 +208,14 @@ def _words_or_text(row: Row, name: str) -> str | tuple[str, ...]:
     return tuple(value)
 
 
+def _question_maker(table: Table, columns: Columns) -> tuple[Columns, Make]:
+    used, make = question_maker(table, columns, False)
+    return used, lambda row: [_present(row, name or "") for name in (used.text, used.pair)] and make(row)
+
+
 MAKERS: dict[str, Callable[[Table, Columns], tuple[Columns, Make]]] = {
     EMBED: _embed_maker,
     "tag": _tag_maker,
-    "answer": lambda table, columns: question_maker(table, columns, False),
+    "answer": _question_maker,
     "choose": lambda table, columns: choice_maker(table, columns, False),
 }
