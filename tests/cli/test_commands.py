@@ -262,14 +262,36 @@ def test_sigterm_clears_up(tmp_path, model):
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_a_reader_that_leaves_early(model):
+@pytest.mark.parametrize(
+    ("words", "unbuffered"),
+    [(["fill", "--help"], ""), (["fill", "--help"], "1"), (["fill", "a [MASK]", "--model", "{model}"], "1")],
+)
+def test_a_reader_that_leaves_early(model, words, unbuffered):
     """`bertkit ... | head -0` is not an error."""
     import subprocess
     import sys
 
     with subprocess.Popen(
-        [sys.executable, "-m", "bertkit", "facts"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "bertkit", *(word.format(model=model) for word in words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
     ) as process:
         process.stdout.close()
         said = process.stderr.read()
-    assert b"Traceback" not in said
+    assert (process.returncode, said) == (0, b"")
+
+
+def test_a_closed_pipe_inside_the_work_is_a_failure(monkeypatch, capfd):
+    import sys
+
+    from bertkit.cli import facts, main
+
+    def fail() -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(facts, "facts", fail)
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, getattr(sys, name))  # typer changes them
+    assert main.run(["facts"]) == 1
+    assert capfd.readouterr().err == "bertkit: the work failed: Broken pipe\n"

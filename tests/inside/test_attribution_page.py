@@ -113,6 +113,12 @@ def test_the_command_tells_and_writes(folders, tmp_path, capsys):
     assert {each["word"] for each in found["words"]} == {"t0w1", "c2"}
 
 
+def test_a_word_may_be_meant_for_the_table_alone(folders, capsys):
+    words = ["look", "t0w1 c2", "--model", str(folders / "topics"), "--why", "--table", "--word", "c2", "--json"]
+    assert run(words) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {"table", "why"}
+
+
 REFUSED = [
     ([], "say what to look at: --out FILE.html, --table"),
     (["--why"], "give a text to look at, or a run's folder: --runs DIR"),
@@ -122,7 +128,9 @@ REFUSED = [
     (["a", "--table", "--flip"], "--flip goes with --why"),
     (["a", "--table", "--probe", "x.conllu"], "--probe goes with --runs"),
     (["--runs", "x", "--why"], "--runs looks at checkpoints; leave out --why"),
+    (["--runs", "x", "--pair", "y"], "--runs looks at checkpoints; leave out --pair"),
     (["--runs", "nowhere"], "nowhere is not a folder"),
+    (["a", "--why", "--word", "a"], "word=a goes with a model that tags words; leave it out"),
     (["a", "--why", "--flip"], "this classifier has no masked-word head"),
     (["a", "--why", "--target", "9"], "unknown label '9'; choose from: 0, 1, 2"),
 ]

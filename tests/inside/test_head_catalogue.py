@@ -104,7 +104,12 @@ def test_a_link_that_is_planted_is_found(reading):
     assert (best.layer, best.head, best.weight) == (2, 2, 1)
 
 
-@pytest.mark.parametrize("words", ["he", "he,", ",Bert", " , "])
+@pytest.mark.parametrize("words", [("he", "Bert"), (",", "world"), ("world", ","), (",", ",")])
+def test_a_link_is_two_words_and_a_comma_is_one(words):
+    assert parse_link(",".join(words)) == words
+
+
+@pytest.mark.parametrize("words", ["he", "he,", ",Bert", " , ", ",", ",,", ""])
 def test_a_link_needs_two_words(words):
     with pytest.raises(RequestError, match="must be two words of the text with a comma, such as he,Bert"):
         parse_link(words)

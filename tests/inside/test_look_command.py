@@ -62,6 +62,11 @@ REFUSED = [
     (["a", "--link", "he"], "--link he must be two words"),
     (["a", "--table", "--texts", "x.txt"], "--texts goes with --heads or --prune"),
     (["a", "--heads", "--texts", "missing.txt"], "missing.txt"),
+    (["a", "--prune", "--pair", "b"], "--pair goes with --out or --table or --heads or --link or --why"),
+    (["a", "--heads", "--word", "a"], "--word goes with --table or --why"),
+    (["a", "--heads", "--head", "2-1"], "--head goes with --table"),
+    (["a [MASK]", "--why", "--word", "a"], "word=a goes with a model that tags words; leave it out"),
+    (["", "--prune"], "no token that could be hidden"),
     (["a", "--out", "."], ". is a folder; name a file in it"),
     (["a " * 40, "--pair", "b " * 40, "--heads"], "over the limit of 64; shorten one of the texts"),
 ]

@@ -3,6 +3,8 @@
 import base64
 import json
 import zlib
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, pre_tokenizers, processors
 
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.inside import data as data_module
@@ -17,6 +21,11 @@ from bertkit.inside.arrays import DTYPES, pack, unpack
 from bertkit.inside.data import page_data
 from bertkit.inside.layers import lens, movement
 from bertkit.inside.reading import read, states
+from bertkit.predict.bert import Bert
+from bertkit.serve.plan_inside import plan_attention
+from bertkit.serve.settings import ServeSettings
+from bertkit.text.pipelines import BERT_NAMES
+from bertkit.text.tokenizer import Tokenizer
 
 shapes = arrays.array_shapes(min_dims=1, max_dims=3, max_side=6)
 
@@ -132,26 +141,31 @@ def test_odd_texts_have_data_too(bert, text):
     assert all(np.isfinite(row["entropy"]) for row in found["catalogue"])
 
 
-def test_byte_level_pieces_are_shown_as_characters(tiny_bert):
-    from dataclasses import replace
-
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import models, pre_tokenizers, processors
-
-    from bertkit.predict.bert import Bert
-    from bertkit.text.pipelines import BERT_NAMES
-    from bertkit.text.tokenizer import Tokenizer
-
+@pytest.fixture
+def byte_bert(tiny_bert):
+    """A model over single bytes; as RoBERTa's, its vocabulary has a piece that starts with ##."""
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(alphabet)]
-    backend = Backend(models.BPE({piece: n for n, piece in enumerate(pieces)}, [], unk_token="[UNK]"))
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(alphabet), "##"]
+    backend = Backend(models.BPE({piece: n for n, piece in enumerate(pieces)}, [("#", "#")], unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.post_processor = processors.TemplateProcessing(
-        "[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    model = tiny_bert(heads=()).checkpoint.model
-    wide = torch.nn.Embedding(len(pieces), model.config.width)
-    model.encoder.embeddings.word = wide
-    bert = Bert(replace(tiny_bert(heads=()).checkpoint, model=model, tokenizer=Tokenizer(backend, BERT_NAMES)))
-    assert read(bert, "ab é").tokens[:3] == ("[CLS]", "a", "b")
-    assert "é" in read(bert, "ab é").tokens
+    checkpoint = tiny_bert(heads=()).checkpoint
+    checkpoint.model.encoder.embeddings.word = torch.nn.Embedding(len(pieces), checkpoint.model.config.width)
+    return Bert(replace(checkpoint, tokenizer=Tokenizer(backend, BERT_NAMES)))
+
+
+def test_byte_level_pieces_are_shown_as_characters(byte_bert):
+    tokens = read(byte_bert, "ab é##", "ü").tokens
+    assert tokens == ("[CLS]", "a", "b", "\u0120", "é", "é", "##", "[SEP]", "ü", "ü", "[SEP]")
+
+
+@pytest.mark.parametrize("pair", [None, "dü b"])
+@pytest.mark.parametrize("kind", ["bytes", "pieces"])
+def test_a_server_names_tokens_as_the_page_does(bert, byte_bert, kind, pair):
+    """Two small functions, for neither folder may import the other."""
+    own = byte_bert if kind == "bytes" else bert
+    served = SimpleNamespace(bert=own, limit=64, lane=SimpleNamespace(encoder=own.model.encoder))
+    plan = plan_attention(served, "Cab é##", pair, 1, 1, ServeSettings())
+    assert tuple(plan.finish([[{}]])["tokens"]) == read(own, "Cab é##", pair).tokens

@@ -136,6 +136,8 @@ REFUSED = [
     (["{train}", "--what", "sense"], "'sense'"),
     (["{train}", "--pieces", "middle"], "'middle'"),
     (["{train}", "--sentences", "0"], "sentences=0 must be 1 or more"),
+    (["{train}", "--seed", "-1"], "seed=-1 must be from 0 to 9223372036854775807"),
+    (["{train}", "--seed", "9223372036854775808"], "seed=9223372036854775808 must be from 0"),
     (["{train}", "--what", "arcs", "--column", "xpos"], "column=xpos goes with pos and ner"),
     (["{train}", "--what", "ner"], "train.conllu: CoNLL-U has no column for names"),
     (["{names}", "--what", "structure"], "names.txt: trees are read from CoNLL-U"),

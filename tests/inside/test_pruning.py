@@ -84,3 +84,9 @@ def test_texts_are_needed_and_must_fit(bert):
         prune(bert, [])
     with pytest.raises(RequestError, match="text 2 has 102 tokens, over the limit of 64"):
         prune(bert, ["a", "a " * 100])
+
+
+def test_a_loss_of_nothing_is_refused(bert):
+    with pytest.raises(RequestError, match="no token that could be hidden; give one with a word in it"):
+        prune(bert, ["", " "])
+    assert prune(bert, ["", "a"]).whole > 0

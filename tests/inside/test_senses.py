@@ -1,6 +1,7 @@
 """Uses of a word, their vectors, scores and map."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from bertkit.errors import RequestError
+from bertkit.inside.sense_page import sense_page
 from bertkit.inside.sense_scores import chance, cluster, flat, label_silhouette, neighbor_accuracy
 from bertkit.inside.sense_uses import LONGEST, Use, read_uses
 from bertkit.inside.senses import around_vectors, map_senses, sense_scores, use_vectors
@@ -56,8 +58,8 @@ def test_a_word_may_have_odd_letters_and_several_parts(tmp_path):
     ("content", "said"),
     [
         ("nothing here\n", "'bank' never occurs in .*t.txt; a map needs 3 different sentences with it"),
-        ("one bank here\n", "'bank' occurs once in"),
-        ("one bank here\nanother bank\nanother bank\n", "'bank' occurs twice in"),
+        ("one bank here\n", "'bank' stands in 1 sentence of"),
+        ("one bank here\nanother bank\nanother bank\n", "'bank' stands in 2 different sentences of"),
         ("", "is empty"),
     ],
 )
@@ -198,6 +200,13 @@ def test_scores_need_labels_on_all_uses(bert):
     scores = sense_scores(vectors, uses_of(*(["a cab"] * 4), senses="aabb"))
     assert scores.static == pytest.approx(1 / 3)
     assert scores.neighbors is None
+
+
+def test_a_score_of_nothing_is_told_too(bert):
+    found = map_senses(bert, "cab", uses_of("a cab", "b cab", "cab d", senses="aab"))
+    told = "by the mean of static vectors around"
+    assert told not in sense_page(found)
+    assert f"{told} 0.0%" in sense_page(replace(found, scores=replace(found.scores, neighbors=0.0)))
 
 
 class Reader(HTMLParser):

@@ -113,6 +113,15 @@ def test_models_in_order_need_no_run(trained, tmp_path, capsys):
     assert "exists already" in capsys.readouterr().err
 
 
+def test_a_page_is_not_written_over_its_numbers(course, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run(["look", "--runs", "one", "--runs", "two", "--out", "x.json"]) == 2
+    assert "x.json: name a page, such as x.html; the numbers go beside it" in capsys.readouterr().err
+    with pytest.raises(RequestError, match="name a page, such as x.html"):
+        course.save("x.JSON")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_model_without_the_head_has_no_fills(tiny_bert, tmp_path):
     for name in ("one", "two"):
         tiny_bert(heads=()).save(tmp_path / name)

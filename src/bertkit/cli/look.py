@@ -21,6 +21,9 @@ SHOWN = 10  # heads of a ranking that are printed; JSON has them all
 
 # What says more about something else, and about what.
 GO_WITH = {
+    "pair": ("out", "table", "heads", "link", "why"),
+    "head": ("table",),
+    "word": ("table", "why"),
     "texts": ("heads", "prune", "runs"),
     "target": ("why",),
     "flip": ("why",),
@@ -38,7 +41,7 @@ class Asked:
     model: Path | None
     out: Path | None
     table: bool
-    head: str
+    head: str | None
     word: str | None
     heads: bool
     link: str | None
@@ -68,7 +71,7 @@ def look(
     model: Annotated[Path | None, typer.Option(help="A model folder.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write every view, or why, or runs, into this HTML file.")] = None,
     table: Annotated[bool, typer.Option("--table", help="Print one head's arithmetic, step by step.")] = False,
-    head: Annotated[str, typer.Option(help="With --table: the layer and the head, from 1.")] = "1-1",
+    head: Annotated[str | None, typer.Option(help="With --table: the layer and the head, from 1-1.")] = None,
     word: Annotated[str | None, typer.Option(help="With --table: the word that looks; with --why: has a tag.")] = None,
     heads: Annotated[bool, typer.Option("--heads", help="Print what every head looks at.")] = False,
     link: Annotated[str | None, typer.Option(help="Rank heads by how much a word looks at another: he,Bert.")] = None,
@@ -103,16 +106,18 @@ def _refuse(asked: Asked) -> None:
         )
     if asked.text is None and not asked.runs:
         raise RequestError("give a text to look at, or a run's folder: --runs DIR")
-    for name, owners in GO_WITH.items():
-        if asked.named(name) and not asked.named(*owners):
-            raise RequestError(f"{flag(name)} goes with {' or '.join(map(flag, owners))}")
     alone = [name for name in (*looks, *asked.named("pair", "model")) if name != "out"]
     if asked.runs and alone:
         raise RequestError(f"--runs looks at checkpoints; leave out {flag(alone[0])}")
+    for name, owners in GO_WITH.items():
+        if asked.named(name) and not asked.named(*owners):
+            raise RequestError(f"{flag(name)} goes with {' or '.join(map(flag, owners))}")
     if asked.out:
         _refuse_place(asked.out)
-        if asked.runs:  # the numbers go beside the page
-            _refuse_place(asked.out.with_suffix(".json"))
+        if asked.runs:
+            from bertkit.inside.through_training import numbers_beside
+
+            _refuse_place(numbers_beside(asked.out))
 
 
 def _refuse_place(out: Path) -> None:
@@ -134,7 +139,7 @@ def _look(asked: Asked) -> dict[str, Any]:
     from bertkit.inside.table import parse_head, step_table
     from bertkit.predict.bert import load
 
-    words, (layer, number) = parse_link(asked.link) if asked.link else None, parse_head(asked.head)
+    words, (layer, number) = parse_link(asked.link) if asked.link else None, parse_head(asked.head or "1-1")
     text, more, page = asked.text or "", _lines(asked.texts), asked.out if not asked.why else None
     bert = load(asked.model)
     results: dict[str, Any] = {}
@@ -162,7 +167,8 @@ def _why(bert: "Bert", asked: Asked) -> dict[str, Any]:
 
     filler = load(asked.fill_model) if asked.fill_model else None
     text = asked.text or ""
-    found: dict[str, Any] = {"why": why(bert, text, asked.pair, target=asked.target, word=asked.word)}
+    word = None if asked.table and "tag" not in bert.model.heads else asked.word  # then it is meant for the table
+    found: dict[str, Any] = {"why": why(bert, text, asked.pair, target=asked.target, word=word)}
     if asked.flip:
         found["flips"] = flips(bert, text, asked.pair, fill=filler)
     if asked.out:

@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import select
 import signal
 import sys
 import warnings
@@ -84,7 +85,7 @@ def run(words: list[str]) -> int:
     except MemoryError:
         return _say("out of memory; give it less at a time", 1)
     except OSError as error:
-        if error.errno == errno.EPIPE:
+        if error.errno == errno.EPIPE and _reader_has_left():
             raise
         return _say(f"{error.filename or 'the work failed'}: {error.strerror or error}", 1)
 
@@ -100,6 +101,10 @@ def _run_verb(verb: str, words: list[str]) -> int:
         code = typer.main.get_command(app).main(words, prog_name=f"bertkit {verb}", standalone_mode=False)
     except typer.Abort:
         return _say("stopped", 130)
+    except SystemExit as error:  # typer leaves with 1 where a pipe is closed, even when it is not to leave
+        if isinstance(error.__context__, BrokenPipeError):
+            raise error.__context__ from None
+        raise
     except Exception as error:
         # Newer versions of typer carry their own click: its usage errors are known by what they can do.
         if not (hasattr(error, "format_message") and hasattr(error, "exit_code")):
@@ -108,6 +113,13 @@ def _run_verb(verb: str, words: list[str]) -> int:
     if code == 130:  # typer gives Ctrl-C back as a number
         return _say("stopped", 130)
     return code if isinstance(code, int) else 0
+
+
+def _reader_has_left() -> bool:
+    """Whether the closed pipe is standard output, not one to a process that does part of the work."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)  # closed pipes are told of without being asked for
+    return bool(output.poll(0))
 
 
 def _say(sentence: str, code: int) -> int:

@@ -70,12 +70,15 @@ def find_target(bert: Bert, request: Request) -> Target:
     tokenizer = bert.tokenizer
     fills = "masked_word" in bert.model.heads
     if fills and tokenizer.mask_id in tokenizer.encode(request.text, request.pair).ids:
+        _refuse_word(request)
         return _blank(bert, request)
     if fills and not {"classify", "tag", "answer", "choose"} & set(bert.model.heads):
         raise RequestError(f"the text has no blank to explain: write {tokenizer.mask_token} where a word is missing")
     name = bert.answers.task.name
     if name == "choose":
         raise RequestError("choices between texts are not explained; classify, tag and answer models are")
+    if name != "tag":
+        _refuse_word(request)
     return FINDERS[name](bert, request)
 
 
@@ -267,6 +270,11 @@ def _refuse_windows(windows: int) -> None:
 def _refuse_longer(tokens: int, limit: int) -> None:
     if tokens > limit:
         raise RequestError(f"the text has {tokens} tokens, over the model's {limit}; give a part of it")
+
+
+def _refuse_word(request: Request) -> None:
+    if request.word is not None:
+        raise RequestError(f"word={request.word} goes with a model that tags words; leave it out")
 
 
 def _refuse_pair(request: Request) -> None:

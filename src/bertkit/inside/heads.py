@@ -66,9 +66,10 @@ def link(reading: Reading, source: str, target: str) -> list[LinkedHead]:
 
 
 def parse_link(words: str) -> tuple[str, str]:
-    """`he,Bert` as its two words."""
-    source, comma, target = words.partition(",")
-    if not (comma and source.strip() and target.strip()):
+    """`he,Bert` as its two words; a comma may be one of them, or both."""
+    between = words.find(",", 1)  # a comma at the start is the first word
+    source, target = words[:between], words[between + 1 :]
+    if between < 0 or not (source.strip() and target.strip()):
         raise RequestError(f"--link {words} must be two words of the text with a comma, such as he,Bert")
     return source, target
 

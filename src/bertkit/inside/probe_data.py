@@ -23,6 +23,7 @@ WHATS = {
     "arcs": "relations between words and their heads",
     "structure": "the whole tree",
 }
+LARGEST_SEED = 2**63 - 1
 HELD_OUT = 5  # one sentence in five, where there is one file only
 Probed: TypeAlias = TaggedExample | Tree
 Item = TypeVar("Item")
@@ -47,6 +48,8 @@ class ProbeSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise RequestError(f"{name}={value} must be 1 or more")
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise RequestError(f"seed={self.seed} must be from 0 to {LARGEST_SEED}")
         if self.column is not None and self.what in ("arcs", "structure"):
             raise RequestError(
                 f"column={self.column} goes with pos and ner; {self.what} reads a CoNLL-U file's own columns"

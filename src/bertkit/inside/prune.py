@@ -99,6 +99,8 @@ class _WordLoss:
     def __init__(self, bert: Bert, texts: Sequence[str]) -> None:
         self.model = bert.model
         self.batches = [(batch, *_hidden(batch, bert)) for batch in _batches(bert, texts)]
+        if not any(len(places) for _, _, places in self.batches):
+            raise RequestError("the texts have no token that could be hidden; give one with a word in it")
 
     def value(self) -> float:
         """Nats per hidden token."""
@@ -108,7 +110,7 @@ class _WordLoss:
                 logits = self.model.read("masked_word", self.model(batch, ids)[places], batch).float()
                 total += float(F.cross_entropy(logits, batch.ids[places], reduction="sum"))
             count += len(places)
-        return total / max(count, 1)
+        return total / count
 
 
 class _VectorTurn:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from tokenizers.models import WordPiece
 from torch import Tensor
 
 from bertkit.engine.batches import Passage, make_batch
@@ -94,7 +95,8 @@ def _parts(encoding: Encoding) -> tuple[int, ...]:
 def _labels(tokenizer: Tokenizer, encoding: Encoding, texts: tuple[str, str]) -> tuple[str, ...]:
     """WordPiece's pieces as they are; bytes and Unigram's pieces as the characters that they stand for."""
     pieces = tokenizer.tokens(encoding.ids)
-    if any(piece.startswith("##") for piece in tokenizer.vocab):
+    model = tokenizer._backend.model  # not the vocabulary: RoBERTa's has pieces that start with ##, too
+    if isinstance(model, WordPiece) and model.continuing_subword_prefix == "##":
         return tuple(pieces)
     shown = []
     for piece, part, word, span in zip(pieces, _parts(encoding), encoding.words, encoding.offsets, strict=True):

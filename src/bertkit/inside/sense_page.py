@@ -64,9 +64,8 @@ def _facts(found: "SenseMap") -> Iterator[str]:
     yield f"{len(found.uses):,} uses; {clusters}; {found.model}, layer {found.layer}"
     yield f"The map shows {found.shown:.0%} of how the vectors differ: the two directions in which they differ most."
     if found.scores is not None:
-        beside = (
-            f", by the mean of static vectors around {found.scores.neighbors:.1%}" if found.scores.neighbors else ""
-        )
+        near = found.scores.neighbors
+        beside = "" if near is None else f", by the mean of static vectors around {near:.1%}"
         yield (
             f"The nearest other use has the same sense in {found.scores.contextual:.1%} of cases; "
             f"by one vector per word, which is chance, in {found.scores.static:.1%}{beside}."

@@ -43,9 +43,9 @@ def read_uses(
     found = _labeled(word, pattern, tables) if tables else _plain(word, pattern, files, show)
     uses = _drawn(_different(found), most, seed)
     if len(uses) < FEWEST:
-        often = {0: "never occurs", 1: "occurs once", 2: "occurs twice"}[len(uses)]
+        often = ["never occurs in", "stands in 1 sentence of", "stands in 2 different sentences of"][len(uses)]
         where = f"{files[0]}" + (f" and {len(files) - 1} more" if len(files) > 1 else "")
-        raise RequestError(f"'{word}' {often} in {where}; a map needs {FEWEST} different sentences with it")
+        raise RequestError(f"'{word}' {often} {where}; a map needs {FEWEST} different sentences with it")
     return uses
 
 

@@ -70,7 +70,7 @@ class Course:
     def save(self, path: Path | str) -> None:
         """Write the page, and beside it the numbers as .json."""
         path = Path(path)
-        with whole_file(path.with_suffix(".json")) as draft:
+        with whole_file(numbers_beside(path)) as draft:
             draft.write_text(json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n", "utf-8", "replace")
         with whole_file(path) as draft:
             draft.write_text(self.html, encoding="utf-8", newline="\n", errors="replace")
@@ -89,6 +89,13 @@ class CourseSettings:
     probe: tuple[Path, ...] = ()  # CoNLL-U files: learn from all but the last, measure on that
     sentences: int = SENTENCES_PROBED
     seed: int = 0
+
+
+def numbers_beside(page: Path) -> Path:
+    """Where the numbers of a page go."""
+    if page.suffix.lower() == ".json":
+        raise RequestError(f"{page}: name a page, such as {page.with_suffix('.html')}; the numbers go beside it")
+    return page.with_suffix(".json")
 
 
 def find_moments(folders: Sequence[Path | str]) -> list[Moment]:
