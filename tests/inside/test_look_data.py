@@ -89,6 +89,7 @@ def test_movement_is_the_cosine_between_layers(bert):
         torch.testing.assert_close(found.likeness[one], torch.stack(pairs).mean(), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.usefixtures("_one_thread")  # the bound is of sums in one order
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
 def test_the_last_layer_of_the_lens_is_what_the_model_fills(tiny_bert, family):
     bert = tiny_bert(family)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from tokenizers.models import WordPiece
 from torch import Tensor
 
 from bertkit.engine.batches import Passage, make_batch
@@ -13,7 +12,7 @@ from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Trace
 from bertkit.predict.bert import Bert
-from bertkit.text.tokenizer import Encoding, Tokenizer
+from bertkit.text.tokenizer import Encoding
 
 MOST_TOKENS = 512  # the weights alone of a large model are 400 MB at this length
 
@@ -63,7 +62,7 @@ def read(bert: Bert, text: str, pair: str | None = None) -> Reading:
     with torch.inference_mode():
         trace = bert.model.encoder.trace(batch)
     cut_from = len(whole) if len(whole) > limit else None
-    tokens = _labels(bert.tokenizer, encoding, (text, pair or ""))
+    tokens = tuple(bert.tokenizer.shown(encoding, text, pair))
     return Reading(text, pair, encoding, tokens, _parts(encoding), cut_from, batch, trace)
 
 
@@ -90,15 +89,3 @@ def _parts(encoding: Encoding) -> tuple[int, ...]:
     for part in encoding.part:
         parts.append(part if part is not None else (parts[-1] if parts else 0))
     return tuple(parts)
-
-
-def _labels(tokenizer: Tokenizer, encoding: Encoding, texts: tuple[str, str]) -> tuple[str, ...]:
-    """WordPiece's pieces as they are; bytes and Unigram's pieces as the characters that they stand for."""
-    pieces = tokenizer.tokens(encoding.ids)
-    model = tokenizer._backend.model  # not the vocabulary: RoBERTa's has pieces that start with ##, too
-    if isinstance(model, WordPiece) and model.continuing_subword_prefix == "##":
-        return tuple(pieces)
-    shown = []
-    for piece, part, word, span in zip(pieces, _parts(encoding), encoding.words, encoding.offsets, strict=True):
-        shown.append((texts[part][slice(*span)].strip() if word is not None else "") or piece)
-    return tuple(shown)

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from tokenizers.models import WordPiece
 
 from bertkit.engine.batches import Passage
 from bertkit.serve.engine import Piece, ReadAttention
@@ -11,7 +10,6 @@ from bertkit.serve.models import Served
 from bertkit.serve.plan import Plan, check_size, check_texts
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.settings import ServeSettings
-from bertkit.text.tokenizer import Encoding, Tokenizer
 
 MOST_TOKENS = 512  # weights grow with the square of the length
 
@@ -38,7 +36,7 @@ def plan_attention(
     check_size(len(numbers) * len(heads) * length * (length + 2 * config.head_width * neurons), "name a layer", limits)
     read = ReadAttention(served.lane.encoder, numbers, tuple(number - 1 for number in heads), neurons)
     piece = Piece(Passage(encoding.ids, served.bert.known_segments(encoding.segments)), read)
-    tokens = _labels(served.bert.tokenizer, encoding, (text, pair or ""))
+    tokens = served.bert.tokenizer.shown(encoding, text, pair)
 
     def finish(rows: list[list[dict[str, np.ndarray]]]) -> dict[str, Any]:
         [parts] = rows
@@ -47,17 +45,6 @@ def plan_attention(
         return {**columns, "heads": list(heads), "layers": layers}
 
     return Plan(served.lane, [piece], finish, length)
-
-
-def _labels(tokenizer: Tokenizer, encoding: Encoding, texts: tuple[str, str]) -> list[str]:
-    """What `bertkit look` shows: WordPiece's pieces as they are, others as the characters that they stand for."""
-    pieces, model = tokenizer.tokens(encoding.ids), tokenizer._backend.model
-    if isinstance(model, WordPiece) and model.continuing_subword_prefix == "##":
-        return pieces
-    return [
-        piece if part is None else texts[part][slice(*span)].strip() or piece
-        for piece, part, span in zip(pieces, encoding.part, encoding.offsets, strict=True)
-    ]
 
 
 def _chosen(wanted: int | None, most: int, what: str) -> tuple[int, ...]:

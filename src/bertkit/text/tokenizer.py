@@ -15,6 +15,7 @@ from typing import Any
 
 from tokenizers import Encoding as BackendEncoding
 from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordPiece
 
 from bertkit.errors import RequestError
 from bertkit.text.pipelines import BERT_NAMES, Cleaning, SpecialNames, wordpiece_backend
@@ -150,6 +151,17 @@ class Tokenizer:
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The piece behind each id."""
         return [self._pieces[number] for number in self._checked_ids(ids)]
+
+    def shown(self, encoding: Encoding, text: str, pair: str | None = None) -> list[str]:
+        """Tokens for the eye: WordPiece's as they are, bytes and Unigram's as the characters that they stand for."""
+        pieces, model = self.tokens(encoding.ids), self._backend.model
+        if isinstance(model, WordPiece) and model.continuing_subword_prefix == "##":
+            return pieces
+        texts = (text, pair or "")
+        return [
+            piece if part is None else texts[part][slice(*span)].strip() or piece
+            for piece, part, span in zip(pieces, encoding.part, encoding.offsets, strict=True)
+        ]
 
     def starts_word(self, number: int) -> bool:
         """Whether a piece begins a word, or is joined to what stands before it (##ing; elsewhere no space mark)."""
