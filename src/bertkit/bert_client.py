@@ -44,7 +44,7 @@ class BertClient:
             raise RequestError(f"unknown output_fmt '{output_fmt}'; choose from: ndarray, list")
         known = {name: options[name] for name in ("key", "model", "retries") if name in options}
         patience = timeout / 1000 if timeout > 0 else 70.0  # the original counts milliseconds; -1 is without end
-        self._client = Client(f"http://{ip}:{port}", timeout=patience, **known)
+        self._client = Client(f"http://{f'[{ip}]' if ':' in ip else ip}:{port}", timeout=patience, **known)
         self._asked: dict[str, Any] = {"pooling": STRATEGIES[pooling_strategy], "layers": list(pooling_layer)}
         self._as_list = output_fmt == "list"
 
@@ -96,7 +96,7 @@ class BertClient:
         self.close()
 
     def _checked(self, texts: Sequence[Any], is_tokenized: bool) -> list[str]:
-        if isinstance(texts, str) or not texts:
+        if isinstance(texts, str) or not len(texts):  # not `not texts`, which an array does not answer
             raise RequestError("texts must be a list of one text at least")
         given = [" ".join(words) if is_tokenized else words for words in texts]
         for number, text in enumerate(given):
@@ -105,5 +105,5 @@ class BertClient:
         return given
 
     def _tokens(self, texts: list[str]) -> list[list[str]]:
-        found = self._client.post("/tokenize", {"inputs": texts, "model": self._client.model})
+        found = self._client.post("/tokenize", {"inputs": texts, "pairs": True, "model": self._client.model})
         return [[token["text"] for token in row] for row in found]

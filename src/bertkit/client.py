@@ -12,11 +12,13 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from bertkit.errors import BertkitError, RequestError
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 TRY_AGAIN = (408, 425, 429, 502, 503, 504)
 TEXTS_AT_ONCE = 256  # in one request; more are sent one request after the other
+CHARACTERS_AT_ONCE = 1_000_000  # in one request, unless a single text has more
+KEY_VARIABLE = "BERTKIT_API_KEY"
 LONGEST_WAIT = 8.0  # seconds between two tries, unless the server asks for more
 MOST_PATIENCE = 60.0  # seconds that a server may ask for
 
@@ -37,6 +41,62 @@ def back_off(attempt: int, asked: str | None, draw: float) -> float:
     wait = min(LONGEST_WAIT, 0.1 * 2.0**attempt) * (0.5 + draw / 2)
     least = float(asked) if asked is not None and asked.isdigit() else 0.0
     return max(wait, min(least, MOST_PATIENCE))
+
+
+def address_of(url: str) -> SplitResult:
+    """The parts of a server's address, all of them in order."""
+    try:
+        place = urlsplit(url)
+        right = place.scheme in ("http", "https") and bool(place.hostname)
+        str(place.hostname).encode("idna")  # a name that cannot be looked up
+        _ = place.port  # from 0 to 65535
+    except ValueError:
+        right = False
+    if not right:
+        raise RequestError(f"{url} is no address of a server; write it as http://127.0.0.1:8000")
+    return place
+
+
+def key_header(key: str | None) -> dict[str, bytes]:
+    """What a key is sent as; the first of BERTKIT_API_KEY unless given, and nothing where there is none."""
+    words = (os.environ.get(KEY_VARIABLE, "") if key is None else key).split()
+    if not words:
+        return {}
+    if key is not None and len(words) > 1:
+        raise RequestError("a key has no spaces in it; give one key")
+    # As bytes: http.client would write latin-1; and what the environment holds goes out as it is there.
+    return {"authorization": b"Bearer " + words[0].encode("utf-8", "surrogateescape")}
+
+
+class TooLarge(RequestError):
+    """More than the server takes, or gives, in one request; less of it may be asked again."""
+
+
+@dataclass(frozen=True)
+class _Reply:
+    """What came back over the wire."""
+
+    status: int
+    wait: str | None  # Retry-After
+    kind: str  # of the content
+    content: bytes
+
+    def value(self) -> Any:
+        """JSON as what it says; text, and nothing at all, as text."""
+        if not self.content or self.kind.lower().startswith("text/"):
+            return self.content.decode("utf-8", errors="replace")
+        return json.loads(self.content)
+
+    def refusal(self) -> tuple[str, str | None]:
+        """The sentence in a refusal, in either of its forms, and the field that it is about."""
+        try:
+            said = json.loads(self.content)
+            error = said["error"]
+            if isinstance(error, dict):
+                return str(error["message"]), error.get("param")
+            return str(error), said.get("field")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return self.content[:200].decode("utf-8", errors="replace"), None
 
 
 class Client:
@@ -54,14 +114,10 @@ class Client:
         timeout: float = 70.0,
         retries: int = 8,
     ) -> None:
-        place = urlsplit(url)
-        if place.scheme not in ("http", "https") or not place.hostname:
-            raise RequestError(f"{url} is no address of a server; write it as http://127.0.0.1:8000")
         self.url = url.rstrip("/")
         self.model = model
-        self._place, self._timeout, self._retries = place, timeout, retries
-        key = os.environ.get("BERTKIT_API_KEY", "").partition(" ")[0] if key is None else key
-        self._headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
+        self._place, self._timeout, self._retries = address_of(url), timeout, retries
+        self._headers = {"content-type": b"application/json", **key_header(key)}
         self._own = threading.local()  # each thread has its own connection
 
     def embed(
@@ -69,27 +125,27 @@ class Client:
         texts: str | Sequence[str],
         *,
         pooling: str | None = None,
-        layers: Sequence[int] | None = None,
+        layers: Sequence[int] | int | None = None,
         normalize: bool | None = None,
         too_long: str | None = None,
         pairs: bool = False,
     ) -> Any:
         """As `Bert.embed`: float32 [texts, width], or [width] for one text; with pooling='none' a list of arrays.
 
-        With `pairs`, a text that holds ||| is two texts, read together.
+        With `pairs`, a text that holds ||| is two texts, read together. Many texts go in several requests.
         """
         import numpy as np
 
-        asked = {"pooling": pooling, "layers": layers, "normalize": normalize, "too_long": too_long, "pairs": pairs}
-        given = [texts] if isinstance(texts, str) else list(texts)
-        found: list[np.ndarray] = []
-        for start in range(0, len(given), TEXTS_AT_ONCE):
-            found += self._vectors(given[start : start + TEXTS_AT_ONCE], asked)
+        asked = {"pooling": pooling, "layers": _numbers(layers), "normalize": normalize}
+        asked |= {"too_long": too_long, "pairs": pairs}
+        found = [vector for portion in _portions(_listed(texts)) for vector in self._embedded(portion, asked)]
         if isinstance(texts, str):
             return found[0]
-        return found if pooling == "none" or not found else np.stack(found)
+        if pooling == "none":
+            return found
+        return np.stack(found) if found else np.stack(self._embedded([""], asked))[:0]  # whose width the server knows
 
-    def fill(self, text: str | Sequence[str], *, top: int = 5, too_long: str = "window") -> Any:
+    def fill(self, text: str | Sequence[str], *, top: int = 5, too_long: str | None = None) -> Any:
         """The best words for each blank: a list of {word, probability, text, blank}; for several texts, of lists."""
         return self._results("/fill", text, text=text, top=top, too_long=too_long)
 
@@ -121,12 +177,12 @@ class Client:
         return found
 
     def get(self, path: str) -> Any:
-        """Any route that is only read, such as /info."""
+        """Any route that is only read, such as /info; what is no JSON, such as /metrics, comes as text."""
         return self._ask("GET", path, None)
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         """Any route of the server: the reply to this JSON, without what is None in it."""
-        return self._ask("POST", path, {name: value for name, value in body.items() if value is not None})
+        return self._ask("POST", path, _said(body))
 
     def close(self) -> None:
         """Close this thread's connection."""
@@ -141,12 +197,23 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def _embedded(self, texts: list[str], asked: dict[str, Any]) -> "list[np.ndarray]":
+        """Vectors of the texts, in halves where they are too much for one request."""
+        try:
+            return self._vectors(texts, asked)
+        except TooLarge:
+            if len(texts) == 1:
+                raise
+        half = len(texts) // 2
+        return self._embedded(texts[:half], asked) + self._embedded(texts[half:], asked)
+
     def _vectors(self, texts: list[str], asked: dict[str, Any]) -> "list[np.ndarray]":
         import numpy as np
 
         if asked["pooling"] == "none":
-            body = {**asked, "inputs": texts, "model": self.model, "normalize": False}
-            return [np.array(rows, dtype=np.float32) for rows in self.post("/embed_all", body)]
+            body = _said({**asked, "inputs": texts, "model": self.model})
+            body["normalize"] = asked["normalize"]  # said, though it may be None: as the folder says
+            return [np.array(rows, dtype=np.float32) for rows in self._ask("POST", "/embed_all", body)]
         body = {**asked, "input": texts, "model": self.model, "encoding_format": "base64"}
         data = self.post("/v1/embeddings", body)["data"]
         rows = [np.frombuffer(base64.b64decode(row["embedding"]), dtype="<f4") for row in data]
@@ -159,41 +226,58 @@ class Client:
 
     def _ask(self, method: str, path: str, body: Any) -> Any:
         """The reply, after as many tries as it takes."""
-        data = None if body is None else json.dumps(body).encode()
-        problem, asked = "", None
+        data = None if body is None else _written(body)
+        problem, wait = "", None
         for attempt in range(self._retries + 1):
             if attempt:
-                time.sleep(back_off(attempt - 1, asked, random.random()))
+                time.sleep(back_off(attempt - 1, wait, random.random()))
             try:
-                status, asked, content = self._once(method, path, data)
+                reply = self._once(method, path, data)
             except (OSError, http.client.HTTPException) as error:
                 self.close()
-                problem, asked = f"{type(error).__name__}: {error}", None
+                problem, wait = f"{type(error).__name__}: {error}", None
                 continue
-            if status < 300:
-                return json.loads(content)
-            problem = f"{status}: {_message(content)}"
-            if status not in TRY_AGAIN:
-                raise (RequestError if status < 500 else BertkitError)(f"{self.url}{path} answered {problem}")
+            if reply.status < 300:
+                return self._value(path, reply)
+            said, field = reply.refusal()
+            problem, wait = f"{reply.status}: {said}", reply.wait
+            if reply.status not in TRY_AGAIN:
+                # Of a 413 without a field no single text is guilty.
+                wrong = TooLarge if reply.status == 413 and field is None else RequestError
+                raise (wrong if reply.status < 500 else BertkitError)(f"{self.url}{path} answered {problem}")
         raise BertkitError(f"{self.url}{path} gave no answer in {self._retries + 1} tries; the last said {problem}")
 
-    def _once(self, method: str, path: str, data: bytes | None) -> tuple[int, str | None, bytes]:
-        """Status, Retry-After and body; a connection that the server closed while it was idle is opened again."""
+    def _value(self, path: str, reply: _Reply) -> Any:
+        try:
+            return reply.value()
+        except ValueError as error:
+            raise BertkitError(f"{self.url}{path} answered what is not JSON; is this a bertkit server?") from error
+
+    def _once(self, method: str, path: str, data: bytes | None) -> _Reply:
+        """One exchange; a connection that the server closed while it was idle is opened again."""
         reused = getattr(self._own, "connection", None) is not None
         try:
             return self._exchange(method, path, data)
-        except (ConnectionError, http.client.RemoteDisconnected):
+        except ConnectionError:  # http.client's RemoteDisconnected is one
             if not reused:
                 raise
             self.close()
             return self._exchange(method, path, data)
 
-    def _exchange(self, method: str, path: str, data: bytes | None) -> tuple[int, str | None, bytes]:
+    def _exchange(self, method: str, path: str, data: bytes | None) -> _Reply:
         connection = getattr(self._own, "connection", None) or self._connect()
         self._own.connection = connection
-        connection.request(method, self._place.path.rstrip("/") + path, body=data, headers=self._headers)
+        broken = False
+        try:
+            connection.request(method, self._place.path.rstrip("/") + path, body=data, headers=self._headers)
+        except (BrokenPipeError, ConnectionResetError):
+            broken = True  # a server that takes no more of the request has said why
         response = connection.getresponse()
-        return response.status, response.getheader("retry-after"), response.read()
+        kind = response.getheader("content-type", "")
+        reply = _Reply(response.status, response.getheader("retry-after"), kind, response.read())
+        if broken:
+            self.close()
+        return reply
 
     def _connect(self) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._place.scheme == "https" else http.client.HTTPConnection
@@ -235,6 +319,14 @@ class AsyncClient:
         """As `Client.attention`."""
         return await self._run(self._client.attention, text, pair, **options)
 
+    async def get(self, path: str) -> Any:
+        """As `Client.get`."""
+        return await self._run(self._client.get, path)
+
+    async def post(self, path: str, body: dict[str, Any]) -> Any:
+        """As `Client.post`."""
+        return await self._run(self._client.post, path, body)
+
     async def models(self) -> list[dict[str, Any]]:
         """As `Client.models`."""
         found: list[dict[str, Any]] = await self._run(self._client.models)
@@ -255,10 +347,49 @@ class AsyncClient:
         return await loop.run_in_executor(self._threads, lambda: work(*arguments, **options))
 
 
-def _message(content: bytes) -> str:
-    """The sentence in a refusal, in either of its forms."""
+def _portions(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Texts for one request after the other: not too many, and not too much of them."""
+    portion: list[str] = []
+    size = 0
+    for text in texts:
+        if portion and (len(portion) == TEXTS_AT_ONCE or size + len(text) > CHARACTERS_AT_ONCE):
+            yield portion
+            portion, size = [], 0
+        portion.append(text)
+        size += len(text)
+    if portion:
+        yield portion
+
+
+def _listed(texts: str | Iterable[str]) -> list[str]:
+    """Texts as a list; what is no text is refused here, by its number among all."""
+    if isinstance(texts, str):
+        return [texts]
+    if isinstance(texts, bytes | bytearray) or not isinstance(texts, Iterable):
+        raise RequestError(f"texts must be a str or a list of them, not {type(texts).__name__}")
+    found = list(texts)
+    for number, text in enumerate(found):
+        if not isinstance(text, str):
+            raise RequestError(f"texts[{number}] is {type(text).__name__}, not a str")
+    return found
+
+
+def _numbers(layers: Sequence[int] | int | None) -> list[int] | None:
+    """Layers as JSON has them: one is a list of one, and an array's numbers are plain ones."""
+    if layers is None:
+        return None
     try:
-        error = json.loads(content)["error"]
-        return str(error["message"] if isinstance(error, dict) else error)
-    except (ValueError, KeyError, TypeError):
-        return content[:200].decode("utf-8", errors="replace")
+        return [index(layer) for layer in (layers if isinstance(layers, Iterable) else [layers])]
+    except TypeError as error:
+        raise RequestError(f"layers={layers!r} must be whole numbers") from error
+
+
+def _said(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def _written(body: Any) -> bytes:
+    try:
+        return json.dumps(body).encode()
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"the request cannot be written as JSON: {error}; give texts, numbers and lists") from error

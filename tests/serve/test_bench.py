@@ -4,6 +4,8 @@ import configparser
 import json
 import re
 import shlex
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -74,10 +76,24 @@ def test_what_cannot_be_measured_is_said(models):
         measure("127.0.0.1:8000", Load())
     with pytest.raises(RequestError, match="clients=0 must be over 0"):
         Load(clients=0)
+    for name, wrong in (("rate", float("inf")), ("rate", float("nan")), ("seconds", float("nan")), ("rate", -1.0)):
+        with pytest.raises(RequestError, match=f"{name}={wrong} must be over 0"):
+            Load(**{name: wrong})
+    for url in ("http://127.0.0.1:99999", "http://127.0.0.1:abc", "http://a..b"):
+        with pytest.raises(RequestError, match="no address"):
+            measure(url, Load(seconds=0.1))
     with running(models, keys=Keys(["a-good-key"])) as server:
         with pytest.raises(BertkitError, match="refused all"):
             measure(server.url, Load(seconds=0.1))
         assert measure(server.url, Load(seconds=0.1), key="a-good-key").waits
+
+
+@pytest.mark.parametrize("said", [b"220 mail.example.org\r\n\r\n", b"x" * 200_000, b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_what_is_no_server_is_said(said):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        threading.Thread(target=lambda: other.accept()[0].sendall(said), daemon=True).start()
+        with pytest.raises(BertkitError, match="answered what is not HTTP|gave no answer"):
+            measure(f"http://127.0.0.1:{other.getsockname()[1]}", Load(seconds=0.1))
 
 
 def test_the_command(server, bertkit_command):

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import socket
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
@@ -13,7 +15,10 @@ import bertkit
 from bertkit import client as client_module
 from bertkit.client import back_off
 from bertkit.errors import BertkitError, RequestError
+from bertkit.model.pooling import EmbedSettings
 from bertkit.serve.keys import Keys
+from bertkit.serve.models import Models, share_encoders
+from bertkit.serve.settings import ServeSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore::bertkit.errors.BertkitWarning")
 TEXTS = ["a b c", "hello", ""]
@@ -42,7 +47,66 @@ def test_many_texts_go_in_several_requests(client, server, monkeypatch):
     monkeypatch.setattr(client_module, "TEXTS_AT_ONCE", 3)
     texts = [f"{letter} b" for letter in "abcdefgh"]
     np.testing.assert_allclose(client.embed(texts), server.berts["fill"].embed(texts), atol=NEAR)
-    assert client.embed([]) == []
+    monkeypatch.setattr(client_module, "CHARACTERS_AT_ONCE", 7)
+    np.testing.assert_allclose(client.embed(texts), server.berts["fill"].embed(texts), atol=NEAR)
+
+
+@pytest.mark.parametrize("normalize", [None, True, False])
+@pytest.mark.parametrize("pooling", [None, "none"])
+def test_normalizing_is_the_python_apis(sentences, pooling, normalize):
+    server, bert = sentences
+    asked = {"pooling": pooling, "normalize": normalize}
+    with bertkit.Client(server.url) as client:
+        for own, wanted in zip(client.embed(TEXTS, **asked), bert.embed(TEXTS, **asked), strict=True):
+            np.testing.assert_allclose(own, wanted, atol=NEAR)
+
+
+@pytest.fixture(scope="module")
+def sentences(folders):
+    """A server of a model whose folder says to normalize, with little room for a reply; and the same model here."""
+    berts = [bertkit.load(folders["fill"]) for _ in range(2)]
+    for bert in berts:
+        bert.checkpoint = replace(bert.checkpoint, embed=EmbedSettings(normalize=True))
+    with running(Models(share_encoders({"sentences": berts[0]})), ServeSettings(max_numbers=200)) as server:
+        yield server, berts[1]
+
+
+def test_what_is_too_much_for_one_request_goes_in_halves(sentences):
+    server, bert = sentences
+    texts = [f"{letter} b" for letter in "abcdefghijklmnopqrstuvwxyz"]  # 416 numbers
+    with bertkit.Client(server.url) as client:
+        np.testing.assert_allclose(client.embed(texts), bert.embed(texts), atol=NEAR)
+        with pytest.raises(RequestError, match="413: the reply would have 224 numbers"):
+            client.embed(["a", "a b c d e f g h i j k l"], pooling="none")
+
+
+def test_no_texts_have_a_width_too(client):
+    assert client.embed([]).shape == (0, 16)
+    assert client.embed([], layers=[0, 1]).shape == (0, 32)
+    assert client.embed([], pooling="none") == []
+
+
+@pytest.mark.parametrize("layers", [-2, [-2], np.array([-2]), np.int64(1)], ids=repr)
+def test_layers_as_the_python_api_takes_them(client, server, layers):
+    np.testing.assert_allclose(
+        client.embed("a b", layers=layers), server.berts["fill"].embed("a b", layers=-2), atol=NEAR
+    )
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [(b"a", "not bytes"), (3, "not int"), (["a", b"b"], r"texts\[1\] is bytes"), ([3], r"\[0\] is int")],
+)
+def test_what_is_no_text_is_refused_here(client, texts, said):
+    with pytest.raises(RequestError, match=said):
+        client.embed(texts)
+
+
+def test_what_json_cannot_say_is_refused_here(client):
+    with pytest.raises(RequestError, match="cannot be written as JSON"):
+        client.classify([b"a"])
+    with pytest.raises(RequestError, match="layers='a' must be whole numbers"):
+        client.embed("a", layers="a")
 
 
 def test_heads(client, server):
@@ -74,12 +138,27 @@ def test_the_same_awaited(server):
                 client.choose("a", ["b", "c"]),
                 client.attention("a", layer=1),
                 client.models(),
+                client.get("/info"),
+                client.post("/tokenize", {"inputs": "a"}),
             )
             return vectors, heads
 
     vectors, heads = asyncio.run(ask())
     np.testing.assert_allclose(np.stack(vectors), server.berts["fill"].embed(TEXTS * 10), atol=NEAR)
     assert all(heads)
+
+
+def test_what_is_no_json_comes_as_text(client):
+    assert client.get("/health") == ""
+    assert "bertkit_requests_total" in client.get("/metrics")
+
+
+@pytest.mark.parametrize("port", ["99999", "abc", "-1"])
+def test_ports_that_are_none(port):
+    with pytest.raises(RequestError, match="write it as http"):
+        bertkit.Client(f"http://127.0.0.1:{port}")
+    with pytest.raises(RequestError, match="write it as http"):
+        bertkit.Client("http://a..b")
 
 
 def test_what_is_wrong_is_said(client, server):
@@ -162,6 +241,23 @@ def test_failures_that_stay_are_not(moody, status):
     assert moody.seen == 1
 
 
+def test_a_server_that_hangs_up_while_it_is_sent_to_is_heard():
+    """It has read the headers, says why it wants no more, and leaves the rest unread."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def refuse():
+            connection, _ = other.accept()
+            connection.recv(1000)
+            connection.sendall(b'HTTP/1.1 413 Too Large\r\nContent-Length: 20\r\n\r\n{"error":"too much"}')
+            connection.close()
+
+        threading.Thread(target=refuse, daemon=True).start()
+        client = bertkit.Client(f"http://127.0.0.1:{other.getsockname()[1]}", retries=0)
+        with pytest.raises(RequestError, match="413"):
+            client.tag("x" * (12 << 20))
+        client.close()
+
+
 def test_bert_client_has_the_old_signature(server):
     bert = server.berts["fill"]
     host, port = server.url.removeprefix("http://").split(":")
@@ -170,11 +266,14 @@ def test_bert_client_has_the_old_signature(server):
         vectors, tokens = client.encode([["a", "b"]], is_tokenized=True, show_tokens=True)
         np.testing.assert_allclose(vectors, bert.embed(["a b"], layers=-2), atol=NEAR)
         assert tokens == [["[CLS]", "a", "b", "[SEP]"]]
+        vectors, tokens = client.encode(["a ||| b", "c"], show_tokens=True)
+        assert tokens == [["[CLS]", "a", "[SEP]", "b", "[SEP]"], ["[CLS]", "c", "[SEP]"]]
+        np.testing.assert_allclose(client.encode(np.array(["a ||| b", "c"])), vectors, atol=NEAR)
         pair = client.encode(["a b ||| c d"])
         np.testing.assert_allclose(pair[0], bert.trace("a b", "c d").layers[0].output.mean(dim=0), atol=NEAR)
         batches = list(client.encode_async((["a"] * n for n in range(1, 9)), max_num_batch=7))
         assert [len(batch) for batch in batches] == list(range(1, 8))
-        for wrong in ([], "a", [""], [3]):
+        for wrong in ([], "a", [""], [3], np.array([])):
             with pytest.raises(RequestError):
                 client.encode(wrong)
         assert client.server_status["model_id"] == "fill"
@@ -182,5 +281,6 @@ def test_bert_client_has_the_old_signature(server):
     np.testing.assert_allclose(client.encode(["a"]), bert.embed(["a"], pooling="cls"), atol=NEAR)
     assert isinstance(client.encode(["a"])[0], list)
     client.close()
+    assert bertkit.BertClient(ip="::1").status["url"] == "http://[::1]:8000"
     with pytest.raises(RequestError, match="REDUCE_MEAN"):
         bertkit.BertClient(pooling_strategy="MEAN")

@@ -1,8 +1,11 @@
 """Every head over HTTP says what the Python API says, alone and among others."""
 
+import asyncio
 import json
 import random
+import threading
 from dataclasses import asdict, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +15,9 @@ from serving import running, same
 import bertkit
 from bertkit.finetune.length import LengthPolicy
 from bertkit.serve.models import Models, load_models, share_encoders
+from bertkit.serve.plan_fill import plan_fill
+from bertkit.serve.plan_heads import told_as
+from bertkit.serve.settings import ServeSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore::bertkit.errors.BertkitWarning")
 TEXTS = ["a b c", "hello world", "", "x . y ? " * 30, "ünïcödé 漢字 🙂"]
@@ -81,6 +87,27 @@ def test_fill(server):
     assert reply.status_code == 422
     assert "write [MASK] where a word is missing" in reply.json()["error"]
     assert server.post("/fill", {"text": "[MASK]", "top": 10**6}).status_code == 422
+
+
+def test_more_words_for_blanks_than_a_reply_holds_are_refused(models):
+    with running(models, ServeSettings(max_words=30)) as server:
+        assert server.post("/fill", {"text": ["[MASK]"] * 10, "top": 3}).status_code == 200
+        for path, body in (
+            ("/fill", {"text": ["[MASK]"] * 10, "top": 4}),
+            ("/models/fill", {"inputs": ["[MASK]"] * 10, "parameters": {"top_k": 4}}),
+        ):
+            reply = server.post(path, body)
+            assert reply.status_code == 413
+            assert "40 words for the blanks are over 30; ask for fewer" in reply.json()["error"]
+
+
+def test_predictions_are_told_off_the_event_loop(server):
+    """A reply of many candidates would else hold up everybody."""
+    service = server.service
+    plan = partial(plan_fill, service.models.named("fill"), ["[MASK]"] * 2, 1, "window", service.settings)
+    told = partial(told_as, plan, lambda _: threading.current_thread().name)
+    answer = asyncio.run_coroutine_threadsafe(service.answer(told), service._loop).result(20)
+    assert [name.split("_")[0] for name in answer.value] == ["small", "small"]
 
 
 def test_predict_as_text_embeddings_inference_has_it(server):

@@ -7,8 +7,11 @@ import logging
 import pytest
 from serving import running
 
+import bertkit
+from bertkit.client import key_header
 from bertkit.errors import RequestError
 from bertkit.serve import logs
+from bertkit.serve.bench import Load, measure
 from bertkit.serve.door import is_loopback, names_this_machine, refuse_open_door
 from bertkit.serve.keys import Keys, read_keys
 
@@ -109,6 +112,31 @@ def test_a_file_of_keys(tmp_path, monkeypatch):
     monkeypatch.delenv("BERTKIT_API_KEY")
     assert not read_keys(None)
     assert read_keys(None).admit([])
+
+
+def test_files_as_editors_write_them(tmp_path, monkeypatch):
+    monkeypatch.delenv("BERTKIT_API_KEY", raising=False)
+    path = tmp_path / "keys"
+    path.write_bytes(b"\xef\xbb\xbffirst-key-1\r\n  # an indented comment\r\nschl\xc3\xbcssel-2\nkey-in-latin-\xfc\n")
+    keys = read_keys(path)
+    for key in (b"first-key-1", "schlüssel-2".encode(), b"key-in-latin-\xfc"):
+        assert keys.admit([(b"x-api-key", key)]), key
+    assert not keys.admit([(b"x-api-key", b"# an indented comment")])
+
+
+@pytest.mark.parametrize("key", [" third-key-3 other-key-4", "third-key-3\n", "schlüssel-3", "key-in-latin-\udcfc"])
+def test_a_key_of_the_environment_opens_the_server_that_has_it(models, monkeypatch, key):
+    monkeypatch.setenv("BERTKIT_API_KEY", key)
+    with running(models, keys=read_keys(None)) as server, bertkit.Client(server.url) as client:
+        assert client.embed("a").shape == (16,)
+        assert measure(server.url, Load(seconds=0.05), key=None).waits
+
+
+def test_a_key_that_is_two(monkeypatch):
+    with pytest.raises(RequestError, match="a key has no spaces in it"):
+        bertkit.Client(key="one two")
+    assert key_header("\n") == {}
+    assert key_header(" one-key\n") == {"authorization": b"Bearer one-key"}
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from serving import wait_until
 
 import bertkit
 from bertkit.errors import RequestError
+from bertkit.serve.door import bind
 from bertkit.serve.interpreter import settle
 from bertkit.serve.models import load_models
 from bertkit.serve.settings import ServeSettings, fitted
@@ -116,6 +117,17 @@ def test_a_client_with_retries_loses_nothing_to_kill_nine(folders):
         thread.join(60)
     assert found == dict.fromkeys(range(4), 29)
     assert again.end(signal.SIGINT) == 0
+
+
+def test_ports_hosts_and_times_that_cannot_be():
+    for port in (-1, 65_536, 99_999):
+        with pytest.raises(RequestError, match=f"--port {port} must be from 1 to 65535"):
+            bind("127.0.0.1", port)
+    with pytest.raises(RequestError, match="--host a..b is no name or address of a machine"):
+        bind("a..b", 0)
+    for seconds in (float("inf"), float("nan"), -1.0, 0.0):
+        with pytest.raises(RequestError, match=f"timeout={seconds} must be a number of seconds over 0"):
+            ServeSettings(seconds=seconds)
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,23 @@ def test_long_texts_are_refused_where_asked(server):
         assert "inputs[1] has 106 tokens, over the limit of 32" in reply.json()["error"]
 
 
+def test_what_windows_would_keep_is_counted(models):
+    """Pooled, the reply is a single vector; until then every token of every layer is there."""
+    with running(models, ServeSettings(max_held=3 * 16 * 106)) as server:
+        assert server.post("/embed", {"inputs": LONG, "too_long": "window"}).status_code == 200
+        assert server.post("/embed", {"inputs": [LONG] * 9, "layers": [0, 1, 2]}).status_code == 200
+        reply = server.post("/embed", {"inputs": LONG, "too_long": "window", "layers": [0, 1, 2]})
+        assert reply.status_code == 413
+        assert "long texts through windows would keep" in reply.json()["error"]
+
+
+def test_a_layer_is_named_once(server):
+    for layers in ([1] * 100, [2, -1]):
+        reply = server.post("/embed", {"inputs": "a", "layers": layers})
+        assert reply.status_code == 422
+        assert "name a layer twice" in reply.json()["error"]
+
+
 def test_pairs_are_read_together(server):
     bert = server.berts["fill"]
     together = vectors(server.post("/v1/embeddings", {"input": ["a b ||| c d", "a"], "pairs": True}))

@@ -21,17 +21,14 @@ def bench(
 
     The first of each list is kept while another list is gone through. The key is that of BERTKIT_API_KEY.
     """
-    import os
-
     from bertkit.serve.bench import Load, measure, table
 
     lists = {name: _numbers(text, name) for name, text in (("batch", batch), ("length", length), ("clients", clients))}
     base = Load(seconds=seconds, rate=rate, **{name: numbers[0] for name, numbers in lists.items()})
-    key = os.environ.get("BERTKIT_API_KEY", "").partition(" ")[0]
-    measure(url, replace(base, seconds=min(1.0, seconds)), key=key, model=model)  # to warm up, and to see it answers
+    measure(url, replace(base, seconds=min(1.0, seconds)), key=None, model=model)  # to warm up, and to see it answers
     for name, numbers in lists.items():
         loads = [replace(base, **{name: number}) for number in numbers]
-        rows = [measure(url, load, key=key, model=model) for load in loads]
+        rows = [measure(url, load, key=None, model=model) for load in loads]
         if as_json:
             print("\n".join(json.dumps({"by": name, **row.to_json()}) for row in rows), flush=True)
         else:

@@ -6,13 +6,14 @@ given rate, and wait from the moment they are due, so that a server that stalls 
 
 import asyncio
 import json
+import math
 import random
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
+from bertkit.client import address_of, key_header
 from bertkit.errors import BertkitError, RequestError
 
 WORDS = ("the", "a", "cat", "dog", "film", "sat", "on", "mat", "rug", "rates", "rose", "again", "while", "nobody")
@@ -31,10 +32,14 @@ class Load:
 
     def __post_init__(self) -> None:
         for name in ("clients", "batch", "length", "seconds"):
-            if getattr(self, name) <= 0:
-                raise RequestError(f"{name}={getattr(self, name)} must be over 0")
-        if self.rate is not None and self.rate <= 0:
-            raise RequestError(f"rate={self.rate} must be over 0")
+            _check_over_0(name, getattr(self, name))
+        if self.rate is not None:
+            _check_over_0("rate", self.rate)
+
+
+def _check_over_0(name: str, number: float) -> None:
+    if not (math.isfinite(number) and number > 0):
+        raise RequestError(f"{name}={number} must be over 0, and finite")
 
 
 @dataclass(frozen=True)
@@ -62,8 +67,8 @@ class Measured:
         return {**asdict(self.load), **rates, "refused": self.refused, **waits}
 
 
-def measure(url: str, load: Load, *, key: str = "", model: str | None = None, seed: int = 0) -> Measured:
-    """Put this load on a server's /v1/embeddings."""
+def measure(url: str, load: Load, *, key: str | None = "", model: str | None = None, seed: int = 0) -> Measured:
+    """Put this load on a server's /v1/embeddings; the key is that of BERTKIT_API_KEY where it is None."""
     return asyncio.run(_measure(Target.of(url, key), load, model, seed))
 
 
@@ -77,15 +82,14 @@ class Target:
     head: bytes
 
     @classmethod
-    def of(cls, url: str, key: str) -> "Target":
+    def of(cls, url: str, key: str | None) -> "Target":
         """From an address such as http://127.0.0.1:8000."""
-        place = urlsplit(url)
-        if place.scheme not in ("http", "https") or not place.hostname:
-            raise RequestError(f"{url} is no address of a server; write it as http://127.0.0.1:8000")
+        place = address_of(url)
         secure = place.scheme == "https"
         lines = [f"POST {place.path.rstrip('/')}/v1/embeddings HTTP/1.1", f"Host: {place.netloc}"]
-        lines += ["Content-Type: application/json", *([f"Authorization: Bearer {key}"] if key else [])]
-        return cls(place.hostname, place.port or (443 if secure else 80), secure, "\r\n".join(lines).encode())
+        head = "\r\n".join([*lines, "Content-Type: application/json"]).encode()
+        head += b"".join(b"\r\n%s: %s" % (name.encode(), value) for name, value in key_header(key).items())
+        return cls(str(place.hostname), place.port or (443 if secure else 80), secure, head)
 
     def request(self, body: bytes) -> bytes:
         """All bytes of one."""
@@ -107,20 +111,29 @@ class _Connection:
             self._streams = await asyncio.open_connection(target.host, target.port, ssl=secure)
         reader, writer = self._streams
         writer.write(target.request(body))
-        head = (await reader.readuntil(b"\r\n\r\n")).lower()
-        _, _, rest = head.partition(b"content-length:")
-        if not rest:
-            raise BertkitError("the reply has no length; is this a bertkit server?")
-        await reader.readexactly(int(rest.split(b"\r\n")[0]))
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            status, length = _status_and_length(head)
+        except (ValueError, IndexError, asyncio.LimitOverrunError) as error:
+            place = f"{target.host} port {target.port}"
+            raise BertkitError(f"{place} answered what is not HTTP; is this a bertkit server?") from error
+        await reader.readexactly(length)
         if b"connection: close" in head:
             self.close()
-        return int(head.split(b" ")[1])
+        return status
 
     def close(self) -> None:
         """Hang up."""
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
+
+
+def _status_and_length(head: bytes) -> tuple[int, int]:
+    """Of a reply, by its head in small letters."""
+    if not head.startswith(b"http/"):
+        raise ValueError("no HTTP")
+    return int(head.split(b" ")[1]), int(head.partition(b"content-length:")[2].split(b"\r\n")[0])
 
 
 def bodies(load: Load, model: str | None, seed: int, count: int = 64) -> list[bytes]:

@@ -7,6 +7,7 @@ from bertkit.errors import BertkitError, RequestError
 from bertkit.serve.keys import VARIABLE, Keys
 
 BACKLOG = 4096  # connections that wait to be taken in
+MOST_PORT = 65_535
 
 
 def is_loopback(host: str) -> bool:
@@ -46,13 +47,18 @@ def names_this_machine(host: str) -> bool:
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket; an address that cannot be had is said in one sentence."""
+    if not 0 <= port <= MOST_PORT:
+        raise RequestError(f"--port {port} must be from 1 to {MOST_PORT}, or 0 for a free one")
     try:
+        host.encode("idna")  # as looking it up does, where what is wrong has no sentence
         [family, kind, protocol, _, address] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         found = socket.socket(family, kind, protocol)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)
         found.listen(BACKLOG)
-    except (OSError, OverflowError) as error:
+    except UnicodeError as error:
+        raise RequestError(f"--host {host} is no name or address of a machine; write it as 127.0.0.1") from error
+    except OSError as error:
         reason = getattr(error, "strerror", None) or error
         raise BertkitError(f"{host} port {port} cannot be listened at: {reason}; choose another --port") from error
     return found

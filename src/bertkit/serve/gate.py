@@ -5,6 +5,7 @@ before a byte of the body is read.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -23,6 +24,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+LINGER_SECONDS = 2.0  # for the rest of a request that was refused: its client reads the reply when all is sent
+LINGER_BYTES = 64 << 20
 OPEN = ("/health",)  # needs no key: it says nothing but that somebody is there
 NOWHERE = "default-src 'none'; frame-ancestors 'none'"
 HEADERS = (
@@ -41,6 +44,7 @@ class Exchange:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.id = scope["bertkit_id"] = request_id(self.headers.get(b"x-request-id"))
         self.status = 0
+        self.refused = False  # with the rest of the request still to come
         self._send = send
 
     @property
@@ -65,7 +69,20 @@ class Exchange:
         headers += [(name.lower().encode(), value.encode()) for name, value in refusal.headers.items()]
         headers += [(b"connection", b"close")] if close else []
         await self.send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-        await self.send({"type": "http.response.body", "body": body})
+        self.refused = close
+        await self.send({"type": "http.response.body", "body": body, "more_body": close})
+
+    async def hang_up(self, receive: Receive) -> None:
+        """Drop what still comes of a refused request, for a while, and close: a reply is lost where bytes are left."""
+        size = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                more = True
+                while more and size < LINGER_BYTES:
+                    message = await receive()
+                    size += len(message.get("body", b""))
+                    more = message.get("more_body", False)
+        await self.send({"type": "http.response.body", "body": b""})
 
 
 class Gate:
@@ -97,6 +114,8 @@ class Gate:
                 await exchange.refuse(failure(exchange.id))
         finally:
             self._told(exchange)
+        if exchange.refused:
+            await exchange.hang_up(receive)
 
     async def _answer(self, exchange: Exchange, receive: Receive) -> None:
         scope = exchange.scope
@@ -104,7 +123,12 @@ class Gate:
             raise Refusal(421, "without a key this server is asked for as localhost or by its address alone")
         if scope["path"] not in OPEN and not self._keys.admit(scope["headers"]):
             raise Refusal(401, "a key is needed: send it as 'Authorization: Bearer KEY'", headers=_offers(exchange))
-        if scope["method"] in ("GET", "HEAD", "OPTIONS"):
+        if scope["method"] == "HEAD":  # answered as GET, and uvicorn leaves the body out
+            asked = {**scope, "method": "GET"}
+            await self.app(asked, receive, exchange.send)
+            scope["route"] = asked.get("route")
+            return
+        if scope["method"] in ("GET", "OPTIONS"):
             await self.app(scope, receive, exchange.send)
             return
         self._refuse_when_full()

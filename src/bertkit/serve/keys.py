@@ -18,7 +18,7 @@ class Keys:
     """The keys that open a server; without any, every request is let in."""
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
-        self._digests = tuple(_digest(key.encode()) for key in keys)
+        self._digests = tuple(_digest(key.encode("utf-8", "surrogateescape")) for key in keys)
 
     def __bool__(self) -> bool:
         return bool(self._digests)
@@ -42,8 +42,9 @@ def read_keys(path: Path | None) -> Keys:
                 f"there is no file of keys {path}; a key itself does not belong on the command line, "
                 f"where everybody sees it: write it into a file, or into {VARIABLE}"
             )
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        own = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        # Bytes that are not UTF-8 stay what they are, as in the environment.
+        lines = path.read_text(encoding="utf-8-sig", errors="surrogateescape").splitlines()
+        own = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
         if not own:
             raise RequestError(f"{path} holds no key; write one on each line")
         found += own

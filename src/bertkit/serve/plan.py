@@ -6,7 +6,7 @@ from typing import Any
 
 from bertkit.engine.batches import Passage
 from bertkit.errors import RequestError
-from bertkit.predict.length import LengthReport
+from bertkit.predict.length import LengthReport, TooLong, report_lengths
 from bertkit.serve.engine import Lane, Piece
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.settings import ServeSettings
@@ -25,6 +25,7 @@ class Plan:
     tokens: int  # of the texts, as the client is told
     lengths: LengthReport | None = None  # which texts were over the limit
     quick: bool = False  # whether finishing takes no time worth a thread
+    made: int = 0  # characters and numbers that finishing makes, where they are more than the tokens
 
 
 @dataclass(slots=True)
@@ -55,6 +56,26 @@ def check_size(numbers: int, what: str, settings: ServeSettings) -> None:
     """Refuse a reply that would fill the memory."""
     if numbers > settings.max_numbers:
         raise Refusal(413, f"the reply would have {numbers:,} numbers, over {settings.max_numbers:,}; {what}")
+
+
+def check_held(numbers: int, settings: ServeSettings) -> None:
+    """Refuse a request whose long texts would fill the memory before their vectors are pooled."""
+    if numbers > settings.max_held:
+        raise Refusal(
+            413,
+            f"long texts through windows would keep {numbers:,} numbers, over {settings.max_held:,}; send fewer or "
+            "shorter texts at a time, or ask for fewer layers",
+        )
+
+
+def reported(
+    lengths: Sequence[int], limit: int, too_long: TooLong, field: str, where: Callable[[int], str]
+) -> LengthReport:
+    """Which texts are over the limit; refused where that is the policy."""
+    try:
+        return report_lengths(lengths, limit, too_long, where=where)
+    except RequestError as error:
+        raise Refusal(413, str(error), field) from error
 
 
 def refused(error: RequestError, field: str | None = None) -> Refusal:

@@ -4,19 +4,31 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertkit.predict.fill import Filled, fill_blanks, find_blanks
-from bertkit.predict.length import LengthReport, TooLong
+from bertkit.predict.length import TooLong
 from bertkit.serve.engine import Piece, ReadBlanks
 from bertkit.serve.models import Served
-from bertkit.serve.plan import Plan, check_size, check_texts
+from bertkit.serve.plan import Plan, check_size, check_texts, reported
+from bertkit.serve.refusals import Refusal
 from bertkit.serve.settings import ServeSettings
 
 
-def plan_fill(served: Served, texts: Sequence[str], top: int, too_long: TooLong, limits: ServeSettings) -> Plan:
+def plan_fill(
+    served: Served, texts: Sequence[str], top: int, too_long: TooLong, limits: ServeSettings, field: str = "text"
+) -> Plan:
     """The `top` words for each blank of each text."""
-    check_texts(texts, "text", limits)
+    check_texts(texts, field, limits)
     bert = served.bert
     model, tokenizer = bert.model, bert.tokenizer
-    found = [find_blanks(model, tokenizer, text, top=top, limit=served.limit, too_long=too_long) for text in texts]
+    done: TooLong = "window" if too_long == "refuse" else too_long
+    found = [find_blanks(model, tokenizer, text, top=top, limit=served.limit, too_long=done) for text in texts]
+    lengths = [len(blanks.encoding) for blanks in found]
+    report = reported(lengths, served.limit, too_long, field, f"{field}[{{}}]".format)
+    words = sum(len(blanks.places) * top for blanks in found)
+    if words > limits.max_words:
+        raise Refusal(
+            413,
+            f"{words:,} words for the blanks are over {limits.max_words:,}; ask for fewer words or send fewer texts",
+        )
     # Every candidate carries the whole text.
     characters = sum(len(blanks.text) * len(blanks.places) * top for blanks in found)
     check_size(characters // 8, "ask for fewer words or shorter texts", limits)
@@ -30,7 +42,4 @@ def plan_fill(served: Served, texts: Sequence[str], top: int, too_long: TooLong,
         left = iter(rows)
         return [fill_blanks(tokenizer, blanks, [next(left) for _ in blanks.views]) for blanks in found]
 
-    lengths = [len(blanks.encoding) for blanks in found]
-    long = tuple((n, length) for n, length in enumerate(lengths) if length > served.limit)
-    report = LengthReport(served.limit, too_long, long, where="text[{}]".format)
-    return Plan(served.lane, pieces, finish, sum(lengths), report)
+    return Plan(served.lane, pieces, finish, sum(lengths), report, made=characters + words)

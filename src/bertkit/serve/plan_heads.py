@@ -1,6 +1,6 @@
 """What heads are asked, as plans: blanks, and every task of fine-tuning through its own windows and decoding."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -11,29 +11,41 @@ import torch
 from bertkit.errors import RequestError
 from bertkit.finetune.evaluate import make_windows, window_passages
 from bertkit.finetune.examples import ChoiceExample, Example, Place, QuestionExample, TaggedExample, TextExample
+from bertkit.finetune.length import Seen
 from bertkit.finetune.tag import Tagged, located, words_of
 from bertkit.finetune.task import Window
 from bertkit.predict.answers import Answers
+from bertkit.predict.length import LengthReport, TooLong
 from bertkit.serve.engine import Piece, ReadReduced, read_head
 from bertkit.serve.models import Served
 from bertkit.serve.plan import Plan, check_texts
+from bertkit.serve.refusals import Refusal
 from bertkit.serve.settings import ServeSettings
 
 Words = tuple[str, ...]
 
 
 def plan_classify(
-    served: Served, texts: Sequence[str], pairs: Sequence[str] | None, limits: ServeSettings, field: str = "texts"
+    served: Served,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None,
+    limits: ServeSettings,
+    names: tuple[str, str] = ("texts", "pairs"),
+    *,
+    refuse_long: bool = False,
 ) -> Plan:
-    """A Classified, Labelled or Rated for each text or pair."""
-    check_texts(texts, field, limits)
+    """A Classified, Labelled or Rated for each text or pair; `names` are what these are called in the request."""
+    one, other = names
+    check_texts(texts, one, limits)
     if pairs is not None:
-        check_texts(pairs, "pairs", limits)
+        check_texts(pairs, other, limits)
     seconds: Sequence[str | None] = [None] * len(texts) if pairs is None else pairs
     if len(seconds) != len(texts):
         raise RequestError(f"{len(texts)} texts came with {len(seconds)} pairs; give as many of both")
     both = enumerate(zip(texts, seconds, strict=True))
-    return _plan(served, [TextExample(text, pair, None, _place(number)) for number, (text, pair) in both])
+    plan, windows = _planned(served, [TextExample(text, pair, None, _place(number)) for number, (text, pair) in both])
+    plan.lengths = _report_seen(windows, served.limit, one if pairs is None else other, refuse_long)
+    return plan
 
 
 def plan_tag(served: Served, texts: Sequence[str | Words], limits: ServeSettings, field: str = "texts") -> Plan:
@@ -54,6 +66,14 @@ def plan_tag(served: Served, texts: Sequence[str | Words], limits: ServeSettings
         ]
 
     return Plan(plan.lane, plan.pieces, finish, plan.tokens)
+
+
+def told_as(make: Callable[[], Plan], tell: Callable[[Any], Any]) -> Plan:
+    """A plan whose predictions are told in another form, made where they are: off the event loop."""
+    plan = make()
+    predict = plan.finish
+    plan.finish = lambda rows: [tell(prediction) for prediction in predict(rows)]
+    return plan
 
 
 def plan_answer(served: Served, questions: Sequence[str], passages: Sequence[str], limits: ServeSettings) -> Plan:
@@ -84,7 +104,25 @@ def plan_choose(
     return _plan(served, [ChoiceExample(asked, tuple(own), None, _place(n)) for n, (asked, own) in both])
 
 
+def _report_seen(windows: Sequence[Window], limit: int, field: str, refuse_long: bool) -> LengthReport:
+    """Which texts did not fit into one sequence; what is done with them is what the model was taught with."""
+    seen: dict[int, Seen] = {}
+    for window in windows:
+        seen.setdefault(window.example, window.detail)
+    long = tuple((number, own.tokens) for number, own in seen.items() if own.cut or own.windows > 1)
+    if long and refuse_long:
+        number, tokens = long[0]
+        said = f"{field}[{number}] has {tokens} tokens, more than fit into the limit of {limit}; shorten it"
+        raise Refusal(413, f"{said}, or choose to truncate", field)
+    done: TooLong = "truncate" if any(own.cut for own in seen.values()) else "window"
+    return LengthReport(limit, done, long, f"{field}[{{}}]".format)
+
+
 def _plan(served: Served, examples: Sequence[Example]) -> Plan:
+    return _planned(served, examples)[0]
+
+
+def _planned(served: Served, examples: Sequence[Example]) -> tuple[Plan, list[Window]]:
     """The task's own windows through the shared encoder, and its own decoding of what the head gives."""
     answers = served.answers
     assert answers is not None  # the route asked for this ability
@@ -98,7 +136,7 @@ def _plan(served: Served, examples: Sequence[Example]) -> Plan:
         outputs = _joined(answers, windows, rows) if joined else rows
         return answers.task.decode(examples, windows, outputs, answers.decision)
 
-    return Plan(served.lane, pieces, finish, sum(map(len, pieces)))
+    return Plan(served.lane, pieces, finish, sum(map(len, pieces))), windows
 
 
 def _joined(answers: Answers, windows: Sequence[Window], rows: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -1,6 +1,6 @@
 """Texts, pairs or token ids to sequences, and their rows to vectors: what `Bert.embed` does, in two halves."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,14 +10,13 @@ import torch
 import torch.nn.functional as F
 
 from bertkit.engine.batches import Passage, cut, stitch, window_passages
-from bertkit.errors import RequestError
 from bertkit.finetune.length import LengthPolicy, sequences, take
 from bertkit.model.batch import Batch
 from bertkit.model.pooling import EmbedSettings, pool
-from bertkit.predict.length import LengthReport, TooLong, report_lengths
+from bertkit.predict.length import LengthReport, TooLong
 from bertkit.serve.engine import Piece, ReadPooled, ReadTokens
 from bertkit.serve.models import Served
-from bertkit.serve.plan import Draft, Plan, check_size, check_texts
+from bertkit.serve.plan import Draft, Plan, check_held, check_size, check_texts, reported
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.settings import ServeSettings
 from bertkit.text.tokenizer import Encoding
@@ -42,6 +41,29 @@ def plan_vectors(
 ) -> Draft:
     """Vectors for texts or token ids: [D] each, or with pooling 'none' [L, D]."""
     check_texts(inputs, field, limits)
+    return plan_checked(served, inputs, wanted, limits, field)
+
+
+def plan_cosines(
+    served: Served, sentence: str, others: Sequence[str], wanted: Wanted, limits: ServeSettings, names: tuple[str, str]
+) -> Draft:
+    """Vectors for one text and those that it is compared with, which have two names in the request."""
+    one, many = names
+    check_texts([sentence], one, limits)
+    check_texts(others, many, limits)
+    inputs = [sentence, *others]
+    return plan_checked(served, inputs, wanted, limits, many, lambda n: f"{many}[{n - 1}]" if n else one)
+
+
+def plan_checked(
+    served: Served,
+    inputs: Sequence[Input],
+    wanted: Wanted,
+    limits: ServeSettings,
+    field: str,
+    where: Callable[[int], str] | None = None,
+) -> Draft:
+    """The same for inputs that are not too many; `where` names them one by one."""
     layers = known_layers(served, wanted.settings.layers)
     width = served.bert.width(wanted.settings)
     if wanted.dimensions is not None and not 1 <= wanted.dimensions <= width:
@@ -56,7 +78,7 @@ def plan_vectors(
         lengths: list[int] = []
         read, limit, plain = _reader(wanted.settings, layers), served.limit, served.plain_texts
         usual = len(single) == len(inputs)
-        for encoding in tokens if usual else _encodings(served, inputs, wanted, iter(tokens)):
+        for encoding in tokens if usual else _encodings(served, inputs, wanted, iter(tokens), field):
             length, join = len(encoding.ids), None
             if length <= limit and plain and isinstance(encoding, Passage):  # most are
                 pieces.append(Piece(encoding, read))
@@ -65,10 +87,18 @@ def plan_vectors(
                 pieces += [Piece(passage, ReadTokens(layers) if join else read) for passage in passages]
             joins.append(join)
             lengths.append(length)
-        report = _reported(lengths, limit, wanted.too_long, field)
+        if max(lengths) <= limit:
+            report = LengthReport(limit, wanted.too_long)
+        else:
+            done = _policy(lengths, limit, joins, wanted.too_long, field)
+            report = reported(lengths, limit, done, field, where or f"{field}[{{}}]".format)
         rows = sum(map(len, pieces)) if wanted.settings.pooling == "none" else len(inputs)
         check_size(rows * width, "send fewer texts at a time", limits)
-        quick = len(inputs) <= QUICK and not any(joins)
+        windowed = any(joins)
+        if windowed:
+            held = sum(len(piece) for piece in pieces if isinstance(piece.read, ReadTokens))
+            check_held(held * len(layers) * served.bert.model.config.width, limits)
+        quick = len(inputs) <= QUICK and not windowed
         return Plan(served.lane, pieces, lambda found: _finished(found, joins, wanted), sum(lengths), report, quick)
 
     return Draft(served.bert.tokenizer, single, complete)
@@ -88,6 +118,8 @@ def _counted(layers: tuple[int, ...], depth: int) -> tuple[int, ...]:
             f"layers {list(layers)[:20]} must be from 0 (embeddings) to {depth}, or -1 (last) to {-depth - 1}",
             "layers",
         )
+    if len(set(found)) < len(found):
+        raise Refusal(422, f"layers {list(layers)[:20]} name a layer twice; name each once", "layers")
     return found
 
 
@@ -97,33 +129,37 @@ def _reader(settings: EmbedSettings, layers: tuple[int, ...]) -> ReadPooled | Re
     return ReadPooled(layers, settings.pooling, settings.normalize)
 
 
+def both_of(pair: str) -> tuple[str, str]:
+    """The two texts of a pair that is written as one."""
+    first, _, second = pair.partition(PAIR)
+    return first.strip(), second.strip()
+
+
 def _is_pair(text: str, wanted: Wanted) -> bool:
     return wanted.pairs and PAIR in text
 
 
 def _encodings(
-    served: Served, inputs: Sequence[Input], wanted: Wanted, tokens: Iterator[Passage]
+    served: Served, inputs: Sequence[Input], wanted: Wanted, tokens: Iterator[Passage], field: str
 ) -> Iterator[Encoding | Passage]:
     """Each input as ids: `tokens` are those of the single texts; pairs, which may be cut in two places, are encoded."""
     for number, each in enumerate(inputs):
         if not isinstance(each, str):
-            yield _from_ids(served, each, number)
+            yield _from_ids(served, each, f"{field}[{number}]", field)
         elif _is_pair(each, wanted):
-            first, _, second = each.partition(PAIR)
-            yield served.bert.tokenizer.encode(wanted.settings.prefix + first.strip(), second.strip())
+            first, second = both_of(each)
+            yield served.bert.tokenizer.encode(wanted.settings.prefix + first, second)
         else:
             yield next(tokens)
 
 
-def _from_ids(served: Served, ids: tuple[int, ...], number: int) -> Passage:
+def _from_ids(served: Served, ids: tuple[int, ...], place: str, field: str) -> Passage:
     """Token ids of this model's vocabulary, with [CLS] and [SEP] put around them where they are not there."""
     tokenizer = served.bert.tokenizer
     known = range(served.bert.model.config.vocab_size)
-    for place, token in enumerate(ids):
+    for number, token in enumerate(ids):
         if token not in known:
-            raise Refusal(
-                422, f"input {number}: token {place} is {token}; this model has ids up to {len(known) - 1}", "input"
-            )
+            raise Refusal(422, f"{place}: token {number} is {token}; this model has ids up to {len(known) - 1}", field)
     if ids[:1] != (tokenizer.cls_id,):
         ids = (tokenizer.cls_id, *ids, tokenizer.sep_id)
     return Passage(ids, (0,) * len(ids))
@@ -153,13 +189,16 @@ def _passages(
     return [Passage(p.ids, served.bert.known_segments(p.segments)) for p in passages], join
 
 
-def _reported(lengths: Sequence[int], limit: int, too_long: TooLong, field: str) -> LengthReport:
-    if max(lengths) <= limit:
-        return LengthReport(limit, too_long)
-    try:
-        return report_lengths(lengths, limit, too_long, where=f"{field}[{{}}]".format)
-    except RequestError as error:
-        raise Refusal(413, str(error), field) from error
+def _policy(
+    lengths: Sequence[int], limit: int, joins: Sequence[_Windowed | None], too_long: TooLong, field: str
+) -> TooLong:
+    """What is done with the long ones: of pairs, which have no windows, the longer text is cut."""
+    if too_long != "window":
+        return too_long
+    done = {join is not None for length, join in zip(lengths, joins, strict=True) if length > limit}
+    if len(done) == 2:
+        raise Refusal(413, "long pairs are cut, and other long texts read through windows; send them apart", field)
+    return "window" if True in done else "truncate"
 
 
 def _finished(rows: list[Any], joins: Sequence[_Windowed | None], wanted: Wanted) -> list[np.ndarray]:

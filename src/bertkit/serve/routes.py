@@ -66,6 +66,11 @@ def length_policy(asked: TooLong | None, truncate: bool | None, limits: ServeSet
     return limits.too_long
 
 
+def fill_policy(asked: TooLong | None, limits: ServeSettings) -> TooLong:
+    """The same for texts with blanks, which are read through windows rather than cut, for a blank may be anywhere."""
+    return asked or ("refuse" if limits.too_long == "refuse" else "window")
+
+
 def size_of(texts: Sequence[Any]) -> int:
     """About how much there is to read."""
     return sum(len(text) if isinstance(text, str | list | tuple) else 1 for text in texts)

@@ -1,17 +1,20 @@
 """Every head, and what happens inside: the Python API's own words over HTTP."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Response
 
+from bertkit.predict.fill import Filled
 from bertkit.serve.models import Served
+from bertkit.serve.plan import Plan
 from bertkit.serve.plan_fill import plan_fill
-from bertkit.serve.plan_heads import plan_answer, plan_choose, plan_classify, plan_tag
+from bertkit.serve.plan_heads import plan_answer, plan_choose, plan_classify, plan_tag, told_as
 from bertkit.serve.plan_inside import plan_attention
 from bertkit.serve.replies import encoded, length_note, reply, told
-from bertkit.serve.routes import router, size_of
+from bertkit.serve.routes import fill_policy, router, size_of
 from bertkit.serve.schema import (
     AnswerRequest,
     AttentionRequest,
@@ -20,7 +23,7 @@ from bertkit.serve.schema import (
     FillRequest,
     TagRequest,
 )
-from bertkit.serve.service import Answer, Service
+from bertkit.serve.service import Service
 
 
 def head_routes(service: Service) -> APIRouter:
@@ -30,35 +33,34 @@ def head_routes(service: Service) -> APIRouter:
     @routes.post("/fill", summary="The blanks of texts", tags=["heads"], include_in_schema=_can(service, "fill"))
     async def fill(asked: FillRequest) -> Response:
         served = models.able(asked.model, "fill")
-        plan = partial(plan_fill, served, asked.text, asked.top, asked.too_long, limits)
-        answer = await service.answer(plan, size_of(asked.text))
-        results = [[told(candidate) for candidate in filled] for filled in answer.value]
-        return await _results(service, served, answer, results)
+        policy = fill_policy(asked.too_long, limits)
+        plan = partial(plan_fill, served, asked.text, asked.top, policy, limits)
+        return await _predicted(service, served, partial(told_as, plan, _candidates), size_of(asked.text))
 
     @routes.post("/classify", summary="Labels or numbers", tags=["heads"], include_in_schema=_can(service, "classify"))
     async def classify(asked: ClassifyRequest) -> Response:
         served = models.able(asked.model, "classify")
         plan = partial(plan_classify, served, asked.texts, asked.pairs, limits)
-        return await _predicted(service, served, await service.answer(plan, size_of(asked.texts)))
+        return await _predicted(service, served, partial(told_as, plan, told), size_of(asked.texts))
 
     @routes.post("/tag", summary="A tag for each word", tags=["heads"], include_in_schema=_can(service, "tag"))
     async def tag(asked: TagRequest) -> Response:
         served = models.able(asked.model, "tag")
-        answer = await service.answer(partial(plan_tag, served, asked.texts, limits), size_of(asked.texts))
-        return await _predicted(service, served, answer)
+        plan = partial(plan_tag, served, asked.texts, limits)
+        return await _predicted(service, served, partial(told_as, plan, told), size_of(asked.texts))
 
     @routes.post("/answer", summary="Answers in passages", tags=["heads"], include_in_schema=_can(service, "answer"))
     async def answer(asked: AnswerRequest) -> Response:
         served = models.able(asked.model, "answer")
         plan = partial(plan_answer, served, asked.question, asked.passage, limits)
-        found = await service.answer(plan, size_of(asked.passage))
-        return await _predicted(service, served, found, asked.best)
+        tell = partial(told, best=asked.best)
+        return await _predicted(service, served, partial(told_as, plan, tell), size_of(asked.passage))
 
     @routes.post("/choose", summary="Which choice fits", tags=["heads"], include_in_schema=_can(service, "choose"))
     async def choose(asked: ChooseRequest) -> Response:
         served = models.able(asked.model, "choose")
         plan = partial(plan_choose, served, asked.question, asked.choices, limits)
-        return await _predicted(service, served, await service.answer(plan, size_of(asked.question)))
+        return await _predicted(service, served, partial(told_as, plan, told), size_of(asked.question))
 
     return routes
 
@@ -82,14 +84,14 @@ def _can(service: Service, ability: str) -> bool:
     return ability in service.models.abilities
 
 
-async def _predicted(service: Service, served: Served, answer: Answer, best: int = 0) -> Response:
-    return await _results(service, served, answer, [told(each, best) for each in answer.value])
+def _candidates(filled: list[Filled]) -> list[dict[str, Any]]:
+    return [told(candidate) for candidate in filled]
 
 
-async def _results(service: Service, served: Served, answer: Answer, results: list[Any]) -> Response:
-    note = length_note(answer.plan.lengths)
-    content = {"model": served.name, "results": results, **note}
-    return await reply(service, content, answer.plan, answer.plan.tokens)
+async def _predicted(service: Service, served: Served, plan: Callable[[], Plan], size: int) -> Response:
+    answer = await service.answer(plan, size)
+    content = {"model": served.name, "results": answer.value, **length_note(answer.plan.lengths)}
+    return await reply(service, content, answer.plan, max(answer.plan.tokens, answer.plan.made))
 
 
 async def _inside(service: Service, asked: AttentionRequest, *, neurons: bool) -> Response:

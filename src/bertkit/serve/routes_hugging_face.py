@@ -7,20 +7,22 @@ from typing import Any
 from fastapi import APIRouter, Response
 from pydantic import ValidationError
 
+from bertkit.finetune.tag import Tagged
+from bertkit.predict.fill import Filled
 from bertkit.serve.models import Served
 from bertkit.serve.plan_fill import plan_fill
-from bertkit.serve.plan_heads import plan_answer, plan_tag
+from bertkit.serve.plan_heads import plan_answer, plan_tag, told_as
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.replies import reply
-from bertkit.serve.routes import router
-from bertkit.serve.routes_tei import cosines, predict_labels
+from bertkit.serve.routes import fill_policy, length_policy, router, size_of
+from bertkit.serve.routes_tei import SENTENCES, cosines, predict_labels
 from bertkit.serve.routes_vectors import embed_reply
 from bertkit.serve.schema import EmbedRequest
 from bertkit.serve.schema_tei import HuggingFaceRequest
-from bertkit.serve.service import Service
+from bertkit.serve.service import Answer, Service
 
 Parameters = dict[str, Any]
-Task = Callable[[Service, Served, Any, Parameters], Awaitable[Any]]
+Task = Callable[[Service, Served, Any, Parameters], Awaitable[Answer]]
 
 
 def hugging_face_routes(service: Service) -> APIRouter:
@@ -49,7 +51,8 @@ async def _answer(service: Service, served: Served, asked: HuggingFaceRequest, t
     if name not in TASKS:
         known = ", ".join(["feature-extraction", *TASKS])
         raise Refusal(404, f"no task '{name:.40}' here; choose from: {known}")
-    return await reply(service, await TASKS[name](service, served, asked.inputs, asked.parameters or {}))
+    answer = await TASKS[name](service, served, asked.inputs, asked.parameters or {})
+    return await reply(service, answer.value, answer.plan, max(answer.plan.tokens, answer.plan.made))
 
 
 def _guess(served: Served, inputs: Any) -> str:
@@ -73,39 +76,51 @@ async def _features(service: Service, served: Served, asked: HuggingFaceRequest)
     except ValidationError as error:
         wrong = error.errors()[0]
         field = ".".join(map(str, wrong["loc"]))
-        raise Refusal(422, f"{field}: {wrong['msg']}", field) from error
+        raise Refusal(422, f"{field}: {wrong['msg'].removeprefix('Value error, '):.300}", field) from error
 
 
-async def _text_classification(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Any:
+async def _text_classification(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Answer:
     _needs(served, "classify")
-    texts = _texts(inputs)
-    found = await predict_labels(service, served, [(text, None) for text in texts])
-    top = _whole(parameters, "top_k", None)
-    return [labels[:top] for labels in found]
+    texts, top = _texts(inputs), _whole(parameters, "top_k", None)
+    policy = length_policy(None, None, service.settings)
+    found = await predict_labels(service, served, [(text, None) for text in texts], policy)
+    return Answer([labels[:top] for labels in found.value], found.plan)
 
 
-async def _token_classification(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Any:
+async def _token_classification(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Answer:
     """Spans by default, as the client's models give them; words with aggregation_strategy 'none'."""
     _needs(served, "tag")
-    texts = _texts(inputs)
-    answer = await service.answer(partial(plan_tag, served, texts, service.settings, "inputs"))
-    # Spans, not pieces: a model's own "none" strategy would show its tokenizer's, which our tags do not have.
-    found = [
-        [
-            {"entity_group": span.label, "score": span.probability, "word": span.text}
-            | dict(zip(("start", "end"), span.characters or (None, None), strict=True))
-            for span in tagged.spans
-            if span.label not in (parameters.get("ignore_labels") or [])
-        ]
-        for tagged in answer.value
+    texts, ignored = _texts(inputs), _ignored(parameters)
+    plan = partial(plan_tag, served, texts, service.settings, "inputs")
+    answer = await service.answer(partial(told_as, plan, partial(_spans, ignored=ignored)), size_of(texts))
+    return _alone(inputs, answer)
+
+
+def _spans(tagged: Tagged, ignored: list[str]) -> list[dict[str, Any]]:
+    """Spans, not pieces: a model's own "none" strategy would show its tokenizer's, which our tags do not have."""
+    return [
+        {"entity_group": span.label, "score": span.probability, "word": span.text}
+        | dict(zip(("start", "end"), span.characters or (None, None), strict=True))
+        for span in tagged.spans
+        if span.label not in ignored
     ]
-    return found[0] if isinstance(inputs, str) else found
 
 
-async def _question_answering(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Any:
+def _ignored(parameters: Parameters) -> list[str]:
+    """Labels that the client does not want to see."""
+    found = parameters.get("ignore_labels")
+    if found is None:
+        return []
+    if not isinstance(found, list) or not all(isinstance(label, str) for label in found):
+        raise Refusal(422, "parameters.ignore_labels must be a list of texts", "parameters.ignore_labels")
+    return found
+
+
+async def _question_answering(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Answer:
     _needs(served, "answer")
     question, context = _fields(inputs, "question", "context")
-    answer = await service.answer(partial(plan_answer, served, [question], [context], service.settings))
+    plan = partial(plan_answer, served, [question], [context], service.settings)
+    answer = await service.answer(plan, len(context))
     [found] = answer.value
     top = _whole(parameters, "top_k", 1)
     none = {"answer": "", "score": found.probability, "start": 0, "end": 0}
@@ -115,32 +130,39 @@ async def _question_answering(service: Service, served: Served, inputs: Any, par
     ]
     if not rows or (found.start is None and parameters.get("handle_impossible_answer")):
         rows = [none, *rows]
-    return rows[0] if top == 1 else rows[:top]
+    return Answer(rows[0] if top == 1 else rows[:top], answer.plan)
 
 
-async def _fill_mask(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Any:
+async def _fill_mask(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Answer:
     """For one blank a list of candidates, for several a list of lists, as transformers has it."""
     _needs(served, "fill")
     if parameters.get("targets"):
         raise Refusal(422, "words to choose from are not taken here; leave targets out", "parameters.targets")
     texts = _texts(inputs)
-    top = _whole(parameters, "top_k", 5) or 5
-    answer = await service.answer(partial(plan_fill, served, texts, top, "window", service.settings))
-    vocab = served.bert.tokenizer.vocab
-    found = []
-    for filled in answer.value:
-        rows: dict[int, list[dict[str, Any]]] = {}
-        for each in filled:
-            token = vocab.get(each.word, served.bert.tokenizer.unknown_id)
-            row = {"score": each.probability, "token": token, "token_str": each.word, "sequence": each.text}
-            rows.setdefault(each.blank, []).append(row)
-        found.append(rows[0] if len(rows) == 1 else list(rows.values()))
-    return found[0] if isinstance(inputs, str) else found
+    top, policy = _whole(parameters, "top_k", 5) or 5, fill_policy(None, service.settings)
+    plan = partial(plan_fill, served, texts, top, policy, service.settings, "inputs")
+    answer = await service.answer(partial(told_as, plan, partial(_candidates, served)), size_of(texts))
+    return _alone(inputs, answer)
 
 
-async def _sentence_similarity(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Any:
+def _candidates(served: Served, filled: list[Filled]) -> list[Any]:
+    vocab, rows = served.bert.tokenizer.vocab, dict[int, list[dict[str, Any]]]()
+    for each in filled:
+        token = vocab.get(each.word, served.bert.tokenizer.unknown_id)
+        row = {"score": each.probability, "token": token, "token_str": each.word, "sequence": each.text}
+        rows.setdefault(each.blank, []).append(row)
+    return rows[0] if len(rows) == 1 else list(rows.values())
+
+
+def _alone(inputs: Any, answer: Answer) -> Answer:
+    """One for one, a list for a list."""
+    return Answer(answer.value[0], answer.plan) if isinstance(inputs, str) else answer
+
+
+async def _sentence_similarity(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Answer:
     source, sentences = _fields(inputs, "source_sentence", "sentences", lists=("sentences",))
-    return await cosines(service, served, source, sentences)
+    policy = length_policy(None, None, service.settings)
+    return await cosines(service, served, source, sentences, policy, SENTENCES)
 
 
 TASKS: dict[str, Task] = {

@@ -9,18 +9,20 @@ from fastapi import APIRouter, Response
 
 from bertkit._version import __version__
 from bertkit.finetune.classify import Classified, Labelled, Rated
+from bertkit.predict.length import TooLong
 from bertkit.serve.models import Served
 from bertkit.serve.plan import check_texts
-from bertkit.serve.plan_heads import plan_classify
-from bertkit.serve.plan_vectors import Wanted, plan_vectors
+from bertkit.serve.plan_heads import plan_classify, told_as
+from bertkit.serve.plan_vectors import PAIR, Wanted, both_of, plan_cosines
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.replies import reply
 from bertkit.serve.routes import length_policy, router, size_of
 from bertkit.serve.routes_vectors import model_card
 from bertkit.serve.schema_tei import DecodeRequest, PredictRequest, RerankRequest, SimilarityRequest, TokenizeRequest
-from bertkit.serve.service import Service
+from bertkit.serve.service import Answer, Service
 
 Label = dict[str, Any]
+SENTENCES = ("inputs.source_sentence", "inputs.sentences")
 
 
 def tei_routes(service: Service) -> APIRouter:
@@ -32,30 +34,34 @@ def tei_routes(service: Service) -> APIRouter:
     async def predict(asked: PredictRequest) -> Response:
         served = models.able(asked.model, "classify")
         alone, pairs = asked.inputs
-        found = await predict_labels(service, served, pairs, raw=asked.raw_scores)
-        return await reply(service, found[0] if alone else found)
+        policy = length_policy(None, asked.truncate, service.settings)
+        found = await predict_labels(service, served, pairs, policy, raw=asked.raw_scores)
+        return await reply(service, found.value[0] if alone else found.value, found.plan, found.plan.tokens)
 
     @routes.post("/rerank", summary="Texts by how well they fit a query", tags=["vectors"])
     async def rerank(asked: RerankRequest) -> Response:
         served = models.named(asked.model)
         policy = length_policy(None, asked.truncate, service.settings)
-        scores = await rank(service, served, asked.query, asked.texts, raw=asked.raw_scores, policy=policy)
+        found = await rank(service, served, asked.query, asked.texts, policy, raw=asked.raw_scores)
+        scores = found.value
         order = sorted(range(len(scores)), key=lambda i: -scores[i])
         rows: list[dict[str, Any]] = [{"index": i, "score": scores[i]} for i in order]
         if asked.return_text:
             rows = [{**row, "text": asked.texts[row["index"]]} for row in rows]
-        return await reply(service, rows)
+        return await reply(service, rows, found.plan)
 
     @routes.post("/similarity", summary="Cosines with one sentence", tags=["vectors"])
     async def similarity(asked: SimilarityRequest) -> Response:
         served, inputs = models.named(asked.model), asked.inputs
-        return await reply(service, await cosines(service, served, inputs.source_sentence, inputs.sentences))
+        policy = length_policy(None, None, service.settings)
+        found = await cosines(service, served, inputs.source_sentence, inputs.sentences, policy, SENTENCES)
+        return await reply(service, found.value, found.plan)
 
     @routes.post("/tokenize", summary="Texts as tokens", tags=["tokens"])
     async def tokenize(asked: TokenizeRequest) -> Response:
         served = models.named(asked.model)
         check_texts(asked.inputs, "inputs", service.settings)
-        work = partial(_tokens, served, asked.inputs, asked.add_special_tokens)
+        work = partial(_tokens, served, asked.inputs, asked.add_special_tokens, asked.pairs)
         size = size_of(asked.inputs)
         return await reply(service, await service.off_loop(work, size), numbers=size)
 
@@ -75,8 +81,14 @@ def tei_routes(service: Service) -> APIRouter:
 
 
 async def predict_labels(
-    service: Service, served: Served, pairs: list[tuple[str, str | None]], *, raw: bool = False
-) -> list[list[Label]]:
+    service: Service,
+    served: Served,
+    pairs: list[tuple[str, str | None]],
+    policy: TooLong,
+    names: tuple[str, str] = ("inputs", "inputs"),
+    *,
+    raw: bool = False,
+) -> Answer:
     """Every label with its score, best first, for each text or pair."""
     if len({second is None for _, second in pairs}) > 1:
         raise Refusal(422, "texts and pairs do not go together in one request; send them apart", "inputs")
@@ -84,9 +96,10 @@ async def predict_labels(
         raise Refusal(422, "scores are probabilities here; leave raw_scores out", "raw_scores")
     texts = [first for first, _ in pairs]
     seconds = [second for _, second in pairs if second is not None]
-    plan = partial(plan_classify, served, texts, seconds or None, service.settings, "inputs")
-    answer = await service.answer(plan, size_of(texts))
-    return [_labels(prediction, served, raw=raw) for prediction in answer.value]
+    refuse = policy == "refuse"
+    plan = partial(plan_classify, served, texts, seconds or None, service.settings, names, refuse_long=refuse)
+    told = partial(told_as, plan, partial(_labels, served=served, raw=raw))
+    return await service.answer(told, size_of(texts) + size_of(seconds))
 
 
 def _labels(found: Classified | Labelled | Rated, served: Served, *, raw: bool) -> list[Label]:
@@ -97,36 +110,34 @@ def _labels(found: Classified | Labelled | Rated, served: Served, *, raw: bool) 
     return [{"score": score, "label": label} for label, score in ranked]
 
 
-async def rank(
-    service: Service, served: Served, query: str, texts: list[str], *, raw: bool, policy: Any = "truncate"
-) -> list[float]:
+async def rank(service: Service, served: Served, query: str, texts: list[str], policy: TooLong, *, raw: bool) -> Answer:
     """A score for each text: the number a model taught `regress` gives the pair, else the cosine of their vectors."""
+    names = ("query", "texts")
     if served.task != "regress":
-        return await cosines(service, served, query, texts, policy)
-    found = await predict_labels(service, served, [(query, text) for text in texts], raw=raw)
-    return [labels[0]["score"] for labels in found]
+        return await cosines(service, served, query, texts, policy, names)
+    found = await predict_labels(service, served, [(query, text) for text in texts], policy, names, raw=raw)
+    return Answer([labels[0]["score"] for labels in found.value], found.plan)
 
 
 async def cosines(
-    service: Service, served: Served, sentence: str, others: list[str], policy: Any = "truncate"
-) -> list[float]:
-    """Between one text and others."""
+    service: Service, served: Served, sentence: str, others: list[str], policy: TooLong, names: tuple[str, str]
+) -> Answer:
+    """Between one text and others; `names` are what they are called in the request."""
     settings = served.bert.embed_settings(normalize=True)
     if settings.pooling == "none":
         raise Refusal(422, f"the model '{served.name}' has no pooling, so its texts have no single vector", "model")
-    texts = [sentence, *others]
     wanted = Wanted(settings=settings, too_long=policy)
-    answer = await service.answer(partial(plan_vectors, served, texts, wanted, service.settings), size_of(texts))
+    plan = partial(plan_cosines, served, sentence, others, wanted, service.settings, names)
+    answer = await service.answer(plan, len(sentence) + size_of(others))
     first, *rest = answer.value
-    found: list[float] = (np.stack(rest) @ first).astype(float).tolist()
-    return found
+    return Answer((np.stack(rest) @ first).astype(float).tolist(), answer.plan)
 
 
-def _tokens(served: Served, texts: list[str], special: bool) -> list[list[dict[str, Any]]]:
+def _tokens(served: Served, texts: list[str], special: bool, pairs: bool) -> list[list[dict[str, Any]]]:
     """As text-embeddings-inference lists them: wiring has no place in the text."""
     words, found = served.bert.tokenizer, []
     for text in texts:
-        encoding = words.encode(text)
+        encoding = words.encode(*both_of(text)) if pairs and PAIR in text else words.encode(text)
         columns = zip(words.tokens(encoding.ids), encoding.ids, encoding.special, encoding.offsets, strict=True)
         rows = []
         for token, number, wiring, (start, stop) in columns:

@@ -46,13 +46,14 @@ def vector_routes(service: Service) -> APIRouter:
 
 
 async def embed_reply(service: Service, asked: EmbedRequest, served: Served, *, every: bool = False) -> Response:
-    """A list of vectors, or with `every` of lists of them, not normalized."""
+    """A list of vectors, or with `every` of lists of them, which are normalized only if that is asked for."""
     if asked.truncation_direction.lower() == "left":
         raise Refusal(422, "texts are cut at their end; leave truncation_direction out", "truncation_direction")
     if asked.prompt_name is not None:
         raise Refusal(422, "prompts have no names here; write the prompt before the text", "prompt_name")
     policy = length_policy(asked.too_long, asked.truncate, service.settings)
-    wanted = wanted_vectors(served, asked, asked.normalize and not every, policy, "none" if every else None)
+    normalize = asked.normalize if not every or "normalize" in asked.model_fields_set else False
+    wanted = wanted_vectors(served, asked, normalize, policy, "none" if every else None)
     plan = partial(plan_vectors, served, asked.inputs, wanted, service.settings)
     answer = await service.answer(plan, size_of(asked.inputs))
     content = [encoded(vector, asked.encoding_format) for vector in answer.value]

@@ -137,7 +137,9 @@ class EmbedRequest(VectorChoices):
     model_config = lenient_example(inputs=["A cat sat on the mat.", "A dog lay on the rug."])
 
     inputs: Inputs
-    normalize: bool = Field(True, description="To length 1, by default as text-embeddings-inference does.")
+    normalize: bool | None = Field(
+        True, description="To length 1, by default as text-embeddings-inference does; null is as the folder says."
+    )
     truncate: bool | None = Field(None, description="true cuts texts that are too long, false refuses them.")
     truncation_direction: Literal["left", "right", "Left", "Right"] = "right"
     prompt_name: str | None = None
@@ -152,7 +154,7 @@ class FillRequest(BaseModel):
     text: Texts
     top: int = Field(5, ge=1, description="Words for each blank.")
     model: str | None = MODEL
-    too_long: TooLong = "window"
+    too_long: TooLong | None = Field(None, description="By default window, unless the server refuses long texts.")
 
 
 class ClassifyRequest(BaseModel):

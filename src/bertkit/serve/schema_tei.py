@@ -96,6 +96,7 @@ class TokenizeRequest(BaseModel):
 
     inputs: Texts
     add_special_tokens: bool = True
+    pairs: bool = Field(False, description="Whether a text with ||| is two texts, read together.")
     model: str | None = MODEL
 
 

@@ -91,7 +91,8 @@ class Service:
             )  # else an error holds this frame, which holds the hope, which holds the error, and all of them the texts
         if made.lengths is not None and made.lengths.long:
             self.metrics.texts_cut(made.lengths.policy, len(made.lengths.long))
-        value = made.finish(rows) if made.quick else await self.off_loop(partial(made.finish, rows), made.tokens)
+        size = max(made.tokens, made.made)
+        value = made.finish(rows) if made.quick else await self.off_loop(partial(made.finish, rows), size)
         return Answer(value, made)
 
     async def off_loop(self, work: Callable[[], Value], size: int) -> Value:

@@ -1,5 +1,6 @@
 """How much the server takes on."""
 
+import math
 from collections.abc import Container
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,8 @@ class ServeSettings:
     max_texts: int = 2048  # in one request, as OpenAI has it; 413 beyond
     max_characters: int = 400_000  # of one text; 413 beyond
     max_numbers: int = 16_000_000  # in one reply; 413 beyond
+    max_held: int = 80_000_000  # numbers kept of one request's long texts until they are pooled; 413 beyond
+    max_words: int = 100_000  # for all blanks of one request together; 413 beyond
     seconds: float = 60.0  # until an answer; 504 beyond
     body_seconds: float = 20.0  # until a request has come in; 408 beyond
     too_long: TooLong = "truncate"  # texts over the model's length, unless the request says otherwise
@@ -30,6 +33,8 @@ class ServeSettings:
         for name in ("max_tokens", "max_queue", "waiting_tokens", "max_body", "max_texts", "workers"):
             if getattr(self, name) < 1:
                 raise RequestError(f"{name.replace('_', '-')}={getattr(self, name)} must be at least 1")
+        if not (math.isfinite(self.seconds) and self.seconds > 0):
+            raise RequestError(f"timeout={self.seconds} must be a number of seconds over 0")
 
 
 def fitted(settings: ServeSettings, device: str, cores: int, given: Container[str] = ()) -> ServeSettings:
