@@ -4,6 +4,7 @@
 FAMILIES are the published models; any other mixture of parts is as good, only nobody else can load it.
 """
 
+import json
 import math
 import tomllib
 import types
@@ -268,5 +269,10 @@ def _as_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def toml_string(text: str) -> str:
+    """Text as a TOML string: JSON's, but for one character more that is escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def _toml(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) else _as_text(value)
+    return toml_string(value) if isinstance(value, str) else _as_text(value)

@@ -21,7 +21,7 @@ from bertkit.pretrain.packing import WINDOW
 from bertkit.text.shard_writer import write_shards
 from bertkit.text.shards import open_shards
 
-OBJECTIVES = [("mlm",), ("rtd",), ("rtd", "fill"), ("causal",), ("mlm", "nsp"), ("mlm", "sop"), ("sop", "rtd")]
+OBJECTIVES = [("mlm",), ("rtd",), ("rtd", "fill"), ("causal",), ("mlm", "nsp"), ("sop", "mlm")]
 MASKINGS = ["token", "whole-word", "n-gram", "entity"]
 
 

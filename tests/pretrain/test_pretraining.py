@@ -1,16 +1,20 @@
 """A run from shards to a model: it learns, it evaluates, and what cannot work is said before the first step."""
 
 import json
+import shutil
 import threading
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from tiny_runs import WORDS, make_shards, recipe_words, tiny_recipe
 
 from bertkit.checkpoint.save_load import load_checkpoint
+from bertkit.config import toml_string
 from bertkit.errors import BertkitError, RequestError
-from bertkit.pretrain import checks, pretraining
+from bertkit.pretrain import check_shards, checks, pretraining
+from bertkit.pretrain.check_shards import report_shards
 from bertkit.pretrain.pretraining import pretrain
 from bertkit.pretrain.recipe import read_recipe, recipe_toml
 from bertkit.text.shards import open_shards
@@ -142,8 +146,15 @@ REFUSED = {
     "nothing kept": ({"keep": 0}, "keep=0 must be at least 1"),
     "log never": ({"log_every": 0}, "log_every=0 must be at least 1"),
     "a rate": ({"learning_rate": 0}, "learning_rate=0.0 must be over 0"),
+    "a rate without end": ({"learning_rate": "inf"}, "learning_rate=inf must be finite"),
+    "a decay of weights": ({"weight_decay": -1}, "weight_decay=-1.0 must be 0 or more"),
+    "no number": ({"weight_decay": "nan"}, "weight_decay=nan must be 0 or more"),
+    "a scale": ({"muon_scale": 0}, "muon_scale=0.0 must be over 0"),
+    "no minutes": ({"minutes": "nan"}, "minutes=nan: a budget must be more than nothing, and end some day"),
     "a weight": ({"objective": "rtd,fill", "fill_weight": "nan"}, "fill_weight=nan must be over 0"),
     "an objective": ({"objective": "mlm,psychic"}, "psychic"),
+    "a pair for ELECTRA": ({"objective": "rtd,sop"}, "objective=rtd, sop judges tokens and never a pair; leave out"),
+    "one segment": ({"family": "roberta"}, "objective nsp tells two texts apart by their segments, but the model has"),
     "no such shards": ({"shards": "/nowhere"}, "/nowhere"),
     "no such held-out text": ({"heldout": "/nowhere"}, "/nowhere"),
 }
@@ -156,6 +167,38 @@ def test_what_cannot_work_is_said_before_the_first_step(shards, tmp_path, name):
         pretrain(tiny_recipe(**({"shards": shards} | changes)), tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_one_segment_for_pairs_is_found_by_check(shards):
+    report = report_shards(open_shards(shards), tiny_recipe(shards, family="roberta"))
+    assert [stop.partition(" tells")[0] for stop in report.stops] == ["objective nsp"]
+
+
+def test_check_counts_sentences_against_the_room_for_text(shards):
+    notes = report_shards(open_shards(shards), tiny_recipe(shards, length=10)).notes
+    assert any("sentences are longer than the 7 tokens of text in a sequence and are cut" in note for note in notes)
+
+
+def test_check_advises_no_smaller_vocabulary_where_there_is_no_text():
+    none = SimpleNamespace(documents=0, sentences=0, tokens=0, tokenizer=SimpleNamespace(unknown_id=1))
+    assert list(check_shards._notes(none, np.zeros(9), 0, 510)) == []
+
+
+def test_a_folder_of_any_name_comes_back_and_is_the_same_from_the_root(shards, tmp_path, monkeypatch):
+    """Quotes and backslashes are escaped; a path from the root and one from here name the same shards."""
+    odd = tmp_path / 'a "folder\\of\x7f'
+    shutil.copytree(shards, odd)
+    monkeypatch.chdir(tmp_path)
+    pretrain(tiny_recipe(odd.name, steps=1, heldout=odd.name), tmp_path / "run")
+    assert read_recipe("run/settings.toml").shards == odd.resolve()
+    pretrain(tiny_recipe(odd, steps=1, heldout=odd), "run", resume=True)
+    text = (tmp_path / "run" / "settings.toml").read_text()
+    (tmp_path / "run" / "settings.toml").write_text(text.replace(toml_string(str(odd)), toml_string(odd.name)))
+    pretrain(tiny_recipe(odd, steps=1, heldout=odd), tmp_path / "run", resume=True)
+
+
+def test_any_seed_that_is_promised_will_do(shards, tmp_path):
+    pretrain(tiny_recipe(shards, steps=1, objective="rtd", seed=2**64 - 1), tmp_path / "run")
 
 
 def test_one_document_has_no_other_to_take_a_next_sentence_from(tmp_path):

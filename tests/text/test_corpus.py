@@ -282,6 +282,21 @@ def test_long_paragraphs_are_split_at_a_space(tmp_path, monkeypatch):
     assert report.notes["paragraph over 50 characters, split at a space"].first == f"{path}, line 1"
 
 
+def test_a_long_row_is_split_and_counted_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "LONGEST_PARAGRAPH", 20)
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "short"}\n' + json.dumps({"text": "some words " * 4}))
+    report = CorpusReport()
+    assert [len(document.paragraphs) for document in read(path, report=report)] == [1, 3]
+    assert report.notes == {"paragraph over 20 characters, split at a space": corpus.Note(2, f"{path}, line 2")}
+
+
+def test_ndjson_is_another_name_of_jsonl_and_one_path_needs_no_list(tmp_path):
+    (tmp_path / "a.ndjson").write_text('{"text": "one\\ntwo"}')
+    for one in (tmp_path / "a.ndjson", str(tmp_path / "a.ndjson"), [tmp_path]):
+        assert [document.paragraphs for document in read_documents(one, report=CorpusReport())] == [("one", "two")]
+
+
 def test_long_documents_are_split_and_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "LONGEST_DOCUMENT", 10)
     path = tmp_path / "a.txt"

@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -87,7 +88,6 @@ def test_another_request_on_the_same_folder_is_refused(uncased_vocab, cased_voca
 def test_text_that_changed_but_not_in_size_is_made_anew(corpus, uncased_vocab, tmp_path):
     out = tmp_path / "out"
     write_shards(corpus, uncased_vocab, out, processes=1, block_bytes=500)
-    (out / "manifest.json").unlink()
     path = corpus[2]
     path.write_text(path.read_text().replace("Document 7 ", "Document 8 "))
     report = write_shards(corpus, uncased_vocab, out, processes=1, block_bytes=500)
@@ -96,18 +96,30 @@ def test_text_that_changed_but_not_in_size_is_made_anew(corpus, uncased_vocab, t
     assert snapshot(out) == snapshot(tmp_path / "fresh")
 
 
+def test_text_from_a_pipe_is_read_though_the_folder_is_finished(uncased_vocab, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    tokens = []
+    for text in (b"The same cat.", b"The same cat.", b"The other cat sat."):
+        threading.Thread(target=(tmp_path / "pipe").write_bytes, args=[text], daemon=True).start()
+        report = write_shards([tmp_path / "pipe"], uncased_vocab, tmp_path / "out", processes=1)
+        tokens.append((report["tokens"], report["kept"]))
+    assert tokens == [(4, 0), (4, 1), (5, 0)]
+
+
 def test_wrong_requests_leave_nothing(corpus, uncased_vocab, tmp_path):
     (tmp_path / "bad.txt").write_bytes(b"Good line.\n\n\xff\xfe bad")
+    (tmp_path / "no-token.txt").write_text("\u200b\n")
     (tmp_path / "no-names.txt").write_text("\n \n")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "work.txt").write_text("mine")
     out = tmp_path / "out"
     for words, arguments, options in [
         ("is not UTF-8", ([tmp_path / "bad.txt"], uncased_vocab, out), {"processes": 2}),
+        ("no-token.txt: no token is left of this text", ([tmp_path / "no-token.txt"], uncased_vocab, out), {}),
         ("does not exist", ([tmp_path / "nowhere.txt"], uncased_vocab, out), {}),
         ("does not exist", (corpus, tmp_path / "nowhere", out), {}),
         ("processes=0 must be at least 1", (corpus, uncased_vocab, out), {"processes": 0}),
-        ("no-names.txt holds no names", (corpus, uncased_vocab, out), {"entities": tmp_path / "no-names.txt"}),
+        ("no-names.txt holds no names", (corpus, uncased_vocab, out), {"entities": str(tmp_path / "no-names.txt")}),
         ("exists already", (corpus, uncased_vocab, tmp_path / "taken"), {}),
         ("exists already", (corpus, uncased_vocab, corpus[0]), {}),
     ]:

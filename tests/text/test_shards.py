@@ -122,14 +122,9 @@ def test_a_shard_set_travels_to_other_processes(made):
     assert everything(pickle.loads(raw)) == everything(opened)
 
 
-def test_a_corpus_without_tokens_and_one_of_one_document(uncased_vocab, tmp_path):
-    (tmp_path / "empty.txt").write_text("\u200b\n", encoding="utf-8")
+def test_a_corpus_of_one_document(uncased_vocab, tmp_path):
     (tmp_path / "one.txt").write_text("One.", encoding="utf-8")
-    write_shards([tmp_path / "empty.txt"], uncased_vocab, tmp_path / "none")
-    opened = open_shards(tmp_path / "none", verify=True)
-    assert (opened.tokens, opened.sentences, opened.documents) == (0, 0, 0)
-    assert (opened.sentence_starts.tolist(), opened.document_starts.tolist()) == ([0], [0])
-    write_shards([tmp_path / "one.txt"], uncased_vocab, tmp_path / "single")
+    write_shards(str(tmp_path / "one.txt"), uncased_vocab, tmp_path / "single")
     assert everything(open_shards(tmp_path / "single")) == [[([2028, 1012], [1, 1])]]
     with pytest.raises(RequestError, match="holds no entity spans; make the shards with --entities"):
         open_shards(tmp_path / "single").entity_spans(0, 1)
@@ -198,6 +193,16 @@ def test_bounds_out_of_order_are_damage_even_unverified(made):
     numbers.tofile(path)
     with pytest.raises(RequestError, match="sentences.bin is damaged: its bounds are not in order"):
         _ = open_shards(made).sentence_starts
+
+
+def test_an_id_beyond_the_vocabulary_is_one_sentence(made):
+    path = made / "shard-00001" / "tokens.bin"
+    ids = np.fromfile(path, "<u2")
+    ids[1] = 65535
+    ids.tofile(path)
+    opened = open_shards(made)
+    with pytest.raises(RequestError, match="made is damaged: it holds the id 65535, and its vocabulary ends at 30521"):
+        opened.gather([0], [opened.tokens])
 
 
 def test_a_missing_shard_manifest_or_folder(made, tmp_path):

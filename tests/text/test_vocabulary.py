@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
+from bertkit.cli.vocab import vocab
 from bertkit.errors import BertkitError, RequestError
 from bertkit.text import word_counts
 from bertkit.text.merges import fast_train
@@ -236,6 +237,17 @@ def test_cut_characters_are_reported_with_their_share(tmp_path):
     assert report["alphabet"]["kept"] == 2
     assert report["alphabet"]["first_cut"] == ["c", "d", "e"]
     assert report["alphabet"]["cut_share_of_text"] == pytest.approx(6 / 15)
+
+
+def test_the_command_tells_words_and_different_ones(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("one, two! one? two; two", encoding="utf-8")
+    vocab([tmp_path / "a.txt"], tmp_path / "out", size=25)
+    assert "words               5; 6 different ones, normalized and cut at punctuation\n" in capsys.readouterr().out
+
+
+def test_an_extension_has_the_alphabet_that_it_had(tmp_path):
+    with pytest.raises(RequestError, match="the characters are those of model; leave out --alphabet-limit"):
+        vocab([tmp_path], tmp_path / "out", extend=Path("model"), alphabet_limit=9)
 
 
 @pytest.mark.parametrize("name", ["size", "min_count", "alphabet_limit"])

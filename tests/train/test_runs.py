@@ -1,6 +1,7 @@
 """A run's folder: the last checkpoints are kept whole, leftovers are swept, the record has no torn line."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -87,7 +88,17 @@ def test_lines_of_steps_to_be_done_again_and_torn_ones_go(tmp_path):
     assert run.metrics.read_text() == "".join(f"{line}\n" for line in lines[:3])
 
 
-@pytest.mark.parametrize("text", ['{"steps": 3}', "[]", "{", ""])
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk that is always full")
+def test_a_disk_that_is_full_for_a_line_names_the_file(tmp_path):
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(BertkitError, match=r"metrics\.jsonl was not written: No space left on device; make room"):
+        Run(tmp_path).append({"step": 1})
+
+
+NUMBERS_THAT_ARE_NONE = ['{"step": "x"}', '{"step": -1}', '{"seconds": NaN}', '{"begun": ["x"]}', '{"begun": 3}']
+
+
+@pytest.mark.parametrize("text", ['{"steps": 3}', "[]", "{", "", *NUMBERS_THAT_ARE_NONE])
 def test_a_state_that_is_none_is_refused(tmp_path, text):
     (tmp_path / "state.json").write_text(text)
     with pytest.raises(RequestError, match=r"state\.json"):

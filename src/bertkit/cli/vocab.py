@@ -23,7 +23,9 @@ def vocab(
     size: Annotated[int, typer.Option(help="Pieces in the vocabulary, exactly.")] = 30522,
     cased: Annotated[bool, typer.Option("--cased", help="Keep upper case and accents.")] = False,
     min_count: Annotated[int, typer.Option(help="Do not merge a pair seen less often than this.")] = 2,
-    alphabet_limit: Annotated[int, typer.Option(help="Keep this many characters, the most frequent.")] = 1000,
+    alphabet_limit: Annotated[
+        int | None, typer.Option(help="Keep this many characters, the most frequent; 1000 if not given.")
+    ] = None,
     extend: Annotated[
         Path | None, typer.Option(help="Keep this model's pieces at their ids, and add words of the texts behind them.")
     ] = None,
@@ -33,9 +35,12 @@ def vocab(
 
     Text may be compressed (.gz .bz2 .xz .zst). Example: bertkit vocab books/*.txt --size 30000 --out vocab/
     """
-    settings = VocabularySettings(size=size, lowercase=not cased, min_count=min_count, alphabet_limit=alphabet_limit)
+    limit = VocabularySettings.alphabet_limit if alphabet_limit is None else alphabet_limit
+    settings = VocabularySettings(size=size, lowercase=not cased, min_count=min_count, alphabet_limit=limit)
     refuse_to_overwrite(out)
     if extend is not None:
+        if alphabet_limit is not None:
+            raise RequestError(f"the characters are those of {extend}; leave out --alphabet-limit")
         return _extend(texts, extend, settings, out, json)
     vocabulary = make_vocabulary(texts, settings, show=progress)
     vocabulary.save(out)
@@ -74,7 +79,7 @@ def _told(report: dict[str, Any], out: Path) -> str:
         "## pieces": f"{pieces['continuations']:,} ({100 * pieces['continuations'] / size:.1f} %)",
         "characters": f"{pieces['characters']:,} kept, {alphabet['cut']:,} cut ({cut_share})",
         "corpus": f"{corpus['documents']:,} documents, {corpus['sentences']:,} sentences",
-        "words": f"{corpus['words']:,}, {corpus['unique_words']:,} of them different once normalized",
+        "words": f"{corpus['words']:,}; {corpus['unique_words']:,} different ones, normalized and cut at punctuation",
         "words per sentence": f"mean {mean}, median {median}",
         "time": f"counting {report['seconds']['counting']} s, merging {report['seconds']['merging']} s",
         "peak memory": f"{memory / 2**20:,.0f} MiB" if memory else "not known on this system",

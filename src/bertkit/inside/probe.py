@@ -15,7 +15,6 @@ from bertkit.predict.bert import Bert
 from bertkit.progress import ShowProgress, silent
 
 ProbeReport = LabelReport | StructureReport
-SEEDS = 2**43  # of fresh weights: each tensor's own seed is a million times as large, and has 64 bits
 
 
 def probe(
@@ -38,7 +37,7 @@ def probe(
 
 def untrained(bert: Bert, seed: int = 0) -> Bert:
     """The same tokenizer and the same shape, with fresh weights: what a probe finds here, no training put there."""
-    model = new_model(bert.model.config, seed=seed % SEEDS).eval().to(bert.model.device)
+    model = new_model(bert.model.config, seed=seed).eval().to(bert.model.device)
     return Bert(replace(bert.checkpoint, model=model))
 
 

@@ -45,7 +45,7 @@ def initialize(model: BertModel, *, seed: int = 0, only: Iterable[str] | None = 
         elif kind == "bias":
             nn.init.zeros_(tensor)
         else:
-            generator = torch.Generator(tensor.device).manual_seed(seed * 1_000_003 + index)
+            generator = torch.Generator(tensor.device).manual_seed((seed * 1_000_003 + index) % 2**63)
             _truncated_normal(tensor, _std(name, model.config), generator)
 
 

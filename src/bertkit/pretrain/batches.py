@@ -272,6 +272,7 @@ def _check_objective(objective: Sequence[str]) -> None:
     _require(len(words) == 1, "objective", listed, f"needs exactly one of: {', '.join(WORDS)}")
     _require(len(pairs) <= 1, "objective", listed, "asks two questions about each pair; choose nsp or sop")
     _require(not pairs or words != ["causal"], "objective", listed, "reads one text; leave out the pair")
+    _require(not pairs or words != ["rtd"], "objective", listed, "judges tokens and never a pair; leave out the pair")
     _require(
         FILL not in objective or words == ["rtd"], "objective", listed, "has fill without rtd; mlm fills by itself"
     )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import RequestError
-from bertkit.pretrain.batches import ExampleSource
+from bertkit.pretrain.batches import DataSettings, ExampleSource
 from bertkit.pretrain.random import Ints
 from bertkit.pretrain.recipe import Recipe
 from bertkit.text.shards import ShardSet
@@ -55,7 +55,7 @@ class ShardReport:
 def report_shards(shards: ShardSet, recipe: Recipe | None = None) -> ShardReport:
     """Count everything once; with a recipe also what it makes of the text."""
     counts = piece_counts(shards)
-    length = recipe.data.length if recipe else 512
+    room = (recipe.data if recipe else DataSettings(length=512)).room
     epoch, stops = _epoch(shards, recipe) if recipe else (None, ())
     sentences, documents = _lengths(shards)
     return ShardReport(
@@ -71,7 +71,7 @@ def report_shards(shards: ShardSet, recipe: Recipe | None = None) -> ShardReport
         unknown_share=float(counts[shards.tokenizer.unknown_id] / max(shards.tokens, 1)),
         epoch=epoch,
         stops=tuple(stops),
-        notes=tuple(_notes(shards, counts, int((sentences > length).sum()), length)),
+        notes=tuple(_notes(shards, counts, int((sentences > room).sum()), room)),
     )
 
 
@@ -110,16 +110,16 @@ def _epoch(shards: ShardSet, recipe: Recipe) -> tuple[dict[str, Any] | None, lis
     return {"examples": examples, "epochs": epochs, "padding_share": padding}, stops
 
 
-def _notes(shards: ShardSet, counts: Ints, too_long: int, length: int) -> Iterator[str]:
+def _notes(shards: ShardSet, counts: Ints, too_long: int, room: int) -> Iterator[str]:
     if shards.documents == 1:
         yield "there is one document, so objective nsp is refused; put a blank line between documents, or use sop"
     if shards.sentences == shards.documents > 0:
         yield "every document is one sentence: nsp and sop then cut sentences in the middle"
     if too_long:
-        yield f"{too_long:,} sentences are longer than {length} tokens and are cut"
+        yield f"{too_long:,} sentences are longer than the {room} tokens of text in a sequence and are cut"
     unknown = counts[shards.tokenizer.unknown_id] / max(shards.tokens, 1)
     if unknown > MUCH_UNKNOWN:
         yield f"{unknown:.1%} of the tokens are unknown: the vocabulary is of another language, or too small"
     used = (counts > 0).mean()
-    if used < LITTLE_USED:
+    if shards.tokens and used < LITTLE_USED:
         yield f"only {used:.0%} of the vocabulary occurs; a smaller one made of this text trains faster"

@@ -1,17 +1,22 @@
 """What cannot work is said before the first step, in one sentence."""
 
+import math
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, cast, get_args, get_type_hints
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import pick
 from bertkit.errors import RequestError
 from bertkit.files import refuse_to_overwrite
-from bertkit.pretrain.recipe import Recipe, TrainSettings, read_recipe
+from bertkit.pretrain.begun import read_begun, refuse_other_beginning
+from bertkit.pretrain.recipe import Recipe, TrainSettings, read_recipe, with_whole_paths
 from bertkit.pretrain.stages import read_stages
 from bertkit.text.shards import ShardSet
+from bertkit.train.optimizer import Name, OptimizerSettings
+from bertkit.train.runs import Run
 from bertkit.train.schedule import Budget, Schedule
 
 SETTINGS = "settings.toml"
@@ -32,6 +37,8 @@ def fitted(recipe: Recipe, shards: ShardSet, start: Checkpoint | None = None) ->
     for name in ("learning_rate", "clip", "generator", "fill_weight"):
         if not getattr(train, name) > 0:
             raise RequestError(f"{name}={getattr(train, name)} must be over 0")
+        if name != "clip" and math.isinf(getattr(train, name)):  # clip=inf clips nothing
+            raise RequestError(f"{name}=inf must be finite")
     for name in SHARES:
         if not 0 < getattr(train, name) < 1:
             raise RequestError(f"{name}={getattr(train, name)} must be over 0 and under 1")
@@ -43,19 +50,32 @@ def fitted(recipe: Recipe, shards: ShardSet, start: Checkpoint | None = None) ->
                 f"length={stage.data.length} is over the model's max_length={recipe.model.max_length}; lower the one"
                 " or, for a fresh model, raise the other"
             )
+    if data.pairs and recipe.model.segments == 1:
+        raise RequestError(
+            f"objective {data.pairs} tells two texts apart by their segments, but the model has segments=1; "
+            f"leave out {data.pairs} or, for a fresh model, set segments=2"
+        )
     if train.batch % data.block:
         raise RequestError(f"batch={train.batch} must be a multiple of block={data.block}")
     Budget(steps=train.steps, minutes=train.minutes)
     Schedule(peak=train.learning_rate, warmup=train.warmup, decay=train.decay)
+    optimizer_settings(train)
     return recipe
 
 
-def check_folder(out: Path, recipe: Recipe, *, resume: bool) -> None:
-    """A new run wants an empty place, and one that goes on a folder of the same settings, or none yet."""
+def optimizer_settings(train: TrainSettings) -> OptimizerSettings:
+    """The optimizer that a recipe asks for."""
+    name = cast(Name, train.optimizer)  # it is looked at there
+    return OptimizerSettings(name=name, weight_decay=train.weight_decay, muon_scale=train.muon_scale)
+
+
+def check_folder(out: Path, recipe: Recipe, begun: Mapping[str, str], *, resume: bool) -> None:
+    """A new run wants an empty place, and one that goes on a folder of the same settings and text, or none yet."""
     if not resume:
         return refuse_to_overwrite(out)
     if (out / SETTINGS).is_file():
-        return _refuse_other_settings(out / SETTINGS, recipe)
+        _refuse_other_settings(out / SETTINGS, recipe)
+        return refuse_other_beginning(out / SETTINGS, recipe, begun, trained=Run(out).latest() is not None)
     if out.exists() and (not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir())):
         raise RequestError(f"{out} is not the folder of a run: it has no {SETTINGS}; name another place")
 
@@ -86,7 +106,9 @@ def _shape(recipe: Recipe, shards: ShardSet, start: Checkpoint | None) -> Any:
 
 
 def _refuse_other_settings(path: Path, recipe: Recipe) -> None:
-    before, now = _flat(asdict(read_recipe(path))), _flat(asdict(recipe))
+    before, now = (_flat(asdict(with_whole_paths(each))) for each in (read_recipe(path), recipe))
+    for name in read_begun(path).keys() & {"shards", "heldout"}:  # known by what they hold: they may have moved
+        before[name] = now[name] or before[name]
     for name in now:
         if name not in FREE and before[name] != now[name]:
             raise RequestError(

@@ -1,13 +1,12 @@
 """A pre-training run: a recipe and shards in, a model folder out, killed and resumed as often as you like."""
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +17,8 @@ from bertkit.errors import RequestError
 from bertkit.files import whole_file
 from bertkit.model.model import BertModel
 from bertkit.pretrain.batches import Examples, ExampleSource
-from bertkit.pretrain.checks import SETTINGS, check_disk, check_folder, fitted
+from bertkit.pretrain.begun import begun_with, read_begun, refuse_other_vocabulary
+from bertkit.pretrain.checks import SETTINGS, check_disk, check_folder, fitted, optimizer_settings
 from bertkit.pretrain.evaluation import evaluate, in_words
 from bertkit.pretrain.examples import to_inputs
 from bertkit.pretrain.extend import extended
@@ -26,17 +26,18 @@ from bertkit.pretrain.gauge import Gauge
 from bertkit.pretrain.learner import Learner, SavedModel, build_learner, load_start, parameter_bytes, whole_model
 from bertkit.pretrain.memory import check_device_memory, check_host_memory, one_pass
 from bertkit.pretrain.objectives import LEFT
-from bertkit.pretrain.recipe import Recipe, recipe_toml
+from bertkit.pretrain.recipe import Recipe, recipe_toml, with_whole_paths
 from bertkit.pretrain.samples import fill_samples
 from bertkit.pretrain.stages import Stages, largest, read_stages
 from bertkit.progress import Meter, ShowProgress, silent
+from bertkit.text.folder_lock import PATIENCE, locked
 from bertkit.text.shards import ShardSet, open_shards
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.train.average import Average, AverageSettings
 from bertkit.train.distributed import Ranks, ranks
 from bertkit.train.half import HalfPrecision
 from bertkit.train.loop import LoopSettings, Micro, StepReport, train
-from bertkit.train.optimizer import Name, Optimizers, OptimizerSettings, build_optimizer
+from bertkit.train.optimizer import Optimizers, build_optimizer
 from bertkit.train.prefetch import prefetching
 from bertkit.train.records import mirror, write_code_version
 from bertkit.train.replay import Replay
@@ -50,9 +51,9 @@ AVERAGE = "average.safetensors"  # in a checkpoint
 
 def pretrain(
     recipe: Recipe,
-    out: Path,
+    out: Path | str,
     *,
-    start: Path | None = None,
+    start: Path | str | None = None,
     resume: bool = False,
     device: str | None = None,
     show: ShowProgress = silent,
@@ -61,20 +62,28 @@ def pretrain(
 
     SIGTERM and Ctrl-C save a checkpoint and stop: then there is no `out/model` yet.
     """
-    shards = open_shards(recipe.shards)
-    beginning = extended(load_start(start, recipe), shards) if start else None
+    out, shards = Path(out), open_shards(recipe.shards)
+    beginning = extended(load_start(Path(start), recipe), shards) if start else None
     recipe = fitted(recipe, shards, beginning)
-    check_folder(out, recipe, resume=resume)
-    with ranks(device) as place, asked_to_stop(place) as stop:
+    begun = begun_with(recipe, shards, beginning)
+    check_folder(out, recipe, begun, resume=resume)
+    with ranks(device) as place, asked_to_stop(place) as stop, _claimed(out, place):
+        check_folder(out, recipe, begun, resume=resume)  # again: another process may have been there just now
         learner = build_learner(recipe, beginning)
         check_disk(out, parameter_bytes(learner.module), recipe.train.keep)
-        session, progress = _open(recipe, Run(out), learner, shards, place, resume)
+        session, progress = _open(recipe, Run(out), learner, shards, place, begun, resume)
         with (show if place.first else silent)("pre-training", 1.0) as meter:
             return session.train(progress, meter, stop)
 
 
 def _open(
-    recipe: Recipe, run: Run, learner: Learner, shards: ShardSet, place: Ranks, resume: bool
+    recipe: Recipe,
+    run: Run,
+    learner: Learner,
+    shards: ShardSet,
+    place: Ranks,
+    begun: dict[str, str],
+    resume: bool,
 ) -> tuple["Session", Progress]:
     """A session where the run stands; nothing is written before all that can be refused has been looked at."""
     planned, heldout = read_stages(recipe.train.stages, recipe.train.batch, recipe.data), _heldout(recipe, shards)
@@ -84,15 +93,17 @@ def _open(
         check_host_memory(recipe, largest(planned), parameter_bytes(learner.module))
     latest = run.latest() if resume else None
     with _damage_named(latest):
-        if latest:
-            _load_models(latest, learner)
+        tokenizer = _load_models(latest, learner) if latest else None
         memory = read_optimizer(latest) if latest else {}
         progress = read_progress(latest) if latest else Progress()
+    if latest:
+        refuse_other_vocabulary(latest, tokenizer, shards)
+        begun = {name: text for name, text in begun.items() if name != "start"}  # nobody can say it any more
     stages = Stages(shards, planned, progress.begun)
     learner.module.to(place.device).train()
     if recipe.train.sharding == "fsdp" and place.size > 1:
         learner.shard(place)
-    optimizers = build_optimizer(learner.module, _optimizer_settings(recipe))
+    optimizers = build_optimizer(learner.module, optimizer_settings(recipe.train))
     average = Average(learner.module, _average_settings(recipe))
     with _damage_named(latest):
         optimizers.load_state_tensors(memory)
@@ -105,15 +116,31 @@ def _open(
         session.rehearse()
     place.wait()  # all have seen the folder as it was
     if place.first:
-        _begin_folder(run, recipe, progress)
+        _begin_folder(run, recipe, progress, begun)
     return session, progress
 
 
-def _begin_folder(run: Run, recipe: Recipe, progress: Progress) -> None:
-    run.folder.mkdir(parents=True, exist_ok=True)
+@contextmanager
+def _claimed(out: Path, place: Ranks) -> Iterator[None]:
+    """The run's folder for these ranks alone, from the first look to the last file; one that stays empty goes again."""
+    if not place.first:
+        yield
+        return
+    is_new = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    with locked(out, PATIENCE):
+        try:
+            yield
+        finally:
+            if is_new and not any(out.iterdir()):
+                out.rmdir()
+
+
+def _begin_folder(run: Run, recipe: Recipe, progress: Progress, begun: dict[str, str]) -> None:
     run.sweep()
+    text = recipe_toml(with_whole_paths(recipe), begun | read_begun(run.folder / SETTINGS))
     with whole_file(run.folder / SETTINGS) as draft:
-        draft.write_text(recipe_toml(recipe), encoding="utf-8")
+        draft.write_text(text, encoding="utf-8")
     run.truncate_metrics(progress.step)
     write_code_version(run.folder)
 
@@ -276,8 +303,7 @@ class Session:
 
     def _write(self, line: dict[str, Any]) -> None:
         if self.place.first:
-            with self.run.metrics.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            self.run.append(line)
 
     def _save(self, progress: Progress) -> None:
         """Every rank gathers, the first one writes."""
@@ -309,11 +335,14 @@ def _heldout(recipe: Recipe, shards: ShardSet) -> ExampleSource | None:
     return ExampleSource(held, replace(recipe.data, static=True, seed=1))
 
 
-def _load_models(checkpoint: Path, learner: Learner) -> None:
-    """Weights are copied into the tensors that are there: what two models share stays shared."""
+def _load_models(checkpoint: Path, learner: Learner) -> Tokenizer | None:
+    """Weights are copied into the tensors that are there: what two models share stays shared. Gives their tokenizer."""
+    tokenizer = None
     for name, model in learner.models.items():
-        heads = {head: None for head in model.heads}
-        model.load_state_dict(load_checkpoint(checkpoint / name, heads=heads).model.state_dict())
+        saved = load_checkpoint(checkpoint / name, heads={head: None for head in model.heads})
+        model.load_state_dict(saved.model.state_dict())
+        tokenizer = saved.tokenizer
+    return tokenizer
 
 
 @contextmanager
@@ -327,11 +356,6 @@ def _damage_named(checkpoint: Path | None) -> Iterator[None]:
         raise RequestError(
             f"{checkpoint} is damaged ({first}); remove that folder to go on from the checkpoint before it"
         ) from error
-
-
-def _optimizer_settings(recipe: Recipe) -> OptimizerSettings:
-    train, name = recipe.train, cast(Name, recipe.train.optimizer)  # it is looked at there
-    return OptimizerSettings(name=name, weight_decay=train.weight_decay, muon_scale=train.muon_scale)
 
 
 def _average_settings(recipe: Recipe) -> AverageSettings:

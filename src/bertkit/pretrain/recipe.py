@@ -5,12 +5,15 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
-from bertkit.config import BertConfig, cast_setting, family_config, override, pick
+from bertkit.config import BertConfig, cast_setting, family_config, override, pick, toml_string
 from bertkit.errors import RequestError
 from bertkit.pretrain.batches import DataSettings
 from bertkit.train.schedule import Decay
+
+BEGUN = "begun"  # a table of a run's own settings: it is no setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +59,9 @@ class Recipe:
     train: TrainSettings = field(default_factory=TrainSettings)
 
 
-def read_recipe(path: Path, *pairs: str) -> Recipe:
+def read_recipe(path: Path | str, *pairs: str) -> Recipe:
     """A recipe from TOML, with `key=value` changes; a key belongs to exactly one section."""
+    path = Path(path)
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -92,23 +96,32 @@ def build_recipe(settings: Mapping[str, str]) -> Recipe:
     )
 
 
-def recipe_toml(recipe: Recipe) -> str:
-    """The recipe as TOML that `read_recipe` reads back to an equal one."""
+def with_whole_paths(recipe: Recipe) -> Recipe:
+    """The recipe with its folders named from the root, so that they are the same seen from any other folder."""
+    heldout = Path(recipe.heldout).resolve() if recipe.heldout else None
+    return replace(recipe, shards=Path(recipe.shards).resolve(), heldout=heldout)
+
+
+def recipe_toml(recipe: Recipe, begun: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The recipe as TOML that `read_recipe` reads back to an equal one; what a run has `begun` with is passed over."""
     from bertkit.config import config_toml
 
-    lines = [f'shards = "{recipe.shards}"']
-    lines += [f'heldout = "{recipe.heldout}"'] if recipe.heldout else []
+    lines = [f"shards = {toml_string(str(recipe.shards))}"]
+    lines += [f"heldout = {toml_string(str(recipe.heldout))}"] if recipe.heldout else []
     lines += ["", "[model]", config_toml(recipe.model).rstrip()]
     for name in ("data", "train"):
         section = getattr(recipe, name)
         values = {f.name: getattr(section, f.name) for f in fields(section)}
         lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items() if value is not None)]
+    lines += ["", f"[{BEGUN}]", *(f"{key} = {_toml(value)}" for key, value in begun.items())] if begun else []
     return "\n".join(lines) + "\n"
 
 
 def _flat(table: Mapping[str, Any], path: Path) -> dict[str, str]:
     settings: dict[str, str] = {}
     for name, value in table.items():
+        if name == BEGUN and isinstance(value, dict):
+            continue
         inner = value if isinstance(value, dict) else {name: value}
         if isinstance(value, dict) and name not in ("model", "data", "train"):
             raise RequestError(f"{path}: unknown section '{name}'; choose from: data, model, train")
@@ -124,8 +137,8 @@ def _text(value: Any) -> str:
 
 def _toml(value: Any) -> str:
     if isinstance(value, tuple):
-        return "[" + ", ".join(f'"{item}"' for item in value) + "]"
-    return f'"{value}"' if isinstance(value, str) else _text(value)
+        return "[" + ", ".join(map(toml_string, value)) + "]"
+    return toml_string(value) if isinstance(value, str) else _text(value)
 
 
 def _split(pair: str) -> tuple[str, str]:

@@ -22,6 +22,7 @@ LONGEST_PARAGRAPH = 1_000_000  # longer ones are split at a space
 LONGEST_DOCUMENT = 5_000_000  # longer ones are split between paragraphs; War and Peace has 3,200,000
 LONGEST_ROW = 64_000_000  # a JSONL row cannot be split before it is parsed, so a longer one is refused
 BLOCK = 1 << 18  # bytes read at once
+JSONL = (".jsonl", ".ndjson")
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ\0": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}  # first bytes
 STDIN = Path("-")  # what this process was started to read
@@ -65,13 +66,14 @@ class CorpusReport:
         self.notes[reason] = Note(seen.count + count, seen.first)
 
 
-def read_documents(paths: Sequence[Path | str], *, report: CorpusReport) -> Iterator[Document]:
+def read_documents(paths: Sequence[Path | str] | Path, *, report: CorpusReport) -> Iterator[Document]:
     """Every document of the files, folders and patterns, in order; a missing one is refused at once."""
     return _documents(corpus_files(paths, report=report), report)
 
 
-def corpus_files(paths: Sequence[Path | str], *, report: CorpusReport | None = None) -> list[Path]:
-    """The files that `paths` mean: folders and patterns expand to their files, sorted, hidden ones not."""
+def corpus_files(paths: Sequence[Path | str] | Path, *, report: CorpusReport | None = None) -> list[Path]:
+    """The files that `paths` mean, or one path: folders and patterns expand to their files, sorted, hidden ones not."""
+    paths = [paths] if isinstance(paths, str | Path) else paths
     found: dict[Path, Path] = {}
     for path in paths:
         if str(path) in ("", ".") and not isinstance(path, Path):
@@ -115,7 +117,7 @@ def read_lines(
         if size > longest:
             if not split:
                 raise RequestError(f"{path}, line {number}: the row is over {longest:,} characters; split it")
-            report.note(f"paragraph over {longest:,} characters, split at a space", f"{path}, line {number}")
+            report.note(_too_long(longest), f"{path}, line {number}")
             *whole, rest_of_line = _cut("".join(parts), longest)
             yield from ((number, part) for part in whole)
             parts, size = [rest_of_line], len(rest_of_line)
@@ -179,7 +181,7 @@ def _documents(files: list[Path], report: CorpusReport) -> Iterator[Document]:
 def is_jsonl(file: Path) -> bool:
     """Whether a file's name says that each of its lines is a JSON object."""
     name = file.with_suffix("") if file.suffix.lower() in COMPRESSED else file
-    return name.suffix.lower() == ".jsonl"
+    return name.suffix.lower() in JSONL
 
 
 def _plain(file: Path, report: CorpusReport) -> Iterator[Document]:
@@ -194,7 +196,9 @@ def _rows_as_documents(file: Path, report: CorpusReport) -> Iterator[Document]:
             lines = [line for line in io.StringIO(text, newline=None) if not line.isspace()]
             if not lines:
                 report.note("row with an empty text, left out", f"{file}, line {number}")
-            parts = (part for line in lines for part in _cut(line, LONGEST_PARAGRAPH))
+            parts = [part for line in lines for part in _cut(line, LONGEST_PARAGRAPH)]
+            if len(parts) > len(lines):
+                report.note(_too_long(LONGEST_PARAGRAPH), f"{file}, line {number}", len(parts) - len(lines))
             yield from _grouped(((number, part) for part in parts), str(file), report)
 
 
@@ -237,6 +241,10 @@ def text_of(row: str, place: str) -> str:
             "write it in UTF-8 or repair the escape"
         )
     return text
+
+
+def _too_long(longest: int) -> str:
+    return f"paragraph over {longest:,} characters, split at a space"
 
 
 def _cut(text: str, longest: int) -> list[str]:

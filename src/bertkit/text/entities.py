@@ -16,9 +16,9 @@ from bertkit.text.corpus import CorpusReport, read_lines
 from bertkit.text.sentence_ids import EncodedTexts, Integers, LibraryIds
 
 
-def read_names(path: Path) -> list[str]:
+def read_names(path: Path | str) -> list[str]:
     """The names in a file, one per line, each once; the file may be compressed."""
-    lines = (line.strip() for _, line in read_lines(path, report=CorpusReport()))
+    lines = (line.strip() for _, line in read_lines(Path(path), report=CorpusReport()))
     names = list(dict.fromkeys(line for line in lines if line))
     if not names:
         raise RequestError(f"{path} holds no names; write one per line")

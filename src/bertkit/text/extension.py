@@ -32,7 +32,12 @@ class Extension:
 
 
 def extend_vocabulary(
-    texts: Sequence[Path | str], tokenizer: Tokenizer, size: int, *, min_count: int = 2, show: ShowProgress = silent
+    texts: Sequence[Path | str] | Path,
+    tokenizer: Tokenizer,
+    size: int,
+    *,
+    min_count: int = 2,
+    show: ShowProgress = silent,
 ) -> Extension:
     """The tokenizer with whole words of the texts behind its own pieces, `size` pieces in all."""
     if size <= tokenizer.size:

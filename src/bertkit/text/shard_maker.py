@@ -93,7 +93,7 @@ def finished_record(out: Path, block: Block) -> Record | None:
     try:
         record: Record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         check_shard(folder, record, verify=True)
-        return record if record["text_sha256"] == _sha256(block.text) else None
+        return record if record["text_sha256"] == text_checksum(block.text) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RequestError):
         return None
 
@@ -115,8 +115,9 @@ def _record(block: Block, content: ShardContent, draft: Path) -> Record:
         f"{name}.bin": {"bytes": array.nbytes, "sha256": file_checksum(draft / f"{name}.bin")}
         for name, array in content.arrays.items()
     }
-    return {"text_sha256": _sha256(block.text), "counts": dict(content.counts), "files": files}
+    return {"text_sha256": text_checksum(block.text), "counts": dict(content.counts), "files": files}
 
 
-def _sha256(text: bytes) -> str:
+def text_checksum(text: bytes) -> str:
+    """SHA-256 of a block's text."""
     return hashlib.sha256(text).hexdigest()

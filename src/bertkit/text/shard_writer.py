@@ -2,7 +2,7 @@
 
 Where a block ends depends on the text alone, so the same input gives the same bytes with any number of processes. A
 run that was stopped goes on where it was: shards that are whole and made from the same text are kept, and the manifest
-comes last.
+comes last. So does a finished folder whose text has changed since.
 """
 
 import json
@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,14 +23,14 @@ from bertkit.files import refuse_to_overwrite, whole_file, whole_folder
 from bertkit.progress import Meter, ShowProgress, silent
 from bertkit.text.corpus import CorpusReport, corpus_files, corpus_size, read_documents
 from bertkit.text.entities import names_hash, read_names
+from bertkit.text.folder_lock import PATIENCE, locked
 from bertkit.text.sentence_ids import ids_dtype
-from bertkit.text.shard_maker import Block, Record
+from bertkit.text.shard_maker import Block, Record, text_checksum
 from bertkit.text.shard_pool import make_shards
 from bertkit.text.shards import DTYPES, FORMAT, MANIFEST, REQUEST, TOKENIZER, VERSION, open_shards, shard_folder
 from bertkit.text.tokenizer import Tokenizer
 
 BLOCK_BYTES = 32_000_000  # of text, 7 million tokens of English: a few seconds of work for one process
-PATIENCE = 5.0  # seconds until another run, or the workers of one that was killed, must have let go
 SETTINGS = {  # what a request holds, in words
     "tokenizer": "vocabulary",
     "sources": "text files",
@@ -68,12 +69,12 @@ class Job:
 
 
 def write_shards(
-    texts: Sequence[Path | str],
+    texts: Sequence[Path | str] | Path,
     vocab: Path | str,
     out: Path | str,
     *,
     processes: int | None = None,
-    entities: Path | None = None,
+    entities: Path | str | None = None,
     block_bytes: int = BLOCK_BYTES,
     show: ShowProgress = silent,
 ) -> dict[str, Any]:
@@ -90,8 +91,10 @@ def write_shards(
     names = None if entities is None else read_names(entities)
     job = Job(files, Tokenizer.load(vocab), names, block_bytes, processes)
     with _claimed(Path(out), job) as folder:
-        manifest, kept = _finished(folder), None
-        if manifest is None:
+        manifest, kept, seen = _finished(folder), None, deepcopy(report)
+        if manifest is not None and _same_text(job, manifest, seen, show):
+            report = seen
+        else:
             manifest, kept = _work(job, folder, report, show)
     return _told(manifest, kept, report, Path(out), time.monotonic() - began)
 
@@ -118,8 +121,11 @@ def _work(job: Job, out: Path, report: CorpusReport, show: ShowProgress) -> tupl
     try:
         with show("writing shards", corpus_size(job.files)) as meter:
             records, kept = _make_all(job, out, report, meter)
-        _remove_from(len(records), out)
-        manifest = {**job.request, "totals": _totals(records), "shards": records}
+        totals = _totals(records)
+        _remove_from(len(records) if totals["tokens"] else 0, out)
+        if not totals["tokens"]:
+            raise RequestError(f"{job.files[-1]}: no token is left of this text; give some with words in it")
+        manifest = {**job.request, "totals": totals, "shards": records}
         with whole_file(out / MANIFEST) as draft:
             draft.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     except BertkitError as error:
@@ -151,7 +157,7 @@ def _claimed(out: Path, job: Job) -> Iterator[Path]:
     if is_new:
         with whole_folder(out) as draft:
             _write_request(draft, job)
-    with _locked(out):
+    with locked(out, PATIENCE):
         _require_same(out, job.request)
         _repair_tokenizer(out, job.tokenizer)
         try:
@@ -201,28 +207,18 @@ def _finished(out: Path) -> dict[str, Any] | None:
         return None
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Two runs at once would remove each other's drafts; the system drops the lock when the processes end."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    give_up = time.monotonic() + PATIENCE
-    try:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if time.monotonic() > give_up:
-                    raise RequestError(f"another process is writing {folder}; wait for it, or end it") from error
-                time.sleep(0.05)
-        yield
-    finally:
-        os.close(handle)
+def _same_text(job: Job, manifest: dict[str, Any], report: CorpusReport, show: ShowProgress) -> bool:
+    """Whether the shards were made from what the files hold now; a pipe can be read once only, so the work does it."""
+    if not manifest["totals"]["tokens"] or not all(file.is_file() for file in job.files):
+        return False
+    made, same = [shard["text_sha256"] for shard in manifest["shards"]], 0
+    with show("comparing with the text", corpus_size(job.files)) as meter:
+        for block in cut_into_blocks(job.files, job.block_bytes, report):
+            if made[same : same + 1] != [text_checksum(block.text)]:
+                return False
+            same += 1
+            meter.update(report.bytes)
+    return same == len(made)
 
 
 def _remove_from(number: int, out: Path) -> None:

@@ -74,6 +74,12 @@ class ShardSet:
         return self.manifest["entities"] is not None
 
     @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over the vocabulary and the checksums of all files: equal ones hold the same text."""
+        content = [self.manifest["tokenizer"], *(shard["files"] for shard in self.manifest["shards"])]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
     def tokenizer(self) -> "Tokenizer":
         """The tokenizer that made the shards."""
         from bertkit.text.tokenizer import Tokenizer
@@ -143,6 +149,10 @@ class ShardSet:
         for shard, source, target in self._plan(starts, lengths):
             ids[target] = self._array(shard, "tokens")[source]
             words[target] = self._array(shard, "words")[source]
+        if total and ids.max() >= (size := self.manifest["vocabulary"]):
+            raise RequestError(
+                f"{self.folder} is damaged: it holds the id {ids.max()}, and its vocabulary ends at {size - 1}; {AGAIN}"
+            )
         return ids, words
 
     def _plan(self, starts: Integers, lengths: Integers) -> Iterator[tuple[int, Integers, Integers]]:
@@ -246,6 +256,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 def _check_counts(manifest: Mapping[str, Any]) -> None:
     """Raise ValueError or KeyError where the numbers of the manifest do not agree with each other."""
     entities = manifest["entities"] is not None
+    if not isinstance(manifest["vocabulary"], int):
+        raise ValueError("the size of the vocabulary is no number")
     for shard in manifest["shards"]:
         sizes = array_sizes(shard["counts"], DTYPES[manifest["dtype"]], entities)
         expected = {f"{name}.bin": np.dtype(dtype).itemsize * size for name, (dtype, size) in sizes.items()}

@@ -53,7 +53,7 @@ class Vocabulary:
 
 
 def make_vocabulary(
-    texts: Sequence[Path | str],
+    texts: Sequence[Path | str] | Path,
     settings: VocabularySettings,
     *,
     show: ShowProgress = silent,

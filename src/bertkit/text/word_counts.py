@@ -55,7 +55,7 @@ class CorpusCounts:
 
 
 def count_corpus(
-    paths: Sequence[Path | str],
+    paths: Sequence[Path | str] | Path,
     *,
     lowercase: bool,
     room: int = ROOM,

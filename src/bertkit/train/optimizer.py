@@ -1,5 +1,6 @@
 """AdamW with decay off norms and biases, and Muon for the matrices where it measures better."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,10 @@ class OptimizerSettings:
     def __post_init__(self) -> None:
         if self.name not in ("adamw", "muon"):
             raise RequestError(f"unknown optimizer '{self.name}'; choose from: adamw, muon")
+        if not 0 <= self.weight_decay < math.inf:
+            raise RequestError(f"weight_decay={self.weight_decay} must be 0 or more, and finite")
+        if not 0 < self.muon_scale < math.inf:
+            raise RequestError(f"muon_scale={self.muon_scale} must be over 0, and finite")
 
 
 def build_optimizer(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit._version import __version__
+from bertkit.files import whole_file
 from bertkit.train.chart import Point, finite
 
 Line = Mapping[str, Any]
@@ -69,7 +70,8 @@ def number(value: object) -> float:
 def write_code_version(run_folder: Path) -> None:
     """Put code.json into a run's folder: which code, on which Python and torch."""
     text = json.dumps(code_version(), indent=2) + "\n"
-    (run_folder / CODE).write_text(text, encoding="utf-8")
+    with whole_file(run_folder / CODE) as draft:
+        draft.write_text(text, encoding="utf-8")
 
 
 def code_version() -> dict[str, str]:

@@ -4,6 +4,7 @@ run/settings.toml  metrics.jsonl  checkpoints/step-00001000/{state.json, optimiz
 """
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from bertkit.checkpoint.tensors import read_object, write_tensors
-from bertkit.errors import RequestError
+from bertkit.errors import BertkitError, RequestError
 from bertkit.files import whole_file, whole_folder
 
 STEP = re.compile(r"step-(\d{8})")
@@ -74,6 +75,14 @@ class Run:
         """The newest checkpoint, or None."""
         return next(iter(reversed(self.checkpoints())), None)
 
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add a line to the metrics."""
+        try:
+            with self.metrics.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise BertkitError(f"{self.metrics} was not written: {error.strerror}; make room, then --resume") from error
+
     def truncate_metrics(self, step: int) -> None:
         """Forget lines of steps after `step`: they are about to be done again."""
         if not self.metrics.is_file():
@@ -88,9 +97,20 @@ def read_progress(checkpoint: Path) -> Progress:
     """The progress that a checkpoint was saved with."""
     try:
         state = read_object(checkpoint / "state.json")
-        return Progress(**{**state, "begun": tuple(state.get("begun", ()))})
+        progress = Progress(**{**state, "begun": tuple(state.get("begun", ()))})
+        _check_numbers(progress)
+        return progress
     except TypeError as error:
         raise RequestError(f"{checkpoint / 'state.json'} is not a run's state: {error}") from error
+
+
+def _check_numbers(progress: Progress) -> None:
+    """Raise TypeError for what is no count, or no time."""
+    for name, value in asdict(progress).items():
+        kinds = (int, float) if name == "seconds" else (int,)
+        for each in value if name == "begun" else (value,):
+            if type(each) not in kinds or not 0 <= each < math.inf:
+                raise TypeError(f"{name} is {each!r}")
 
 
 def read_optimizer(checkpoint: Path) -> dict[str, Tensor]:

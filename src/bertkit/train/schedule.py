@@ -51,8 +51,11 @@ class Budget:
     def __post_init__(self) -> None:
         if self.steps is None and self.minutes is None:
             raise RequestError("say how long to train: steps=... or minutes=...")
-        if (self.steps is not None and self.steps < 1) or (self.minutes is not None and self.minutes <= 0):
-            raise RequestError(f"steps={self.steps}, minutes={self.minutes}: a budget must be more than nothing")
+        no_steps = self.steps is not None and self.steps < 1
+        if no_steps or (self.minutes is not None and not 0 < self.minutes < math.inf):
+            raise RequestError(
+                f"steps={self.steps}, minutes={self.minutes}: a budget must be more than nothing, and end some day"
+            )
 
     def progress(self, step: int, seconds: float) -> float:
         """Share of the budget spent when `step` steps are done in `seconds`."""
