@@ -96,9 +96,9 @@ class BertClient:
         self.close()
 
     def _checked(self, texts: Sequence[Any], is_tokenized: bool) -> list[str]:
-        if isinstance(texts, str) or not len(texts):  # not `not texts`, which an array does not answer
+        given = [] if isinstance(texts, str) else [" ".join(words) if is_tokenized else words for words in texts]
+        if not given:
             raise RequestError("texts must be a list of one text at least")
-        given = [" ".join(words) if is_tokenized else words for words in texts]
         for number, text in enumerate(given):
             if not isinstance(text, str) or not text.strip():
                 raise RequestError(f"texts[{number}] is empty or no text; leave it out")

@@ -271,6 +271,8 @@ class Client:
         try:
             connection.request(method, self._place.path.rstrip("/") + path, body=data, headers=self._headers)
         except (BrokenPipeError, ConnectionResetError):
+            if connection.sock is None:  # there was no connection yet
+                raise
             broken = True  # a server that takes no more of the request has said why
         response = connection.getresponse()
         kind = response.getheader("content-type", "")

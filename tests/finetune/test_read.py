@@ -550,10 +550,24 @@ def test_copa_asks_about_its_premise(write):
     path = write("copa.jsonl", row % "cause" + row % "effect")
     asked = [example.question for example in read_examples("choose", path).examples]
     assert asked == ["He fell. What was the cause?", "He fell. What happened as a result?"]
-    named = read_examples("choose", path, Columns(text="premise")).examples
-    assert named[0].question == "He fell."
+    dev = read_files("choose", DataFiles(train=path, dev=path), 0)[1]
+    assert [example.question for example in dev] == asked
+    odd = write("odd.jsonl", row % "cause " + row % "effect" + row.replace('"%s"', "null"))
+    refused("choose", odd, "line 3", "not cause or effect")
     late = write("late.jsonl", row % "cause" * 1001 + row % "why")
     refused("choose", late, "line 1002", "not cause or effect")
+
+
+def test_answers_are_choices_only_where_all_of_them_are(write):
+    rows = ['{"question": "a?", "choices": ["1", "2", "3", "0"], "answer": "1"}']
+    rows += ['{"question": "b?", "choices": ["x", "y"], "answer": "1"}']
+    assert [each.label for each in read_examples("choose", write("a.jsonl", "\n".join(rows))).examples] == [1, 1]
+    assert [each.label for each in read_examples("choose", write("b.jsonl", rows[0])).examples] == [0]
+
+
+def test_cells_after_the_last_column_may_be_empty(write):
+    path = write("a.csv", "good film,pos\nbad film,neg,\nfine film,pos\nawful,neg\n")
+    assert [each.label for each in read_examples("classify", path).examples] == ["pos", "neg", "pos", "neg"]
 
 
 def test_twelve_choices_come_in_the_order_of_their_numbers(write):

@@ -159,11 +159,14 @@ def test_what_is_no_text_is_refused_by_name(taught):
     berts = {task: bertkit.load(taught[task][0]) for task in ("tag", "choose")}
     for wrong, said in (
         (None, "not NoneType"),
-        ([5], r"texts\[0\] is neither"),
-        ([["a", 5]], r"texts\[0\] is neither"),
+        ([5], r"texts\[0\] must be a list"),
+        ([["a", 5]], r"texts\[0\] must be a list"),
     ):
         with pytest.raises(RequestError, match=said):
             berts["tag"].tag(wrong)
     for question, choices in (("Where?", "abc"), (["q", "r"], ["ab", "cd"])):
-        with pytest.raises(RequestError, match="the choices of question 0 must be a list of texts"):
+        with pytest.raises(RequestError, match="question 0 has to choose from must be a list of texts"):
             berts["choose"].choose(question, choices)
+    words = np.array(["good", "film"], dtype=object)
+    assert berts["tag"].tag([words]) == berts["tag"].tag([["good", "film"]])
+    assert berts["choose"].choose("good?", words) == berts["choose"].choose("good?", ["good", "film"])

@@ -258,6 +258,16 @@ def test_a_server_that_hangs_up_while_it_is_sent_to_is_heard():
         client.close()
 
 
+def test_a_connection_that_is_never_made_is_tried_again(monkeypatch):
+    def reset(*_, **__):
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    client = bertkit.Client("http://127.0.0.1:9", retries=0)
+    monkeypatch.setattr("socket.create_connection", reset)
+    with pytest.raises(BertkitError, match="gave no answer in 1 tries; the last said ConnectionResetError"):
+        client.models()
+
+
 def test_bert_client_has_the_old_signature(server):
     bert = server.berts["fill"]
     host, port = server.url.removeprefix("http://").split(":")

@@ -143,6 +143,21 @@ def test_headers_have_a_limit(tight):
     assert b"200" in status_line(connection)
 
 
+def test_a_body_that_comes_after_its_reply_is_no_head(tight):
+    """A full server answers 429 at once; what still comes of the request must not be taken for the next one's head."""
+    tight.service.inside, before = 10**6, tight.service.inside
+    try:
+        connection = raw(tight, post("/embed", 500_000) + b"x" * 10)
+        assert b"429" in status_line(connection)
+    finally:
+        tight.service.inside = before
+    for _ in range(10):
+        connection.sendall(b"x" * 49_999)
+        time.sleep(0.01)
+    connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert b"200" in status_line(connection)
+
+
 def test_an_empty_line_does_not_keep_a_connection_open(tight):
     connection = raw(tight, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
     assert b"200" in status_line(connection)

@@ -109,11 +109,13 @@ def test_what_windows_would_keep_is_counted(models):
         assert "long texts through windows would keep" in reply.json()["error"]
 
 
-def test_a_layer_is_named_once(server):
-    for layers in ([1] * 100, [2, -1]):
-        reply = server.post("/embed", {"inputs": "a", "layers": layers})
-        assert reply.status_code == 422
-        assert "name a layer twice" in reply.json()["error"]
+def test_more_layers_than_the_model_has_are_refused(server):
+    expected = server.berts["fill"].embed(["a"], layers=[2, -1], normalize=True)
+    found = server.post("/embed", {"inputs": ["a"], "layers": [2, -1], "model": "fill"}).json()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    reply = server.post("/embed", {"inputs": "a", "layers": [1] * 4, "model": "fill"})
+    assert reply.status_code == 422
+    assert "4 layers are more than the model's 3" in reply.json()["error"]
 
 
 def test_pairs_are_read_together(server):

@@ -96,6 +96,19 @@ def test_text_that_changed_but_not_in_size_is_made_anew(corpus, uncased_vocab, t
     assert snapshot(out) == snapshot(tmp_path / "fresh")
 
 
+def test_a_text_that_cannot_be_read_leaves_a_finished_folder_as_it_was(uncased_vocab, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for text in (b"The same cat.", b"\xff\xfe\xfd"):
+        threading.Thread(target=(tmp_path / "pipe").write_bytes, args=[text], daemon=True).start()
+        if text.startswith(b"The"):
+            write_shards([tmp_path / "pipe"], uncased_vocab, tmp_path / "out", processes=1)
+            before = snapshot(tmp_path / "out")
+        else:
+            with pytest.raises(RequestError):
+                write_shards([tmp_path / "pipe"], uncased_vocab, tmp_path / "out", processes=1)
+    assert snapshot(tmp_path / "out") == before
+
+
 def test_text_from_a_pipe_is_read_though_the_folder_is_finished(uncased_vocab, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     tokens = []

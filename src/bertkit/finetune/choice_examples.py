@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,8 @@ STORY = ("InputSentence1", "InputSentence2", "InputSentence3", "InputSentence4")
 
 def choice_maker(table: Table, columns: Columns, labelled: bool) -> tuple[Columns, Callable[[Row], Example]]:
     """The columns that are used, and what makes a question with choices of a row."""
-    asks = None if columns.text else _asks(table)
+    # The dev file's columns are named as they were found in the training file: a premise is asked about there, too.
+    asks = _asks(table) if columns.text is None or columns.text.casefold() == "premise" else None
     known = first_known(table, ("premise",) if asks else QUESTIONS)
     question = find(table, columns.text, "text") if columns.text else known
     label = find(table, columns.label, "label") if columns.label else first_known(table, LABELS)
@@ -34,28 +36,41 @@ def choice_maker(table: Table, columns: Columns, labelled: bool) -> tuple[Column
         raise NoLabels(f"{table.path}: no column says which choice is right; name it with label=... It has: {has}")
     used = replace(columns, text=question, label=label if labelled else None)
     numbered = tuple(sorted(filter(NUMBERED.fullmatch, table.names), key=_number))
+    by_text = _names_choices(table, used, numbered)
 
     def make(row: Row) -> Example:
         asked, names, choices = _read(row, used, numbered)
         asked = f"{asked} {_asked(row, asks)}" if asks else asked
-        right = _right(row, used.label, names, choices) if used.label else None
+        right = _right(row, used.label, names, choices, by_text) if used.label else None
         return ChoiceExample(asked, choices, right, row.place)
 
     return used, make
 
 
 def _asks(table: Table) -> str | None:
-    """The column that says cause or effect, where there is a premise beside it."""
+    """The column that says cause or effect, mostly, where there is a premise beside it."""
     column = first_known(table, ("question",)) if first_known(table, ("premise",)) else None
-    said = [row.values.get(column) for row in table.sample] if column else []
-    return column if said and all(str(each).casefold() in ASKED for each in said) else None
+    said = [str(row.values.get(column)).strip().casefold() for row in table.sample if not row.fault] if column else []
+    return column if 2 * sum(each in ASKED for each in said) > len(said) else None
 
 
 def _asked(row: Row, column: str) -> str:
-    said = text_cell(row, column)
-    if said.casefold() not in ASKED:
+    said = text_cell(row, column).strip().casefold()
+    if said not in ASKED:
         raise RequestError(f"{row.place}: '{column}' is {said[:40]!r}, not cause or effect; repair or remove the row")
-    return ASKED[said.casefold()]
+    return ASKED[said]
+
+
+def _names_choices(table: Table, columns: Columns, numbered: Sequence[str]) -> bool:
+    """Whether the answers are choices, not their numbers: "4" may be either, so that all rows are asked."""
+    if columns.label is None or columns.label.casefold() != "answer":
+        return False
+    found = []
+    for row in table.sample:
+        with suppress(RequestError):
+            value, (_, _, choices) = row.values.get(columns.label), _read(row, columns, numbered)
+            found.append(isinstance(value, str) and value.strip() in choices)
+    return bool(found) and all(found)
 
 
 def _number(name: str) -> tuple[str, int, str]:
@@ -111,14 +126,14 @@ def _choice(row: Row, text: Any) -> str:
     return checked(text, "choice", row.place)
 
 
-def _right(row: Row, column: str, names: Sequence[str], choices: Sequence[str]) -> int:
+def _right(row: Row, column: str, names: Sequence[str], choices: Sequence[str], by_text: bool) -> int:
     """The number of the right choice, which rows give as a name (A), a number from 0, or the choice itself."""
     value = cell(row, column)
     text = "" if value is None else str(value).strip()
     first = 1 if column.casefold() in FROM_ONE else 0
     if names and text in names:
         return names.index(text)
-    if column.casefold() == "answer" and isinstance(value, str) and text in choices:  # "4" may be a choice, too
+    if by_text and text in choices:
         return choices.index(text)
     if text.isdecimal() and first <= int(text) < len(choices) + first:
         return int(text) - first

@@ -64,8 +64,8 @@ def search(
 ) -> Found:
     """Successive halving: all of the grid on a quarter of the data, the better half on half of it, and so on.
 
-    Each trial is judged by the best of its evaluations. The winner's model becomes out/model. A search that was stopped
-    goes on if it is the same: `model` is where `begin` is from.
+    Each trial is judged by the best of its evaluations. The winner's model becomes out/model. Given again, it goes on
+    in the trial that was stopped, if it is the same search: `model` is where `begin` is from.
     """
     refuse_other_runs(out, "search")
     survivors = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]

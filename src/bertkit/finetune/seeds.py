@@ -69,19 +69,23 @@ def teach_seeds(teach: Teach, settings: FineTuneSettings, count: int, out: Path)
     if count < 1:
         raise RequestError(f"--seeds {count}: at least one is needed")
     refuse_other_runs(out, "seed-0")
-    results = []
-    for number in range(count):
+
+    def taught(number: int) -> FineTuned:
         learning = replace(settings.learning, seed=settings.learning.seed + number)
-        results.append(teach(replace(settings, learning=learning), out / f"seed-{number}"))
-        if not results[-1].finished:
-            return Seeds(tuple(results))
+        return teach(replace(settings, learning=learning), out / f"seed-{number}")
+
+    results: list[FineTuned] = []
+    while len(results) < count and all(result.finished for result in results):
+        results.append(taught(len(results)))
     found = Seeds(tuple(results))
-    told = out / "seeds.json"
+    if not results[-1].finished:
+        return found
+    told, median = out / "seeds.json", out / f"seed-{found.median}"
     kept = read_object(told).get("median") if told.is_file() else None
-    if kept != found.median and not (out / f"seed-{found.median}" / "model").is_dir():
-        raise RequestError(
-            f"{out} has the model of seed {kept}, and that of {found.median} is gone; name another folder"
-        )
+    if kept != found.median and not (median / "model").is_dir():  # removed when there were more or fewer seeds
+        shutil.rmtree(median)
+        if not (again := taught(found.median)).finished:
+            return Seeds((*results, again))
     write_json(told, found.to_json())  # first: what is told there is done, even where its model is still to be moved
     keep_model([out / f"seed-{number}" for number in range(count)], found.median, out)
     return found

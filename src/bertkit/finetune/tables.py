@@ -164,22 +164,25 @@ def _delimited_table(path: Path, columns: Columns, report: CorpusReport, *, comm
     names, header = name_the_columns(path, [cells for _, cells in first], named, columns.header, dialect)
     if header and len(first) == 1:
         raise RequestError(f"{path} holds a header line and no rows; give a file that has some")
-    others = "the header has" if header else "other rows have" if dialect.delimiter != "\t" else ""
-    rows = _rows(path, names, chain(first[header:], records), others)
+    rows = _rows(path, names, header, chain(first[header:], records), commas=dialect.delimiter != "\t")
     sample = tuple(islice(rows, SAMPLE))
     said = ("quotes read as in CSV",) if dialect.quotes and dialect.delimiter == "\t" else ()
     return Table(path, names, header, sample, chain(sample, rows), said=said)
 
 
-def _rows(path: Path, names: Sequence[str], records: Iterable[tuple[int, list[str]]], others: str) -> Iterator[Row]:
-    """As many columns as `others` is said to have; or any number of them, where nothing is said."""
+def _rows(
+    path: Path, names: Sequence[str], header: bool, records: Iterable[tuple[int, list[str]]], *, commas: bool
+) -> Iterator[Row]:
     for line, cells in records:
         place = Place(path, line)
-        if others and len(cells) != len(names):
-            what = f"{len(cells)} columns where {others} {len(names)}"
-            yield Row(place, {}, f"{place}: {what}; look for a stray tab, comma or quote, or a line end inside a cell")
+        if header and len(cells) != len(names):
+            what = f"{len(cells)} columns where the header has {len(names)}"
+        elif not header and commas and any(cell.strip() for cell in cells[len(names) :]):
+            what = f"{len(cells)} columns where other rows have {len(names)}"
         else:
             yield Row(place, dict(zip(names, cells, strict=False)))
+            continue
+        yield Row(place, {}, f"{place}: {what}; look for a stray tab, comma or quote, or a line end inside a cell")
 
 
 def _jsonl_table(path: Path, columns: Columns, report: CorpusReport) -> Table:

@@ -1,6 +1,5 @@
 """One process's work on a run that tunes vectors: steps, evaluations, checkpoints, and the folder at the end."""
 
-import json
 import math
 import shutil
 import time
@@ -193,8 +192,7 @@ class VectorSession:
         self._write(line | {"skipped": progress.skipped} | ({"bad": report.bad} if report.bad else {}))
 
     def _write(self, line: Mapping[str, Any]) -> None:
-        with self.run.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        self.run.append(line)
 
     def _save(self, progress: Progress, best: Best) -> None:
         parts = {"model": SavedState(moving(self.learner))}

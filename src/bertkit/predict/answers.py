@@ -1,6 +1,6 @@
 """What a fine-tuned model says: the same windows and the same decoding as in its evaluation."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,9 +55,7 @@ class Answers:
     def tag(self, texts: Sequence[str | Sequence[str]]) -> list[Tagged]:
         """A tag for each word; spans of plain texts say at which characters they stand."""
         self._require("tag")
-        for number, text in enumerate(texts):
-            if not isinstance(text, str) and not _is_list_of_texts(text):
-                raise RequestError(f"texts[{number}] is neither a str nor a list of words")
+        texts = [text if isinstance(text, str) else _listed(text, f"texts[{n}]") for n, text in enumerate(texts)]
         tokenizer: Any = self.task
         places = [words_of(tokenizer.tokenizer, text) if isinstance(text, str) else None for text in texts]
         words = [
@@ -88,19 +86,21 @@ class Answers:
         self._require("choose")
         if len(questions) != len(choices):
             raise RequestError(f"{len(questions)} questions came with {len(choices)} lists of choices; give as many")
-        for number, own in enumerate(choices):
-            if not _is_list_of_texts(own):
-                raise RequestError(f"the choices of question {number} must be a list of texts")
-        both = enumerate(zip(questions, choices, strict=True))
-        return self.predict([ChoiceExample(asked, tuple(own), None, _place(n)) for n, (asked, own) in both])
+        lists = [_listed(own, f"what question {number} has to choose from") for number, own in enumerate(choices)]
+        both = enumerate(zip(questions, lists, strict=True))
+        return self.predict([ChoiceExample(asked, own, None, _place(n)) for n, (asked, own) in both])
 
     def _require(self, *names: str) -> None:
         if self.task.name not in names:
             raise RequestError(f"this model was taught '{self.task.name}'; it cannot {names[0]}")
 
 
-def _is_list_of_texts(given: object) -> bool:
-    return isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(each, str) for each in given)
+def _listed(given: object, what: str) -> tuple[str, ...]:
+    """Texts in any kind of list, an array too."""
+    found = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping) else ()
+    if not found or not all(isinstance(each, str) for each in found):
+        raise RequestError(f"{what} must be a list of texts")
+    return found
 
 
 def _place(number: int) -> Place:

@@ -137,6 +137,7 @@ def _claimed(out: Path, place: Ranks) -> Iterator[None]:
 
 
 def _begin_folder(run: Run, recipe: Recipe, progress: Progress, begun: dict[str, str]) -> None:
+    run.folder.mkdir(parents=True, exist_ok=True)  # where another process made it, failed and took it away
     run.sweep()
     text = recipe_toml(with_whole_paths(recipe), begun | read_begun(run.folder / SETTINGS))
     with whole_file(run.folder / SETTINGS) as draft:

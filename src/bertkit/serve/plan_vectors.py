@@ -90,8 +90,8 @@ def plan_checked(
         if max(lengths) <= limit:
             report = LengthReport(limit, wanted.too_long)
         else:
-            done = _policy(lengths, limit, joins, wanted.too_long, field)
-            report = reported(lengths, limit, done, field, where or f"{field}[{{}}]".format)
+            done, told = _done(lengths, limit, joins, wanted.too_long)
+            report = reported(told, limit, done, field, where or f"{field}[{{}}]".format)
         rows = sum(map(len, pieces)) if wanted.settings.pooling == "none" else len(inputs)
         check_size(rows * width, "send fewer texts at a time", limits)
         windowed = any(joins)
@@ -118,8 +118,8 @@ def _counted(layers: tuple[int, ...], depth: int) -> tuple[int, ...]:
             f"layers {list(layers)[:20]} must be from 0 (embeddings) to {depth}, or -1 (last) to {-depth - 1}",
             "layers",
         )
-    if len(set(found)) < len(found):
-        raise Refusal(422, f"layers {list(layers)[:20]} name a layer twice; name each once", "layers")
+    if len(found) > depth + 1:  # each makes rows wider
+        raise Refusal(422, f"{len(found)} layers are more than the model's {depth + 1}; name each once", "layers")
     return found
 
 
@@ -189,16 +189,14 @@ def _passages(
     return [Passage(p.ids, served.bert.known_segments(p.segments)) for p in passages], join
 
 
-def _policy(
-    lengths: Sequence[int], limit: int, joins: Sequence[_Windowed | None], too_long: TooLong, field: str
-) -> TooLong:
-    """What is done with the long ones: of pairs, which have no windows, the longer text is cut."""
-    if too_long != "window":
-        return too_long
-    done = {join is not None for length, join in zip(lengths, joins, strict=True) if length > limit}
-    if len(done) == 2:
-        raise Refusal(413, "long pairs are cut, and other long texts read through windows; send them apart", field)
-    return "window" if True in done else "truncate"
+def _done(
+    lengths: Sequence[int], limit: int, joins: Sequence[_Windowed | None], too_long: TooLong
+) -> tuple[TooLong, Sequence[int]]:
+    """What is done with long texts, and the lengths to tell of: where a pair is cut, for it has no windows, its own."""
+    lost = any(length > limit and join is None for length, join in zip(lengths, joins, strict=True))
+    if too_long != "window" or not lost:
+        return too_long, lengths
+    return "truncate", [length if join is None else 0 for length, join in zip(lengths, joins, strict=True)]
 
 
 def _finished(rows: list[Any], joins: Sequence[_Windowed | None], wanted: Wanted) -> list[np.ndarray]:

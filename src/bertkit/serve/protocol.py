@@ -24,6 +24,7 @@ class PatientProtocol(HttpToolsProtocol):
         self._patience: asyncio.TimerHandle | None = None
         self._head = 0  # bytes of a head after those that it began with
         self._refused = False  # whether all that still comes is dropped
+        self._inside = False  # whether a request has begun that has not come to its end
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A new connection owes us a request."""
@@ -41,6 +42,7 @@ class PatientProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """The next request's first byte."""
+        self._inside = True
         super().on_message_begin()
         self._begin()
 
@@ -48,6 +50,11 @@ class PatientProtocol(HttpToolsProtocol):
         """It has said what it wants."""
         self._end()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """All of it has come."""
+        self._inside = False
+        super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone."""
@@ -67,7 +74,7 @@ class PatientProtocol(HttpToolsProtocol):
             return
         if self._patience is not None:
             self._measure(len(data), begun)
-        elif self.cycle is None or self.cycle.response_complete:
+        elif not self._inside and (self.cycle is None or self.cycle.response_complete):
             self._begin()  # an empty line, after which uvicorn would wait for ever
 
     def _parse(self, data: bytes) -> bytes:
@@ -102,7 +109,7 @@ class PatientProtocol(HttpToolsProtocol):
         again = _Forwarding(self)
         self.parser = httptools.HttpRequestParser(again)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self.cycle.more_body = True
+        self._inside = self.cycle.more_body = True
         self.cycle.message_event.clear()
         self.parser.feed_data(b"\r\n".join([b"POST / HTTP/1.1", *lines, b"", b""]))
         again.hears = True

@@ -22,7 +22,7 @@ class ServeSettings:
     max_texts: int = 2048  # in one request, as OpenAI has it; 413 beyond
     max_characters: int = 400_000  # of one text; 413 beyond
     max_numbers: int = 16_000_000  # in one reply; 413 beyond
-    max_held: int = 80_000_000  # numbers kept of one request's long texts until they are pooled; 413 beyond
+    max_held: int = 128_000_000  # numbers kept of one request's long texts until they are pooled; 413 beyond
     max_words: int = 100_000  # for all blanks of one request together; 413 beyond
     seconds: float = 60.0  # until an answer; 504 beyond
     body_seconds: float = 20.0  # until a request has come in; 408 beyond

@@ -115,6 +115,7 @@ def cut_into_blocks(files: Sequence[Path], size: int, report: CorpusReport) -> I
 
 def _work(job: Job, out: Path, report: CorpusReport, show: ShowProgress) -> tuple[dict[str, Any], int]:
     """Make what is missing, then the manifest; gives back how many shards an earlier run had made."""
+    earlier = (out / MANIFEST).read_bytes() if (out / MANIFEST).is_file() else None
     (out / MANIFEST).unlink(missing_ok=True)
     for draft in out.glob(".*.part"):  # of a run that was killed
         shutil.rmtree(draft, ignore_errors=True)
@@ -122,17 +123,27 @@ def _work(job: Job, out: Path, report: CorpusReport, show: ShowProgress) -> tupl
         with show("writing shards", corpus_size(job.files)) as meter:
             records, kept = _make_all(job, out, report, meter)
         totals = _totals(records)
-        _remove_from(len(records) if totals["tokens"] else 0, out)
         if not totals["tokens"]:
+            _remove_from(0, out)
             raise RequestError(f"{job.files[-1]}: no token is left of this text; give some with words in it")
+        _remove_from(len(records), out)
         manifest = {**job.request, "totals": totals, "shards": records}
         with whole_file(out / MANIFEST) as draft:
             draft.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     except BertkitError as error:
+        if earlier is not None:
+            _put_back(earlier, out)
         if isinstance(error, RequestError):
             raise
         raise BertkitError(f"{error}; finished shards are kept: the same command, given again, goes on") from error
     return manifest, kept
+
+
+def _put_back(manifest: bytes, out: Path) -> None:
+    """The manifest of a finished folder, where a text that cannot be read has changed none of its shards."""
+    (out / MANIFEST).write_bytes(manifest)
+    if _finished(out) is None:
+        (out / MANIFEST).unlink()
 
 
 def _make_all(job: Job, out: Path, report: CorpusReport, meter: Meter) -> tuple[list[Record], int]:
