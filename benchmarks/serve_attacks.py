@@ -70,7 +70,7 @@ async def slow_loris(server: ServerProcess) -> dict[str, Any]:
     async def drip() -> None:
         nonlocal closed
         reader, writer = await asyncio.open_connection(HOST, server.port)
-        writer.write(b"POST /embed HTTP/1.1\r\nHost: localhost\r\nx-slow: ")
+        writer.write(b"POST /embed HTTP/1.1\r\nhost: localhost\r\nx-slow: ")
         with contextlib.suppress(OSError):
             for _ in range(LORIS_SECONDS):
                 writer.write(b"a")
@@ -86,7 +86,8 @@ async def giant(server: ServerProcess, *, stated: bool) -> dict[str, Any]:
     """A gigabyte, sent as long as the server takes it."""
     reader, writer = await asyncio.open_connection(HOST, server.port)
     length = f"content-length: {GIGABYTE}" if stated else "transfer-encoding: chunked"
-    writer.write(f"POST /embed HTTP/1.1\r\nHost: localhost\r\ncontent-type: application/json\r\n{length}\r\n\r\n".encode())
+    lines = ["POST /embed HTTP/1.1", "host: localhost", "content-type: application/json", length, "", ""]
+    writer.write("\r\n".join(lines).encode())
     part = b" " * (1 << 16)
     framed = part if stated else b"%x\r\n%b\r\n" % (len(part), part)
     sent, reply = 0, asyncio.create_task(reader.read(1 << 16))
@@ -110,7 +111,7 @@ async def crowd(server: ServerProcess) -> dict[str, Any]:
     for number, connection in enumerate(connections):
         _, writer = await connection.open()
         if number % 2:
-            writer.write(b"POST /embed HTTP/1.1\r\nHost: localhost\r\n")
+            writer.write(b"POST /embed HTTP/1.1\r\nhost: localhost\r\n")
     for _ in range(8):
         await asyncio.sleep(0.5)
     for connection in connections:
