@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1] / "src" / "bertkit"
 ORDER = [
     "_version",
     "errors",
+    "given",
     "client",
     "bert_client",
     "files",

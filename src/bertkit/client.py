@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 from bertkit.errors import BertkitError, RequestError
+from bertkit.given import listed_texts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -138,7 +139,7 @@ class Client:
 
         asked = {"pooling": pooling, "layers": _numbers(layers), "normalize": normalize}
         asked |= {"too_long": too_long, "pairs": pairs}
-        found = [vector for portion in _portions(_listed(texts)) for vector in self._embedded(portion, asked)]
+        found = [vector for portion in _portions(listed_texts(texts)) for vector in self._embedded(portion, asked)]
         if isinstance(texts, str):
             return found[0]
         if pooling == "none":
@@ -361,19 +362,6 @@ def _portions(texts: Iterable[str]) -> Iterator[list[str]]:
         size += len(text)
     if portion:
         yield portion
-
-
-def _listed(texts: str | Iterable[str]) -> list[str]:
-    """Texts as a list; what is no text is refused here, by its number among all."""
-    if isinstance(texts, str):
-        return [texts]
-    if isinstance(texts, bytes | bytearray) or not isinstance(texts, Iterable):
-        raise RequestError(f"texts must be a str or a list of them, not {type(texts).__name__}")
-    found = list(texts)
-    for number, text in enumerate(found):
-        if not isinstance(text, str):
-            raise RequestError(f"texts[{number}] is {type(text).__name__}, not a str")
-    return found
 
 
 def _numbers(layers: Sequence[int] | int | None) -> list[int] | None:

@@ -17,6 +17,7 @@ from bertkit.config import pick
 from bertkit.engine.batches import Passage, make_batch
 from bertkit.engine.cpu_forward import use_onnx
 from bertkit.errors import BertkitWarning, RequestError
+from bertkit.given import listed_texts
 from bertkit.model.encoder import Trace
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import NAMES, EmbedSettings, Pooling
@@ -354,17 +355,9 @@ BACKENDS: dict[str, Callable[[Bert], Bert]] = {"onnx": Bert.use_onnx}
 
 def _listed(texts: str | Sequence[str], *, alone: bool = True) -> list[str]:
     """Texts as a list; one text counts as a list of one where that is allowed."""
-    if isinstance(texts, str):
-        if alone:
-            return [texts]
+    if isinstance(texts, str) and not alone:
         raise RequestError("a list of texts belongs here; one text would be compared letter by letter")
-    if not isinstance(texts, Iterable):
-        raise RequestError(f"texts must be a str or a list of them, not {type(texts).__name__}")
-    found = list(texts)
-    for number, text in enumerate(found):
-        if not isinstance(text, str):
-            raise RequestError(f"texts[{number}] is {type(text).__name__}, not a str")
-    return found
+    return listed_texts(texts)
 
 
 def _warn_of_long(reports: Sequence[LengthReport]) -> None:

@@ -210,7 +210,13 @@ def _words_or_text(row: Row, name: str) -> str | tuple[str, ...]:
 
 def _question_maker(table: Table, columns: Columns) -> tuple[Columns, Make]:
     used, make = question_maker(table, columns, False)
-    return used, lambda row: [_present(row, name or "") for name in (used.text, used.pair)] and make(row)
+
+    def made(row: Row) -> Any:
+        for name in (used.text, used.pair):
+            _present(row, name or "")
+        return make(row)
+
+    return used, made
 
 
 MAKERS: dict[str, Callable[[Table, Columns], tuple[Columns, Make]]] = {
