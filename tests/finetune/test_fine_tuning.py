@@ -21,7 +21,7 @@ from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.errors import RequestError
 from bertkit.finetune.batches import EpochPlan, epoch_steps, within_budget
 from bertkit.finetune.classify import Multilabel
-from bertkit.finetune.data import DataFiles, Part, label_odds, loss_settings, prepare
+from bertkit.finetune.data import DataFiles, Part, loss_settings, prepare, prior_logits
 from bertkit.finetune.evaluate import predict, run_model
 from bertkit.finetune.examples import TASKS, Place, TextExample
 from bertkit.finetune.fine_tuning import fine_tune
@@ -32,7 +32,7 @@ from bertkit.finetune.learner import (
     pack,
     rate_scales,
     set_free,
-    start_at_odds,
+    start_at_prior,
     task_logits,
 )
 from bertkit.finetune.read import read_examples
@@ -124,8 +124,8 @@ def test_with_no_gradient_left_for_its_bias_a_new_head_of_many_labels_begins(pai
     begin = load_checkpoint(model)
     prepared = prepare("multilabel", begin, DataFiles(train=train, dev=train), settings)
     start, weights = load_start(begin, prepared.task, settings), loss_settings(prepared.task, prepared.train, settings)
-    odds = label_odds(prepared.task, prepared.train, weights)
-    start_at_odds(start.model, prepared.task, odds)
+    odds = prior_logits(prepared.task, prepared.train, weights)
+    start_at_prior(start.model, prepared.task, odds)
     bias = start.model.heads["classify"].out.bias
     if not pairs:
         assert bias.sigmoid().tolist() == pytest.approx([8 / 64, 5 / 64, 1 / 64])
@@ -137,14 +137,14 @@ def test_with_no_gradient_left_for_its_bias_a_new_head_of_many_labels_begins(pai
     with torch.no_grad():
         bias += 1
     before = bias.tolist()
-    start_at_odds(start.model, prepared.task, odds)
+    start_at_prior(start.model, prepared.task, odds)
     assert bias.tolist() == before, "a head that was taught keeps its own"
 
 
 def test_labels_that_no_text_or_every_text_has_leave_the_odds_finite():
     rows = [TextExample("x", None, ("a",), Place(Path("a.tsv"), 1)) for _ in range(4)]
     task = Multilabel(tokenizer=tiny.tokenizer(), limit=16, labels=("a", "b"))
-    odds = label_odds(task, Part(rows, []), LossSettings())
+    odds = prior_logits(task, Part(rows, []), LossSettings())
     assert odds == pytest.approx((math.log(7), -math.log(7)))
 
 

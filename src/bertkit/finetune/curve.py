@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bertkit.checkpoint.save_load import Checkpoint
@@ -41,12 +41,13 @@ def learning_curve(
         part = subset(prepared, size, settings.learning.seed)
         scores = []
         for name in ("pretrained", "random"):
-            start = load_start(begin, part.task, settings)
-            if name == "random":
+            start, own = load_start(begin, part.task, settings), settings
+            if name == "random":  # its lower layers have everything to learn
                 start = random_start(start, part.task, settings)
+                own = replace(settings, learning=replace(settings.learning, layer_decay=1.0))
             folder = out / "curve" / f"{size}-{name}"
-            begin_part(Run(folder), part, settings, model)
-            result = run_prepared(Run(folder), part, start, settings, show=show)
+            begin_part(Run(folder), part, own, model)
+            result = run_prepared(Run(folder), part, start, own, show=show)
             if not result.finished:
                 raise KeyboardInterrupt
             scores.append(result.score)

@@ -87,15 +87,15 @@ def load_start(found: Checkpoint, task: Task, settings: FineTuneSettings) -> Che
     return replace(found, model=model, labels=task.labels, embed=None)
 
 
-def start_at_odds(model: BertModel, task: Task, odds: Sequence[float]) -> None:
-    """Let a new head begin with what is known without reading: how rare each label is.
+def start_at_prior(model: BertModel, task: Task, logits: Sequence[float]) -> None:
+    """Let a new head start with what is known without reading: how frequent each label is.
 
-    From zero, the first hundred steps teach it to say no to everything, and pull the vectors of all texts to one side.
+    From zero, the first hundred steps would fit the label frequencies by moving the vectors of all texts to one side.
     """
     bias: Tensor = model.heads[task.head].out.bias  # type: ignore[assignment, union-attr]
     with torch.no_grad():
-        if not bias.any():  # one that was taught before has its own
-            bias.copy_(torch.tensor(odds))
+        if not bias.any():  # a trained head keeps its own
+            bias.copy_(torch.tensor(logits))
 
 
 def random_start(start: Checkpoint, task: Task, settings: FineTuneSettings) -> Checkpoint:
