@@ -26,7 +26,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LINGER_SECONDS = 2.0  # for the rest of a request that was refused: its client reads the reply when all is sent
 LINGER_BYTES = 64 << 20
-OPEN = ("/health",)  # needs no key: it says nothing but that somebody is there
+FREE = {("GET", "/health"), ("HEAD", "/health")}  # requests without a key: no body, and a reply that says nothing
 NOWHERE = "default-src 'none'; frame-ancestors 'none'"
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -121,7 +121,7 @@ class Gate:
         scope = exchange.scope
         if self._local and not names_this_machine(exchange.headers.get(b"host", b"localhost").decode("latin-1")):
             raise Refusal(421, "without a key this server is asked for as localhost or by its address alone")
-        if scope["path"] not in OPEN and not self._keys.admit(scope["headers"]):
+        if (scope["method"], scope["path"]) not in FREE and not self._keys.admit(scope["headers"]):
             raise Refusal(401, "a key is needed: send it as 'Authorization: Bearer KEY'", headers=_offers(exchange))
         if scope["method"] == "HEAD":  # answered as GET, and uvicorn leaves the body out
             asked = {**scope, "method": "GET"}
