@@ -36,9 +36,25 @@ class Running:
     service: Service
     berts: dict[str, bertkit.Bert]
     http: httpx.Client
+    thread: str  # the name of the event loop's
 
     def post(self, path: str, body: object = None, **options) -> httpx.Response:
         return self.http.post(path, json=body, **options)
+
+
+class Hold:
+    """Stops the workers in the middle of a batch, until let go."""
+
+    def __init__(self, server, monkeypatch):
+        lane = server.service.models.named(None).lane
+        plain, self.open, self.calls = type(lane).compute, threading.Event(), 0
+
+        def held(own, pieces, threads):
+            self.calls += 1
+            self.open.wait(20)
+            return plain(own, pieces, threads)
+
+        monkeypatch.setattr(type(lane), "compute", held)
 
 
 def fill_folder(folder: Path, *, max_length: int = 32) -> Path:
@@ -59,11 +75,13 @@ def running(
     berts: dict | None = None,
     *,
     local: bool = False,
+    loop: str = "auto",
 ) -> Iterator[Running]:
     app = create_app(models, settings, keys, local=local)
     listener = bind("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     server = make_server(app)
+    server.config.loop = loop
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     deadline = time.monotonic() + 30
@@ -72,7 +90,7 @@ def running(
         assert time.monotonic() < deadline, "the server did not start"
         time.sleep(0.01)
     with httpx.Client(base_url=url, timeout=30) as http:
-        yield Running(url, app.service, berts or {}, http)
+        yield Running(url, app.service, berts or {}, http, thread.name)
     server.should_exit = True
     thread.join(30)
     assert not thread.is_alive()
