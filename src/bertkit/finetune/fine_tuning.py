@@ -52,7 +52,7 @@ def fine_tune(
         refuse_to_overwrite(run.folder)  # before the work of reading
     begin, prepared = open_data(task, settings, model, train_file, dev_file, columns=columns, show=show)
     start = load_start(begin, prepared.task, settings)
-    listened = load_teacher(Path(teacher), prepared.task) if teacher else None
+    listened = load_teacher(Path(teacher), prepared.task, prepared.train.flat) if teacher else None
     begin_folder(run, {**asked, "data": prepared.fingerprint}, resume=resume)
     if done:  # but for its report: it was killed right before
         result = result_from_json(done)
