@@ -183,14 +183,14 @@ def test_a_full_disk_keeps_what_is_finished(models, texts, tmp_path, call, monke
 def test_a_full_disk_in_the_state_file(models, texts, tmp_path, call, monkeypatch):
     import bertkit.files
 
-    out, flush, count = tmp_path / "out.jsonl", bertkit.files._flush, iter(range(100))
+    out, flush, count = tmp_path / "out.jsonl", bertkit.files.flush, iter(range(100))
 
     def full(path):
         if next(count) == 3:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         flush(path)
 
-    monkeypatch.setattr(bertkit.files, "_flush", full)
+    monkeypatch.setattr(bertkit.files, "flush", full)
     said = call(1, *words_for("predict", models, texts, out))
     # The fourth state could not be written, though its block is: three count.
     assert "No space left on device; 96 rows are finished" in said
