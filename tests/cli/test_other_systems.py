@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "finetune"))
+import tiny
+
 HELPER = Path(__file__).with_name("without_posix.py")
 ROOT = Path(__file__).parents[2] / "src" / "bertkit"
 # A server has needs of its own, and Triton is for GPUs under Linux. The last would run a command.
@@ -49,3 +52,13 @@ def test_texts_are_embedded_to_a_file(elsewhere, tmp_path):
     assert lock == {"file": str(tmp_path / ".out.npy.part.lock"), **LOCK}
     assert np.load(tmp_path / "out.npy").shape == (2, 256)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "notes.jsonl", "out.npy"]
+
+
+def test_a_model_is_fine_tuned_and_answers_a_file(elsewhere, tmp_path):
+    model, (train, dev) = tiny.tiny_folder(tmp_path / "tiny"), tiny.files(tmp_path, "classify", 64, 32)
+    words = ("finetune", "classify", "--from", model, "--train", train, "--dev", dev, "--out", "run", "epochs=1")
+    assert elsewhere(command(*words)) == [{"file": str(tmp_path / ".run.lock"), **LOCK}]
+    locks = elsewhere(command("predict", "run/model", dev, "--out", "out.jsonl"))
+    assert locks[1:] == [{"file": str(tmp_path / ".out.jsonl.part.lock"), **LOCK}]
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 32
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
