@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -199,26 +199,3 @@ def _with_remedy(error: BertkitError | OSError, draft: Draft, again: bool) -> Be
         why = getattr(cause, "strerror", None) or cause
         return BertkitError(f"{draft.out} was not written: {why}; {stays or 'nothing is left of it'}")
     return BertkitError(f"{error}; {stays}" if stays else str(error))
-
-
-def folder_digest(folder: Path) -> str:
-    """What a model folder holds, from names, sizes and three samples of each file: enough to tell two models apart."""
-    from hashlib import blake2b
-
-    digest = blake2b(digest_size=8)
-    for path in _model_files(folder):
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size} ".encode())
-        with path.open("rb") as file:
-            for start in (0, max(0, size // 2 - SAMPLED), max(0, size - SAMPLED)):
-                file.seek(start)
-                digest.update(file.read(SAMPLED))
-    return digest.hexdigest()
-
-
-SAMPLED = 1 << 16  # bytes
-
-
-def _model_files(folder: Path) -> Sequence[Path]:
-    files = folder.rglob("*") if folder.is_dir() else [folder]
-    return sorted(path for path in files if path.is_file())
