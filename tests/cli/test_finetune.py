@@ -80,3 +80,30 @@ def test_ctrl_c_keeps_the_best_so_far(model, tmp_path):
     assert "stopped; best of" in out
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
     assert "Traceback" not in errors
+
+
+def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(model, tmp_path, bertkit_command):
+    long = words(model, tmp_path, "epochs=2000", "batch=8", "log_every=1", "save_minutes=0.001")
+    first = subprocess.Popen([sys.executable, "-m", "bertkit", *map(str, long)], stderr=subprocess.DEVNULL)
+    saved, deadline = tmp_path / "run" / "checkpoints", time.monotonic() + 120
+    while time.monotonic() < deadline and not (saved.is_dir() and any(saved.glob("step-*"))):
+        time.sleep(0.05)
+    try:
+        for more in ((), ("--resume",)):
+            second = bertkit_command(*long, *more)
+            assert second.returncode == 2, second.stderr
+            said = f"bertkit: another process is writing to {tmp_path / 'run'}; wait for it, or stop it\n"
+            assert second.stderr == said
+        assert first.poll() is None, "the first goes on"
+    finally:
+        first.kill()
+        first.wait()
+    stopped = subprocess.Popen([sys.executable, "-m", "bertkit", *map(str, long), "--resume"], stderr=subprocess.PIPE)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    lines = metrics.read_bytes().count(b"\n")
+    while time.monotonic() < deadline and metrics.read_bytes().count(b"\n") <= lines + 2:
+        assert stopped.poll() is None, stopped.stderr.read()
+        time.sleep(0.05)
+    stopped.send_signal(signal.SIGINT)
+    stopped.communicate(timeout=120)
+    assert stopped.returncode == 130

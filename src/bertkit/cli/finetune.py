@@ -119,7 +119,7 @@ def _explore(
         rows: list[Any] = list(found.trials)
         last = f"best: {' '.join(f'{k}={v}' for k, v in found.changes.items())}; model in {out / 'model'}"
     elif find_rate:
-        tried = searching.rate_range(prepared, load_start(begin, prepared.task, settings), settings, out)
+        tried = searching.rate_range(prepared, load_start(begin, prepared.task, settings), settings)
         rows, last = [tried], ""
     elif sizes:
         rows = list(learning_curve(prepared, begin, settings, sizes, out, model=start, show=progress))

@@ -18,6 +18,7 @@ from bertkit.finetune.run_state import begin_folder, finished
 from bertkit.finetune.session import open_session
 from bertkit.finetune.settings import FineTuneSettings
 from bertkit.finetune.tasks import read_task
+from bertkit.folder_lock import claimed
 from bertkit.model.model import BertModel
 from bertkit.progress import ShowProgress, silent
 from bertkit.train.distributed import ranks
@@ -45,22 +46,23 @@ def fine_tune(
     SIGTERM and Ctrl-C save a checkpoint, keep the best model so far, and stop; `resume` goes on from there.
     """
     run, asked = Run(Path(out)), describe(task, settings, model, train_file, dev_file, teacher)
-    done = finished(run, asked) if resume else None
-    if done and ((run.folder / REPORT).exists() or not (run.folder / "model").exists()):
-        return result_from_json(done)
-    if not resume:
-        refuse_to_overwrite(run.folder)  # before the work of reading
-    begin, prepared = open_data(task, settings, model, train_file, dev_file, columns=columns, show=show)
-    start = load_start(begin, prepared.task, settings)
-    listened = load_teacher(Path(teacher), prepared.task, prepared.train.flat) if teacher else None
-    begin_folder(run, {**asked, "data": prepared.fingerprint}, resume=resume)
-    if done:  # but for its report: it was killed right before
-        result = result_from_json(done)
-    else:
-        result = run_prepared(run, prepared, start, settings, teacher=listened, device=device, show=show)
-    if result.finished:  # what follows is for the eye
-        tell_report(run, prepared, result, begin.model, device)
-    return result
+    with claimed(run.folder):
+        done = finished(run, asked) if resume else None
+        if done and ((run.folder / REPORT).exists() or not (run.folder / "model").exists()):
+            return result_from_json(done)
+        if not resume:
+            refuse_to_overwrite(run.folder)  # before the work of reading
+        begin, prepared = open_data(task, settings, model, train_file, dev_file, columns=columns, show=show)
+        start = load_start(begin, prepared.task, settings)
+        listened = load_teacher(Path(teacher), prepared.task, prepared.train.flat) if teacher else None
+        begin_folder(run, {**asked, "data": prepared.fingerprint}, resume=resume)
+        if done:  # but for its report: it was killed right before
+            result = result_from_json(done)
+        else:
+            result = run_prepared(run, prepared, start, settings, teacher=listened, device=device, show=show)
+        if result.finished:  # what follows is for the eye
+            tell_report(run, prepared, result, begin.model, device)
+        return result
 
 
 def describe(
