@@ -136,7 +136,7 @@ def folder_config(model: BertModel, labels: tuple[str, ...] = ()) -> tuple[dict[
     heads = {name: _outputs(head) for name, head in model.heads.items()}
     known = hugging_face.has_place(model.config, heads, model.pooler is not None)
     if settings["model_type"] != OWN_TYPE and known:
-        settings["architectures"] = [hugging_face.hugging_face_class(model.config.family, heads)]
+        settings["architectures"] = [hugging_face.hugging_face_class(model.config, heads)]
         if set(heads) & set(LABELED):
             names = labels or tuple(f"LABEL_{i}" for i in range(next(iter(heads.values())) or 0))
             settings["id2label"] = {str(i): name for i, name in enumerate(names)}
