@@ -36,7 +36,7 @@ import torch
 from many_runs import results_of
 
 from bertkit.checkpoint.save_load import load_checkpoint, save_small
-from bertkit.checkpoint.small import SMALL
+from bertkit.checkpoint.small_files import SMALL
 from bertkit.config import pick
 from bertkit.errors import RequestError
 from bertkit.files import whole_file

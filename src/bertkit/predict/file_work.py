@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from bertkit._version import __version__
+from bertkit.checkpoint.bundled import model_folder
 from bertkit.config import pick
 from bertkit.errors import RequestError
 from bertkit.finetune.tables import Row
@@ -46,8 +47,8 @@ class Hardware:
         return f"{self.dtype}{steps} on {self.device}"
 
     def load(self, model: Path | None) -> Bert:
-        """A model folder there; none, or an empty path, means the model inside the package."""
-        bert = load(None if model == Path() else model)
+        """A model folder there; None means the model inside the package."""
+        bert = load(model)
         try:
             return bert.to(self.device, self.dtype)
         except (RuntimeError, AssertionError) as error:
@@ -134,14 +135,14 @@ def run_file(
     return state
 
 
-def describe(model: Path, source: Source, how: HowToRun) -> dict[str, str]:
+def describe(model: Path | None, source: Source, how: HowToRun) -> dict[str, str]:
     """What a run must have in common with the one that it resumes, whatever it makes."""
     return {
         # Sums are split between threads, so their number shows in the last digits.
         "threads": str(1 if how.workers or how.cluster else torch.get_num_threads()),
         "numbers": how.hardware.numbers,
         "version": __version__,
-        "model": folder_digest(model),
+        "model": folder_digest(model_folder(model)),
         "columns": str(source.columns),
         "encoding": source.columns.encoding,
     }
