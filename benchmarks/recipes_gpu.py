@@ -33,7 +33,7 @@ import torch
 from glue_scores import FIXED, Scoring, Stopped, mean_of, score_tasks
 
 from bertkit.checkpoint.save_load import load_checkpoint, save_small
-from bertkit.checkpoint.small import SMALL
+from bertkit.checkpoint.small_files import SMALL
 from bertkit.errors import RequestError
 from bertkit.files import whole_file
 from bertkit.pretrain.batches import DataSettings, ExampleSource

@@ -75,6 +75,7 @@ class Parts:
     feed_forward: Literal["plain", "gated"] = "plain"
     activation: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
     bias: bool = True  # in the encoder's linear maps and norms
+    causal: bool = False  # every token sees itself and what is before it, as in GPT; Hugging Face: is_decoder
     shared_layers: bool = False  # ALBERT: one layer, used `depth` times
     window: int | None = None  # ModernBERT: tokens seen on both sides together in local layers
     global_every: int = 3  # with a window: every third layer still sees everything

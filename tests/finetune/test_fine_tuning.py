@@ -356,6 +356,25 @@ def test_without_a_dev_file_a_tenth_is_held_out(model, tmp_path):
     assert result.steps == 3  # 90 examples, 32 a step
 
 
+def test_a_model_that_reads_from_left_to_right_learns_so(tmp_path):
+    """Its [CLS] sees nothing of the text, so that by default the head reads the mean of all tokens."""
+    model = tiny.tiny_folder(tmp_path / "model", causal=True)
+    assert teach("classify", model, tmp_path).score > 0.9
+    bert = bertkit.load(tmp_path / "run")
+    assert bert.model.config.parts.causal
+    assert bert.model.config.parts.pooling == "mean"
+    one, other = bert.embed(["the film was good", "the film was bad"], pooling="none")
+    np.testing.assert_array_equal(one[:4], other[:4])
+    with pytest.raises(RequestError, match=r"pooling=first reads \[CLS\] alone, which sees no other token"):
+        teach("classify", model, tmp_path, *QUICK, "pooling=first", out="other")
+
+
+def test_a_causal_tagger_keeps_its_familys_pooling(tmp_path):
+    teach("tag", tiny.tiny_folder(tmp_path / "model", causal=True), tmp_path, "epochs=1")
+    saved = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert (saved["architectures"], saved["is_decoder"]) == (["BertForTokenClassification"], True)
+
+
 @pytest.mark.parametrize("pooling", ["first", "mean", "max", "attention"])
 def test_every_pooling_learns_and_reloads(pooling, model, tmp_path):
     result = teach("classify", model, tmp_path, *QUICK, f"pooling={pooling}")

@@ -16,7 +16,7 @@ import taught
 
 import bertkit
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
-from bertkit.config import family_config
+from bertkit.config import family_config, override
 from bertkit.model.weights import new_model
 from bertkit.serve.app import create_app
 from bertkit.serve.door import bind
@@ -57,11 +57,11 @@ class Hold:
         monkeypatch.setattr(type(lane), "compute", held)
 
 
-def fill_folder(folder: Path, *, max_length: int = 32) -> Path:
+def fill_folder(folder: Path, *, max_length: int = 32, causal: bool = False) -> Path:
     """A model with a masked-word head, over the letters of `taught`, two layers deep."""
     shape = {"depth": 2, "width": 16, "heads": 2, "inner": 32, "max_length": max_length}
     config = family_config("bert", "tiny", vocab_size=len(taught.PIECES), init_std=0.3, **shape)
-    model = new_model(config, {"masked_word": None}, seed=5).eval()
+    model = new_model(override(config, f"causal={causal}"), {"masked_word": None}, seed=5).eval()
     found = Checkpoint(model=model, tokenizer=Tokenizer.from_vocab(taught.PIECES), max_length=max_length)
     save_checkpoint(found, folder)
     return folder

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from serving import running, same
+from serving import fill_folder, running, same
 
 import bertkit
 from bertkit.finetune.length import LengthPolicy
@@ -188,6 +188,22 @@ def test_attention_refuses_what_is_not_there(server):
         assert reply.status_code == 422
         assert reply.json()["field"] == next(iter(body))
     assert server.post("/attention", {"text": "a b " * 40}).status_code == 413
+
+
+def test_a_model_that_reads_from_left_to_right_is_not_offered_for_blanks(tmp_path):
+    folders = [fill_folder(tmp_path / "both"), fill_folder(tmp_path / "causal", causal=True)]
+    models = load_models([str(folder) for folder in folders], torch.device("cpu"))
+    assert len(models.lanes) == 2, "equal weights, but not one encoder"
+    with running(models) as server:
+        cards = server.http.get("/v1/models").json()["data"]
+        assert {card["id"]: card["abilities"] for card in cards} == {"both": ["fill", "embed"], "causal": ["embed"]}
+        reply = server.post("/fill", {"text": "a [MASK] c", "model": "causal"})
+        assert reply.status_code == 422
+        assert reply.json()["error"] == "the model 'causal' cannot fill; it can embed"
+        vectors = [server.post("/embed_all", {"inputs": text, "model": "causal"}).json()[0] for text in ("a b", "a c")]
+        np.testing.assert_array_equal(vectors[0][:2], vectors[1][:2])
+        [layer] = server.post("/attention", {"text": "a b c", "model": "causal", "layer": 1}).json()["layers"]
+        assert not np.triu(np.array(layer["weights"]), 1).any()
 
 
 def test_a_request_without_a_model_finds_one_that_can(server):

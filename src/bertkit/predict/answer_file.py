@@ -103,7 +103,7 @@ def _finish(out: Path, stream: Path, _: State) -> Path:
 class AnswerJob:
     """How rows become predictions, for every process that works on them."""
 
-    model: Path | None  # None: the model inside the package
+    model: Path | None  # None: the bundled one
     ending: str
     columns: tuple[str, ...]  # of CSV, in order
     names: Mapping[str, str]  # what each column of a prediction is called here

@@ -154,7 +154,7 @@ def identity_of(table: Table, named: str | None) -> Identity:
 class EmbedJob:
     """How texts become vectors, for every process that works on them."""
 
-    model: Path | None  # None: the model inside the package
+    model: Path | None  # None: the bundled one
     settings: EmbedSettings
     too_long: TooLong
     ids: bool  # .npy only: ids are written to a stream of their own
