@@ -80,3 +80,12 @@ def test_ctrl_c_keeps_the_best_so_far(model, tmp_path):
     assert "stopped; best of" in out
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
     assert "Traceback" not in errors
+
+
+def test_a_run_that_learned_nothing_says_so_last_and_retry_starts_it_again(model, tmp_path, bertkit_command):
+    done = bertkit_command(*words(model, tmp_path, "epochs=1", "learning_rate=1e-9", "--retry"))
+    assert done.returncode == 0, done.stderr
+    assert "attempt 2 learned nothing; started again with learning_rate=1.11e-10" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("the model learned nothing: all 64 dev examples get the same answer")
+    refused = bertkit_command(*words(model, tmp_path, "--search", "--retry"))
+    assert "--retry does not go with --search" in refused.stderr

@@ -28,6 +28,9 @@ def finetune(
         str | None, typer.Option(help="100,300,1000: only scores by examples, pre-trained and from random weights.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where this run stopped, or begin.")] = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="A run that learned nothing starts again at a third of its learning rate.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Teach a model a task.
@@ -42,8 +45,8 @@ def finetune(
 
     pick(dict.fromkeys((*TASKS, VECTORS)), task, "task")
     if task == VECTORS:
-        if seeds != 1 or search or find_rate or features or curve is not None:
-            raise RequestError("--seeds, --search, --find-rate, --features and --curve do not go with vectors")
+        if seeds != 1 or search or find_rate or features or retry or curve is not None:
+            raise RequestError("--seeds, --search, --find-rate, --features, --curve and --retry do not go with vectors")
         return _tune_vectors(settings or [], start, train, dev, out, teacher, resume, json)
     wanted, columns = read_request(*(settings or []))
     if train is None:
@@ -51,18 +54,20 @@ def finetune(
     start = start or Path("bundled")
     if sum((seeds != 1, search, find_rate, features, curve is not None)) > 1:
         raise RequestError("choose one of --seeds, --search, --find-rate, --features and --curve")
-    if teacher is not None and (search or find_rate or features or curve is not None):
-        raise RequestError("--teacher does not go with --search, --find-rate, --features and --curve")
+    exploring = search or find_rate or features or curve is not None
+    if exploring and (retry or teacher is not None):
+        given = "--retry" if retry else "--teacher"
+        raise RequestError(f"{given} does not go with --search, --find-rate, --features and --curve")
     from bertkit.finetune.fine_tuning import fine_tune, open_data
     from bertkit.progress import progress
 
-    if search or find_rate or features or curve is not None:
+    if exploring:
         data = open_data(task, wanted, start, train, dev, columns=columns, show=progress)
         return _explore(data, start, wanted, out, _sizes(curve), search, find_rate, json)
 
     def teach(settings: Any, folder: Path) -> Any:
-        named: dict[str, Any] = {"columns": columns, "teacher": teacher, "resume": resume, "show": progress}
-        return fine_tune(task, settings, start, train, dev, folder, **named)
+        named: dict[str, Any] = {"columns": columns, "teacher": teacher, "resume": resume, "retry": retry}
+        return fine_tune(task, settings, start, train, dev, folder, **named, show=progress)
 
     _tell(teach(wanted, out), out, json) if seeds == 1 else _teach_seeds(teach, wanted, seeds, out, json)
 
@@ -156,5 +161,7 @@ def _tell(result: Any, out: Path, json: bool) -> None:
         print(", ".join(f"{name} {result.scores[name]:.4f}" for name in names))
         done = f"best of {result.steps:,} steps: {result.best_step:,}; model in {out / 'model'}"
         print(done if result.finished else f"stopped; {done}; --resume goes on")
+        if result.collapsed:
+            print(result.collapsed)
     if not result.finished:
         raise typer.Exit(STOPPED)
