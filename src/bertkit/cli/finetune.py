@@ -23,7 +23,9 @@ def finetune(
     seeds: Annotated[int, typer.Option(help="So many runs: mean and deviation; the median's model is kept.")] = 1,
     search: Annotated[bool, typer.Option("--search", help="Try a small grid of settings by halving.")] = False,
     find_rate: Annotated[bool, typer.Option("--find-rate", help="Only try learning rates from tiny to huge.")] = False,
-    features: Annotated[bool, typer.Option("--features", help="Only read off the frozen encoder's layers.")] = False,
+    features: Annotated[
+        bool, typer.Option("--features", help="Leave the encoder as it is; fit a regression on its layers.")
+    ] = False,
     curve: Annotated[
         str | None, typer.Option(help="100,300,1000: only scores by examples, pre-trained and from random weights.")
     ] = None,
@@ -40,6 +42,7 @@ def finetune(
     """
     from bertkit.config import pick
     from bertkit.errors import RequestError
+    from bertkit.files import refuse_to_overwrite
     from bertkit.finetune.examples import TASKS
     from bertkit.finetune.settings import read_request
 
@@ -62,6 +65,8 @@ def finetune(
     from bertkit.progress import progress
 
     if exploring:
+        if features:
+            refuse_to_overwrite(out)  # before the work of reading
         data = open_data(task, wanted, start, train, dev, columns=columns, show=progress)
         return _explore(data, start, wanted, out, _sizes(curve), search, find_rate, json)
 
@@ -114,7 +119,8 @@ def _explore(
 
     from bertkit.finetune import search as searching
     from bertkit.finetune.curve import curve_table, learning_curve
-    from bertkit.finetune.features import feature_scores
+    from bertkit.finetune.features import feature_scores, read_features
+    from bertkit.finetune.features_model import save_best_layer
     from bertkit.finetune.learner import load_start
     from bertkit.progress import progress
 
@@ -130,7 +136,9 @@ def _explore(
         rows = list(learning_curve(prepared, begin, settings, sizes, out, model=start, show=progress))
         last = curve_table(rows, settings.run.metric or prepared.task.main)
     else:
-        rows, last = list(feature_scores(begin.model, prepared)), ""
+        features = read_features(begin.model, prepared)
+        rows, layer = list(feature_scores(features)), save_best_layer(begin, prepared, features, out / "model")
+        last = f"saved: layer {layer}, the best by cross-validation on the training data; model in {out / 'model'}"
     if json:
         print(json_module.dumps([asdict(row) for row in rows]))
     else:
