@@ -793,3 +793,18 @@ def test_rows_of_any_shape_give_a_sentence(tmp_path_factory, task, rows):
 @given(st.recursive(VALUES, lambda inner: st.dictionaries(st.sampled_from(KEYS), st.lists(inner, max_size=2) | inner)))
 def test_squad_of_any_shape_gives_a_sentence(tmp_path_factory, value):
     survives("answer", tmp_path_factory.mktemp("squad") / "a.json", json.dumps({"data": [value]}).encode())
+
+
+@pytest.mark.parametrize("number", ["inf", "-Infinity", "1e999", "1" + "0" * 400, "1e308", "-1e101", "nan"])
+@pytest.mark.parametrize("ending", [".tsv", ".jsonl"])
+def test_numbers_that_cannot_be_squared_are_refused_with_their_line(write, number, ending):
+    rows = {".tsv": f"text\tscore\ngood\t1\nbad\t{number}\n"}
+    plain = {"inf": "Infinity", "nan": "NaN"}.get(number, number)
+    rows[".jsonl"] = f'{{"text": "good", "score": 1}}\n{{"text": "bad", "score": {plain}}}\n'
+    path = write(f"a{ending}", rows[ending])
+    refused("regress", path, f"line {3 if ending == '.tsv' else 2}", "'score' holds", "repair or remove the row")
+
+
+def test_large_numbers_are_read(write):
+    rows = read_examples("regress", write("a.tsv", "text\tscore\ngood\t1e99\nbad\t-1e99\n")).examples
+    assert [row.label for row in rows] == [1e99, -1e99]
