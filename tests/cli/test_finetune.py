@@ -12,6 +12,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "finetune"))
 import tiny
 
+import bertkit
+
 QUICK = ("epochs=2", "batch=16", "learning_rate=3e-3")
 
 
@@ -107,3 +109,31 @@ def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(model, tmp_
     stopped.send_signal(signal.SIGINT)
     stopped.communicate(timeout=120)
     assert stopped.returncode == 130
+
+
+def test_a_run_that_learned_nothing_says_so_last_and_retry_starts_it_again(model, tmp_path, bertkit_command):
+    done = bertkit_command(*words(model, tmp_path, "epochs=1", "learning_rate=1e-9", "--retry"))
+    assert done.returncode == 0, done.stderr
+    assert "attempt 2 learned nothing; started again with learning_rate=1.11e-10" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("the model learned nothing: all 64 dev examples get the same answer")
+    refused = bertkit_command(*words(model, tmp_path, "--search", "--retry"))
+    assert "--retry does not go with --search" in refused.stderr
+
+
+def test_features_save_a_model_that_the_other_commands_use(model, tmp_path, bertkit_command):
+    asked, dev = words(model, tmp_path, "--features"), tmp_path / "dev.tsv"
+    done = bertkit_command(*asked)
+    assert done.returncode == 0, done.stderr
+    rows = done.stdout.splitlines()
+    assert len({line.index("accuracy") for line in rows[:-1]}) == 1, "the columns stand below each other"
+    assert f"by cross-validation on the training data; model in {tmp_path / 'run' / 'model'}" in rows[-1]
+    said_file = tmp_path / "said.jsonl"
+    assert bertkit_command("predict", tmp_path / "run" / "model", dev, "--out", said_file).returncode == 0
+    said = [json.loads(line) for line in said_file.read_text().splitlines()]
+    found = bertkit.load(tmp_path / "run").classify([row["text"] for row in said])
+    assert [row["predicted_label"] for row in said] == [each.label for each in found]
+    layer = json.loads((tmp_path / "run" / "model" / "bertkit.json").read_text())["task"]["record"]["features"]["layer"]
+    told = next(float(line.split("accuracy ")[1].split()[0]) for line in rows if line.startswith(f"layer {layer} "))
+    right = sum(row["predicted_label"] == row["label"] for row in said)
+    assert right / len(said) == pytest.approx(told, abs=1e-4)
+    assert "exists already" in bertkit_command(*asked).stderr

@@ -74,6 +74,16 @@ def test_every_task_learns_and_reloads_with_the_same_scores(task, least, model, 
     assert decision.to_json() == bert.checkpoint.task["decision"]
 
 
+def test_the_largest_numbers_that_are_taken_give_finite_scores(model, tmp_path):
+    rows = [f"{word}\t{number}" for word, number in zip(tiny.GOOD * 4, ("1e100", "-1e100") * 8, strict=True)]
+    file = tmp_path / "numbers.tsv"
+    file.write_text("\n".join(["text\tscore", *rows]))
+    result = fine_tune("regress", read_settings("epochs=1"), model, file, file, tmp_path / "run")
+    assert all(math.isfinite(score) for score in (*result.scores.values(), *result.plain.values()))
+    for path in (tmp_path / "run").rglob("*.json"):
+        assert not {"NaN", "Infinity"} & set(path.read_text().replace(",", " ").split()), path
+
+
 def test_answers_are_learned_and_point_into_the_passage(model, tmp_path):
     result = teach("answer", model, tmp_path, "epochs=10", "learning_rate=3e-3", "batch=8")
     assert result.scores["f1"] > 0.6

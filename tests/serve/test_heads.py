@@ -13,7 +13,11 @@ import torch
 from serving import fill_folder, running, same
 
 import bertkit
+from bertkit.finetune.features import read_features
+from bertkit.finetune.features_model import save_layer
+from bertkit.finetune.fine_tuning import open_data
 from bertkit.finetune.length import LengthPolicy
+from bertkit.finetune.settings import read_settings
 from bertkit.serve.models import Models, load_models, share_encoders
 from bertkit.serve.plan_fill import plan_fill
 from bertkit.serve.plan_heads import told_as
@@ -46,6 +50,18 @@ def test_classify(server, task):
     found = results(server.post("/classify", {"texts": TEXTS, "pairs": pairs, "model": task}), task)
     same(found, plain(bert.classify(TEXTS, pairs)))
     assert found[3]["seen"]["cut"] > 0, "what was cut is in the reply"
+
+
+def test_a_regression_on_a_frozen_encoder_is_served(folders, tmp_path):
+    rows = ["text\tlabel", *(f"{word} {other}\t{word}" for word in "abc" for other in "defghij")]
+    train = tmp_path / "train.tsv"
+    train.write_text("\n".join(rows))
+    begin, prepared = open_data("classify", read_settings(), folders["fill"], train, train)
+    save_layer(begin, prepared, read_features(begin.model, prepared), 1, tmp_path / "features")
+    bert = bertkit.load(tmp_path / "features")
+    with running(load_models([f"features={tmp_path / 'features'}"], torch.device("cpu"))) as server:
+        found = results(server.post("/classify", {"texts": TEXTS, "model": "features"}), "features")
+    same(found, plain(bert.classify(TEXTS)))
 
 
 def test_tag(server):

@@ -85,7 +85,7 @@ def load_start(found: Checkpoint, task: Task, settings: FineTuneSettings) -> Che
     same = task_name(found) == task.name and (
         found.labels == task.labels if task.labels else bool(found.task) or task.name != "regress"
     )
-    model = _with_config(found.model, config, {task.head: task.outputs}, seed=seed, keep_head=same)
+    model = with_config(found.model, config, {task.head: task.outputs}, seed=seed, keep_head=same)
     return replace(found, model=model, labels=task.labels, embed=None)
 
 
@@ -127,7 +127,7 @@ def _pooling(config: BertConfig, task: Task, settings: FineTuneSettings) -> Any:
     return "mean"
 
 
-def _with_config(
+def with_config(
     model: BertModel, config: BertConfig, heads: dict[str, int | None], *, seed: int = 0, keep_head: bool = False
 ) -> BertModel:
     """A model of this shape with the other's encoder, its pooler where both have one, and on request its head."""

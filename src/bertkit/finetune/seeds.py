@@ -51,13 +51,15 @@ class Seeds:
         return {"metric": self.metric, "means": self.means, "deviations": self.deviations} | {
             "median": self.median,
             "scores": scores,
+            "collapsed": [result.collapsed for result in self.results],
         }
 
     def __str__(self) -> str:
         means, deviations = self.means, self.deviations
         names = [self.metric, *(name for name in means if name != self.metric)]
         told = ", ".join(f"{name} {means[name]:.4f} ± {deviations[name]:.4f}" for name in names)
-        return f"{len(self.results)} seeds: {told}"
+        failed = [f"seed {n}: {each.collapsed}" for n, each in enumerate(self.results) if each.collapsed]
+        return "\n".join([f"{len(self.results)} seeds: {told}", *failed])
 
     def _columns(self) -> Mapping[str, list[float]]:
         """Of the scores that every run has: what is held out by chance may not have all of them."""

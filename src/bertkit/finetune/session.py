@@ -14,6 +14,7 @@ from torch import nn
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.errors import RequestError
 from bertkit.finetune.batches import EpochPlan, within_budget
+from bertkit.finetune.collapse import describe_collapse
 from bertkit.finetune.data import Prepared, loss_settings, prior_logits
 from bertkit.finetune.decision import Decision
 from bertkit.finetune.distill import Pupil, Teacher
@@ -252,19 +253,21 @@ class Session:
         """Take the best weights, fit the decision layer, and write the folder."""
         if best.state is not None and self.settings.run.keep == "best":
             load_state(self.learner.model, best.state)
-        outputs = self._outputs()
-        fitted = fit_decision(self.prepared.task, self.prepared.dev, outputs.rows, self.settings.run.abstain)
-        judged = judge_decision(self.prepared.task, self.prepared.dev, outputs.rows)
+        outputs, task, dev = self._outputs(), self.prepared.task, self.prepared.dev
+        fitted = fit_decision(task, dev, outputs.rows, self.settings.run.abstain)
+        judged = judge_decision(task, dev, outputs.rows)
+        plain = task.decode(dev.examples, dev.flat, outputs.rows, Decision())
         result = FineTuned(
-            task=self.prepared.task.name,
+            task=task.name,
             metric=self.metric,
             scores={**judged.scores, "loss": outputs.loss or 0.0},
-            plain=self._scores(outputs, Decision()),
+            plain=task.score(dev.examples, plain),
             calibration=judged.calibration,
             best_step=best.step if best.state is not None and self.settings.run.keep == "best" else progress.step,
             steps=progress.step,
             finished=finished,
             said=(*self.prepared.said, *fitted.said, *judged.said),
+            collapsed=describe_collapse(task, dev, outputs, plain, fitted.decision, self.settings.learning),
         )
         self._write_model(fitted, result)
         write_json(self.run.folder / RESULT, asdict(result))
