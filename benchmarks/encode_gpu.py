@@ -3,9 +3,10 @@
     python benchmarks/encode_gpu.py --vocab FOLDER --texts CORPUS.txt.zst --out RESULT.json
 
 8,192 texts of each mix of lengths (log-normal, median 24 and 180 tokens, 512 at most), cut from real sentences. Once
-from token ids, so that only the model counts, and once from text. transformers gets its texts sorted by length, 64 in a
-batch and with the batch size that was best for it; sentence-transformers sorts by itself. Rounds are interleaved in one
-process, the vectors are compared with float32's, and the share is of the matrix products' rate measured just before.
+from token ids, so that only the model counts, and once from text. transformers gets its texts sorted by length, padded
+by NumPy into pinned memory, 64 in a batch and with the batch size and the attention that were best for it;
+sentence-transformers sorts by itself and gets the same attention. Rounds are interleaved in one process, the vectors
+are compared with float32's, and the share is of the matrix products' rate measured just before.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +33,8 @@ from bertkit.text.tokenizer import Tokenizer
 
 MEDIANS = {"short": 24, "passages": 180}
 LONGEST = 512
-BATCHES = (64, 256, 1024)  # what transformers is tried with
+BATCHES = (64, 128, 256, 512, 1024, 2048)  # what the peers are tried with
+ATTENTIONS = ("sdpa", "flash_attention_2", "flash_attention_3")  # those that this machine can load
 Encode = Callable[[], np.ndarray]
 
 
@@ -92,16 +95,31 @@ class Engines:
     """The three, each loaded once."""
 
     def __init__(self, folder: Path, device: torch.device) -> None:
-        from sentence_transformers import SentenceTransformer
-        from transformers import AutoModel
-
-        self.device = device
+        self.device, self.folder, self.refused = device, folder, dict[str, str]()
         self.ours: Bert = load(folder).to(device, "bfloat16")
         self.exact: Bert = load(folder).to(device)
-        self.theirs = (
-            AutoModel.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation="sdpa").to(device).eval()
-        )
-        self.sentences = SentenceTransformer(str(folder), device=str(device)).to(torch.bfloat16)
+        self.theirs = {name: model for name in ATTENTIONS if (model := self._transformers(name)) is not None}
+
+    def _transformers(self, attention: str) -> torch.nn.Module | None:
+        """The peer with one implementation of attention; none where this machine has not what it needs."""
+        from transformers import AutoModel
+
+        try:
+            model = AutoModel.from_pretrained(self.folder, dtype=torch.bfloat16, attn_implementation=attention)
+            model = model.to(self.device).eval()
+            with torch.inference_mode():
+                model(input_ids=torch.ones(2, 16, dtype=torch.long, device=self.device))
+            return model
+        except Exception as error:  # whatever is missing, the others can be measured
+            self.refused[attention] = str(error).strip().splitlines()[0][:200]
+            return None
+
+    def load_sentences(self, attention: str) -> None:
+        """sentence-transformers with the attention that was best for transformers."""
+        from sentence_transformers import SentenceTransformer
+
+        how = {"dtype": torch.bfloat16, "attn_implementation": attention}
+        self.sentences = SentenceTransformer(str(self.folder), device=str(self.device), model_kwargs=how)
         self.sentences.max_seq_length = LONGEST
 
     def passages(self, texts: Sequence[str]) -> list[Passage]:
@@ -113,23 +131,37 @@ class Engines:
         settings = checked(self.ours.embed_settings(pooling="mean"), self.ours.model.config.depth)
         return np.asarray(embed_passages(self.ours.model, passages, settings, LONGEST, "truncate"))
 
-    def transformers(self, passages: Sequence[Passage], batch: int) -> np.ndarray:
+    def transformers(self, rows: Sequence[np.ndarray], batch: int, attention: str) -> np.ndarray:
         """From ids, sorted by length, padded to the longest of each batch, mean over tokens."""
-        order = sorted(range(len(passages)), key=lambda i: -len(passages[i].ids))
-        pooled = []
+        lengths = np.array([len(row) for row in rows])
+        order, model, pooled = np.argsort(-lengths, kind="stable"), self.theirs[attention], []
         with torch.inference_mode():
             for at in range(0, len(order), batch):
-                rows = [passages[i].ids for i in order[at : at + batch]]
-                longest = max(map(len, rows))
-                ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows]).to(self.device)
-                mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows]).to(self.device)
-                hidden = self.theirs(input_ids=ids, attention_mask=mask).last_hidden_state
+                chosen = order[at : at + batch]
+                ids, mask = self._padded([rows[i] for i in chosen], lengths[chosen])
+                # Without padding there is nothing to mask, and attention takes its quickest kernel.
+                hidden = model(input_ids=ids, attention_mask=mask).last_hidden_state
+                if mask is None:
+                    pooled.append(hidden.mean(1))
+                    continue
                 kept = mask[:, :, None].to(hidden.dtype)
                 pooled.append((hidden * kept).sum(1) / kept.sum(1))
         vectors = torch.cat(pooled).float().cpu().numpy()
         found = np.empty_like(vectors)
         found[order] = vectors
         return found
+
+    def _padded(self, rows: Sequence[np.ndarray], lengths: np.ndarray) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Ids and mask on the device, by way of pinned memory."""
+        on_cuda = self.device.type == "cuda"
+        ids = torch.zeros(len(rows), int(lengths[0]), dtype=torch.long, pin_memory=on_cuda)
+        real = np.arange(ids.shape[1]) < lengths[:, None]
+        ids.numpy()[real] = np.concatenate(rows)
+        if real.all():
+            return ids.to(self.device, non_blocking=True), None
+        mask = torch.from_numpy(real.astype(np.int64))
+        mask = mask.pin_memory() if on_cuda else mask
+        return ids.to(self.device, non_blocking=True), mask.to(self.device, non_blocking=True)
 
     def sentence_transformers(self, texts: Sequence[str], batch: int) -> np.ndarray:
         """From text: it sorts, pads and tokenizes itself."""
@@ -143,12 +175,19 @@ def measure(engines: Engines, texts: list[str], device: torch.device, rounds: in
     config = engines.ours.model.config
     weights = 4 * config.width**2 + 2 * config.width * config.inner
     flops = config.depth * (2 * weights * lengths.sum() + 4 * config.width * (lengths.astype(float) ** 2).sum())
-    batch = min(BATCHES, key=lambda size: timed(lambda: engines.transformers(passages, size), device))
-    theirs = min(BATCHES, key=lambda size: timed(lambda: engines.sentence_transformers(texts, size), device))
+    rows = [np.array(passage.ids) for passage in passages]
+    grid = {
+        (size, kind): lambda s=size, k=kind: engines.transformers(rows, s, k)
+        for kind in engines.theirs
+        for size in BATCHES
+    }
+    batch, attention = quickest(grid, device)
+    engines.load_sentences(attention)
+    theirs = quickest({size: lambda s=size: engines.sentence_transformers(texts, s) for size in BATCHES}, device)
     ways: dict[str, Encode] = {
         "bertkit, from ids": lambda: engines.bertkit(passages),
-        "transformers sorted, from ids": lambda: engines.transformers(passages, batch),
-        "transformers sorted, 64 a batch, from ids": lambda: engines.transformers(passages, 64),
+        "transformers sorted, from ids": lambda: engines.transformers(rows, batch, attention),
+        "transformers sorted, 64 a batch, from ids": lambda: engines.transformers(rows, 64, attention),
         "bertkit, from text": lambda: engines.ours.embed(texts, pooling="mean"),
         "sentence-transformers, from text": lambda: engines.sentence_transformers(texts, theirs),
     }
@@ -178,6 +217,8 @@ def measure(engines: Engines, texts: list[str], device: torch.device, rounds: in
         "tflop": round(flops / 1e12, 2),
         "matmul TFLOP/s": [round(each / 1e12) for each in rates],
         "batch of transformers": batch,
+        "attention of both peers": attention,
+        "attention that this machine cannot load": engines.refused,
         "batch of sentence-transformers": theirs,
         "engines": found,
         "transformers over ours": round(found["transformers sorted, from ids"]["median"] / ours["ids"], 2),
@@ -197,6 +238,19 @@ def timed(way: Callable[[], object], device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize()
     return perf_counter() - began
+
+
+def quickest(ways: dict[Any, Callable[[], object]], device: torch.device) -> Any:
+    """The key of the quickest, all warmed up by one of them; what does not run is out."""
+    seconds = {}
+    for key, way in ways.items():
+        try:
+            if not seconds:
+                way()
+            seconds[key] = timed(way, device)
+        except (RuntimeError, torch.OutOfMemoryError) as error:
+            print(f"{key} does not run: {str(error).splitlines()[0][:120]}", flush=True)
+    return min(seconds, key=seconds.__getitem__)
 
 
 def matmul_rate(device: torch.device, size: int = 8192) -> float:
