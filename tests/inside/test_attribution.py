@@ -1,18 +1,24 @@
 """Shares of words: they add up, they equal a slow twin's, and they find the words that count."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 import torch
+from tokenizers.pre_tokenizers import ByteLevel
 from topic_models import topic_classifier
 
 import bertkit
+from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.config import family_config
 from bertkit.errors import RequestError
 from bertkit.facts.topics import topic_examples
 from bertkit.inside.attribution import LEAST, WhySettings, from_sums, integrate, why
 from bertkit.inside.attribution_targets import Request, find_target
 from bertkit.model.batch import Batch
+from bertkit.model.weights import new_model
+from bertkit.text.pipelines import ROBERTA_NAMES, byte_level_backend
+from bertkit.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 TEXT = "a cab up a hill."
@@ -34,8 +40,6 @@ def tasked(tiny_bert):
         saved, head, labels = TASKS[task]
         outputs = {head: len(labels) or None}
         made = tiny_bert(family, heads=())
-        from bertkit.model.weights import new_model
-
         model = new_model(made.model.config, outputs, seed=1).eval()
         return bertkit.Bert(replace(made.checkpoint, model=model, task=saved, labels=labels))
 
@@ -74,6 +78,34 @@ def test_masked_words_are_explained_in_every_family(tiny_bert, family):
     assert found.target == "the word 'b' for the blank"
     blank = next(each for each in found.words if each.word == "[MASK]")
     assert blank.share == 0, "a blank is the same at both ends"
+
+
+def byte_level_bert(head: str, outputs: int | None) -> bertkit.Bert:
+    """A tiny RoBERTa over bytes, two of them joined: a space and a."""
+    pieces = [*asdict(ROBERTA_NAMES).values(), *sorted(ByteLevel.alphabet()), "\u0120a"]
+    vocab = {piece: number for number, piece in enumerate(pieces)}
+    backend = byte_level_backend(vocab, [("\u0120", "a")], ROBERTA_NAMES, add_prefix_space=False)
+    config = family_config("roberta", "tiny", vocab_size=len(pieces), max_length=64, init_std=0.3)
+    model = new_model(config, {head: outputs}, seed=1).eval()
+    tokenizer = Tokenizer(backend, ROBERTA_NAMES)
+    return bertkit.Bert(
+        Checkpoint(model=model, tokenizer=tokenizer, max_length=64, labels=("O", "B-X")[: outputs or 0])
+    )
+
+
+def test_byte_level_pieces_are_named_by_their_characters():
+    bert = byte_level_bert("masked_word", None)
+    with torch.no_grad():
+        bert.model.heads["masked_word"].decoder.bias[bert.tokenizer.vocab["\u0120a"]] = 99  # what it fills
+    found = why(bert, "it is<mask> é a")
+    assert found.target == "the word 'a' for the blank"
+    pieces = [piece for each in found.words for piece, _ in each.pieces]
+    assert pieces == ["i", "t", "\u0120", "i", "s", "<mask>", "\u0120", "é", "é", "a"]
+    tagged = why(byte_level_bert("tag", 2), "it is")
+    assert "".join(piece for each in tagged.words for piece, _ in each.pieces).replace("\u0120", " ").split() == [
+        "it",
+        "is",
+    ]
 
 
 @pytest.mark.parametrize("baseline", ["mask", "pad", "zero"])

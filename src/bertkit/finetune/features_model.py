@@ -41,7 +41,7 @@ def saveable_layers(config: BertConfig) -> list[int]:
 
 
 def choose_layer(features: Features, layers: Sequence[int]) -> int:
-    """The layer with the best accuracy on training rows that were held out; of equals the lowest."""
+    """The layer with the best accuracy on training rows that were held out; of equals the highest."""
     many = len(features.known) > MANY
     folds = ShuffleSplit(1, test_size=1 / FOLDS, random_state=0) if many else KFold(FOLDS, shuffle=True, random_state=0)
     if len(layers) == 1 or len(features.known) < 2 * FOLDS:
@@ -50,7 +50,7 @@ def choose_layer(features: Features, layers: Sequence[int]) -> int:
         np.nan_to_num(cross_val_score(new_regression(), features.train[:, layer], features.known, cv=folds)).mean()
         for layer in layers
     ]
-    return layers[int(np.argmax(scores))]
+    return max(zip(scores, layers, strict=True))[1]
 
 
 def save_layer(start: Checkpoint, prepared: Prepared, features: Features, layer: int, target: Path) -> None:

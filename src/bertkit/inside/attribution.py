@@ -207,7 +207,7 @@ def _explain(bert: Bert, request: Request, target: Target, settings: WhySettings
         baseline_score=below,
         gap=gap,
         cut_from=target.tokens.cut_from,
-        words=_by_word(bert, target, shares.tolist()),
+        words=_by_word(target, shares.tolist()),
     )
 
 
@@ -238,10 +238,10 @@ def _line(bert: Bert, target: Target, baseline: str) -> Line:
     return Line(model, batch, start, end, target.read)
 
 
-def _by_word(bert: Bert, target: Target, shares: Sequence[float]) -> tuple[WordShare, ...]:
+def _by_word(target: Target, shares: Sequence[float]) -> tuple[WordShare, ...]:
     tokens = target.tokens
     pieces: list[list[tuple[str, float]]] = [[] for _ in tokens.written]
-    for number, piece, share in zip(tokens.words, bert.tokenizer.tokens(tokens.ids), shares, strict=True):
+    for number, piece, share in zip(tokens.words, tokens.shown, shares, strict=True):
         if number is not None:
             pieces[number].append((piece, share))
     return tuple(

@@ -36,9 +36,10 @@ class Written:
 
 @dataclass(frozen=True)
 class Tokens:
-    """What the model reads: every token's id, and the word that it is a piece of (None: wiring)."""
+    """What the model reads: every token's id, how it is shown, and the word that it is a piece of (None: wiring)."""
 
     ids: Sequence[int]
+    shown: Sequence[str]
     segments: Sequence[int]
     words: Sequence[int | None]
     written: tuple[Written, ...]
@@ -87,8 +88,10 @@ def text_tokens(bert: Bert, request: Request, places: Sequence[int] | None = Non
     encoding = bert.tokenizer.encode(request.text, request.pair)
     chosen = range(len(encoding)) if places is None else places
     written, numbers = _written(encoding, (request.text, request.pair or ""))
+    shown = bert.tokenizer.shown(encoding, request.text, request.pair)
     return Tokens(
         ids=[encoding.ids[n] for n in chosen],
+        shown=[shown[n] for n in chosen],
         segments=bert.known_segments([encoding.segments[n] for n in chosen]),
         words=[numbers[n] for n in chosen],
         written=written,
@@ -115,7 +118,7 @@ def _blank(bert: Bert, request: Request) -> Target:
         if len(pieces) != 1 or pieces[0] == tokenizer.unknown_id:
             raise RequestError(f"'{request.target}' is not one piece of the vocabulary; name a word that is")
         chosen = pieces[0]
-    name = f"the word '{tokenizer.tokens([chosen])[0]}' for the blank"
+    name = f"the word '{tokenizer.written(chosen)}' for the blank"
     return Target(name, "nats of log probability", tokens, lambda hidden, batch: chances(hidden, batch)[:, chosen])
 
 
@@ -159,6 +162,7 @@ def _tag(bert: Bert, request: Request) -> Target:
     firsts, last = list(window.detail.places), len(window.ids) - 1
     tokens = Tokens(
         ids=window.ids,
+        shown=[bert.tokenizer.written(number) for number in window.ids],
         segments=window.segments,
         words=[bisect_right(firsts, n) - 1 if 0 < n < last else None for n in range(len(window.ids))],
         written=tuple(Written(0, a, b, word) for (a, b), word in zip(spans, words, strict=True)),

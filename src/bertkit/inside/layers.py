@@ -54,10 +54,4 @@ def lens(model: BertModel, tokenizer: Tokenizer, reading: Reading, top: int = TO
     ids = torch.stack([each.indices for each in best], dim=1).cpu()
     probabilities = torch.stack([each.values for each in best], dim=1).cpu()
     known = sorted(set(ids.flatten().tolist()))
-    return Lens(ids, probabilities, {number: _written(tokenizer, number) for number in known})
-
-
-def _written(tokenizer: Tokenizer, number: int) -> str:
-    """A word as a person writes it; ##piece where it continues one."""
-    piece = tokenizer.tokens([number])[0]
-    return piece if piece.startswith("##") else tokenizer.decode([number]).strip() or piece
+    return Lens(ids, probabilities, {number: tokenizer.written(number) for number in known})

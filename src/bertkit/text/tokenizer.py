@@ -163,6 +163,11 @@ class Tokenizer:
             for piece, part, span in zip(pieces, encoding.part, encoding.offsets, strict=True)
         ]
 
+    def written(self, number: int) -> str:
+        """A piece by itself as a person writes it; ##piece where WordPiece continues a word."""
+        [piece] = self.tokens([number])
+        return piece if piece.startswith("##") else self.decode([number]).strip() or piece
+
     def starts_word(self, number: int) -> bool:
         """Whether a piece begins a word, or is joined to what stands before it (##ing; elsewhere no space mark)."""
         [piece] = self.tokens([number])
