@@ -2,18 +2,25 @@
 
 import asyncio
 import contextlib
+import json
 import multiprocessing
 import resource
+import sys
+import tempfile
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
 from typing import Any
 
-from serve_process import HOST, Connection, ServerProcess, health
+from serve_process import HOST, Connection, ServerProcess, free_port, get, health, post
 
 MOST_SECONDS = 1.0  # for /health, whatever goes on
 CROWD = 10_000
 LORIS, LORIS_SECONDS = 500, 14
 GIGABYTE = 1 << 30
+LONG_IDS, BODIES = 40_000, 12
+STRANGERS, STALLED, KEY = 40, 8 << 20, "a-key-of-our-own"
 GROWTH = 256 << 20  # bytes that any of this may cost the server; 10,000 connections are some
 
 
@@ -120,9 +127,62 @@ async def crowd(server: ServerProcess) -> dict[str, Any]:
     return {"connections": len(connections)}
 
 
+async def token_ids(server: ServerProcess, texts: int) -> dict[str, Any]:
+    """Bodies of token ids, all at once: few bytes each, and many Python objects."""
+    ids = [2000] * LONG_IDS
+    raw, peak = post("/embed", json.dumps({"inputs": [ids] * texts}, separators=(",", ":")).encode()), 0
+
+    async def sample() -> None:
+        nonlocal peak
+        while True:
+            peak = max(peak, server.memory())
+            await asyncio.sleep(0.01)
+
+    async def ask() -> int:
+        connection = Connection(server.port)
+        reply = await connection.send(raw)
+        connection.close()
+        return reply.status
+
+    before, sampling = server.memory(), asyncio.create_task(sample())
+    statuses = Counter(await asyncio.gather(*(ask() for _ in range(BODIES))))
+    sampling.cancel()
+    fine = peak - before < GROWTH and set(statuses) <= {200, 413, 429}
+    found = {str(status): count for status, count in statuses.items()}
+    return {
+        "body_mb": round(len(raw) / 1e6, 1),
+        "statuses": found,
+        "peak_mb": round((peak - before) / 1e6, 1),
+        "fine": fine,
+    }
+
+
+async def strangers(_: ServerProcess) -> dict[str, Any]:
+    """Bodies that stall, from clients without a key, on the path that needs none: who has a key is still answered."""
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        port = free_port()
+        command = [sys.executable, "-m", "bertkit", "serve", "--port", str(port)]
+        guarded = ServerProcess(command, port, Path(name) / "log", BERTKIT_API_KEY=KEY, OMP_NUM_THREADS="1")
+        stack.callback(guarded.end)
+        await asyncio.to_thread(guarded.wait_for, get("/health"))
+        head = f"POST /health HTTP/1.1\r\nhost: {HOST}\r\ncontent-length: {STALLED}\r\n\r\n".encode()
+        for _ in range(STRANGERS):
+            _, writer = await asyncio.open_connection(HOST, port)
+            stack.callback(writer.close)
+            writer.write(head + b" " * (STALLED - 1))
+            with contextlib.suppress(OSError, TimeoutError):
+                await asyncio.wait_for(writer.drain(), 5)
+        raw = post("/embed", b'{"inputs":"%b"}' % (b"a " * 500), x_api_key=KEY)
+        statuses = [(await Connection(port).send(raw)).status for _ in range(3)]
+    return {"connections": STRANGERS, "statuses": statuses, "fine": statuses == [200] * 3}
+
+
 ATTACKS: dict[str, Callable[[ServerProcess], Awaitable[dict[str, Any]]]] = {
     "slow headers": slow_loris,
     "1 GB, stated": lambda server: giant(server, stated=True),
     "1 GB, in chunks": lambda server: giant(server, stated=False),
     "10,000 connections": crowd,
+    "12 bodies of 8 MB of token ids": lambda server: token_ids(server, 40),
+    "12 bodies of 1 million token ids": lambda server: token_ids(server, 26),
+    "stalled bodies without a key": strangers,
 }

@@ -5,7 +5,8 @@
 
 Body number N of a seed is always the same. A fault is a status of 500 or more, a reply that is no JSON or not the one
 to this request, or none within 30 seconds. Then, with /health timed beside it: clients that send a byte a second, a
-body of 1 GB with and without its length stated, and 10,000 open connections.
+body of 1 GB with and without its length stated, 10,000 open connections, many token ids at once, and bodies that stall
+from clients without a key.
 """
 
 import argparse

@@ -80,6 +80,59 @@ def test_typing_asks_seldom_and_shows_the_last(visit, page_server):
     page.unroute("**/fill")
 
 
+def opacity(page, selector: str) -> float:
+    return float(page.locator(f"main section > {selector}").evaluate("each => getComputedStyle(each).opacity"))
+
+
+def pending(page) -> str:
+    return page.inner_text("main .actions .pending")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_long_text_says_that_it_waits_for_the_button(visit, page_server, width):
+    """The old answer must not look like the new text's."""
+    page = visit(page_server.url, width=width, tool="classify", text="a fine film")
+    until(page, lambda: (opacity(page, ".result"), opacity(page, ".said")) == (1, 1))
+    assert pending(page) == ""
+    page.fill("main [name=text]", "a dull film. " * 400)
+    until(page, lambda: pending(page) == "Long text: press Classify")
+    until(page, lambda: opacity(page, ".result") < 0.5 and opacity(page, ".said") < 0.5)
+    assert page.get_attribute("main .pending", "role") == "status"
+    button, hint = (page.locator(f"main .actions {each}").bounding_box() for each in (".go", ".pending"))
+    assert abs(button["y"] + button["height"] / 2 - hint["y"] - hint["height"] / 2) < 4, "in one line with the button"
+    assert page.evaluate(FITS)
+    ask(page)
+    assert pending(page) == ""
+    until(page, lambda: (opacity(page, ".result"), opacity(page, ".said")) == (1, 1))
+    page.fill("main [name=text]", "a dull film. " * 500)
+    before = turn(page)
+    page.fill("main [name=text]", "a dull film")
+    answered(page, before)
+    assert pending(page) == ""
+    until(page, lambda: opacity(page, ".result") == 1)
+
+
+def test_a_long_text_gives_up_the_question_before_it(visit, page_server):
+    page = visit(page_server.url, tool="classify", text="a fine film")
+    held, gone = [], []
+    page.route("**/classify", lambda route: held.append(route))
+    page.on("requestfailed", lambda request: gone.append(request.failure))
+    page.fill("main [name=text]", "a film")
+    until(page, lambda: bool(held))
+    page.fill("main [name=text]", "a dull film. " * 400)
+    until(page, lambda: gone == ["net::ERR_ABORTED"])
+    assert page.locator("main section[aria-busy]").count() == 0
+    page.unroute("**/classify")
+
+
+def test_a_tool_that_never_asks_by_itself_says_so(visit, page_server):
+    page = visit(page_server.url, tool="inside", text="a b c")
+    page.fill("main [name=text]", "a b c d")
+    until(page, lambda: pending(page) == "Changed: press Look" and opacity(page, ".result") < 0.5)
+    ask(page)
+    until(page, lambda: pending(page) == "" and opacity(page, ".result") == 1)
+
+
 REPLIES = {
     413: ("That is too much at once.", "Too long by far. Shorten the text, or split it."),
     422: ("The server cannot work with this.", "Too long by far. Change it and try again."),

@@ -96,6 +96,24 @@ def test_what_is_no_server_is_said(said):
             measure(f"http://127.0.0.1:{other.getsockname()[1]}", Load(seconds=0.1))
 
 
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n{"])
+@pytest.mark.parametrize("rate", [None, 20.0])
+def test_a_port_that_never_answers_is_not_waited_for(said, rate):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = []
+
+        def take() -> None:
+            while True:
+                taken.append(other.accept()[0])
+                taken[-1].sendall(said)
+
+        threading.Thread(target=take, daemon=True).start()
+        port = other.getsockname()[1]
+        with pytest.raises(BertkitError, match=rf"127\.0\.0\.1 port {port} did not answer within 0\.3 s; "):
+            measure(f"http://127.0.0.1:{port}", Load(seconds=0.1, rate=rate), patience=0.3)
+        assert taken
+
+
 def test_the_command(server, bertkit_command):
     options = ("--seconds", "0.1", "--clients", "1,2", "--batch", "1", "--length", "2,3", "--json")
     done = bertkit_command("bench", server.url, *options)

@@ -127,6 +127,52 @@ def test_headers_have_a_limit(tight):
     assert b"200" in status_line(connection)
 
 
+CHUNKED = b"POST /embed HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+WHOLE = b'f\r\n{"inputs": "a"}\r\n0\r\n'
+
+
+def test_trailers_are_dropped(server):
+    """They come after the body, and are no headers: what they say of the content does not count."""
+    connection = raw(server, CHUNKED + WHOLE + b"Content-Type: text/plain\r\nX-A: 1\r\n\r\n")
+    assert b"200" in status_line(connection)
+    connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert b"200" in status_line(connection)
+
+
+@pytest.mark.parametrize("rest", [b"X-Long: " + b"x" * 20_000_000, b"X-A: 1\r\n" * 66, b"x: y\r\n" * 5_000_000])
+def test_trailers_have_a_limit(models, rest):
+    """Long before the body's time is over."""
+    with running(models) as server:
+        connection = raw(server, CHUNKED + WHOLE)
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(rest)
+        assert b"431" in status_line(connection)
+        wait_until(lambda: server.service.inside == 0)
+        assert server.post("/embed", {"inputs": "a"}).status_code == 200
+
+
+def test_chunks_have_no_endless_extensions(server):
+    connection = raw(server, CHUNKED)
+    with contextlib.suppress(ConnectionError):
+        connection.sendall(b"f;" + b"x" * 20_000_000)
+    assert b"431" in status_line(connection)
+    body = b"".join(b"1;some=thing\r\n%c\r\n" % each for each in b'{"inputs": "%b"}' % (b"a" * 30_000))
+    assert b"200" in status_line(raw(server, CHUNKED + body + b"0\r\n\r\n"))
+
+
+def test_trailers_after_the_reply_close_the_connection(tight):
+    """A full server has answered before they come."""
+    tight.service.inside, before = 10**6, tight.service.inside
+    try:
+        connection = raw(tight, CHUNKED + b"1\r\n{\r\n")
+        assert b"429" in status_line(connection)
+    finally:
+        tight.service.inside = before
+    with contextlib.suppress(ConnectionError):
+        connection.sendall(b"0\r\n" + b"x: y\r\n" * 100_000)
+        assert connection.recv(1000) == b""
+
+
 def test_a_body_that_comes_after_its_reply_is_no_head(tight):
     """A full server answers 429 at once; what still comes of the request must not be taken for the next one's head."""
     tight.service.inside, before = 10**6, tight.service.inside

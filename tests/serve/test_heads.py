@@ -6,6 +6,7 @@ import random
 import threading
 from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ import torch
 from serving import fill_folder, running, same
 
 import bertkit
+from bertkit.finetune.evaluate import make_windows, run_model
+from bertkit.finetune.examples import Place, TextExample
 from bertkit.finetune.features import read_features
 from bertkit.finetune.features_model import save_layer
 from bertkit.finetune.fine_tuning import open_data
@@ -124,6 +127,25 @@ def test_predictions_are_told_off_the_event_loop(server):
     told = partial(told_as, plan, lambda _: threading.current_thread().name)
     answer = asyncio.run_coroutine_threadsafe(service.answer(told), service._loop).result(20)
     assert [name.split("_")[0] for name in answer.value] == ["small", "small"]
+
+
+@pytest.mark.parametrize("task", ["classify", "multilabel", "regress"])
+def test_raw_scores_are_logits(server, task):
+    """What the head gives: before softmax or sigmoid, and before the decision layer's temperature."""
+    answers = server.service.models.named(task).answers
+    cooler = replace(answers, decision=replace(answers.decision, temperature=3.0))
+    examples = [TextExample(text, None, None, Place(Path("a"), 0, "number")) for text in ("a b", "c d e " * 20)]
+    windows = make_windows(answers.task, examples)
+    expected = run_model(answers.model, answers.task, windows).rows
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(server.service.models.named(task).__dict__, "answers", cooler)
+        body = {"inputs": [[example.text] for example in examples], "model": task, "raw_scores": True}
+        reply = server.post("/predict", body)
+    assert reply.status_code == 200, reply.text
+    labels = answers.task.labels or ("LABEL_0",)
+    for rows, logits in zip(reply.json(), expected, strict=True):
+        assert [row["score"] for row in rows] == sorted((row["score"] for row in rows), reverse=True)
+        same({row["label"]: row["score"] for row in rows}, dict(zip(labels, logits.tolist(), strict=True)))
 
 
 def test_predict_as_text_embeddings_inference_has_it(server):

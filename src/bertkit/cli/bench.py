@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+TRIAL_SECONDS = 20.0  # for a reply to one text, before anything is measured
+
 
 def bench(
     url: Annotated[str, typer.Argument(help="A server's address.")] = "http://127.0.0.1:8000",
@@ -25,7 +27,8 @@ def bench(
 
     lists = {name: _numbers(text, name) for name, text in (("batch", batch), ("length", length), ("clients", clients))}
     base = Load(seconds=seconds, rate=rate, **{name: numbers[0] for name, numbers in lists.items()})
-    measure(url, replace(base, seconds=min(1.0, seconds)), key=None, model=model)  # to warm up, and to see it answers
+    trial = replace(base, clients=1, batch=1, seconds=min(1.0, seconds))
+    measure(url, trial, key=None, model=model, patience=TRIAL_SECONDS)  # to warm up, and to see that it answers
     for name, numbers in lists.items():
         loads = [replace(base, **{name: number}) for number in numbers]
         rows = [measure(url, load, key=None, model=model) for load in loads]

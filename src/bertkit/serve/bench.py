@@ -10,7 +10,7 @@ import math
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from bertkit.client import address_of, key_header
@@ -18,6 +18,7 @@ from bertkit.errors import BertkitError, RequestError
 
 WORDS = ("the", "a", "cat", "dog", "film", "sat", "on", "mat", "rug", "rates", "rose", "again", "while", "nobody")
 SHARES = (0.5, 0.9, 0.99)
+PATIENCE = 70.0  # seconds for one reply: a bertkit server gives up after 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +68,20 @@ class Measured:
         return {**asdict(self.load), **rates, "refused": self.refused, **waits}
 
 
-def measure(url: str, load: Load, *, key: str | None = "", model: str | None = None, seed: int = 0) -> Measured:
-    """Put this load on a server's /v1/embeddings; the key is that of BERTKIT_API_KEY where it is None."""
-    return asyncio.run(_measure(Target.of(url, key), load, model, seed))
+def measure(
+    url: str,
+    load: Load,
+    *,
+    key: str | None = "",
+    model: str | None = None,
+    seed: int = 0,
+    patience: float = PATIENCE,
+) -> Measured:
+    """Put this load on a server's /v1/embeddings; the key is that of BERTKIT_API_KEY where it is None.
+
+    A server that does not answer a request within `patience` seconds is an error.
+    """
+    return asyncio.run(_measure(replace(Target.of(url, key), patience=patience), load, model, seed))
 
 
 @dataclass(frozen=True)
@@ -80,6 +92,7 @@ class Target:
     port: int
     secure: bool
     head: bytes
+    patience: float = PATIENCE
 
     @classmethod
     def of(cls, url: str, key: str | None) -> "Target":
@@ -104,8 +117,16 @@ class _Connection:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, body: bytes) -> int:
-        """Send it and read all of the reply; returns the status."""
+        """Send it and read all of the reply, in time; returns the status."""
         target = self._target
+        try:
+            async with asyncio.timeout(target.patience):
+                return await self._ask(target, body)
+        except TimeoutError as error:
+            said = f"{target.host} port {target.port} did not answer within {target.patience:g} s"
+            raise BertkitError(f"{said}; is this a bertkit server, and is it overloaded?") from error
+
+    async def _ask(self, target: Target, body: bytes) -> int:
         if self._streams is None:
             secure = True if target.secure else None
             self._streams = await asyncio.open_connection(target.host, target.port, ssl=secure)

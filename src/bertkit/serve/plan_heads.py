@@ -9,11 +9,12 @@ import numpy as np
 import torch
 
 from bertkit.errors import RequestError
+from bertkit.finetune.classify import TextTask
 from bertkit.finetune.evaluate import make_windows, window_passages
 from bertkit.finetune.examples import ChoiceExample, Example, Place, QuestionExample, TaggedExample, TextExample
 from bertkit.finetune.length import Seen
 from bertkit.finetune.tag import Tagged, located, words_of
-from bertkit.finetune.task import Window
+from bertkit.finetune.task import Window, by_example
 from bertkit.predict.answers import Answers
 from bertkit.predict.length import LengthReport, TooLong
 from bertkit.serve.engine import Piece, ReadReduced, read_head
@@ -33,8 +34,12 @@ def plan_classify(
     names: tuple[str, str] = ("texts", "pairs"),
     *,
     refuse_long: bool = False,
+    raw: bool = False,
 ) -> Plan:
-    """A Classified, Labelled or Rated for each text or pair; `names` are what these are called in the request."""
+    """A Classified, Labelled or Rated for each text or pair, or with `raw` its logits.
+
+    `names` are what texts and pairs are called in the request.
+    """
     one, other = names
     check_texts(texts, one, limits)
     if pairs is not None:
@@ -43,7 +48,8 @@ def plan_classify(
     if len(seconds) != len(texts):
         raise RequestError(f"{len(texts)} texts came with {len(seconds)} pairs; give as many of both")
     both = enumerate(zip(texts, seconds, strict=True))
-    plan, windows = _planned(served, [TextExample(text, pair, None, _place(number)) for number, (text, pair) in both])
+    examples = [TextExample(text, pair, None, _place(number)) for number, (text, pair) in both]
+    plan, windows = _planned(served, examples, raw=raw)
     plan.lengths = _report_seen(windows, served.limit, one if pairs is None else other, refuse_long)
     return plan
 
@@ -122,8 +128,11 @@ def _plan(served: Served, examples: Sequence[Example]) -> Plan:
     return _planned(served, examples)[0]
 
 
-def _planned(served: Served, examples: Sequence[Example]) -> tuple[Plan, list[Window]]:
-    """The task's own windows through the shared encoder, and its own decoding of what the head gives."""
+def _planned(served: Served, examples: Sequence[Example], *, raw: bool = False) -> tuple[Plan, list[Window]]:
+    """The task's own windows through the shared encoder, and its own decoding of what the head gives.
+
+    `raw`, of classifiers, is each text's logits instead: [labels], pooled over its windows.
+    """
     answers = served.answers
     assert answers is not None  # the route asked for this ability
     windows = make_windows(answers.task, examples)
@@ -134,6 +143,8 @@ def _planned(served: Served, examples: Sequence[Example]) -> tuple[Plan, list[Wi
 
     def finish(rows: list[Any]) -> list[Any]:
         outputs = _joined(answers, windows, rows) if joined else rows
+        if raw and isinstance(answers.task, TextTask):
+            return [answers.task.pooled(own) for _, _, own in by_example(examples, windows, outputs)]
         return answers.task.decode(examples, windows, outputs, answers.decision)
 
     return Plan(served.lane, pieces, finish, sum(map(len, pieces))), windows

@@ -7,14 +7,15 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 HEADER_SECONDS = 10.0  # for the first line and the headers of a request, once it has begun
-MOST_HEAD = 64 << 10  # bytes of them
+MOST_HEAD = 64 << 10  # bytes of them; and of trailers, or of what else comes in a body without being of it
+MOST_TRAILERS = 64  # fields after a body in chunks
 AT_ONCE = 32 << 10  # bytes that are parsed before the head is measured again
 REFUSED_SECONDS = 2.0  # in which a client may read why its head was refused
 FRAMING = (b"content-length", b"transfer-encoding", b"connection")  # what says where a body ends
 
 
 class PatientProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with limits on how long and how large headers may be; bodies have theirs at the gate.
+    """uvicorn's protocol with limits on how long headers and trailers may be; bodies have theirs at the gate.
 
     An offer to go on in another protocol is ignored, as RFC 9110 allows: the request is answered as HTTP/1.1.
     """
@@ -25,6 +26,8 @@ class PatientProtocol(HttpToolsProtocol):
         self._head = 0  # bytes of a head after those that it began with
         self._refused = False  # whether all that still comes is dropped
         self._inside = False  # whether a request has begun that has not come to its end
+        self._trailers = 0  # fields that came after the headers of a request
+        self._between = 0  # bytes since the last one of its body
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A new connection owes us a request."""
@@ -43,13 +46,26 @@ class PatientProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """The next request's first byte."""
         self._inside = True
+        self._trailers = self._between = 0
         super().on_message_begin()
         self._begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header; or a trailer, which is dropped: the request is being answered by its headers."""
+        if self._patience is None:
+            self._trailers += 1
+        else:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """It has said what it wants."""
         self._end()
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Some of its body."""
+        self._between = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """All of it has come."""
@@ -65,6 +81,7 @@ class PatientProtocol(HttpToolsProtocol):
         if self._refused:
             return
         begun, rest = self._patience, data
+        self._between += len(data)
         try:
             while rest:
                 rest = self._parse(rest)
@@ -72,7 +89,9 @@ class PatientProtocol(HttpToolsProtocol):
             self._refused = True
             self.send_400_response("Invalid HTTP request received.")
             return
-        if self._patience is not None:
+        if self._trailers > MOST_TRAILERS or (self._inside and self._patience is None and self._between > MOST_HEAD):
+            self._refuse_trailers()
+        elif self._patience is not None:
             self._measure(len(data), begun)
         elif not self._inside and (self.cycle is None or self.cycle.response_complete):
             self._begin()  # an empty line, after which uvicorn would wait for ever
@@ -91,10 +110,20 @@ class PatientProtocol(HttpToolsProtocol):
         if self._patience is begun:
             self._head += size
             if self._head > MOST_HEAD:
-                self._refuse_head()
+                self._refuse("headers are")
 
-    def _refuse_head(self) -> None:
-        said = f"The headers are over {MOST_HEAD:,} bytes; send fewer of them.".encode()
+    def _refuse_trailers(self) -> None:
+        """Where the reply has begun, nothing can be said; else the application hears that the client is gone."""
+        if self.cycle.response_started:
+            self._refused = True
+            self.transport.close()
+            return
+        self.cycle.disconnected = True
+        self.cycle.message_event.set()
+        self._refuse(f"trailers are more than {MOST_TRAILERS}, or")
+
+    def _refuse(self, what: str) -> None:
+        said = f"The {what} over {MOST_HEAD:,} bytes; send fewer of them.".encode()
         lines = [b"content-type: text/plain; charset=utf-8", b"content-length: %d" % len(said), b"connection: close"]
         self.transport.write(STATUS_LINE[431] + b"\r\n".join([*lines, b"", said]))
         self._refused = True  # and not closed yet: a client reads the reply when all is sent

@@ -89,25 +89,27 @@ async def predict_labels(
     *,
     raw: bool = False,
 ) -> Answer:
-    """Every label with its score, best first, for each text or pair."""
+    """Every label with its score, best first, for each text or pair: its probability, or with `raw` its logit."""
     check_count(pairs, names[1], service.settings)
     if len({second is None for _, second in pairs}) > 1:
         raise Refusal(422, "texts and pairs do not go together in one request; send them apart", "inputs")
-    if raw and served.task != "regress":
-        raise Refusal(422, "scores are probabilities here; leave raw_scores out", "raw_scores")
     texts = [first for first, _ in pairs]
     seconds = [second for _, second in pairs if second is not None]
-    refuse = policy == "refuse"
-    plan = partial(plan_classify, served, texts, seconds or None, service.settings, names, refuse_long=refuse)
+    how = {"refuse_long": policy == "refuse", "raw": raw and served.task != "regress"}  # whose score is the logit
+    plan = partial(plan_classify, served, texts, seconds or None, service.settings, names, **how)
     told = partial(told_as, plan, partial(_labels, served=served, raw=raw))
     return await service.answer(told, size_of(texts) + size_of(seconds))
 
 
-def _labels(found: Classified | Labelled | Rated, served: Served, *, raw: bool) -> list[Label]:
+def _labels(found: Classified | Labelled | Rated | np.ndarray, served: Served, *, raw: bool) -> list[Label]:
     if isinstance(found, Rated):
         name = served.bert.checkpoint.labels[0] if served.bert.checkpoint.labels else "score"
         return [{"score": found.value if raw else _sigmoid(found.value), "label": name}]
-    ranked = sorted(found.probabilities.items(), key=lambda item: -item[1])
+    if isinstance(found, np.ndarray):
+        scores = dict(zip(served.bert.checkpoint.labels, found.tolist(), strict=True))
+    else:
+        scores = dict(found.probabilities)
+    ranked = sorted(scores.items(), key=lambda item: -item[1])
     return [{"score": score, "label": label} for label, score in ranked]
 
 

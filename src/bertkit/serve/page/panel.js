@@ -14,6 +14,7 @@ export class Panel {
     Object.assign(this, { tool, models, changed, waiting: null, timer: null });
     this.chosen = models[0];
     this.said = element("output", { class: "said" });
+    this.pending = element("span", { class: "pending", role: "status" });
     this.result = element("div", { class: "result" });
     this.request = request();
     this.fields = tool.fields.map((each) => field(each, this.chosen, () => this.typed()));
@@ -34,7 +35,7 @@ export class Panel {
   actions() {
     const extra = this.tool.actions?.(this) ?? [];
     const go = element("button", { type: "submit", class: "go", title: "Ctrl-Enter" }, this.tool.verb);
-    return element("div", { class: "actions" }, go, ...extra, ...this.modelChoice());
+    return element("div", { class: "actions" }, go, this.pending, ...extra, ...this.modelChoice());
   }
 
   modelChoice() {
@@ -81,8 +82,17 @@ export class Panel {
   typed() {
     this.changed();
     clearTimeout(this.timer);
-    const size = Object.values(this.values).join("").length;
-    if (this.tool.live && size <= LIVE) this.timer = setTimeout(() => this.run(), TYPING);
+    const long = Object.values(this.values).join("").length > LIVE;
+    if (long || !this.tool.live) return this.waitForButton(long ? "Long text" : "Changed");
+    this.pending.textContent = "";
+    this.timer = setTimeout(() => this.run(), TYPING);
+  }
+
+  /** The answer on the page is that of another text, until the button is pressed. */
+  waitForButton(why) {
+    this.stop();
+    this.pending.textContent = `${why}: press ${this.tool.verb}`;
+    this.element.dataset.stale = "";
   }
 
   submit(event) {
@@ -149,6 +159,8 @@ export class Panel {
   show(nodes, said) {
     this.result.replaceChildren(...nodes);
     this.say(said);
+    this.pending.textContent = "";
+    delete this.element.dataset.stale;
     this.element.dataset.turn = (Number(this.element.dataset.turn) || 0) + 1;
   }
 
