@@ -1,18 +1,16 @@
 """Never lose a run: killed anywhere, it goes on to the bytes of a run that was not."""
 
 import json
-import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 
 import pytest
 from safetensors.torch import load_file
-from tiny_runs import child, make_shards, recipe_words, server, tiny_recipe, weights
+from tiny_runs import Stopper, child, make_shards, recipe_words, server, showing, tiny_recipe, weights
 
 from bertkit.errors import BertkitError, RequestError
 from bertkit.pretrain import pretraining, verify
@@ -110,21 +108,10 @@ def test_sigterm_saves_and_stops_and_resume_goes_on(shards, tmp_path):
 def test_a_stopped_run_goes_on_byte_equal(shards, tmp_path):
     """In one process, with the signal sent from the meter at step 7."""
 
-    class Stopper:
-        calls = 0
-
-        def update(self, done, facts=None):
-            self.calls += 1
-            if self.calls == 7:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    @contextmanager
-    def show(title, total):
-        yield Stopper()
-
-    recipe = tiny_recipe(shards)
-    report = pretrain(recipe, tmp_path / "stopped", show=show)
+    recipe, meter = tiny_recipe(shards), Stopper(7)
+    report = pretrain(recipe, tmp_path / "stopped", show=showing(meter))
     assert report.progress.step == 7
+    assert meter.was_stopped
     assert [path.name for path in Run(tmp_path / "stopped").checkpoints()] == ["step-00000004", "step-00000007"]
     assert pretrain(recipe, tmp_path / "stopped", resume=True).progress.step == 24
     pretrain(recipe, tmp_path / "straight")

@@ -123,6 +123,7 @@ class Session:
                     self._save(progress, best)
                     saved = time.monotonic()
                 if asked:
+                    meter.stop()
                     return self._end(progress, best, finished=False)
                 if self._hopeless(best):
                     break

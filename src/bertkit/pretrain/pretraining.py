@@ -170,6 +170,7 @@ class Session:
             take = Replay(self.place.device) if self._replays else None
             for report in train(self._module, weights, micros, self.optimizers, settings, self.place, start, take):
                 if self._after(report, meter) and stop():
+                    meter.stop()
                     self._save(report.progress)
                     self._tell()
                     return report
