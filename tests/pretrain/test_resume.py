@@ -14,6 +14,7 @@ from tiny_runs import Stopper, child, make_shards, recipe_words, server, showing
 
 from bertkit.errors import BertkitError, RequestError
 from bertkit.pretrain import pretraining, verify
+from bertkit.pretrain.gauge import Gauge
 from bertkit.pretrain.pretraining import pretrain
 from bertkit.pretrain.recipe import read_recipe, recipe_toml
 from bertkit.text.folder_lock import locked
@@ -117,6 +118,18 @@ def test_a_stopped_run_goes_on_byte_equal(shards, tmp_path):
     pretrain(recipe, tmp_path / "straight")
     assert weights(tmp_path / "stopped") == weights(tmp_path / "straight")
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_resumed_run_measures_its_share_from_where_it_goes_on(shards, tmp_path, monkeypatch):
+    starts = []
+    gauge_of = Gauge.of.__func__
+    monkeypatch.setattr(
+        Gauge, "of", classmethod(lambda cls, *given: starts.append((gauge := gauge_of(cls, *given)).start) or gauge)
+    )
+    recipe = tiny_recipe(shards, steps=8)
+    pretrain(recipe, tmp_path / "run", show=showing(Stopper(5)))
+    pretrain(recipe, tmp_path / "run", resume=True)
+    assert [start.step for start in starts] == [0, 5]
 
 
 def test_resuming_a_finished_run_says_so_and_changes_nothing(shards, tmp_path, bertkit_command):

@@ -109,9 +109,8 @@ def _open(
         optimizers.load_state_tensors(memory)
         if latest and average.settings.kind != "none":
             average.load_state_tensors(read_part(latest / AVERAGE))
-    session = Session(
-        recipe, run, learner, optimizers, average, stages, place, shards.tokenizer, heldout, Gauge.of(recipe, place)
-    )
+    gauge = Gauge.of(recipe, place, progress)
+    session = Session(recipe, run, learner, optimizers, average, stages, place, shards.tokenizer, heldout, gauge)
     if place.device.type == "cuda":
         session.rehearse()
     place.wait()  # all have seen the folder as it was
