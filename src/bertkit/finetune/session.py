@@ -255,7 +255,7 @@ class Session:
             load_state(self.learner.model, best.state)
         outputs = self._outputs()
         fitted = fit_decision(self.prepared.task, self.prepared.dev, outputs.rows, self.settings.run.abstain)
-        judged = judge_decision(self.prepared.task, self.prepared.dev, outputs.rows)
+        judged = judge_decision(self.prepared.task, self.prepared.dev, outputs.rows, fitted.decision)
         result = FineTuned(
             task=self.prepared.task.name,
             metric=self.metric,
