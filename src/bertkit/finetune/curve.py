@@ -3,15 +3,17 @@
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.finetune.data import Prepared
-from bertkit.finetune.fine_tuning import begin_part, run_prepared
+from bertkit.finetune.fine_tuning import run_part
 from bertkit.finetune.learner import load_start, random_start
 from bertkit.finetune.run_state import write_json
 from bertkit.finetune.search import subset
 from bertkit.finetune.settings import FineTuneSettings
+from bertkit.finetune.task import Task
 from bertkit.progress import ShowProgress, silent
 from bertkit.train.runs import Run
 
@@ -40,20 +42,18 @@ def learning_curve(
     for size in sorted(set(sizes)):
         part = subset(prepared, size, settings.learning.seed)
         scores = []
-        for name in ("pretrained", "random"):
-            start = load_start(begin, part.task, settings)
-            if name == "random":
-                start = random_start(start, part.task, settings)
-            folder = out / "curve" / f"{size}-{name}"
-            begin_part(Run(folder), part, settings, model)
-            result = run_prepared(Run(folder), part, start, settings, show=show)
-            if not result.finished:
-                raise KeyboardInterrupt
+        for name, made in (("pretrained", load_start), ("random", _random)):
+            folder, start = out / "curve" / f"{size}-{name}", partial(made, begin, part.task, settings)
+            result = run_part(Run(folder), part, start, settings, model=model, show=show)
             scores.append(result.score)
-            shutil.rmtree(folder / "model")
+            shutil.rmtree(folder / "model", ignore_errors=True)  # there is none if it was finished before
         points.append(CurvePoint(size, *scores))
         write_json(out / "curve.json", {"metric": result.metric, "points": [vars(point) for point in points]})
     return points
+
+
+def _random(begin: Checkpoint, task: Task, settings: FineTuneSettings) -> Checkpoint:
+    return random_start(load_start(begin, task, settings), task, settings)
 
 
 def curve_table(points: Sequence[CurvePoint], metric: str) -> str:

@@ -1,8 +1,9 @@
 """Which settings: a small grid by successive halving, and a learning rate by a range test."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cmp_to_key
+from functools import cmp_to_key, partial
 from itertools import product
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.errors import RequestError
 from bertkit.finetune.data import Part, Prepared
-from bertkit.finetune.fine_tuning import begin_part, run_prepared
+from bertkit.finetune.fine_tuning import run_part
 from bertkit.finetune.learner import TASK, load_start
 from bertkit.finetune.metrics import is_better
 from bertkit.finetune.result import FineTuned
@@ -64,27 +65,31 @@ def search(
 ) -> Found:
     """Successive halving: all of the grid on a quarter of the data, the better half on half of it, and so on.
 
-    Each trial is judged by the best of its evaluations. The winner's model becomes out/model. Given again, it goes on
-    in the trial that was stopped, if it is the same search: `model` is where `begin` is from.
+    Each trial is judged by the best of its evaluations. The winner's model becomes out/model. Given again, it keeps
+    the trials that are finished and goes on in the one that was stopped, if it is the same search: `model` is where
+    `begin` is from.
     """
     refuse_other_runs(out, "search")
+
+    def taught(part: Prepared, changes: Mapping[str, str], folder: Path) -> FineTuned:
+        wanted = change_settings(settings, changes)
+        start = partial(load_start, begin, part.task, wanted)
+        return run_part(Run(folder), part, start, wanted, model=model, show=show)
+
     survivors = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     trials: list[Trial] = []
     for rung, share in enumerate(SHARES):
         part = subset(prepared, max(2, round(share * len(prepared.train.examples))), settings.learning.seed)
         folders = [out / "search" / f"{rung}-{number}" for number in range(len(survivors))]
-        results = []
-        for changes, folder in zip(survivors, folders, strict=True):
-            wanted = change_settings(settings, changes)
-            begin_part(Run(folder), part, wanted, model)
-            results.append(run_prepared(Run(folder), part, load_start(begin, part.task, wanted), wanted, show=show))
-            trials.append(Trial(changes, share, _watched(results[-1])))
-            if not results[-1].finished:
-                raise KeyboardInterrupt
+        results = [taught(part, *each) for each in zip(survivors, folders, strict=True)]
+        trials += [Trial(each, share, _watched(result)) for each, result in zip(survivors, results, strict=True)]
         order = ranked(results)
-        last = share == SHARES[-1]
-        keep_model(folders, order[0], out if last else folders[order[0]])
-        best, survivors = survivors[order[0]], [survivors[index] for index in order[: max(1, len(order) // 2)]]
+        best, winner, last = survivors[order[0]], folders[order[0]], share == SHARES[-1]
+        if last and not any((place / "model").is_dir() for place in (winner, out)):  # somebody has removed it
+            shutil.rmtree(winner)
+            taught(part, best, winner)
+        keep_model(folders, order[0], out if last else winner)
+        survivors = [survivors[index] for index in order[: max(1, len(order) // 2)]]
     found = Found(best, results[order[0]], tuple(trials))
     write_json(out / "search.json", {"best": dict(best), "trials": [vars(trial) for trial in found.trials]})
     return found
