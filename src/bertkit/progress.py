@@ -15,6 +15,9 @@ class Meter(Protocol):
     def update(self, done: float, facts: Mapping[str, object] = NOTHING) -> None:
         """So much of the total is done; facts, like {"tokens/s": "61,000"}, are shown as they are."""
 
+    def stop(self) -> None:
+        """The work ends before its total: it is shown as stopped where it stands, and not as done."""
+
 
 # Starts a meter for work with a title and a total; `progress` and `silent` are two of them.
 ShowProgress = Callable[[str, float], AbstractContextManager[Meter]]
@@ -43,20 +46,29 @@ class _Silent:
     def update(self, done: float, facts: Mapping[str, object] = NOTHING) -> None:
         pass
 
+    def stop(self) -> None:
+        pass
+
 
 class _Lines:
     def __init__(self, title: str, total: float, every: float, stream: TextIO) -> None:
         self.title, self.total, self.every, self.stream = title, total, every, stream
         self.began = self.last = time.monotonic()
+        self.done, self.stopped = 0.0, False
 
     def update(self, done: float, facts: Mapping[str, object] = NOTHING) -> None:
-        now = time.monotonic()
+        now, self.done = time.monotonic(), done
         if now - self.last >= self.every:
             self.last = now
             self._print(self._state(done, now), facts)
 
+    def stop(self) -> None:
+        self.stopped = True
+
     def finish(self) -> None:
-        self._print(f"done in {time.monotonic() - self.began:.1f} s", NOTHING)
+        share = f" at {100 * self.done / self.total:.0f} %" if self.total > 0 else ""
+        ending = f"stopped{share} after" if self.stopped else "done in"
+        self._print(f"{ending} {time.monotonic() - self.began:.1f} s", NOTHING)
 
     def _state(self, done: float, now: float) -> str:
         if self.total <= 0 or done <= 0:
@@ -83,19 +95,28 @@ def _bar(title: str, total: float, stream: TextIO) -> Iterator[Meter]:
     ]
     with Progress(*columns, console=Console(file=stream)) as bar:
         task = bar.add_task(title, total=total if total > 0 else None, facts="")
-        yield _Bar(bar, task)
-        bar.update(task, total=total, completed=total)
+        meter = _Bar(bar, task)
+        yield meter
+        if meter.stopped:
+            bar.update(task, completed=meter.done)
+        else:
+            bar.update(task, total=total, completed=total)
 
 
 class _Bar:
     def __init__(self, bar: Any, task: Any) -> None:
         self.bar, self.task, self.last = bar, task, 0.0
+        self.done, self.stopped = 0.0, False
 
     def update(self, done: float, facts: Mapping[str, object] = NOTHING) -> None:
+        self.done = done
         # rich locks and computes speeds on every call; ten a second are enough for the eye.
         if time.monotonic() - self.last >= 0.1:
             self.last = time.monotonic()
             self.bar.update(self.task, completed=done, facts=", ".join(_told(facts)))
+
+    def stop(self) -> None:
+        self.stopped = True
 
 
 def _told(facts: Mapping[str, object]) -> list[str]:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from bertkit.finetune.fine_tuning import fine_tune
 from bertkit.finetune.read import read_examples
 from bertkit.finetune.result import FineTuned
 from bertkit.finetune.settings import read_settings
+from bertkit.progress import silent
 
 SETTINGS = ("epochs=6", "batch=8", "learning_rate=3e-3", "save_minutes=0.001", "log_every=1", "evaluations=2")
 CHILD = """
@@ -86,3 +88,27 @@ def test_ctrl_c_keeps_the_best_so_far(model, tmp_path):
     scores = task.score(examples, predict(bert.model, task, examples))
     assert scores["accuracy"] == found[result["best_step"]]["accuracy"] == result["plain"]["accuracy"]
     assert finish("classify", model, files, tmp_path / "run", resume=True).finished
+
+
+def test_a_stopped_run_says_so_on_its_meter(model, tmp_path):
+    class Stopper:
+        stopped_at = None
+
+        def update(self, done, facts=None):
+            self.done = done
+            if done == 30:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        def stop(self):
+            self.stopped_at = self.done
+
+    meter, files = Stopper(), tiny.files(tmp_path, "classify", 96, 24)
+
+    def show(title, total):
+        return nullcontext(meter) if title == "fine-tuning" else silent(title, total)
+
+    assert not finish("classify", model, files, tmp_path / "run", show=show).finished
+    assert meter.stopped_at == 30
+    meter.stopped_at = None
+    assert finish("classify", model, files, tmp_path / "run", resume=True, show=show).finished
+    assert meter.stopped_at is None

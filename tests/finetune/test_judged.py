@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.special import expit, softmax
 from sklearn.metrics import f1_score
 
+from bertkit.finetune import calibration
 from bertkit.finetune import fit_decision as module
 from bertkit.finetune.calibration import calibration_error
 from bertkit.finetune.classify import Classify, Multilabel, Regress
@@ -119,6 +120,36 @@ def test_a_model_that_is_too_sure_is_mended_on_rows_it_did_not_fit():
     assert judged.calibration["after"] < 0.03
     [said] = judged.said
     assert said.startswith(f"calibration error {judged.calibration['before']:.4f} before, ")
+
+
+def test_a_temperature_that_stays_has_no_error_after_it():
+    """Halves may each fit one; what is saved has none, so that its calibration error is the model's own."""
+    rng = np.random.default_rng(3)
+    logits = rng.normal(scale=2, size=(40, 5))
+    task, dev = classes(rng.integers(5, size=40))
+    rows = list(logits)
+    estimated = judge_decision(task, dev, rows).calibration
+    assert estimated["before"] != estimated["after"]
+    judged = judge_decision(task, dev, rows, Decision())
+    assert judged.calibration == {"before": estimated["before"], "after": estimated["before"]}
+    assert judged.said == (f"calibration error {estimated['before']:.4f}, unchanged",)
+    changed = judge_decision(task, dev, rows, Decision(temperature=1.5))
+    assert changed.calibration == estimated
+
+
+def test_a_run_whose_temperature_stays_tells_one_calibration_error(tmp_path, monkeypatch):
+    """In its result, on the command line and in its report."""
+    real = calibration.calibration_error
+    monkeypatch.setattr(calibration, "calibration_error", lambda *table: real(*table) + (len(table) == 3))
+    files = tiny.files(tmp_path, "classify", 64, 40)
+    quick = read_settings("epochs=1", "learning_rate=3e-3")
+    result = fine_tune("classify", quick, tiny.tiny_folder(tmp_path / "tiny"), *files, tmp_path / "run")
+    assert any(sentence.startswith("temperature stays 1.0") for sentence in result.said)
+    assert result.calibration["before"] == result.calibration["after"]
+    assert result.said[-1] == f"calibration error {result.calibration['before']:.4f}, unchanged"
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert result.said[-1] in page
+    assert " before, " not in page
 
 
 def test_thresholds_that_mean_something_beat_a_half():

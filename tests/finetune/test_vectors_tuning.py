@@ -6,7 +6,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,7 @@ from bertkit.finetune.vectors_data import read_pairs, read_texts
 from bertkit.finetune.vectors_session import VectorSession, pair_spearman
 from bertkit.finetune.vectors_settings import read_vector_settings
 from bertkit.finetune.vectors_teacher import teacher_vectors
+from bertkit.progress import silent
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 QUICK = ("batch=16", "learning_rate=3e-3", "dropout=0")
@@ -189,12 +190,15 @@ class Interrupting:
     """A meter that gets a signal, or dies, when so many updates were made."""
 
     def __init__(self, count: int, interrupt: Callable[[], None]) -> None:
-        self.left, self.interrupt = count, interrupt
+        self.left, self.interrupt, self.was_stopped = count, interrupt, False
 
     def update(self, done: float, facts: object = None) -> None:
         self.left -= 1
         if self.left == 0:
             self.interrupt()
+
+    def stop(self) -> None:
+        self.was_stopped = True
 
 
 class Killed(BaseException):
@@ -205,14 +209,6 @@ def killed() -> None:
     raise Killed
 
 
-def interrupting(count: int, interrupt: Callable[[], None]):
-    @contextmanager
-    def show(title: str, total: float):
-        yield Interrupting(count if title == "tuning vectors" else -1, interrupt)
-
-    return show
-
-
 SLOW = ("epochs=3", "batch=32", "save_minutes=0", "log_every=1", "evaluations=4", "temperature=0.2", "dropout=0.1")
 INTERRUPTS = {"killed": killed, "asked to stop": lambda: os.kill(os.getpid(), signal.SIGTERM)}
 
@@ -221,9 +217,14 @@ INTERRUPTS = {"killed": killed, "asked to stop": lambda: os.kill(os.getpid(), si
 def test_stopped_and_resumed_it_ends_as_if_nothing_had_been(how, rank, model, files, tmp_path):
     wanted = read_vector_settings([*SLOW, rank])
     given = (wanted, model, files / "pairs.tsv", files / "sts.csv")
+    meter = Interrupting(11, INTERRUPTS[how])
+
+    def show(title: str, total: float):
+        return nullcontext(meter) if title == "tuning vectors" else silent(title, total)
+
     try:
-        stopped = tune_vectors(*given, tmp_path / "run", show=interrupting(11, INTERRUPTS[how]))
-        assert (stopped.finished, stopped.steps) == (False, 11)
+        stopped = tune_vectors(*given, tmp_path / "run", show=show)
+        assert (stopped.finished, stopped.steps, meter.was_stopped) == (False, 11, True)
         assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
     except Killed:
         assert not (tmp_path / "run" / "model").exists()

@@ -1,13 +1,10 @@
 """Averaged weights in a run: beside the raw ones in evaluations, in the saved model at the end, exact on resume."""
 
 import json
-import os
-import signal
-from contextlib import contextmanager
 
 import pytest
 from safetensors.torch import load_file
-from tiny_runs import make_shards, tiny_recipe, weights
+from tiny_runs import Stopper, make_shards, showing, tiny_recipe, weights
 
 from bertkit.errors import RequestError
 from bertkit.pretrain import evaluation
@@ -25,28 +22,12 @@ def _short_looks(monkeypatch):
     monkeypatch.setattr(evaluation, "BLOCKS", 2)
 
 
-def stopping_at(step):
-    class Stopper:
-        calls = 0
-
-        def update(self, done, facts=None):
-            self.calls += 1
-            if self.calls == step:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    @contextmanager
-    def show(title, total):
-        yield Stopper()
-
-    return show
-
-
 @pytest.mark.parametrize(("kind", "objective"), [("ema", "mlm,nsp"), ("tail", "rtd")])
 def test_the_mean_is_saved_evaluated_and_exact_on_resume(shards, tmp_path, kind, objective):
     settings = {"average": kind, "average_every": 3, "average_tail": 0.5, "heldout": shards, "evaluate_every": 8}
     recipe = tiny_recipe(shards, objective=objective, save_every=100, depth=1, batch=4, **settings)
     pretrain(recipe, tmp_path / "straight")
-    pretrain(recipe, tmp_path / "stopped", show=stopping_at(17))
+    pretrain(recipe, tmp_path / "stopped", show=showing(Stopper(17)))
     assert Run(tmp_path / "stopped").latest().name == "step-00000017"
     pretrain(recipe, tmp_path / "stopped", resume=True)
     assert weights(tmp_path / "stopped") == weights(tmp_path / "straight")
@@ -77,7 +58,7 @@ def test_training_is_the_same_with_and_without(shards, tmp_path):
 
 def test_a_checkpoint_without_its_mean_is_named(shards, tmp_path):
     recipe = tiny_recipe(shards, average="ema", average_every=1)
-    pretrain(recipe, tmp_path / "run", show=stopping_at(5))
+    pretrain(recipe, tmp_path / "run", show=showing(Stopper(5)))
     (Run(tmp_path / "run").latest() / "average.safetensors").write_bytes(b"half")
     with pytest.raises(RequestError, match=r"step-00000005 is damaged .*remove that folder to go on"):
         pretrain(recipe, tmp_path / "run", resume=True)

@@ -29,21 +29,30 @@ def test_operations_follow_the_objective():
 
 def test_readings_are_means_over_all_ranks():
     place = Ranks(size=2, device=torch.device("cpu"))
-    gauge = Gauge(place, flops=1e6, rate=1e12, slots=4096)
+    gauge = Gauge(place, flops=1e6, rate=1e12, slots=4096, start=Progress())
     reading = gauge.read(Progress(step=10, seconds=2.0, tokens=36_864))
     assert reading["share"] == pytest.approx(36_864 / 2 / 2 * 1e6 / 1e12, abs=1e-4)
     assert reading["padding"] == pytest.approx(0.1)
     assert 0.02 < reading["memory_gib"] < 512
 
 
+def test_the_share_of_a_resumed_run_is_that_of_this_session():
+    """The matmul rate is measured at each start: speeds of before, perhaps on another machine, do not go with it."""
+    before = Progress(step=100, seconds=1000.0, tokens=1_000_000)
+    gauge = Gauge(Ranks(), flops=1e6, rate=1e12, slots=0, start=before)
+    assert gauge.read(before)["share"] == 0.0
+    after = Progress(step=110, seconds=1002.0, tokens=1_200_000)
+    assert gauge.read(after)["share"] == pytest.approx(100_000 * 1e6 / 1e12)
+
+
 def test_nothing_done_yet_and_packed_text():
-    gauge = Gauge(Ranks(), flops=1e6, rate=1e12, slots=0)
+    gauge = Gauge(Ranks(), flops=1e6, rate=1e12, slots=0, start=Progress())
     assert gauge.read(Progress())["share"] == 0.0
     assert gauge.read(Progress(step=3, seconds=1.0, tokens=7))["padding"] == 0.0
     assert replace(gauge, slots=1).read(Progress(step=1, seconds=1.0, tokens=7))["padding"] == 0.0
 
 
 def test_a_gauge_measures_its_device():
-    gauge = Gauge.of(build_recipe(PLAIN), Ranks())
+    gauge = Gauge.of(build_recipe(PLAIN), Ranks(), Progress())
     assert 1e8 < gauge.rate < 1e14
     assert gauge.slots == 0

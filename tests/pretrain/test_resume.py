@@ -1,23 +1,22 @@
 """Never lose a run: killed anywhere, it goes on to the bytes of a run that was not."""
 
 import json
-import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 
 import pytest
 from safetensors.torch import load_file
-from tiny_runs import child, make_shards, recipe_words, server, tiny_recipe, weights
+from tiny_runs import Stopper, child, make_shards, recipe_words, server, showing, tiny_recipe, weights
 
 from bertkit import folder_lock
 from bertkit.errors import BertkitError, RequestError
 from bertkit.folder_lock import locked
 from bertkit.pretrain import verify
+from bertkit.pretrain.gauge import Gauge
 from bertkit.pretrain.pretraining import pretrain
 from bertkit.pretrain.recipe import read_recipe, recipe_toml
 from bertkit.train.runs import Run, read_progress
@@ -111,26 +110,27 @@ def test_sigterm_saves_and_stops_and_resume_goes_on(shards, tmp_path):
 def test_a_stopped_run_goes_on_byte_equal(shards, tmp_path):
     """In one process, with the signal sent from the meter at step 7."""
 
-    class Stopper:
-        calls = 0
-
-        def update(self, done, facts=None):
-            self.calls += 1
-            if self.calls == 7:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    @contextmanager
-    def show(title, total):
-        yield Stopper()
-
-    recipe = tiny_recipe(shards)
-    report = pretrain(recipe, tmp_path / "stopped", show=show)
+    recipe, meter = tiny_recipe(shards), Stopper(7)
+    report = pretrain(recipe, tmp_path / "stopped", show=showing(meter))
     assert report.progress.step == 7
+    assert meter.was_stopped
     assert [path.name for path in Run(tmp_path / "stopped").checkpoints()] == ["step-00000004", "step-00000007"]
     assert pretrain(recipe, tmp_path / "stopped", resume=True).progress.step == 24
     pretrain(recipe, tmp_path / "straight")
     assert weights(tmp_path / "stopped") == weights(tmp_path / "straight")
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_resumed_run_measures_its_share_from_where_it_goes_on(shards, tmp_path, monkeypatch):
+    starts = []
+    gauge_of = Gauge.of.__func__
+    monkeypatch.setattr(
+        Gauge, "of", classmethod(lambda cls, *given: starts.append((gauge := gauge_of(cls, *given)).start) or gauge)
+    )
+    recipe = tiny_recipe(shards, steps=8)
+    pretrain(recipe, tmp_path / "run", show=showing(Stopper(5)))
+    pretrain(recipe, tmp_path / "run", resume=True)
+    assert [start.step for start in starts] == [0, 5]
 
 
 def test_resuming_a_finished_run_says_so_and_changes_nothing(shards, tmp_path, bertkit_command):

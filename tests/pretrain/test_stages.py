@@ -1,14 +1,11 @@
 """Warm-up of batch and length: stages by share of the budget, exact on resume, refused where they cannot work."""
 
 import json
-import os
-import signal
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 from memory_corpus import random_corpus
-from tiny_runs import make_shards, tiny_recipe, weights
+from tiny_runs import Stopper, make_shards, showing, tiny_recipe, weights
 
 from bertkit.errors import RequestError
 from bertkit.pretrain.batches import DataSettings
@@ -101,21 +98,10 @@ def test_stages_that_cannot_work_are_refused_before_the_first_step(shards, tmp_p
 
 
 def test_a_stopped_run_goes_on_through_its_stages_byte_equal(shards, tmp_path):
-    class Stopper:
-        calls = 0
-
-        def update(self, done, facts=None):
-            self.calls += 1
-            if self.calls == 9:  # between the border at step 6 and the first step of the second stage
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    @contextmanager
-    def show(title, total):
-        yield Stopper()
-
     recipe = tiny_recipe(shards, stages="0.25: 16 x 12, 0.5: 8 x 16", save_every=100)
     pretrain(recipe, tmp_path / "straight")
-    pretrain(recipe, tmp_path / "stopped", show=show)
+    between = Stopper(9)  # the border at step 6 and the first step of the second stage
+    pretrain(recipe, tmp_path / "stopped", show=showing(between))
     stopped = read_progress(Run(tmp_path / "stopped").latest())
     assert (stopped.step, stopped.begun) == (9, (6 + AHEAD,))
     pretrain(recipe, tmp_path / "stopped", resume=True)

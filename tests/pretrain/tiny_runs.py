@@ -1,7 +1,10 @@
 """What the tests of runs share: a corpus of made-up sentences, shards of it, recipes that take a second."""
 
 import multiprocessing
+import os
 import random
+import signal
+from contextlib import nullcontext
 from pathlib import Path
 
 from bertkit.pretrain.recipe import Recipe, build_recipe
@@ -81,6 +84,26 @@ def recipe_words(shards: Path, **changes: object) -> list[str]:
     return [f"{name}={value}" for name, value in settings.items()]
 
 
+class Stopper:
+    """A meter that sends this process SIGTERM at one of its updates, and knows whether the work then stopped."""
+
+    def __init__(self, update: int) -> None:
+        self.left, self.was_stopped = update, False
+
+    def update(self, done, facts=None):
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def stop(self):
+        self.was_stopped = True
+
+
+def showing(meter):
+    """What `show=` takes, for one meter."""
+    return lambda title, total: nullcontext(meter)
+
+
 def server() -> multiprocessing.context.ForkServerContext:
     """Processes that begin with torch imported: one that starts in no time can be killed twenty times."""
     context = multiprocessing.get_context("forkserver")
@@ -92,7 +115,6 @@ def server() -> multiprocessing.context.ForkServerContext:
 def child(recipe: Recipe, out: Path, pause: float, ready) -> None:
     """In a process of its own: resume the run; every logged step takes `pause` seconds longer."""
     import time
-    from contextlib import contextmanager
 
     import torch
 
@@ -105,11 +127,7 @@ def child(recipe: Recipe, out: Path, pause: float, ready) -> None:
             ready.set()
             time.sleep(pause)
 
-    @contextmanager
-    def show(title, total):
-        yield Slow()
-
-    pretrain(recipe, out, resume=True, show=show)
+    pretrain(recipe, out, resume=True, show=showing(Slow()))
 
 
 def weights(run: Path) -> dict[str, bytes]:

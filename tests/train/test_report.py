@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from bertkit.errors import RequestError
+from bertkit.train import report
 from bertkit.train.records import code_version, mirror, read_records, write_code_version
 from bertkit.train.report import write_report
 
@@ -98,6 +99,22 @@ def test_a_full_run_shows_everything(write):
     assert "300" in page.text
     assert "1.23 M" in page.text  # tokens
     assert page.tags.count("svg") == 11
+
+
+def test_the_most_memory_so_far_does_not_fall_when_a_run_is_resumed(monkeypatch, write):
+    drawn = {}
+    chart = report.chart
+
+    def drawing(title, lines, **options):
+        drawn[title] = lines
+        return chart(title, lines, **options)
+
+    monkeypatch.setattr(report, "chart", drawing)
+    held = [2.0, 3.5, None, 1.0, 1.5, 4.0]  # the process of the fourth line is another than that of the third
+    page = write([training(step, memory_gib=gib, share=0.3) for step, gib in enumerate(held, 1)])
+    [line] = drawn["Memory, the most so far"]
+    assert line.points == [(1, 2.0), (2, 3.5), (4, 3.5), (5, 3.5), (6, 4.0)]
+    assert "since the last start" in page.text  # what a share of the matmul rate is taken over
 
 
 def test_nothing_comes_from_elsewhere_and_nothing_runs(write):

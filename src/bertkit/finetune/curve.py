@@ -3,16 +3,17 @@
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.finetune.data import Prepared
-from bertkit.finetune.fine_tuning import begin_part, run_prepared
+from bertkit.finetune.fine_tuning import run_part
 from bertkit.finetune.learner import load_start, random_start
-from bertkit.finetune.result import FineTuned
 from bertkit.finetune.run_state import write_json
 from bertkit.finetune.search import subset
 from bertkit.finetune.settings import FineTuneSettings
+from bertkit.finetune.task import Task
 from bertkit.folder_lock import claimed
 from bertkit.progress import ShowProgress, silent
 from bertkit.train.runs import Run
@@ -43,27 +44,20 @@ def learning_curve(
     all_layers = replace(settings, learning=replace(settings.learning, layer_decay=1.0))
     with claimed(out):
         for size in sorted(set(sizes)):
-            part, folder = subset(prepared, size, settings.learning.seed), out / "curve"
-            start = load_start(begin, part.task, settings)
-            pretrained = _taught(Run(folder / f"{size}-pretrained"), part, start, settings, model, show)
-            start = random_start(load_start(begin, part.task, settings), part.task, settings)
-            random = _taught(Run(folder / f"{size}-random"), part, start, all_layers, model, show)
-            points.append(CurvePoint(size, pretrained.score, random.score))
-            told = {"metric": pretrained.metric, "points": [vars(point) for point in points]}
-            write_json(out / "curve.json", told)
+            part = subset(prepared, size, settings.learning.seed)
+            scores = []
+            for name, made, own in (("pretrained", load_start, settings), ("random", _random, all_layers)):
+                folder, start = out / "curve" / f"{size}-{name}", partial(made, begin, part.task, own)
+                result = run_part(Run(folder), part, start, own, model=model, show=show)
+                scores.append(result.score)
+                shutil.rmtree(folder / "model", ignore_errors=True)  # there is none if it was finished before
+            points.append(CurvePoint(size, *scores))
+            write_json(out / "curve.json", {"metric": result.metric, "points": [vars(point) for point in points]})
     return points
 
 
-def _taught(
-    run: Run, part: Prepared, start: Checkpoint, settings: FineTuneSettings, model: Path | None, show: ShowProgress
-) -> FineTuned:
-    """One run, of which only the scores are kept; Ctrl-C ends the curve."""
-    begin_part(run, part, settings, model)
-    result = run_prepared(run, part, start, settings, show=show)
-    if not result.finished:
-        raise KeyboardInterrupt
-    shutil.rmtree(run.folder / "model")
-    return result
+def _random(begin: Checkpoint, task: Task, settings: FineTuneSettings) -> Checkpoint:
+    return random_start(load_start(begin, task, settings), task, settings)
 
 
 def curve_table(points: Sequence[CurvePoint], metric: str) -> str:

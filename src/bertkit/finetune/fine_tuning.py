@@ -1,5 +1,6 @@
 """A fine-tuning run: a model, labelled files and settings in, a model folder that answers out."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -91,10 +92,27 @@ def describe(
     return files | ({"teacher": str(teacher)} if teacher else {}) | {"settings": settings.flat()}
 
 
-def begin_part(run: Run, prepared: Prepared, settings: FineTuneSettings, model: Path | None) -> None:
-    """The folder of one of several runs that belong together: a new one, or one that was begun with the same."""
+def run_part(
+    run: Run,
+    prepared: Prepared,
+    start: Callable[[], Checkpoint],
+    settings: FineTuneSettings,
+    *,
+    model: Path | None,
+    show: ShowProgress = silent,
+) -> FineTuned:
+    """One of several runs that belong together: a finished one is not trained again, another goes on where it stands.
+
+    It must have been begun with the same data, settings and `model`. KeyboardInterrupt if somebody asks to stop.
+    """
     asked = {"task": prepared.task.name, "from": str(model), "data": prepared.fingerprint, "settings": settings.flat()}
+    if done := finished(run, asked, with_model=False):
+        return result_from_json(done)
     begin_folder(run, asked, resume=True)
+    result = run_prepared(run, prepared, start(), settings, show=show)
+    if not result.finished:
+        raise KeyboardInterrupt
+    return result
 
 
 def open_data(

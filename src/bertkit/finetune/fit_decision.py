@@ -54,8 +54,11 @@ def fit_decision(task: Task, dev: Part, rows: Rows, abstain: float | None = None
     return _with_abstain(fitted, *table, abstain) if isinstance(task, Classify) and abstain is not None else fitted
 
 
-def judge_decision(task: Task, dev: Part, rows: Rows, seed: int = 0) -> Judged:
-    """Each half of dev decided by what the other half fitted: scores and calibration error out of sample."""
+def judge_decision(task: Task, dev: Part, rows: Rows, saved: Decision | None = None, seed: int = 0) -> Judged:
+    """Each half of dev decided by what the other half fitted: scores and calibration error out of sample.
+
+    If the decision that is saved leaves the temperature at 1.0, the calibration error is that of the model itself.
+    """
     plain = task.score(dev.examples, task.decode(dev.examples, dev.flat, rows, Decision()))
     if len(dev.examples) < 2:
         return Judged(plain, {})
@@ -69,8 +72,9 @@ def judge_decision(task: Task, dev: Part, rows: Rows, seed: int = 0) -> Judged:
         if (table := calibration_table(task, part, part_rows)) is not None:
             scaled.append((*table, decision.temperature))
     scores = task.score(dev.examples, [decided[number] for number in range(len(dev.examples))])
-    errors = _errors(scaled) if len(scaled) == 2 else {}
-    return Judged(scores, errors, _judged_said(task.main, plain, scores, errors))
+    stays = saved is not None and saved.temperature == 1.0
+    errors = _errors(scaled, stays=stays) if len(scaled) == 2 else {}
+    return Judged(scores, errors, _judged_said(task.main, plain, scores, errors, stays=stays))
 
 
 def halve(count: int, seed: int) -> tuple[list[int], list[int]]:
@@ -142,18 +146,25 @@ def _fit_no_answer(task: Answer, dev: Part, rows: Rows) -> Fitted:
     return Fitted(Decision(no_answer=threshold), None, (f"no answer is given from a score of {threshold:.3f} on",))
 
 
-def _errors(scaled: Sequence[tuple[np.ndarray, np.ndarray, float]]) -> dict[str, float]:
-    """Over both halves: as the logits are, and each half at the temperature of the other."""
+def _errors(scaled: Sequence[tuple[np.ndarray, np.ndarray, float]], *, stays: bool) -> dict[str, float]:
+    """Over both halves: as the logits are, and each half at the temperature of the other unless it stays 1.0."""
     gold = np.concatenate([own for _, own, _ in scaled])
-    before = np.concatenate([logits for logits, _, _ in scaled])
+    before = calibration_error(np.concatenate([logits for logits, _, _ in scaled]), gold)
+    if stays:
+        return {"before": before, "after": before}
     after = np.concatenate([logits / temperature for logits, _, temperature in scaled])
-    return {"before": calibration_error(before, gold), "after": calibration_error(after, gold)}
+    return {"before": before, "after": calibration_error(after, gold)}
 
 
 def _judged_said(
-    main: str, plain: Mapping[str, float], scores: Mapping[str, float], errors: Mapping[str, float]
+    main: str, plain: Mapping[str, float], scores: Mapping[str, float], errors: Mapping[str, float], *, stays: bool
 ) -> tuple[str, ...]:
-    parts = [f"calibration error {errors['before']:.4f} before, {errors['after']:.4f} after"] if errors else []
+    said = [f"calibration error {errors['before']:.4f}, unchanged"] if errors and stays else []
+    parts = []
+    if errors and not stays:
+        parts.append(f"calibration error {errors['before']:.4f} before, {errors['after']:.4f} after")
     if plain[main] != scores[main]:
         parts.append(f"{main} {plain[main]:.4f} without thresholds, {scores[main]:.4f} with them")
-    return (f"{'; '.join(parts)} (each half of dev judged by what the other half fitted)",) if parts else ()
+    if parts:
+        said.append(f"{'; '.join(parts)} (each half of dev judged by what the other half fitted)")
+    return tuple(said)

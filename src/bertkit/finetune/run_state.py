@@ -95,13 +95,13 @@ def begin_folder(run: Run, description: Mapping[str, Any], *, resume: bool) -> N
     write_code_version(run.folder)
 
 
-def finished(run: Run, description: Mapping[str, Any]) -> dict[str, Any] | None:
+def finished(run: Run, description: Mapping[str, Any], *, with_model: bool = True) -> dict[str, Any] | None:
     """The result of a run that is done, or None. Of several seeds, only the median's model is kept, one folder up.
 
-    It must have been begun so, but for its data: that files of one name hold others now is not seen without reading.
+    It must have been begun so. A description without data is compared without: what files hold now is not read.
     """
     path, kept = run.folder / RESULT, (run.folder / "model", run.folder.parent / "seeds.json")
-    if not path.is_file() or not any(place.exists() for place in kept):
+    if not path.is_file() or (with_model and not any(place.exists() for place in kept)):
         return None
     found = read_object(path)
     if not found.get("finished"):

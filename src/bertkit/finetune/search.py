@@ -1,8 +1,9 @@
 """Which settings: a small grid by successive halving, and a learning rate by a range test."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cmp_to_key
+from functools import cmp_to_key, partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +13,7 @@ import numpy as np
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.errors import RequestError
 from bertkit.finetune.data import Part, Prepared
-from bertkit.finetune.fine_tuning import begin_part, run_prepared
+from bertkit.finetune.fine_tuning import run_part
 from bertkit.finetune.learner import TASK, load_start
 from bertkit.finetune.metrics import is_better
 from bertkit.finetune.result import FineTuned
@@ -66,37 +67,35 @@ def search(
 ) -> Found:
     """Successive halving: all of the grid on a quarter of the data, the better half on half of it, and so on.
 
-    Each trial is judged by the best of its evaluations. The winner's model becomes out/model. Given again, it goes on
-    in the trial that was stopped, if it is the same search: `model` is where `begin` is from.
+    Each trial is judged by the best of its evaluations. The winner's model becomes out/model. Given again, it keeps
+    the trials that are finished and goes on in the one that was stopped, if it is the same search: `model` is where
+    `begin` is from.
     """
     with claimed(out):
         refuse_other_runs(out, "search")
+
+        def taught(part: Prepared, changes: Mapping[str, str], folder: Path) -> FineTuned:
+            wanted = change_settings(settings, changes)
+            start = partial(load_start, begin, part.task, wanted)
+            return run_part(Run(folder), part, start, wanted, model=model, show=show)
+
         survivors = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
         trials: list[Trial] = []
         for rung, share in enumerate(SHARES):
             part = subset(prepared, max(2, round(share * len(prepared.train.examples))), settings.learning.seed)
             folders = [out / "search" / f"{rung}-{number}" for number in range(len(survivors))]
-            wanted = [change_settings(settings, changes) for changes in survivors]
-            results = [_tried(part, begin, own, Run(f), model, show) for own, f in zip(wanted, folders, strict=True)]
-            trials += [Trial(own, share, _watched(found)) for own, found in zip(survivors, results, strict=True)]
+            results = [taught(part, *each) for each in zip(survivors, folders, strict=True)]
+            trials += [Trial(each, share, _watched(result)) for each, result in zip(survivors, results, strict=True)]
             order = ranked(results)
-            last = share == SHARES[-1]
-            keep_model(folders, order[0], out if last else folders[order[0]])
-            best, survivors = survivors[order[0]], [survivors[index] for index in order[: max(1, len(order) // 2)]]
+            best, winner, last = survivors[order[0]], folders[order[0]], share == SHARES[-1]
+            if last and not any((place / "model").is_dir() for place in (winner, out)):  # somebody has removed it
+                shutil.rmtree(winner)
+                taught(part, best, winner)
+            keep_model(folders, order[0], out if last else winner)
+            survivors = [survivors[index] for index in order[: max(1, len(order) // 2)]]
         found = Found(best, results[order[0]], tuple(trials))
         write_json(out / "search.json", {"best": dict(best), "trials": [vars(trial) for trial in found.trials]})
         return found
-
-
-def _tried(
-    part: Prepared, begin: Checkpoint, wanted: FineTuneSettings, run: Run, model: Path | None, show: ShowProgress
-) -> FineTuned:
-    """One trial, in a folder of its own; Ctrl-C ends the search."""
-    begin_part(run, part, wanted, model)
-    result = run_prepared(run, part, load_start(begin, part.task, wanted), wanted, show=show)
-    if not result.finished:
-        raise KeyboardInterrupt
-    return result
 
 
 def ranked(results: Sequence[FineTuned]) -> list[int]:

@@ -124,6 +124,7 @@ class Session:
                     self._save(progress, best)
                     saved = time.monotonic()
                 if asked:
+                    meter.stop()
                     return self._end(progress, best, finished=False)
                 if self._hopeless(best):
                     break
@@ -255,7 +256,7 @@ class Session:
             load_state(self.learner.model, best.state)
         outputs, task, dev = self._outputs(), self.prepared.task, self.prepared.dev
         fitted = fit_decision(task, dev, outputs.rows, self.settings.run.abstain)
-        judged = judge_decision(task, dev, outputs.rows)
+        judged = judge_decision(task, dev, outputs.rows, fitted.decision)
         plain = task.decode(dev.examples, dev.flat, outputs.rows, Decision())
         result = FineTuned(
             task=task.name,

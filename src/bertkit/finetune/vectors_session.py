@@ -103,6 +103,7 @@ class VectorSession:
                     self._save(report.progress, best)
                     saved = time.monotonic()
                 if asked:
+                    meter.stop()
                     break
         progress, loss = (report.progress, report.losses[TASK]) if report else (start, self._logged_loss())
         return self._end(progress.step, loss, best, finished=self._last(progress))

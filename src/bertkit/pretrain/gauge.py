@@ -19,16 +19,21 @@ class Gauge:
     flops: float  # useful operations of training on a token
     rate: float  # operations a second that a plain matmul reaches
     slots: int  # positions computed in a step, filled or not; 0 where nothing is filled up
+    start: Progress  # where this session began: `rate` is the rate of its device, at its beginning
 
     @classmethod
-    def of(cls, recipe: Recipe, place: Ranks) -> "Gauge":
+    def of(cls, recipe: Recipe, place: Ranks, start: Progress) -> "Gauge":
         """Measure the device, which takes part of a second, and count the recipe's operations."""
         slots = recipe.train.batch * recipe.data.length if place.device.type == "cuda" else 0
-        return cls(place, recipe_flops(recipe), matmul_rate(place.device), slots)
+        return cls(place, recipe_flops(recipe), matmul_rate(place.device), slots, start)
 
     def read(self, progress: Progress) -> dict[str, float]:
-        """`share`, `padding` and `memory_gib` as a line of metrics.jsonl has them: means since the start."""
-        each_second = progress.tokens / max(progress.seconds, 1e-9) / self.place.size
+        """As a line of metrics.jsonl has them: mean `share` of this session and `padding` of the run, `memory_gib`.
+
+        Memory is the most that this process has held; a run that was resumed may have held more before.
+        """
+        tokens, seconds = progress.tokens - self.start.tokens, progress.seconds - self.start.seconds
+        each_second = tokens / max(seconds, 1e-9) / self.place.size
         filled = progress.tokens / (self.slots * max(progress.step, 1)) if self.slots else 1.0
         return {
             "share": round(share(each_second, self.flops, self.rate), 4),

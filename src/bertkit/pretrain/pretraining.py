@@ -109,9 +109,8 @@ def _open(
         optimizers.load_state_tensors(memory)
         if latest and average.settings.kind != "none":
             average.load_state_tensors(read_part(latest / AVERAGE))
-    session = Session(
-        recipe, run, learner, optimizers, average, stages, place, shards.tokenizer, heldout, Gauge.of(recipe, place)
-    )
+    gauge = Gauge.of(recipe, place, progress)
+    session = Session(recipe, run, learner, optimizers, average, stages, place, shards.tokenizer, heldout, gauge)
     if place.device.type == "cuda":
         session.rehearse()
     place.wait()  # all have seen the folder as it was
@@ -154,6 +153,7 @@ class Session:
             take = Replay(self.place.device) if self._replays else None
             for report in train(self._module, weights, micros, self.optimizers, settings, self.place, start, take):
                 if self._after(report, meter) and stop():
+                    meter.stop()
                     self._save(report.progress)
                     self._tell()
                     return report

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -165,9 +166,10 @@ def _machine(records: Records) -> Iterable[str]:
     since_start = Line("since the start", records.curve("tokens_per_second"), "second")
     yield chart("Speed", [Line("at the time", smoothed(records.speed())), since_start], unit="tokens/s", axis=FROM_ZERO)
     share, padding = _times(records.curve("share"), 100), _times(records.curve("padding"), 100)
-    yield chart("Share of the matmul rate", [Line("", share)], unit="%", axis=FROM_ZERO)
+    yield chart("Share of the matmul rate", [Line("since the last start", share)], unit="%", axis=FROM_ZERO)
     yield chart("Padding", [Line("", padding)], unit="%", axis=FROM_ZERO)
-    yield chart("Memory, the most so far", [Line("", records.curve("memory_gib"))], unit="GiB", axis=FROM_ZERO)
+    memory = _most_so_far(records.curve("memory_gib"))
+    yield chart("Memory, the most so far", [Line("", memory)], unit="GiB", axis=FROM_ZERO)
     yield chart("Steps skipped because of NaN", [Line("", records.curve("skipped"))], axis=COUNT)
 
 
@@ -234,6 +236,12 @@ def _spread(items: Sequence[Any], most: int) -> list[Any]:
 
 def _times(points: Sequence[Point], factor: float) -> list[Point]:
     return [(x, factor * y) for x, y in points]
+
+
+def _most_so_far(points: Sequence[Point]) -> list[Point]:
+    """Each process counts anew: the most of all sessions is the most of the lines until then."""
+    known = finite(points)
+    return list(zip((x for x, _ in known), accumulate((y for _, y in known), max), strict=True))
 
 
 def _name(name: str) -> str:
