@@ -16,7 +16,7 @@ import numpy as np
 
 CORES = os.cpu_count() or 1
 WAYS = [(1, CORES), (CORES, 1)]  # (batches at a time, threads for each)
-BATCHES = [8, 32]
+BATCHES = [1, 2, 4, 8, 16, 32]
 Encode = Callable[[Sequence[str], int], np.ndarray]  # texts, and how many go together where an engine asks for that
 
 
@@ -53,12 +53,12 @@ def reference(folder: Path, tuning: dict[str, Any]) -> Encode:
 
 
 def sentence_transformers(folder: Path, tuning: dict[str, Any]) -> Encode:
-    """sentence-transformers with its defaults: batches of 32, sorted by length."""
+    """sentence-transformers, which sorts by length; alone with its defaults, or with a batch size that was tried."""
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(folder), device="cpu")
     model.max_seq_length = 512
-    return lambda texts, batch: model.encode(list(texts))
+    return lambda texts, batch: model.encode(list(texts), batch_size=batch or 32)
 
 
 def ctranslate2_engine(folder: Path, tuning: dict[str, Any]) -> Encode:
@@ -142,7 +142,7 @@ ENGINES: dict[str, Callable[[Path, dict[str, Any]], Encode]] = {
     "sentence-transformers": sentence_transformers,
     "transformers": reference,
 }
-# Ways to load an engine; those with a `way` are tried with each batch size, too.
+# Ways to load an engine; those with a `way` (batches at a time, threads for each) are tried with each batch size, too.
 TUNINGS: dict[str, list[dict[str, Any]]] = {
     "bertkit": [{}],
     "bertkit with ONNX Runtime": [{"backend": "onnx"}],
@@ -150,7 +150,7 @@ TUNINGS: dict[str, list[dict[str, Any]]] = {
     "CTranslate2": [{"way": way} for way in WAYS],
     "OpenVINO": [{"way": way} for way in WAYS],
     "ONNX Runtime fused": [{"way": way} for way in WAYS],
-    "sentence-transformers": [{}],
+    "sentence-transformers": [{"way": (1, CORES)}],
     "transformers": [{}],
 }
 

@@ -29,7 +29,7 @@ from bertkit.train.runs import Run
 from bertkit.train.schedule import Budget, Schedule
 
 # Devlin's grid for BERT, and the rate that small models want (Turc 2019).
-GRID: Mapping[str, tuple[str, ...]] = {"learning_rate": ("2e-5", "5e-5", "1e-4", "3e-4"), "batch": ("16", "32")}
+GRID: Mapping[str, tuple[str, ...]] = {"learning_rate": ("3e-5", "1e-4", "2e-4", "3e-4"), "batch": ("16", "32")}
 SHARES = (0.25, 0.5, 1.0)  # of the training data, rung by rung; half of the settings reach the next one
 
 
