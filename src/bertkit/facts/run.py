@@ -6,7 +6,20 @@ from dataclasses import dataclass
 import torch
 
 from bertkit.errors import RequestError
-from bertkit.facts import attention, finetuning, inside, knowledge, mistakes, model, pretraining, tasks, tokenizer
+from bertkit.facts import (
+    attention,
+    families,
+    finetuning,
+    inside,
+    knowledge,
+    languages,
+    mistakes,
+    model,
+    pretraining,
+    tasks,
+    tokenizer,
+    trained,
+)
 from bertkit.facts.fact import Fact, Outcome, Vocabularies
 
 
@@ -27,8 +40,8 @@ class Result:
 
 def all_facts() -> list[Fact]:
     """T1, T1b, T1c, T2 ... M23, P1 ..., F1 ..., I1 ..., then the documents' mistakes in the order they stand there."""
-    claims = [*tokenizer.facts, *attention.facts, *model.facts, *pretraining.facts, *finetuning.facts, *tasks.facts]
-    claims += [*inside.facts, *knowledge.facts]
+    modules = (tokenizer, attention, model, pretraining, families, finetuning, languages, tasks, inside, knowledge)
+    claims = [fact for module in (*modules, trained) for fact in module.facts]
     return [*sorted(claims, key=_order), *mistakes.facts, *pretraining.mistakes]
 
 
