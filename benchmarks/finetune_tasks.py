@@ -145,8 +145,12 @@ def find_task(name: str) -> BenchTask:
 
 
 def settings_of(bench: BenchTask, seed: int, *more: str) -> FineTuneSettings:
-    """The task's settings; the last step's model counts, so that nothing is chosen on dev."""
-    return read_settings(*bench.settings, "batch=32", "keep=last", f"seed={seed}", *more)
+    """The task's settings; the last step's model counts, so that nothing is chosen on dev.
+
+    One rate for all layers and a short warm-up, as in the plain loop that this is compared with.
+    """
+    plain = ("batch=32", "layer_decay=1", "warmup=0.1", "keep=last")
+    return read_settings(*bench.settings, *plain, f"seed={seed}", *more)
 
 
 def read_task_files(bench: BenchTask, data: Path) -> tuple[list[Example], list[Example]]:

@@ -24,6 +24,13 @@ from bertkit.model.kernels import KERNELS, Sight, bias_gelu
 from bertkit.model.pooling import pool
 from bertkit.model.weights import new_model
 from bertkit.model.word_loss import IGNORE, sampled_words, word_losses
+from bertkit.pretrain.objectives import MaskedWords, Targets
+from bertkit.train.distributed import Ranks
+from bertkit.train.loop import LoopSettings, Micro, take_step, train
+from bertkit.train.optimizer import OptimizerSettings, build_optimizer
+from bertkit.train.replay import Replay
+from bertkit.train.runs import Progress
+from bertkit.train.schedule import Budget, Schedule
 
 HALF = ("fused", "varlen", "padded")
 LENGTHS = (5, 1, 64, 64, 17, 512, 3)
@@ -181,6 +188,41 @@ def recorded_gaps() -> dict[str, dict[str, float]]:
     return found
 
 
+def replayed_autocast() -> dict[str, object]:
+    """Steps of masked-word training under autocast, replayed as a graph and not: what they compute in, and the gap."""
+    losses: dict[str, list[float]] = {}
+    dtypes: dict[str, list[str]] = {}
+    recorded = Replay(torch.device("cuda"))
+    for name, take in {"launched": take_step, "replayed": recorded}.items():
+        torch.manual_seed(7)
+        config = family_config("bert", "mini", vocab_size=1000, pad_id=0, dropout=0.0, attention_dropout=0.0)
+        module = MaskedWords(new_model(config, {"masked_word": None}, pooler=False, seed=7)).cuda()
+        seen = dtypes.setdefault(name, [])
+        layer = module.model.encoder.layers[0].attention.out
+        layer.register_forward_hook(lambda _, __, output, seen=seen: seen.append(str(output.dtype)))
+        settings = LoopSettings(budget=Budget(steps=6), schedule=Schedule(peak=1e-3, warmup=0), autocast=True)
+        loop = (build_optimizer(module, OptimizerSettings()), settings, Ranks(device=torch.device("cuda")), Progress())
+        losses[name] = [report.losses["mlm"] for report in train(module, module.weights, masked, *loop, take)]
+    pairs = zip(losses["replayed"], losses["launched"], strict=True)
+    return {
+        # A graph calls the module once, when it is recorded: the second of these.
+        "computed in": {name: sorted(set(seen)) for name, seen in dtypes.items()},
+        "calls of the module in 6 steps": {name: len(seen) for name, seen in dtypes.items()},
+        "losses": losses,
+        "worst relative difference of a loss": max(abs(got - wanted) / wanted for got, wanted in pairs),
+    }
+
+
+def masked(step: int) -> list[Micro]:
+    """A step's only part: 8 texts of 64 random words, every seventh of which is asked for."""
+    draw = torch.Generator().manual_seed(step)
+    ids = torch.randint(5, 1000, (8 * 64,), generator=draw).cuda()
+    chosen = torch.arange(0, len(ids), 7, device="cuda")
+    batch = Batch(ids, torch.zeros_like(ids), (64,) * 8).laid_out(64, 8)
+    targets = Targets(chosen, ids[chosen], ids.new_empty(0))
+    return [Micro((batch, targets), {"mlm": len(chosen)}, len(ids), seed=step)]
+
+
 def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
     result = {
@@ -193,6 +235,7 @@ def main() -> None:
         "words, the same": word_gaps(),
         "families, relative error of the last layer against float64 on the CPU": model_gaps(),
         "recorded passes, relative error of pooled vectors against float64 on the CPU": recorded_gaps(),
+        "training steps under autocast": replayed_autocast(),
     }
     text = json.dumps(result, indent=2)
     print(text)

@@ -11,7 +11,7 @@ middle of a run, as long as WORK is there: a run longer than one command may be 
 
 Held-out loss is measured with one yardstick for all: 15 % of tokens, masks that never change, lengths 128 and 512, on
 the model as trained and as stored. Fine-tuning starts from the stored model, which is what users get; scores are those
-of the best epoch on dev, without thresholds fitted there.
+of the last step on dev, without thresholds fitted there; those of the best epoch stand beside them.
 """
 
 import argparse
@@ -19,33 +19,23 @@ import gc
 import json
 import shlex
 import shutil
-import statistics
 import sys
 import tarfile
-import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
-from many_runs import results_of
+from glue_scores import FIXED, Scoring, Stopped, mean_of, score_tasks
 
 from bertkit.checkpoint.save_load import load_checkpoint, save_small
-from bertkit.checkpoint.small import SMALL
-from bertkit.config import pick
+from bertkit.checkpoint.small_files import SMALL
 from bertkit.errors import RequestError
 from bertkit.files import whole_file
-from bertkit.finetune.data import DataFiles, Prepared, prepare
-from bertkit.finetune.fine_tuning import run_prepared
-from bertkit.finetune.glue import Data, find_tasks
-from bertkit.finetune.learner import load_start
-from bertkit.finetune.search import subset
-from bertkit.finetune.settings import read_settings
 from bertkit.pretrain.batches import DataSettings, ExampleSource
 from bertkit.pretrain.evaluation import evaluate
 from bertkit.pretrain.examples import to_inputs
@@ -56,20 +46,12 @@ from bertkit.progress import progress
 from bertkit.text.shards import open_shards
 from bertkit.train.distributed import Ranks
 from bertkit.train.records import Line, Records, number, read_records
-from bertkit.train.runs import Run
 
-METRICS = {"CoLA": "matthews", "SST-2": "accuracy", "MRPC": "accuracy", "STS-B": "spearman", "RTE": "accuracy"}
-FINETUNE = ("epochs=5", "batch=32", "learning_rate=7e-5", "max_length=128")  # at 2e-4 models after Muon fall apart
-EPOCHS = {"SST-2": 2}  # by far the largest
 LENGTHS = (128, 512)  # of the yardstick
 BLOCK_TOKENS = 16_384  # sixteen blocks are all of a held-out file of 2 MB, or most of it
 MOST_BYTES = 16 * 2**20  # of a file that is to be brought home
 STOPPED = 130
 BROUGHT_HOME = ("metrics.jsonl", "report.html", "settings.toml", "code.json")
-
-
-class Stopped(Exception):
-    """Somebody asked to stop: what is done is saved, and the same command goes on."""
 
 
 @dataclass(frozen=True)
@@ -87,16 +69,12 @@ class Bench:
 
     shards: Path
     heldout: Path
-    tasks: Path | None
     out: Path
     work: Path
     start: Path | None
     minutes: float | None
-    seeds: int
-    finetune: tuple[str, ...]
-    rows: int
-    jobs: int
     keep: int
+    scoring: Scoring
 
     def recipe(self, one: Try) -> Recipe:
         """The try's recipe over the bench's shards, for the bench's minutes unless it has its own."""
@@ -157,11 +135,11 @@ def run_try(one: Try, bench: Bench, results: Results) -> None:
     if "heldout" not in known:
         found = {where: held_out(path, bench.heldout) for where, path in (("trained", run), ("stored", small))}
         results.put(one.name, heldout=found)
-    wanted = [data for data in tasks(bench) if data.task.name not in known.get("scores", {})]
-    for data, scores in score_tasks(wanted, small, bench):
+    wanted = [data for data in bench.scoring.found() if data.task.name not in known.get("scores", {})]
+    for data, scores in score_tasks(wanted, small, bench.scoring):
         results.put(one.name, scores={**known.get("scores", {}), data.task.name: scores})
     if known.get("scores"):
-        results.put(one.name, mean=round(statistics.fmean(s["median"] for s in known["scores"].values()), 2))
+        results.put(one.name, **mean_of(known["scores"]))
 
 
 def train(recipe: Recipe, run: Path, start: Path | None) -> dict[str, Any]:
@@ -238,64 +216,6 @@ def held_out(folder: Path, heldout: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def tasks(bench: Bench) -> list[Data]:
-    """Those of the five that the folder holds."""
-    return [data for data in find_tasks(bench.tasks) if data.task.name in METRICS] if bench.tasks else []
-
-
-def score_tasks(wanted: Sequence[Data], model: Path, bench: Bench) -> Iterator[tuple[Data, dict[str, Any]]]:
-    """Each task's metric times 100, for each seed, and the median; the settings beside them. As soon as it is known."""
-    began, found = time.perf_counter(), {data: dict[int, float]() for data in wanted}
-    calls = [(data, model, bench, seed) for data in wanted for seed in range(bench.seeds)]
-    for data, rows, seed, score in results_of(teach, calls, bench.jobs):
-        found[data][seed] = score
-        if len(found[data]) < bench.seeds:
-            continue
-        yield (
-            data,
-            {
-                "median": round(statistics.median_low(found[data].values()), 2),
-                "seeds": [round(found[data][seed], 2) for seed in range(bench.seeds)],
-                "metric": METRICS[data.task.name],
-                "rows": rows,
-                "settings": dict(
-                    pair.split("=", 1) for pair in settings_of(data.task.name, bench)
-                ),  # the last one counts
-                "seconds_since_the_first_began": round(time.perf_counter() - began, 1),
-            },
-        )
-
-
-def settings_of(name: str, bench: Bench) -> list[str]:
-    """For all tasks, then for the one of this name: `CoLA:learning_rate=3e-5`."""
-    own = [pair for pair in bench.finetune if ":" not in pair.split("=", 1)[0]]
-    own += [pair.removeprefix(f"{name}:") for pair in bench.finetune if pair.startswith(f"{name}:")]
-    epochs = [f"epochs={EPOCHS[name]}"] if name in EPOCHS else []
-    return [*FINETUNE, *epochs, *own, f"metric={METRICS[name]}"]
-
-
-@cache
-def prepared_once(data: Data, model: Path, bench: Bench) -> Prepared:
-    """A task's windows, once in each process; at most --rows to learn from, the same ones for every try."""
-    files = DataFiles(train=data.train, dev=data.dev)
-    prepared = prepare(
-        data.task.task, load_checkpoint(model), files, read_settings(*settings_of(data.task.name, bench))
-    )
-    return subset(prepared, min(bench.rows, len(prepared.train.examples)), seed=0)
-
-
-def teach(data: Data, model: Path, bench: Bench, seed: int) -> tuple[Data, int, int, float]:
-    """One run, of which only the score is kept; before it the task, its number of rows, and the seed."""
-    settings = read_settings(*settings_of(data.task.name, bench), f"seed={seed}")
-    prepared = prepared_once(data, model, bench)
-    start = load_start(load_checkpoint(model), prepared.task, settings)
-    with tempfile.TemporaryDirectory() as folder:
-        result = run_prepared(Run(Path(folder)), prepared, start, settings)
-    if not result.finished:
-        raise Stopped
-    return data, len(prepared.train.examples), seed, 100 * result.plain[METRICS[data.task.name]]
-
-
 def bring_home(bench: Bench, results: Results) -> None:
     """Copy the archives of the best tries by mean, those without one first, to OUT, and remove others from there."""
     means = {name: facts.get("mean", float("inf")) for name, facts in results.facts["tries"].items()}
@@ -318,7 +238,9 @@ def search(tries: Sequence[Try], bench: Bench) -> int:
     """All tries, one after the other; the exit code."""
     results = Results(*(folder / "results.json" for folder in (bench.work, bench.out)))
     about = torch.cuda.get_device_name() if device() == "cuda" else "cpu"
-    results.write(device=about, torch=torch.__version__, finetune=[*FINETUNE, *bench.finetune], seeds=bench.seeds)
+    results.write(
+        device=about, torch=torch.__version__, finetune=[*FIXED, *bench.scoring.finetune], seeds=bench.scoring.seeds
+    )
     if bench.start:
         results.write(start=bench.start.name)
     for one in tries:
@@ -361,14 +283,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     tries = [read_try(text) for text in options.tries]
     own = {name: value for name, value in vars(options).items() if name != "tries"}
-    bench = Bench(**{**own, "finetune": tuple(options.finetune)})
+    scored = {field.name: own.pop(field.name) for field in fields(Scoring)}
+    bench = Bench(**own, scoring=Scoring(**{**scored, "finetune": tuple(options.finetune)}))
     for one in tries:  # a wrong key is said before the first minute is spent
         bench.recipe(one)
-    for pair in bench.finetune:
-        if ":" in pair.split("=", 1)[0]:
-            pick(METRICS, pair.split(":", 1)[0], "task")
-    for name in METRICS:
-        read_settings(*settings_of(name, bench))
+    bench.scoring.check()
     if len({one.name for one in tries}) < len(tries):
         raise RequestError("two tries have the same name; call them NAME=RECIPE.toml")
     for folder in (bench.work, bench.out):

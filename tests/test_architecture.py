@@ -16,6 +16,7 @@ ORDER = [
     "client",
     "bert_client",
     "files",
+    "folder_lock",
     "progress",
     "config",
     "text",

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from bertkit.checkpoint.delta import LEAST_COSINE, load_delta, vector_cosines
 from bertkit.checkpoint.delta import TEXTS as SENTENCE_TEXTS
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_small
-from bertkit.checkpoint.small import SMALL
+from bertkit.checkpoint.small_files import SMALL
 from bertkit.engine.batches import Passage, make_batch
 from bertkit.errors import BertkitError, RequestError
 from bertkit.files import whole_folder

@@ -75,13 +75,14 @@ class Parts:
     feed_forward: Literal["plain", "gated"] = "plain"
     activation: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
     bias: bool = True  # in the encoder's linear maps and norms
+    causal: bool = False  # every token sees itself and what is before it, as in GPT; Hugging Face: is_decoder
     shared_layers: bool = False  # ALBERT: one layer, used `depth` times
     window: int | None = None  # ModernBERT: tokens seen on both sides together in local layers
     global_every: int = 3  # with a window: every third layer still sees everything
     theta: float = 160_000.0  # rotary base of layers that see everything
     local_theta: float = 10_000.0  # rotary base of local layers
     word_head: Literal["gelu", "gelu_tanh", "relu", "silu"] | None = None  # its bend; None: the activation's
-    pooler: Literal["tanh", "gelu", "relu"] = "tanh"  # after the dense map that class heads read
+    pooler: Literal["tanh", "gelu", "relu", "none"] = "tanh"  # after the dense map that class heads read; none: no map
     pooler_norm: bool = False  # ModernBERT: a norm after it
     pooling: Literal["first", "mean", "max", "attention"] = "first"  # what that dense map reads: [CLS], or all
     token_pooler: bool = False  # ModernBERT: token heads read through the same dense map

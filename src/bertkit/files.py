@@ -17,7 +17,7 @@ def whole_file(path: Path | str) -> Iterator[Path]:
     with _beside(path) as workspace:
         draft = workspace / path.name
         yield draft
-        _flush(draft)
+        flush(draft)
         draft.replace(path)
 
 
@@ -32,7 +32,7 @@ def whole_folder(path: Path | str) -> Iterator[Path]:
         yield draft
         for file in draft.rglob("*"):
             if file.is_file():
-                _flush(file)
+                flush(file)
         if path.is_dir():  # empty, and perhaps a link or a mount point: it stays, its content moves in
             for file in draft.iterdir():
                 file.rename(path / file.name)
@@ -78,6 +78,7 @@ def _beside(path: Path) -> Iterator[Path]:
         shutil.rmtree(workspace, ignore_errors=True)
 
 
-def _flush(path: Path) -> None:
-    with path.open("rb") as handle:
+def flush(path: Path) -> None:
+    """A file's content to the disk."""
+    with path.open("rb+") as handle:  # Windows flushes only what is open for writing
         os.fsync(handle.fileno())

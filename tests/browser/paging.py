@@ -26,6 +26,7 @@ def page_models(base: Path) -> Models:
     folders = {"fill": fill_folder(base / "fill", max_length=LENGTH)}
     folders |= {task: taught.taught_folder(base / task, task, max_length=LENGTH) for task in TASKS}
     folders["modern"] = modern_folder(base / "modern")
+    folders["causal"] = fill_folder(base / "causal", max_length=LENGTH, causal=True)
     return load_models([f"{name}={folder}" for name, folder in folders.items()], torch.device("cpu"))
 
 

@@ -252,8 +252,8 @@ ASK = """async ({ text, pair, model }) => {
     })).json();
     const plain = (packed) => ({ shape: packed.shape, values: Array.from(packed.values) });
     const data = await reading(text, pair, model, send, () => null);
-    const layers = data.layers.map(({ radius, queriesKeys, normalizers }) =>
-        ({ radius, queriesKeys: plain(queriesKeys), normalizers: plain(normalizers) }));
+    const layers = data.layers.map(({ queriesKeys, normalizers, ...sight }) =>
+        ({ ...sight, queriesKeys: plain(queriesKeys), normalizers: plain(normalizers) }));
     const cosines = plain(data.movement.cosines);
     return { ...data, layers, thumbnails: plain(data.thumbnails), movement: { ...data.movement, cosines } };
 }"""
@@ -262,6 +262,7 @@ ASK = """async ({ text, pair, model }) => {
 READINGS = [
     ("fill", "a cab can a cab", None),
     ("fill", "a cab can back up", "dogs dig"),
+    ("causal", "a cab can back up", "dogs dig"),
     ("modern", "a cab " * 40, None),
 ]
 
@@ -280,7 +281,8 @@ def test_the_page_computes_what_look_does(visit, page_server):
 def same_views(found: dict, wanted: dict) -> None:
     for name in ("text", "pair", "tokens", "parts", "heads"):
         assert found[name] == wanted[name], name
-    assert [layer["radius"] for layer in found["layers"]] == [layer["radius"] for layer in wanted["layers"]]
+    for name in ("radius", "causal"):
+        assert [layer[name] for layer in found["layers"]] == [layer[name] for layer in wanted["layers"]]
     for ours, theirs in zip(found["layers"], wanted["layers"], strict=True):
         for name in ("queriesKeys", "normalizers"):
             assert ours[name]["shape"] == theirs[name]["shape"]

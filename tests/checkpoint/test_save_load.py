@@ -281,7 +281,8 @@ def test_not_a_number_is_refused(folder):
         ({"num_attention_heads": 3}, "width=128 must divide evenly by heads=3"),
         ({"hidden_act": "mish"}, "unknown hidden_act 'mish'; choose from: gelu"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key' is not supported"),
-        ({"is_decoder": True}, "is_decoder=True is not supported"),
+        ({"is_decoder": "yes"}, "is_decoder='yes' is not supported"),
+        ({"is_decoder": True, "add_cross_attention": True}, "add_cross_attention=True is not supported"),
         ({"hidden_dropout_prob": 1.0}, "dropout=1.0 must be in"),
         ({"vocab_size": 10}, "has shape"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings=false is not supported"),
@@ -308,6 +309,7 @@ def test_impossible_configs_are_one_sentence(folder, changes, sentence):
         ({"rope_parameters": None, "local_rope_theta": 0}, "local_theta=0 must be over 0"),
         ({"classifier_pooling": "max"}, "pooling='max' is unknown"),
         ({"norm_bias": True}, "norm_bias=True is not supported"),
+        ({"is_decoder": True}, "is_decoder=True is not supported for modernbert"),
     ],
 )
 def test_impossible_modernbert_configs(changes, sentence, tmp_path):

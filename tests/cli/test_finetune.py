@@ -12,6 +12,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "finetune"))
 import tiny
 
+import bertkit
+
 QUICK = ("epochs=2", "batch=16", "learning_rate=3e-3")
 
 
@@ -80,3 +82,58 @@ def test_ctrl_c_keeps_the_best_so_far(model, tmp_path):
     assert "stopped; best of" in out
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
     assert "Traceback" not in errors
+
+
+def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(model, tmp_path, bertkit_command):
+    long = words(model, tmp_path, "epochs=2000", "batch=8", "log_every=1", "save_minutes=0.001")
+    first = subprocess.Popen([sys.executable, "-m", "bertkit", *map(str, long)], stderr=subprocess.DEVNULL)
+    saved, deadline = tmp_path / "run" / "checkpoints", time.monotonic() + 120
+    while time.monotonic() < deadline and not (saved.is_dir() and any(saved.glob("step-*"))):
+        time.sleep(0.05)
+    try:
+        for more in ((), ("--resume",)):
+            second = bertkit_command(*long, *more)
+            assert second.returncode == 2, second.stderr
+            said = f"bertkit: another process is writing to {tmp_path / 'run'}; wait for it, or stop it\n"
+            assert second.stderr == said
+        assert first.poll() is None, "the first goes on"
+    finally:
+        first.kill()
+        first.wait()
+    stopped = subprocess.Popen([sys.executable, "-m", "bertkit", *map(str, long), "--resume"], stderr=subprocess.PIPE)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    lines = metrics.read_bytes().count(b"\n")
+    while time.monotonic() < deadline and metrics.read_bytes().count(b"\n") <= lines + 2:
+        assert stopped.poll() is None, stopped.stderr.read()
+        time.sleep(0.05)
+    stopped.send_signal(signal.SIGINT)
+    stopped.communicate(timeout=120)
+    assert stopped.returncode == 130
+
+
+def test_a_run_that_learned_nothing_says_so_last_and_retry_starts_it_again(model, tmp_path, bertkit_command):
+    done = bertkit_command(*words(model, tmp_path, "epochs=1", "learning_rate=1e-9", "--retry"))
+    assert done.returncode == 0, done.stderr
+    assert "attempt 2 learned nothing; started again with learning_rate=1.11e-10" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("the model learned nothing: all 64 dev examples get the same answer")
+    refused = bertkit_command(*words(model, tmp_path, "--search", "--retry"))
+    assert "--retry does not go with --search" in refused.stderr
+
+
+def test_features_save_a_model_that_the_other_commands_use(model, tmp_path, bertkit_command):
+    asked, dev = words(model, tmp_path, "--features"), tmp_path / "dev.tsv"
+    done = bertkit_command(*asked)
+    assert done.returncode == 0, done.stderr
+    rows = done.stdout.splitlines()
+    assert len({line.index("accuracy") for line in rows[:-1]}) == 1, "the columns stand below each other"
+    assert f"by cross-validation on the training data; model in {tmp_path / 'run' / 'model'}" in rows[-1]
+    said_file = tmp_path / "said.jsonl"
+    assert bertkit_command("predict", tmp_path / "run" / "model", dev, "--out", said_file).returncode == 0
+    said = [json.loads(line) for line in said_file.read_text().splitlines()]
+    found = bertkit.load(tmp_path / "run").classify([row["text"] for row in said])
+    assert [row["predicted_label"] for row in said] == [each.label for each in found]
+    layer = json.loads((tmp_path / "run" / "model" / "bertkit.json").read_text())["task"]["record"]["features"]["layer"]
+    told = next(float(line.split("accuracy ")[1].split()[0]) for line in rows if line.startswith(f"layer {layer} "))
+    right = sum(row["predicted_label"] == row["label"] for row in said)
+    assert right / len(said) == pytest.approx(told, abs=1e-4)
+    assert "exists already" in bertkit_command(*asked).stderr

@@ -179,11 +179,10 @@ def test_budgets_on_other_devices_are_those_of_a_gpu():
 def test_batches_come_in_few_sizes(longest):
     sizes = set()
     for tokens in range(1, 4097):
-        batch = Batch(torch.full((tokens,), 5), torch.ones(tokens, dtype=torch.int64), (tokens,), causal=True)
+        batch = Batch(torch.full((tokens,), 5), torch.ones(tokens, dtype=torch.int64), (tokens,))
         filled = filled_up(batch, longest)
         assert filled.ids[:tokens].tolist() == [5] * tokens
         assert filled.lengths[0] == tokens
-        assert filled.causal
         assert all(length <= longest for length in filled.lengths[1:]), "what fills up fits the model, too"
         assert len(filled.ids) - tokens < max(8, tokens / 4)
         sizes.add(len(filled.ids))

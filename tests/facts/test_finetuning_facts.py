@@ -8,7 +8,7 @@ import torch
 
 from bertkit.facts import finetuning, tasks, topics
 from bertkit.facts.fact import Outcome, Vocabularies
-from bertkit.finetune import learner, length, tag
+from bertkit.finetune import learner, length, settings, tag
 from bertkit.finetune.classify import Multilabel, Regress
 from bertkit.finetune.decision import Decision
 
@@ -58,9 +58,13 @@ def test_without_pre_training_nothing_is_known_from_few_texts(monkeypatch, fresh
 
 def test_one_epoch_is_not_enough_and_five_are_too_many(monkeypatch, fresh):
     for epochs in (1, 5):
-        monkeypatch.setattr(topics, "SMALL_MODEL", (*topics.SMALL_MODEL, f"epochs={epochs}"))
-        finetuning.taught.cache_clear()
+        monkeypatch.setattr(finetuning, "EPOCHS", epochs)
         assert not check("F2").ok
+
+
+def test_another_default_number_of_epochs_makes_the_fact_fail(monkeypatch, fresh):
+    monkeypatch.setattr(settings, "MIN_EPOCHS", 6)
+    assert not check("F2").ok
 
 
 def test_frozen_weights_make_the_fact_that_all_move_fail(monkeypatch, fresh):
@@ -69,7 +73,7 @@ def test_frozen_weights_make_the_fact_that_all_move_fail(monkeypatch, fresh):
 
 
 def test_another_reading_of_a_text_makes_facts_fail(monkeypatch):
-    monkeypatch.setattr(learner, "fitted_config", lambda config, settings: config)
+    monkeypatch.setattr(learner, "fitted_config", lambda config, *given: config)
     assert not check("F5").ok, "every pooling is the model's own"
     monkeypatch.setattr(Multilabel, "target", lambda self, example: (1,))
     assert not check("F10").ok

@@ -65,7 +65,7 @@ def test_probes_of_other_layers_make_facts_fail(monkeypatch):
 def test_another_divergence_and_sight_make_facts_fail(monkeypatch):
     monkeypatch.setattr(inside, "kl", lambda p, q: (p - q).abs().sum(dim=-1))
     assert not check("I11").ok
-    monkeypatch.setattr(inside, "replace", lambda batch, causal: batch)
+    monkeypatch.setattr(inside, "override", lambda config, *pairs: config)
     assert not check("I10").ok
     monkeypatch.setattr(inside, "lowest_free", lambda settings, depth, progress: 0)
     assert not check("I10b").ok

@@ -97,7 +97,8 @@ def causal_mask_one_ahead(patch: Patch) -> None:
 
 
 def always_left_to_right(patch: Patch) -> None:
-    patch.setattr(SelfAttention, "sight", lambda self, batch: Sight(self.radius, causal=True))
+    mask = Sight.mask
+    patch.setattr(Sight, "mask", lambda self, *given: mask(Sight(self.radius, causal=True), *given))
 
 
 def all_weights_alike(patch: Patch) -> None:
@@ -152,7 +153,7 @@ def masks_in_fine_tuning(patch: Patch) -> None:
 
 
 def a_fresh_encoder_for_every_task(patch: Patch) -> None:
-    patch.setattr(learner, "_with_config", lambda model, config, heads, **_: learner.new_model(config, heads, seed=5))
+    patch.setattr(learner, "with_config", lambda model, config, heads, **_: learner.new_model(config, heads, seed=5))
 
 
 def accents_stripped(patch: Patch) -> None:

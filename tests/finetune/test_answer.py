@@ -239,6 +239,51 @@ def test_special_names_in_a_passage_are_text(tokenizer):
     assert (answered.text, answered.start) == ("Ada", passage.index("Ada"))
 
 
+def pointing(windows, passage, *spans):
+    """Outputs with a score for each (start, end, score): characters inside the first and the last token."""
+    rows = [np.full((len(window.ids), 2), -9, dtype=np.float32) for window in windows]
+    for window, row in zip(windows, rows, strict=True):
+        for start, end, score in spans:
+            first, last = token_span(window.detail.offsets, AnswerSpan(start, passage[start:end]))
+            row[window.detail.first + first, 0] = row[window.detail.first + last, 1] = score
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("passage", "asked", "whole"),
+    [
+        ("The lighthouse of Pharos stood there.", "Pharo", "Pharos"),
+        ("The lighthouse of Pharos stood there.", "haro", "Pharos"),
+        ("It was Pharos.", "Pharo", "Pharos"),
+        ("Il a bu un cafe\u0301 noir", "caf", "cafe\u0301"),
+        ("It cost (450,000) dollars", "450", "450"),
+        ("राजधानी दिल्ली है", "दिल", "दिल्ली"),
+        ("首都是東京都。", "東京", "東京"),
+        ("수도는 서울에 있다", "서울", "서울"),
+        ("เมืองหลวงคือกรุงเทพ", "กรุง", "กรุง"),
+        ("x" * 500 + " is long", "xxx", "xxx"),
+    ],
+)
+def test_answers_are_whole_words_where_words_are_set_apart(passage, asked, whole):
+    task = task_of(byte_tokenizer(), 2048)  # every byte is a token: spans may begin and end anywhere
+    example = example_of(passage, labelled=False)
+    windows, at = task.windows(example, 0), passage.index(asked)
+    [answered] = task.decode([example], windows, pointing(windows, passage, (at, at + len(asked), 9)), Decision())
+    assert answered.text == passage[answered.start : answered.end] == whole
+
+
+def test_candidates_that_become_the_same_words_are_one(tokenizer):
+    passage = "The lighthouse of Pharos stood there."
+    task, example = task_of(byte_tokenizer(), 2048), example_of(passage, labelled=False)
+    windows, at = task.windows(example, 0), passage.index("Pharos")
+    rows = pointing(windows, passage, (at, at + 6, 8), (at, at + 5, 9))
+    [answered] = task.decode([example], windows, rows, Decision())
+    assert [each.text for each in answered.candidates].count("Pharos") == 1
+    assert answered.candidates[0].score == 18
+    assert answered.probability > 0.99
+    assert task.score([example_of(passage, "Pharos")], [answered])["exact_match"] == 1
+
+
 def test_accents_apart_stay_with_their_letter(tokenizer):
     passage = "He drank cafe\u0301\u0301 au lait"
     task, example = task_of(tokenizer), example_of(passage, "cafe\u0301\u0301")

@@ -9,7 +9,7 @@ import tiny
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.errors import RequestError
 from bertkit.finetune.check_data import check_data
-from bertkit.finetune.data import DataFiles, Prepared, hold_out, label_odds, loss_settings, prepare, sorted_labels
+from bertkit.finetune.data import DataFiles, Prepared, hold_out, loss_settings, prepare, prior_logits, sorted_labels
 from bertkit.finetune.examples import Example, Place, TextExample
 from bertkit.finetune.settings import read_settings
 from bertkit.finetune.vectors_settings import VectorTuning
@@ -65,7 +65,7 @@ def test_a_label_of_every_row_and_one_that_is_given_twice_have_weights(model, tm
     found = prepared(model, tmp_path / "a.jsonl", "multilabel", "class_weights=balanced")
     weights = loss_settings(found.task, found.train, read_settings("class_weights=balanced"))
     assert weights.class_weights == (0.25, 1.0)
-    assert all(map(math.isfinite, label_odds(found.task, found.train, weights)))
+    assert all(map(math.isfinite, prior_logits(found.task, found.train, weights)))
 
 
 def test_texts_without_any_label_are_refused_and_checked(model, tmp_path):

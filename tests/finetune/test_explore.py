@@ -18,7 +18,17 @@ from bertkit.finetune.curve import curve_table, learning_curve
 from bertkit.finetune.data import Part
 from bertkit.finetune.distill import Pupil, Teacher, distance, kl, load_teacher
 from bertkit.finetune.examples import TASKS
-from bertkit.finetune.features import doubtful_labels, feature_scores, layer_features, mix_classes
+from bertkit.finetune.features import (
+    Features,
+    doubtful_labels,
+    feature_scores,
+    fit_classes,
+    layer_features,
+    mix_classes,
+    read_features,
+    regress_classes,
+)
+from bertkit.finetune.features_model import choose_layer, save_layer, saveable_layers
 from bertkit.finetune.fine_tuning import fine_tune, open_data
 from bertkit.finetune.glue import PUBLISHED, find_tasks, glue_table, run_glue
 from bertkit.finetune.learner import load_start, pack, task_logits
@@ -163,12 +173,11 @@ def test_smaller_subsets_are_parts_of_larger_ones(model, tmp_path):
 
 def test_the_rate_grows_until_it_breaks_and_a_smaller_one_is_suggested(model, tmp_path):
     begin, prepared = data("classify", model, tmp_path)
-    found = rate_range(prepared, load_start(begin, prepared.task, ONE), ONE, tmp_path / "r", steps=40)
+    found = rate_range(prepared, load_start(begin, prepared.task, ONE), ONE, steps=40)
     assert found.rates[0] == pytest.approx(1e-7)
     assert list(found.rates) == sorted(found.rates)
     assert 1e-7 <= found.suggestion < max(found.rates)
     assert "suggested: learning_rate=" in str(found)
-    assert not (tmp_path / "r").exists()
 
 
 def test_kl_is_the_textbook_s():
@@ -236,7 +245,7 @@ def test_a_teacher_of_something_else_is_refused(model, taught, tmp_path):
 def test_features_of_a_frozen_encoder(task, model, tmp_path):
     begin, prepared = data(task, model, tmp_path, train=128)
     before = {name: tensor.clone() for name, tensor in begin.model.state_dict().items()}
-    rows = feature_scores(begin.model, prepared)
+    rows = feature_scores(read_features(begin.model, prepared))
     assert [row.layers for row in rows] == [
         "embeddings",
         "layer 1",
@@ -270,7 +279,45 @@ def test_a_mixture_finds_the_layer_that_knows():
 def test_features_do_not_go_with_every_task(model, tmp_path):
     begin, prepared = data("regress", model, tmp_path)
     with pytest.raises(RequestError, match="features go with 'classify' and 'tag', not with 'regress'"):
-        feature_scores(begin.model, prepared)
+        read_features(begin.model, prepared)
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert", "albert"])
+@pytest.mark.parametrize("task", ["classify", "tag"])
+def test_a_layer_s_regression_is_saved_as_a_model_that_predicts_the_same(task, family, tmp_path):
+    start = tiny.tiny_folder(tmp_path / "start", family)
+    begin, prepared = data(task, start, tmp_path, read_settings("length=windows") if task == "classify" else ONE, 128)
+    features = read_features(begin.model, prepared)
+    layers = saveable_layers(begin.model.config)
+    assert layers == ([2] if family == "modernbert" else [1, 2])
+    for layer in layers:
+        save_layer(begin, prepared, features, layer, tmp_path / f"layer-{layer}")
+        said = regress_classes(features.train[:, layer], features.known, features.dev[:, layer])
+        bert = bertkit.load(tmp_path / f"layer-{layer}")
+        found = bert.answers.predict(prepared.dev.examples)
+        given = [tag for each in found for tag in each.tags] if task == "tag" else [each.label for each in found]
+        assert given == [prepared.task.labels[number] for number in said]
+        assert bert.model.config.depth == layer
+        kind = json.loads((tmp_path / f"layer-{layer}" / "config.json").read_text())["model_type"]
+        assert kind == (family if task == "tag" and family != "modernbert" else "bertkit")
+
+
+def test_two_classes_and_more_give_the_regression_s_own_probabilities(model, tmp_path):
+    begin, prepared = data("classify", model, tmp_path, train=128)
+    features = read_features(begin.model, prepared)
+    save_layer(begin, prepared, features, 2, tmp_path / "saved")
+    expected = fit_classes(features.train[:, 2], features.known).predict_proba(features.dev[:, 2])
+    found = bertkit.load(tmp_path / "saved").answers.predict(prepared.dev.examples)
+    np.testing.assert_allclose([list(each.probabilities.values()) for each in found], expected, atol=1e-4)
+
+
+def test_the_layer_is_chosen_on_the_training_data_alone():
+    draw = np.random.default_rng(0)
+    known, wanted = draw.integers(3, size=90), draw.integers(3, size=30)
+    train, dev = draw.normal(size=(90, 4, 8)), draw.normal(size=(30, 4, 8))
+    train[:, 2, :3] += 3 * np.eye(3)[known]
+    dev[:, 3, :3] += 9 * np.eye(3)[wanted]  # what dev would choose
+    assert choose_layer(Features(train, known, dev, wanted), [1, 2, 3]) == 2
 
 
 def test_flipped_labels_are_doubted(model, tmp_path):

@@ -21,7 +21,7 @@ from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.errors import RequestError
 from bertkit.finetune.batches import EpochPlan, epoch_steps, within_budget
 from bertkit.finetune.classify import Multilabel
-from bertkit.finetune.data import DataFiles, Part, label_odds, loss_settings, prepare
+from bertkit.finetune.data import DataFiles, Part, loss_settings, prepare, prior_logits
 from bertkit.finetune.evaluate import predict, run_model
 from bertkit.finetune.examples import TASKS, Place, TextExample
 from bertkit.finetune.fine_tuning import fine_tune
@@ -32,7 +32,7 @@ from bertkit.finetune.learner import (
     pack,
     rate_scales,
     set_free,
-    start_at_odds,
+    start_at_prior,
     task_logits,
 )
 from bertkit.finetune.read import read_examples
@@ -72,6 +72,16 @@ def test_every_task_learns_and_reloads_with_the_same_scores(task, least, model, 
         scores = again.score(examples, bert.answers.predict(examples))
         assert scores == {k: v for k, v in result.scores.items() if k != "loss"}
     assert decision.to_json() == bert.checkpoint.task["decision"]
+
+
+def test_the_largest_numbers_that_are_taken_give_finite_scores(model, tmp_path):
+    rows = [f"{word}\t{number}" for word, number in zip(tiny.GOOD * 4, ("1e100", "-1e100") * 8, strict=True)]
+    file = tmp_path / "numbers.tsv"
+    file.write_text("\n".join(["text\tscore", *rows]))
+    result = fine_tune("regress", read_settings("epochs=1"), model, file, file, tmp_path / "run")
+    assert all(math.isfinite(score) for score in (*result.scores.values(), *result.plain.values()))
+    for path in (tmp_path / "run").rglob("*.json"):
+        assert not {"NaN", "Infinity"} & set(path.read_text().replace(",", " ").split()), path
 
 
 def test_answers_are_learned_and_point_into_the_passage(model, tmp_path):
@@ -124,8 +134,8 @@ def test_with_no_gradient_left_for_its_bias_a_new_head_of_many_labels_begins(pai
     begin = load_checkpoint(model)
     prepared = prepare("multilabel", begin, DataFiles(train=train, dev=train), settings)
     start, weights = load_start(begin, prepared.task, settings), loss_settings(prepared.task, prepared.train, settings)
-    odds = label_odds(prepared.task, prepared.train, weights)
-    start_at_odds(start.model, prepared.task, odds)
+    odds = prior_logits(prepared.task, prepared.train, weights)
+    start_at_prior(start.model, prepared.task, odds)
     bias = start.model.heads["classify"].out.bias
     if not pairs:
         assert bias.sigmoid().tolist() == pytest.approx([8 / 64, 5 / 64, 1 / 64])
@@ -137,14 +147,14 @@ def test_with_no_gradient_left_for_its_bias_a_new_head_of_many_labels_begins(pai
     with torch.no_grad():
         bias += 1
     before = bias.tolist()
-    start_at_odds(start.model, prepared.task, odds)
+    start_at_prior(start.model, prepared.task, odds)
     assert bias.tolist() == before, "a head that was taught keeps its own"
 
 
 def test_labels_that_no_text_or_every_text_has_leave_the_odds_finite():
     rows = [TextExample("x", None, ("a",), Place(Path("a.tsv"), 1)) for _ in range(4)]
     task = Multilabel(tokenizer=tiny.tokenizer(), limit=16, labels=("a", "b"))
-    odds = label_odds(task, Part(rows, []), LossSettings())
+    odds = prior_logits(task, Part(rows, []), LossSettings())
     assert odds == pytest.approx((math.log(7), -math.log(7)))
 
 
@@ -354,6 +364,25 @@ def test_without_a_dev_file_a_tenth_is_held_out(model, tmp_path):
     result = fine_tune("classify", read_settings("epochs=1"), model, train, None, tmp_path / "run")
     assert "no dev file: 10 of 100 training examples are held out" in result.said
     assert result.steps == 3  # 90 examples, 32 a step
+
+
+def test_a_model_that_reads_from_left_to_right_learns_so(tmp_path):
+    """Its [CLS] sees nothing of the text, so that by default the head reads the mean of all tokens."""
+    model = tiny.tiny_folder(tmp_path / "model", causal=True)
+    assert teach("classify", model, tmp_path).score > 0.9
+    bert = bertkit.load(tmp_path / "run")
+    assert bert.model.config.parts.causal
+    assert bert.model.config.parts.pooling == "mean"
+    one, other = bert.embed(["the film was good", "the film was bad"], pooling="none")
+    np.testing.assert_array_equal(one[:4], other[:4])
+    with pytest.raises(RequestError, match=r"pooling=first reads \[CLS\] alone, which sees no other token"):
+        teach("classify", model, tmp_path, *QUICK, "pooling=first", out="other")
+
+
+def test_a_causal_tagger_keeps_its_familys_pooling(tmp_path):
+    teach("tag", tiny.tiny_folder(tmp_path / "model", causal=True), tmp_path, "epochs=1")
+    saved = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert (saved["architectures"], saved["is_decoder"]) == (["BertForTokenClassification"], True)
 
 
 @pytest.mark.parametrize("pooling", ["first", "mean", "max", "attention"])

@@ -1,6 +1,7 @@
 """Every format for every task, and every fault with its file, its line and a remedy."""
 
 import bz2
+import csv
 import gzip
 import json
 import lzma
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import RequestError
+from bertkit.finetune import tables
 from bertkit.finetune.columns import named_columns
 from bertkit.finetune.data import DataFiles, read_files
 from bertkit.finetune.examples import (
@@ -26,6 +28,8 @@ from bertkit.finetune.examples import (
 )
 from bertkit.finetune.guess_task import guess_task
 from bertkit.finetune.read import Columns, NoLabels, read_examples, scan_examples
+from bertkit.finetune.tables import SAMPLE
+from bertkit.predict.rows import open_source
 
 PASSAGE = "Ada Lovelace was born in London 😀 in 1815."
 
@@ -175,12 +179,72 @@ def test_tabs_with_the_quotes_of_csv_are_known_by_the_whole_file(write):
     )
 )
 def test_csv_reads_what_csv_writes(tmp_path_factory, rows):
-    import csv
-
     path = tmp_path_factory.mktemp("csv") / "a.csv"
     with path.open("w", encoding="utf-8", newline="") as handle:
         csv.writer(handle, lineterminator="\n").writerows([("text", "label"), *rows])
     assert texts(path) == [(text, None, label) for text, label in rows]
+
+
+CSV_TABS = {  # tab-separated files that only CSV's rules can read: (content, texts)
+    "a line end inside a cell": ('text\tlabel\n"one\ntwo"\tx\nthree\ty\n', ["one\ntwo", "three"]),
+    "in the last column": ('label\ttext\nx\t"one\n\ntwo"\ny\tthree\n', ["one\n\ntwo", "three"]),
+    "a tab inside a cell": ('text\tlabel\n"one\ttwo"\tx\nthree\ty\n', ["one\ttwo", "three"]),
+    "doubled quotes across lines": ('text\tlabel\n"a ""b""\nc"\tx\nd\ty\n', ['a "b"\nc', "d"]),
+    "a quote inside a plain cell": ('text\tlabel\n"one\ntwo"\tx\n5" disk\ty\n', ["one\ntwo", '5" disk']),
+    "without a header": ('"one\ntwo"\tx\nthree\ty\n', ["one\ntwo", "three"]),
+}
+
+
+@pytest.mark.parametrize("name", CSV_TABS)
+def test_tabs_are_read_as_csv_where_nothing_else_gives_every_row_its_columns(write, name):
+    content, expected = CSV_TABS[name]
+    read = read_examples("classify", write("a.tsv", content))
+    assert [example.text for example in read.examples] == expected
+    assert "quotes read as in CSV" in read.said
+
+
+@pytest.mark.parametrize("stdin", [False, True])
+def test_prediction_reads_tabs_as_training_does_and_the_first_lines_of_stdin_may_end_inside_a_row(
+    write, monkeypatch, stdin
+):
+    path = write("a.tsv", "text\tlabel\n" + "one\tx\n" * (SAMPLE - 4) + '"two\nlines"\tx\n"three\nlines"\ty\nfour\ty\n')
+    if stdin:
+        monkeypatch.setattr(tables, "STDIN", path)
+    source = open_source("classify", path, Columns())
+    assert [row.values["text"] for row in source.table.rows][-3:] == ["two\nlines", "three\nlines", "four"]
+    assert "quotes read as in CSV" in source.said
+
+
+LITERAL_TABS = {  # files whose quotes are text: (content, texts)
+    "stray quotes": ('text\tlabel\na "b" c\tx\nsay "d\ty\n', ['a "b" c', 'say "d']),
+    "a lone quote at the start of a cell": ('text\tlabel\n"one\tx\ntwo\ty\n', ['"one', "two"]),
+    "two of them": ('text\tlabel\n"one\tx\ntwo\tx\nthree"\ty\n', ['"one', "two", 'three"']),
+    "enclosed, but not after a cell's end": ('text\tlabel\n"a" b\tx\nc\ty\n', ['"a" b', "c"]),
+}
+
+
+@pytest.mark.parametrize("name", LITERAL_TABS)
+def test_quotes_that_could_be_text_stay_text(write, name):
+    content, expected = LITERAL_TABS[name]
+    read = read_examples("classify", write("a.tsv", content))
+    assert [example.text for example in read.examples] == expected
+    assert "read as in CSV" not in read.said
+
+
+def test_stray_quotes_around_a_torn_row_do_not_swallow_the_rows_between_them(write):
+    rows = '"one\tx\n' + "two\tx\n" * 3 + "torn\n" + "three\tx\n" * 3 + 'four"\ty\n'
+    refused("classify", write("a.tsv", "text\tlabel\n" + rows), "line 6", "1 columns where the header has 2")
+
+
+@given(st.lists(st.tuples(st.text(st.sampled_from('ab \n"')), st.sampled_from("xy")), min_size=1, max_size=4))
+def test_tabs_read_what_csv_writes_unless_that_can_be_read_literally(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("tabs") / "a.tsv"
+    with path.open("w", encoding="utf-8", newline="") as handle:
+        csv.writer(handle, "excel-tab", lineterminator="\n").writerows([("text", "label"), *rows])
+    lines = [tuple(line.split("\t")) for line in path.read_text().split("\n")[1:] if line.strip()]
+    literal = all(len(cells) == 2 for cells in lines) and not any('"' in text for text, _ in rows)
+    expected = lines if literal else rows
+    assert texts(path) == [(text, None, label) for text, label in expected]
 
 
 def test_a_header_is_known_by_names_or_by_what_is_under_it(write):
@@ -729,3 +793,18 @@ def test_rows_of_any_shape_give_a_sentence(tmp_path_factory, task, rows):
 @given(st.recursive(VALUES, lambda inner: st.dictionaries(st.sampled_from(KEYS), st.lists(inner, max_size=2) | inner)))
 def test_squad_of_any_shape_gives_a_sentence(tmp_path_factory, value):
     survives("answer", tmp_path_factory.mktemp("squad") / "a.json", json.dumps({"data": [value]}).encode())
+
+
+@pytest.mark.parametrize("number", ["inf", "-Infinity", "1e999", "1" + "0" * 400, "1e308", "-1e101", "nan"])
+@pytest.mark.parametrize("ending", [".tsv", ".jsonl"])
+def test_numbers_that_cannot_be_squared_are_refused_with_their_line(write, number, ending):
+    rows = {".tsv": f"text\tscore\ngood\t1\nbad\t{number}\n"}
+    plain = {"inf": "Infinity", "nan": "NaN"}.get(number, number)
+    rows[".jsonl"] = f'{{"text": "good", "score": 1}}\n{{"text": "bad", "score": {plain}}}\n'
+    path = write(f"a{ending}", rows[ending])
+    refused("regress", path, f"line {3 if ending == '.tsv' else 2}", "'score' holds", "repair or remove the row")
+
+
+def test_large_numbers_are_read(write):
+    rows = read_examples("regress", write("a.tsv", "text\tscore\ngood\t1e99\nbad\t-1e99\n")).examples
+    assert [row.label for row in rows] == [1e99, -1e99]

@@ -36,14 +36,18 @@ def contrast_plain(vectors, names, heat):
         (second, first, names[count:], names[:count]),
     ):
         for i in range(count):
-            may = [j for j in range(count) if j == i or (own[j] != own[i] and other[j] != other[i])]
+            may = [
+                j for j in range(count) if j == i or (own[j] != own[i] and other[j] != other[i] and other[j] != own[i])
+            ]
             scores = {j: math.exp(float(here[i] @ there[j]) / heat) for j in may}
             total -= math.log(scores[i] / sum(scores.values())) / 2
             right += here is first and max(scores, key=scores.__getitem__) == i
     return total, right
 
 
-@pytest.mark.parametrize("names", [[0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 0, 2, 3, 4, 5, 4], [0, 1, 2, 3, 0, 1, 2, 3]])
+@pytest.mark.parametrize(
+    "names", [[0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 0, 2, 3, 4, 5, 4], [0, 1, 2, 3, 0, 1, 2, 3], [0, 1, 2, 3, 1, 2, 3, 4]]
+)
 @pytest.mark.parametrize("heat", [0.05, 0.5])
 def test_contrast_is_what_the_loop_says(names, heat):
     vectors = units(8)
@@ -61,6 +65,17 @@ def test_a_text_that_stands_twice_is_no_wrong_answer():
     assert float(counted) - float(apart) == pytest.approx(2 * math.log(2), abs=0.01), (
         "else both copies share one half of the probability"
     )
+
+
+def test_a_text_on_the_other_side_of_another_pair_is_no_wrong_answer():
+    """(a, b), (b, c): b is nearest to its own copy, which says nothing against c being its partner."""
+    a, b, c = units(3)
+    loss, right = contrast(torch.stack((a, b, b, c)), asked([0, 1, 1, 2], 2), 0.05)
+    of_a, of_c = (float(-(torch.stack((x @ b, a @ c)) / 0.05).log_softmax(0)[0]) for x in (a, c))
+    assert float(loss) == pytest.approx((of_a + of_c) / 2, rel=1e-4), "b has nobody else to choose from, on either side"
+    assert int(right) == 1 + int(a @ b > a @ c)
+    turned, _ = contrast(torch.stack((a, b, b, a)), asked([0, 1, 1, 0], 2), 0.05)
+    assert float(turned) == 0
 
 
 def follow_plain(vectors, teacher, names, heat):

@@ -22,7 +22,7 @@ from bertkit.cli.main import run
 from bertkit.errors import RequestError
 from bertkit.finetune.vectors import encode, tune_vectors
 from bertkit.finetune.vectors_data import read_pairs, read_texts
-from bertkit.finetune.vectors_session import pair_spearman
+from bertkit.finetune.vectors_session import VectorSession, pair_spearman
 from bertkit.finetune.vectors_settings import read_vector_settings
 from bertkit.finetune.vectors_teacher import teacher_vectors
 
@@ -238,6 +238,19 @@ def test_stopped_and_resumed_it_ends_as_if_nothing_had_been(how, rank, model, fi
     assert tune_vectors(*given, tmp_path / "run", resume=True) == resumed, "a run that is done is not done again"
     with pytest.raises(RequestError, match="exists already"):
         tune_vectors(*given, tmp_path / "run")
+
+
+@pytest.mark.parametrize("dev", [None, "sts.csv"])
+def test_killed_while_the_model_is_written_it_has_the_same_result_when_resumed(
+    dev, model, files, tmp_path, monkeypatch
+):
+    given = (read_vector_settings(SLOW), model, files / "pairs.tsv", files / dev if dev else None)
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(VectorSession, "_write_model", lambda session: killed())
+        tune_vectors(*given, tmp_path / "run")
+    resumed = tune_vectors(*given, tmp_path / "run", resume=True)
+    assert resumed == tune_vectors(*given, tmp_path / "straight")
+    assert np.isfinite(resumed.score)
 
 
 def test_a_step_over_the_budget_falls_into_parts(model, files, tmp_path):

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
-from bertkit.config import family_config
+from bertkit.config import family_config, override
 from bertkit.model.weights import new_model
 from bertkit.text.tokenizer import Tokenizer
 
@@ -21,11 +21,13 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.from_vocab(PIECES)
 
 
-def tiny_folder(folder: Path, family: str = "bert", *, seed: int = 0, max_length: int = 64) -> Path:
+def tiny_folder(
+    folder: Path, family: str = "bert", *, seed: int = 0, max_length: int = 64, causal: bool = False
+) -> Path:
     """A saved model without heads."""
     shape = {"depth": 2, "width": 32, "heads": 2, "inner": 64, "max_length": max_length, "vocab_size": len(PIECES)}
     config = family_config(family, "tiny", **shape, pad_id=0, dropout=0.1, attention_dropout=0.1)
-    model = new_model(config, {}, seed=seed)
+    model = new_model(override(config, f"causal={causal}"), {}, seed=seed)
     save_checkpoint(Checkpoint(model=model, tokenizer=tokenizer(), max_length=max_length), folder)
     return folder
 

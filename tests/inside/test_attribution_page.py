@@ -131,7 +131,7 @@ REFUSED = [
     (["--runs", "x", "--pair", "y"], "--runs looks at checkpoints; leave out --pair"),
     (["--runs", "nowhere"], "nowhere is not a folder"),
     (["a", "--why", "--word", "a"], "word=a goes with a model that tags words; leave it out"),
-    (["a", "--why", "--flip"], "this classifier has no masked-word head"),
+    (["a", "--why", "--flip"], "this classifier cannot fill blanks"),
     (["a", "--why", "--target", "9"], "unknown label '9'; choose from: 0, 1, 2"),
 ]
 

@@ -83,9 +83,9 @@ def test_texts_without_words_have_nothing_to_flip(text):
 
 
 def test_what_cannot_be_flipped_is_refused(bert):
-    with pytest.raises(RequestError, match="no masked-word head to propose words with; name a model that fills"):
+    with pytest.raises(RequestError, match="this classifier cannot fill blanks to propose words; name a model"):
         flips(topic_classifier(), "t0w1")
-    with pytest.raises(RequestError, match="no head to propose words with"):
+    with pytest.raises(RequestError, match="the model given as --fill-model cannot fill blanks"):
         flips(topic_classifier(), "t0w1", fill=topic_classifier())
     with pytest.raises(RequestError, match="teach it one"):
         flips(bert, "a")

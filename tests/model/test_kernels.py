@@ -11,9 +11,9 @@ from bertkit.model.kernels import KERNELS, Sight, attend, attention_weights, eag
 FAST = ["grouped", "padded"]  # the others run on CUDA only: benchmarks/kernels_gpu.py holds them to the same twin
 
 
-def batch_of(lengths, causal=False):
+def batch_of(lengths):
     ids = torch.zeros(sum(lengths), dtype=torch.long)
-    return Batch(ids, ids, tuple(lengths), causal)
+    return Batch(ids, ids, tuple(lengths))
 
 
 def qkv(tokens, seed=0):

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -183,14 +184,14 @@ def test_a_full_disk_keeps_what_is_finished(models, texts, tmp_path, call, monke
 def test_a_full_disk_in_the_state_file(models, texts, tmp_path, call, monkeypatch):
     import bertkit.files
 
-    out, flush, count = tmp_path / "out.jsonl", bertkit.files._flush, iter(range(100))
+    out, flush, count = tmp_path / "out.jsonl", bertkit.files.flush, iter(range(100))
 
     def full(path):
         if next(count) == 3:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         flush(path)
 
-    monkeypatch.setattr(bertkit.files, "_flush", full)
+    monkeypatch.setattr(bertkit.files, "flush", full)
     said = call(1, *words_for("predict", models, texts, out))
     # The fourth state could not be written, though its block is: three count.
     assert "No space left on device; 96 rows are finished" in said
@@ -278,17 +279,7 @@ def test_columns_that_come_late_are_faults_of_tables_only(models, tmp_path, call
 @pytest.mark.usefixtures("small_blocks")
 def test_what_changed_is_refused(models, texts, tmp_path, call, monkeypatch):
     out = tmp_path / "out.npy"
-    append, count = Draft.append, iter(range(100))
-    with monkeypatch.context() as patch:
-
-        def killed(self, parts):
-            if next(count) == 4:
-                raise Killed
-            append(self, parts)
-
-        patch.setattr(Draft, "append", killed)
-        with pytest.raises(Killed):
-            call(0, *words_for("embed", models, texts, out))
+    killed_after(4, monkeypatch, call, *words_for("embed", models, texts, out))
     part, state = tmp_path / "out.npy.part", tmp_path / "out.npy.part" / "state.json"
     said = call(2, *words_for("embed", models, texts, out, "--resume", "--pooling", "cls"))
     assert f"{part} was begun with vectors EmbedSettings(pooling='mean'" in said
@@ -311,6 +302,64 @@ def test_what_changed_is_refused(models, texts, tmp_path, call, monkeypatch):
     os.truncate(part / "rows", 200)
     assert "has lost some of its bytes" in call(2, *words_for("embed", models, texts, out, "--resume"))
     assert state.exists(), "a refusal removes nothing"
+
+
+def killed_after(blocks, monkeypatch, call, *words):
+    """The command, killed when so many blocks are written."""
+    append, count = Draft.append, iter(range(100))
+
+    def killed(self, parts):
+        if next(count) == blocks:
+            raise Killed
+        append(self, parts)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Draft, "append", killed)
+        with pytest.raises(Killed):
+            call(0, *words)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("named", [(), ("--model", "bundled"), ("--model", "sentences"), ("--model", ".")])
+def test_the_model_that_is_used_counts_and_not_the_working_folder(named, models, texts, tmp_path, call, monkeypatch):
+    """What lies around it may change; with `--model .` it is the model of the working folder that is used."""
+    here = tmp_path / "here"
+    shutil.copytree(models[None], here) if "." in named else here.mkdir()
+    monkeypatch.chdir(here)
+    call(0, "embed", texts, *named, "--out", "straight.npy")
+    killed_after(4, monkeypatch, call, "embed", texts, *named, "--out", "out.npy")
+    (here / "later.txt").write_text("what another program writes here")
+    others = {"sentences": "bundled", ".": models["classify"]}
+    other = others.get(named[-1] if named else "", "sentences")
+    assert "was begun with model " in call(2, "embed", texts, "--model", other, "--out", "out.npy", "--resume")
+    call(0, "embed", texts, *named, "--out", "out.npy", "--resume")
+    assert (here / "out.npy").read_bytes() == (here / "straight.npy").read_bytes()
+    assert np.load("out.npy").shape == (LINES, 16 if "." in named else 256)
+
+
+def test_no_file_of_the_working_folder_is_read(texts, tmp_path, call, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    Path("private").write_text("not for this program")
+    opened = Path.open
+
+    def careful(self, *args, **options):
+        if self.name == "private":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+        return opened(self, *args, **options)
+
+    monkeypatch.setattr(Path, "open", careful)
+    call(0, "embed", texts, "--out", "out.npy")
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_predictions_of_the_model_in_the_working_folder(models, texts, tmp_path, call, monkeypatch):
+    here = shutil.copytree(models["classify"], tmp_path / "here")
+    monkeypatch.chdir(here)
+    call(0, *words_for("predict", models, texts, Path("straight.jsonl")))
+    killed_after(4, monkeypatch, call, "predict", ".", texts, "--out", "out.jsonl")
+    call(0, "predict", ".", texts, "--out", "out.jsonl", "--resume")
+    assert (here / "out.jsonl").read_bytes() == (here / "straight.jsonl").read_bytes()
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -11,6 +11,7 @@ from memory_corpus import FIRST, PAD, random_corpus
 
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
 from bertkit.config import BertConfig, family_config, override
+from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.weights import new_model
 from bertkit.model.word_loss import IGNORE, plain_sample, sampled_words
@@ -35,6 +36,10 @@ def examples(objective, block=8, seed=0):
 def masked_words(objective=("mlm", "nsp"), family="bert") -> MaskedWords:
     heads = {"masked_word": None} | ({"next_sentence": None} if len(objective) > 1 else {})
     return MaskedWords(new_model(shape(family), heads, seed=1)).eval()
+
+
+def next_words_module() -> NextWords:
+    return NextWords(new_model(override(shape("bert"), "causal=true"), {"masked_word": None}, seed=1)).eval()
 
 
 def electra(fill=0.0) -> ReplacedTokens:
@@ -158,7 +163,7 @@ def test_the_fixed_layout_is_the_free_one(objective):
     assert len(fixed[0].ids) == 6 * 48
     assert len(fixed[1].words) % 1024 == 0
     module = electra(float("fill" in objective)) if "rtd" in objective else masked_words(objective)
-    module = NextWords(module.model).eval() if causal else module
+    module = next_words_module() if causal else module
     results = []
     for batch, targets in (free, fixed):
         torch.manual_seed(5)
@@ -270,9 +275,8 @@ def test_left_to_right_each_word_foretells_the_next():
     assert chosen.tolist() == [0, 1, 2, 4, 5]
     assert words.tolist() == [10, 11, 3, 12, 3]
     batch, targets = to_inputs(examples(("causal",)), CPU, causal=True)
-    assert batch.causal
     assert len(targets.words) == len(batch.ids) - len(batch.lengths)
-    module = NextWords(masked_words(("mlm",)).model).eval()
+    module = next_words_module()
     changed = batch.ids.clone()
     changed[batch.lengths[0] - 1] = FIRST  # the last word of the first text: nothing before it may notice
     before, after = module.model(batch), module.model(batch, changed)
@@ -280,3 +284,5 @@ def test_left_to_right_each_word_foretells_the_next():
     assert torch.equal(before[:keep], after[:keep])
     assert not torch.equal(before[keep], after[keep])
     assert set(module(batch, targets)) == {"causal"}
+    with pytest.raises(RequestError, match="objective=causal needs a model with causal=true"):
+        NextWords(masked_words(("mlm",)).model)

@@ -25,6 +25,8 @@ RUNS = {
     for kind, changes in KINDS.items()
 }
 RUNS["stopped"] = {"sharding": "fsdp", "steps": STEPS, **KINDS["bert"]}
+# Two blocks a step on each rank, and NaN in the first one of rank 1.
+RUNS |= {f"poisoned-{sharding}": {"sharding": sharding, "steps": STEPS, "batch": 16} for sharding in ("ddp", "fsdp")}
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +55,16 @@ def folder(tmp_path_factory):
     return folder
 
 
+def metrics(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
 def losses(run: Path) -> list[dict[str, float]]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line["loss"] for line in lines if "loss" in line]
+    return [line["loss"] for line in metrics(run) if "loss" in line]
 
 
 def evaluations(run: Path) -> list[dict[str, float]]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line[key] for line in lines for key in ("evaluation", "averaged") if key in line]
+    return [line[key] for line in metrics(run) for key in ("evaluation", "averaged") if key in line]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -92,6 +96,20 @@ def test_a_signal_to_one_rank_stops_both_and_one_rank_goes_on(folder):
         assert ours == pytest.approx(expected, rel=1e-6)
     ours, expected = (load_file(folder / name / "model" / "model.safetensors") for name in ("stopped", "one-bert"))
     assert max(float((ours[name] - expected[name]).abs().max()) for name in expected) < 1e-5
+
+
+@pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
+def test_a_nan_on_one_rank_leaves_the_step_out_on_all_and_the_run_goes_on(folder, sharding):
+    run = folder / f"poisoned-{sharding}"
+    steps = [line for line in metrics(run) if "loss" in line]
+    assert [line["step"] for line in steps] == list(range(1, STEPS + 1))
+    [bad] = [line for line in steps if "bad" in line]
+    assert (bad["step"], bad["bad"]) == (4, "the output of model.encoder.layers.0.attention on rank 1")
+    assert [line["skipped"] for line in steps] == [0, 0, 0, 1, 1, 1, 1, 1]
+    assert all(value is not None for line in steps[4:] for value in (*line["loss"].values(), line["norm"]))
+    for ours, expected in zip(losses(run)[4:], losses(folder / "poisoned-ddp")[4:], strict=True):
+        assert ours == pytest.approx(expected, rel=1e-6)
+    assert all(tensor.isfinite().all() for tensor in load_file(run / "model" / "model.safetensors").values())
 
 
 def test_a_share_is_a_part_of_its_own_and_all_parts_are_the_whole():

@@ -41,9 +41,9 @@ def micros_of(objective, fixed=True):
     return micros
 
 
-def steps_of(objective, take=None, optimizer="adamw", micros=None):
-    module = module_for(objective)
-    settings = LoopSettings(budget=Budget(steps=8), schedule=Schedule(peak=1e-3, warmup=2))
+def steps_of(objective, take=None, optimizer="adamw", micros=None, module=None, autocast=False):
+    module = module or module_for(objective)
+    settings = LoopSettings(budget=Budget(steps=8), schedule=Schedule(peak=1e-3, warmup=2), autocast=autocast)
     optimizers = build_optimizer(module, OptimizerSettings(name=optimizer))
     steps = train(
         module, module.weights, micros or micros_of(objective), optimizers, settings, Ranks(), Progress(), take
@@ -70,6 +70,20 @@ def test_replayed_steps_are_the_steps(objective, optimizer):
         assert replayed == pytest.approx(plain, rel=1e-4)
     for name, value in weights.items():
         torch.testing.assert_close(others[name], value, atol=1e-4, rtol=1e-3, msg=name)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_replayed_steps_compute_in_the_dtype_of_the_steps(autocast):
+    runs = []
+    for take in (None, Replay(CPU, replaying)):
+        module, dtypes = module_for(("mlm",)), []
+        layer = module.model.encoder.layers[0].attention.out
+        layer.register_forward_hook(lambda _, __, output, seen=dtypes: seen.append(output.dtype))
+        told, _ = steps_of(("mlm",), take, module=module, autocast=autocast)
+        assert dtypes == [torch.bfloat16 if autocast else torch.float32] * 8
+        runs.append(told)
+    for plain, replayed in zip(*runs, strict=True):  # a last bit of float32 may round to the next bfloat16
+        assert replayed == pytest.approx(plain, rel=1e-3 if autocast else 1e-4)
 
 
 def test_what_has_no_fixed_form_is_taken_as_usual():

@@ -14,11 +14,12 @@ import pytest
 from safetensors.torch import load_file
 from tiny_runs import child, make_shards, recipe_words, server, tiny_recipe, weights
 
+from bertkit import folder_lock
 from bertkit.errors import BertkitError, RequestError
-from bertkit.pretrain import pretraining, verify
+from bertkit.folder_lock import locked
+from bertkit.pretrain import verify
 from bertkit.pretrain.pretraining import pretrain
 from bertkit.pretrain.recipe import read_recipe, recipe_toml
-from bertkit.text.folder_lock import locked
 from bertkit.train.runs import Run, read_progress
 
 KILLS = 4
@@ -172,7 +173,7 @@ def test_a_folder_that_is_no_run_is_refused(shards, tmp_path):
 
 @pytest.mark.parametrize("resume", [True, False])
 def test_a_folder_that_another_process_trains_in_is_refused(shards, tmp_path, resume, monkeypatch):
-    monkeypatch.setattr(pretraining, "PATIENCE", 0.0)
+    monkeypatch.setattr(folder_lock, "PATIENCE", 0.0)
     (tmp_path / "run").mkdir()
     with locked(tmp_path / "run", 0.0), pytest.raises(RequestError, match="another process is writing .*run; wait"):
         pretrain(tiny_recipe(shards, steps=1), tmp_path / "run", resume=resume)

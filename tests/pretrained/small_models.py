@@ -27,7 +27,7 @@ WORDS = [
     "the",
     "a",
 ]
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS]
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS, "##s"]
 
 
 def tiny(seed: int = 0, depth: int = 3, heads: tuple[str, ...] = ("masked_word",)) -> Checkpoint:

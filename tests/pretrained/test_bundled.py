@@ -19,7 +19,7 @@ from small_models import ROOT, script, tiny
 import bertkit
 from bertkit.checkpoint import bundled
 from bertkit.checkpoint.save_load import load_checkpoint, save_checkpoint, save_small
-from bertkit.checkpoint.small import SMALL
+from bertkit.checkpoint.small_files import SMALL
 from bertkit.cli.main import run
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch

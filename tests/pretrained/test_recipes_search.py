@@ -108,6 +108,7 @@ def test_scores_are_of_all_tasks_and_seeds(searched):
         assert good["scores"][name]["metric"] == metric
     for scores in good["scores"].values():
         assert len(scores["seeds"]) == 2
+        assert all(best >= last for best, last in zip(scores["best_epoch"]["seeds"], scores["seeds"], strict=True))
         assert scores["median"] == min(scores["seeds"]), "of two the lower"
         assert scores["rows"] == 20
         assert scores["settings"]["epochs"] == "1"
@@ -145,7 +146,7 @@ def test_the_same_command_does_nothing_twice(search, data, searched, monkeypatch
     before = results(searched)["tries"]["good"]
     (searched / "out" / "results.json").unlink()
     monkeypatch.setattr(search, "pretrain", lambda *_, **__: pytest.fail("trained again"))
-    monkeypatch.setattr(search, "teach", lambda *_: pytest.fail("taught again"))
+    monkeypatch.setattr("glue_scores.fine_tune_once", lambda *_: pytest.fail("fine-tuned again"))
     assert search.main(words(data, searched, f"good={data / 'tiny.toml'} {TINY}", seeds=2)) == 0
     assert results(searched)["tries"]["good"] == before
 
@@ -195,8 +196,9 @@ def test_tries_are_read_as_a_shell_would(search):
 
 
 def test_minutes_replace_a_recipes_own_budget_but_not_a_trys(search, data, tmp_path):
-    more = {"start": None, "heldout": data / "heldout", "tasks": None, "out": tmp_path, "work": tmp_path}
-    bench = search.Bench(shards=data / "shards", minutes=4.0, seeds=1, finetune=(), rows=9, jobs=1, keep=1, **more)
+    more = {"start": None, "heldout": data / "heldout", "out": tmp_path, "work": tmp_path}
+    scoring = search.Scoring(tasks=None)
+    bench = search.Bench(shards=data / "shards", minutes=4.0, keep=1, scoring=scoring, **more)
     assert bench.recipe(search.read_try(f"{data / 'tiny.toml'}")).train.minutes == 4
     assert bench.recipe(search.read_try(f"{data / 'tiny.toml'} minutes=9")).train.minutes == 9
 

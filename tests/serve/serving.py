@@ -16,7 +16,7 @@ import taught
 
 import bertkit
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
-from bertkit.config import family_config
+from bertkit.config import family_config, override
 from bertkit.model.weights import new_model
 from bertkit.serve.app import create_app
 from bertkit.serve.door import bind
@@ -36,16 +36,32 @@ class Running:
     service: Service
     berts: dict[str, bertkit.Bert]
     http: httpx.Client
+    thread: str  # the name of the event loop's
 
     def post(self, path: str, body: object = None, **options) -> httpx.Response:
         return self.http.post(path, json=body, **options)
 
 
-def fill_folder(folder: Path, *, max_length: int = 32) -> Path:
+class Hold:
+    """Stops the workers in the middle of a batch, until let go."""
+
+    def __init__(self, server, monkeypatch):
+        lane = server.service.models.named(None).lane
+        plain, self.open, self.calls = type(lane).compute, threading.Event(), 0
+
+        def held(own, pieces, threads):
+            self.calls += 1
+            self.open.wait(20)
+            return plain(own, pieces, threads)
+
+        monkeypatch.setattr(type(lane), "compute", held)
+
+
+def fill_folder(folder: Path, *, max_length: int = 32, causal: bool = False) -> Path:
     """A model with a masked-word head, over the letters of `taught`, two layers deep."""
     shape = {"depth": 2, "width": 16, "heads": 2, "inner": 32, "max_length": max_length}
     config = family_config("bert", "tiny", vocab_size=len(taught.PIECES), init_std=0.3, **shape)
-    model = new_model(config, {"masked_word": None}, seed=5).eval()
+    model = new_model(override(config, f"causal={causal}"), {"masked_word": None}, seed=5).eval()
     found = Checkpoint(model=model, tokenizer=Tokenizer.from_vocab(taught.PIECES), max_length=max_length)
     save_checkpoint(found, folder)
     return folder
@@ -59,11 +75,13 @@ def running(
     berts: dict | None = None,
     *,
     local: bool = False,
+    loop: str = "auto",
 ) -> Iterator[Running]:
     app = create_app(models, settings, keys, local=local)
     listener = bind("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     server = make_server(app)
+    server.config.loop = loop
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     deadline = time.monotonic() + 30
@@ -72,7 +90,7 @@ def running(
         assert time.monotonic() < deadline, "the server did not start"
         time.sleep(0.01)
     with httpx.Client(base_url=url, timeout=30) as http:
-        yield Running(url, app.service, berts or {}, http)
+        yield Running(url, app.service, berts or {}, http, thread.name)
     server.should_exit = True
     thread.join(30)
     assert not thread.is_alive()

@@ -4,11 +4,10 @@ import concurrent.futures
 import contextlib
 import json
 import socket
-import threading
 import time
 
 import pytest
-from serving import running, wait_until
+from serving import Hold, running, wait_until
 
 import bertkit
 from bertkit.errors import RequestError
@@ -18,21 +17,6 @@ from bertkit.serve.settings import ServeSettings
 TIGHT = ServeSettings(
     max_queue=4, max_body=20_000, max_texts=8, max_characters=2000, max_numbers=4000, seconds=0.6, body_seconds=0.5
 )
-
-
-class Hold:
-    """Stops the workers in the middle of a batch, until let go."""
-
-    def __init__(self, server, monkeypatch):
-        lane = server.service.models.named(None).lane
-        plain, self.open, self.calls = type(lane).compute, threading.Event(), 0
-
-        def held(own, pieces, threads):
-            self.calls += 1
-            self.open.wait(20)
-            return plain(own, pieces, threads)
-
-        monkeypatch.setattr(type(lane), "compute", held)
 
 
 @pytest.fixture
@@ -318,7 +302,7 @@ def test_who_says_nothing_wrong_is_told_what_is_wrong(server):
         b"\xff\xfe",
         b'{"inputs": "\\ud800"}',
         b'{"inputs": NaN}',
-        b"[" * 100_000,
+        b"[" * 50_000,
         b'{"inputs":' + b"[" * 5000 + b"]" * 5000 + b"}",
         b'{"inputs": 1e999}',
         b'{"inputs": ' + b"9" * 5000 + b"}",

@@ -10,10 +10,14 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from serving import running, same
+from serving import fill_folder, running, same
 
 import bertkit
+from bertkit.finetune.features import read_features
+from bertkit.finetune.features_model import save_layer
+from bertkit.finetune.fine_tuning import open_data
 from bertkit.finetune.length import LengthPolicy
+from bertkit.finetune.settings import read_settings
 from bertkit.serve.models import Models, load_models, share_encoders
 from bertkit.serve.plan_fill import plan_fill
 from bertkit.serve.plan_heads import told_as
@@ -46,6 +50,18 @@ def test_classify(server, task):
     found = results(server.post("/classify", {"texts": TEXTS, "pairs": pairs, "model": task}), task)
     same(found, plain(bert.classify(TEXTS, pairs)))
     assert found[3]["seen"]["cut"] > 0, "what was cut is in the reply"
+
+
+def test_a_regression_on_a_frozen_encoder_is_served(folders, tmp_path):
+    rows = ["text\tlabel", *(f"{word} {other}\t{word}" for word in "abc" for other in "defghij")]
+    train = tmp_path / "train.tsv"
+    train.write_text("\n".join(rows))
+    begin, prepared = open_data("classify", read_settings(), folders["fill"], train, train)
+    save_layer(begin, prepared, read_features(begin.model, prepared), 1, tmp_path / "features")
+    bert = bertkit.load(tmp_path / "features")
+    with running(load_models([f"features={tmp_path / 'features'}"], torch.device("cpu"))) as server:
+        found = results(server.post("/classify", {"texts": TEXTS, "model": "features"}), "features")
+    same(found, plain(bert.classify(TEXTS)))
 
 
 def test_tag(server):
@@ -188,6 +204,22 @@ def test_attention_refuses_what_is_not_there(server):
         assert reply.status_code == 422
         assert reply.json()["field"] == next(iter(body))
     assert server.post("/attention", {"text": "a b " * 40}).status_code == 413
+
+
+def test_a_model_that_reads_from_left_to_right_is_not_offered_for_blanks(tmp_path):
+    folders = [fill_folder(tmp_path / "both"), fill_folder(tmp_path / "causal", causal=True)]
+    models = load_models([str(folder) for folder in folders], torch.device("cpu"))
+    assert len(models.lanes) == 2, "equal weights, but not one encoder"
+    with running(models) as server:
+        cards = server.http.get("/v1/models").json()["data"]
+        assert {card["id"]: card["abilities"] for card in cards} == {"both": ["fill", "embed"], "causal": ["embed"]}
+        reply = server.post("/fill", {"text": "a [MASK] c", "model": "causal"})
+        assert reply.status_code == 422
+        assert reply.json()["error"] == "the model 'causal' cannot fill; it can embed"
+        vectors = [server.post("/embed_all", {"inputs": text, "model": "causal"}).json()[0] for text in ("a b", "a c")]
+        np.testing.assert_array_equal(vectors[0][:2], vectors[1][:2])
+        [layer] = server.post("/attention", {"text": "a b c", "model": "causal", "layer": 1}).json()["layers"]
+        assert not np.triu(np.array(layer["weights"]), 1).any()
 
 
 def test_a_request_without_a_model_finds_one_that_can(server):

@@ -3,6 +3,9 @@
 import base64
 import io
 import logging
+import socket
+from contextlib import ExitStack
+from urllib.parse import urlsplit
 
 import pytest
 from serving import running
@@ -14,6 +17,7 @@ from bertkit.serve import logs
 from bertkit.serve.bench import Load, measure
 from bertkit.serve.door import is_loopback, names_this_machine, refuse_open_door
 from bertkit.serve.keys import Keys, read_keys
+from bertkit.serve.settings import ServeSettings
 
 KEY = "a-key-of-our-own"
 
@@ -83,6 +87,26 @@ def test_a_key_opens_every_route(guarded, routes, headers):
     for method, path in routes:
         reply = server.http.request(method, path, headers=headers, json={} if method == "post" else None)
         assert reply.status_code != 401, (method, path)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_health_without_a_key_may_only_be_read(guarded, method):
+    server, _ = guarded
+    assert server.http.head("/health").status_code == 200
+    assert server.http.request(method, "/health").status_code == 401
+    assert server.http.request(method, "/health", headers=RIGHT[0]).status_code == 405
+
+
+def test_strangers_cannot_fill_the_memory_for_bodies(models):
+    """Bodies that stall on the path that needs no key must not keep out clients that have one."""
+    limits, part = ServeSettings(max_bodies=50_000), b"x" * 9_999
+    with running(models, limits, Keys([KEY])) as server, ExitStack() as stack:
+        place = urlsplit(server.url)
+        for _ in range(8):
+            stranger = stack.enter_context(socket.create_connection((place.hostname, place.port), timeout=10))
+            stranger.sendall(b"POST /health HTTP/1.1\r\nHost: x\r\nContent-Length: 10000\r\n\r\n" + part)
+            assert b" 401 " in stranger.recv(100)
+        assert server.post("/embed", {"inputs": "a"}, headers=RIGHT[0]).status_code == 200
 
 
 def test_keys_are_never_in_the_logs(guarded):

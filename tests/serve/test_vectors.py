@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from serving import running
+from serving import running, same
 
 import bertkit
 from bertkit.serve.engine import Lane, Piece, ReadPooled, ReadTokens
@@ -61,6 +61,27 @@ def test_dimensions_are_the_first_numbers_scaled_again(server):
     short = vectors(server.post("/v1/embeddings", {"input": "a b c", "dimensions": 5}))[0]
     np.testing.assert_allclose(short, whole[:5] / np.linalg.norm(whole[:5]), atol=NEAR)
     assert server.post("/v1/embeddings", {"input": "a", "dimensions": 17}).status_code == 422
+
+
+def test_token_ids_are_cut_before_they_are_looked_at(server):
+    """The rest of a long text has no effect on its vector, and is not checked either."""
+    tokenizer = server.berts["fill"].tokenizer
+    text = "a b c d " * 20
+    whole = list(tokenizer.encode(text).ids)
+    inner = whole[1:-1]
+    [expected] = server.post("/embed", {"inputs": text}).json()
+    for ids in (inner, whole, [*inner[:30], *[10**9] * 20], [*inner[:30], "a"]):
+        reply = server.post("/embed", {"inputs": [ids]})
+        same(reply.json(), [expected])
+        assert reply.headers["bertkit-long-texts"] == "1"
+    told = server.post("/v1/embeddings", {"input": [inner]}).json()
+    assert told["long_texts"]["texts"] == [{"index": 0, "tokens": len(whole)}]
+    for policy, status in (("refuse", 413), ("window", 422)):
+        assert server.post("/embed", {"inputs": [[*inner, 10**9]], "too_long": policy}).status_code == status
+    for wrong in ("a", 1.5, True, None, [1]):
+        reply = server.post("/embed", {"inputs": [5, wrong]})
+        assert (reply.status_code, reply.json()["field"]) == (422, "inputs")
+        assert "inputs[0]: token 1 is no whole number" in reply.json()["error"]
 
 
 def test_embed_normalizes_and_embed_all_gives_every_token(server):

@@ -155,12 +155,12 @@ def test_too_many_bad_steps_in_a_row_end_the_run():
 def test_a_bad_weight_and_a_bad_gradient_are_named():
     module = Two()
     rows, chosen = data()
-    assert first_bad_tensor(module, cut(rows, chosen, 1)) == "the norm of all gradients"
+    assert first_bad_tensor(module, cut(rows, chosen, 1), Ranks()) == "the norm of all gradients"
     module.outer.weight.grad = torch.full_like(module.outer.weight, float("inf"))
-    assert first_bad_tensor(module, cut(rows, chosen, 1)) == "the gradient of outer.weight"
+    assert first_bad_tensor(module, cut(rows, chosen, 1), Ranks()) == "the gradient of outer.weight"
     with torch.no_grad():
         module.outer.bias.fill_(float("nan"))
-    assert first_bad_tensor(module, cut(rows, chosen, 1)) == "the weight outer.bias"
+    assert first_bad_tensor(module, cut(rows, chosen, 1), Ranks()) == "the weight outer.bias"
 
 
 def test_the_norm_is_clipped():

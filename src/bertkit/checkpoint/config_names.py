@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from bertkit.checkpoint.names import CLASSES
+from bertkit.checkpoint.names import CAUSAL_CLASSES, HEADS_OF_CLASS
 from bertkit.config import FAMILIES, BertConfig, Family, Parts, family_config, pick
 from bertkit.errors import RequestError
 
@@ -108,7 +108,6 @@ ACTIVATIONS = {
 # Settings that change the arithmetic and that we have no part for: anything else is refused.
 MUST_BE: dict[str, Any] = {
     "position_embedding_type": "absolute",
-    "is_decoder": False,
     "add_cross_attention": False,
     "num_hidden_groups": 1,
     "inner_group_num": 1,
@@ -152,7 +151,7 @@ def _model_type(data: Mapping[str, Any]) -> str:
     kind = data.get("model_type")
     if kind is not None:
         return str(kind)
-    by_class = {name: family for family, rows in CLASSES.items() for name in rows.values()}
+    by_class = {name: family for family, rows in HEADS_OF_CLASS.items() for name in rows}
     if name := architecture(data):
         return by_class.get(name, str(name))
     if "type_vocab_size" in data:
@@ -196,7 +195,16 @@ def _read_parts(kind: str, parts: Parts, data: Mapping[str, Any]) -> Parts:
     if activation is not None:
         ours: Any = pick(ACTIVATIONS, str(activation), ACTIVATION_KEYS[kind])
         parts = replace(parts, activation=ours)
+    if data.get("is_decoder"):
+        parts = replace(parts, causal=_read_causal(kind, data["is_decoder"]))
     return _read_modern(parts, data) if kind == "modernbert" else parts
+
+
+def _read_causal(kind: str, value: Any) -> bool:
+    """`is_decoder`; transformers passes over it in families whose attention has no causal mask."""
+    if value is not True or kind not in CAUSAL_CLASSES:
+        raise RequestError(f"is_decoder={value!r} is not supported for {kind}, only False")
+    return True
 
 
 def _read_modern(parts: Parts, data: Mapping[str, Any]) -> Parts:
@@ -238,6 +246,8 @@ def _write_family(config: BertConfig) -> dict[str, Any]:
         data["max_position_embeddings"] += config.pad_id + 1
     if kind == "electra":
         data["embedding_size"] = config.table_width
+    if config.parts.causal and kind in CAUSAL_CLASSES:
+        data["is_decoder"] = True
     if kind == "modernbert":
         data |= _write_modern(config)
     return data

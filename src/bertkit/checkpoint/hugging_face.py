@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from bertkit.checkpoint.names import CLASSES, ENCODERS, HEADS, OLD_ENDINGS, PREFIXES, TWIN_NAMES, WRAPPERS, Names
+from bertkit.checkpoint.names import (
+    CAUSAL_CLASSES,
+    CLASSES,
+    ENCODERS,
+    HEADS,
+    HEADS_OF_CLASS,
+    OLD_ENDINGS,
+    PREFIXES,
+    TWIN_NAMES,
+    WRAPPERS,
+    Names,
+)
 from bertkit.config import BertConfig
 from bertkit.errors import RequestError
 from bertkit.model.model import BertModel
@@ -34,9 +45,11 @@ class LoadReport:
         return "\n".join(lines)
 
 
-def hugging_face_class(family: str, heads: Mapping[str, int | None]) -> str | None:
+def hugging_face_class(config: BertConfig, heads: Mapping[str, int | None]) -> str | None:
     """The class that has exactly these heads, if there is one."""
-    return CLASSES.get(family, {}).get(tuple(sorted(heads)))
+    if config.parts.causal and tuple(heads) == ("masked_word",):
+        return CAUSAL_CLASSES.get(config.family)
+    return CLASSES[config.family].get(tuple(sorted(heads)))
 
 
 def heads_of(family: str, architecture: str | None, names: set[str]) -> tuple[str, ...]:
@@ -44,9 +57,8 @@ def heads_of(family: str, architecture: str | None, names: set[str]) -> tuple[st
 
     A head of which the file holds no tensor at all is not counted, whatever the class is called.
     """
-    known = {name: heads for heads, name in CLASSES[family].items()}
-    if architecture in known:
-        candidates: tuple[str, ...] = known[architecture]
+    if architecture in HEADS_OF_CLASS[family]:
+        candidates: tuple[str, ...] = HEADS_OF_CLASS[family][architecture]
     else:  # `classifier` alone does not tell classes, tags and choices apart
         candidates = tuple(head for head in HEADS[family] if head in ("masked_word", "next_sentence", "replaced_token"))
     return tuple(head for head in candidates if _own_names(family, head) & names)
@@ -136,7 +148,7 @@ def state_names(model: BertModel, *, own: bool = False) -> Iterator[tuple[str, t
 def has_place(config: BertConfig, heads: Mapping[str, int | None], pooler: bool) -> bool:
     """Whether one Hugging Face class holds this encoder, these heads and this pooler."""
     pooler_known = not pooler or bool(heads) or "pooler.dense" in HEADS[config.family][""]
-    return hugging_face_class(config.family, heads) is not None and pooler_known
+    return hugging_face_class(config, heads) is not None and pooler_known
 
 
 def _table(family: str, heads: tuple[str, ...], depth: int) -> dict[str, str | tuple[str, ...]]:

@@ -209,6 +209,16 @@ CLASSES["electra"] |= {
     ("masked_word", "replaced_token"): "ElectraForMaskedLM",  # which leaves the other head in the file
 }
 
+# Families whose config.json has `is_decoder` (left to right), and the class that then has the head for words.
+CAUSAL_CLASSES = {"bert": "BertLMHeadModel", "roberta": "RobertaForCausalLM", "electra": "ElectraForCausalLM"}
+
+# The heads of each class, by family and name.
+HEADS_OF_CLASS: dict[str, dict[str, tuple[str, ...]]] = {
+    family: {name: heads for heads, name in rows.items()} for family, rows in CLASSES.items()
+}
+for _family, _name in CAUSAL_CLASSES.items():
+    HEADS_OF_CLASS[_family][_name] = ("masked_word",)
+
 # Endings and prefixes of other times: LayerNorms of 2018, wrappers of training scripts.
 OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}
 WRAPPERS = ("module.", "_orig_mod.", "_forward_module.", "model.")

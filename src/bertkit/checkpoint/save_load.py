@@ -12,13 +12,13 @@ from torch import Tensor
 
 from bertkit._version import __version__
 from bertkit.checkpoint import hugging_face, sentence_transformers
-from bertkit.checkpoint.bundled import model_folder
+from bertkit.checkpoint.bundled import has_tokenizer, model_folder, tokenizer_folder, with_tokenizer
 from bertkit.checkpoint.config_names import OWN_TYPE, architecture, read_hugging_face, write_hugging_face
 from bertkit.checkpoint.google import is_google, read_google
 from bertkit.checkpoint.google_names import hugging_face_names
 from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.names import HEADS, PREFIXES
-from bertkit.checkpoint.small import folder_above, write_small
+from bertkit.checkpoint.small import write_small
 from bertkit.checkpoint.tensors import read_object, read_tensors, write_tensors
 from bertkit.config import BertConfig
 from bertkit.errors import BertkitWarning, RequestError
@@ -27,7 +27,6 @@ from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings
 from bertkit.text.tokenizer import Tokenizer
 
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
 LABELED = ("classify", "tag")
 MOST_LABELS = 1_000_000
 # Settings of config.json that change nothing here but that other tools read: they travel on.
@@ -77,10 +76,10 @@ def load_checkpoint(
 
     `heads` asks for other heads than the file's: what it lacks is drawn from `seed` and listed in the report.
     """
-    folder = _of_run(model_folder(path))
+    folder = model_folder(path)
     source = _find(folder)
     model, report = _fill(source, heads, seed)
-    words = _tokenizer(Path(tokenizer) if tokenizer else source.folder, required=tokenizer is not None)
+    words = Tokenizer.load(tokenizer_folder(tokenizer)) if tokenizer else _tokenizer(source.folder)
     _check_vocabulary(words, source.config, folder)
     return Checkpoint(
         model=model.eval(),
@@ -116,7 +115,7 @@ def _save(
     above: Path | None = None,
 ) -> None:
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
-    known = None if above is None else _tokenizer(above, required=False)
+    known = None if above is None else _tokenizer(above)
     settings, own = folder_config(model, checkpoint.labels)
     tensors = hugging_face.model_tensors(model, own=own)
     with whole_folder(path) as folder:
@@ -136,7 +135,7 @@ def folder_config(model: BertModel, labels: tuple[str, ...] = ()) -> tuple[dict[
     heads = {name: _outputs(head) for name, head in model.heads.items()}
     known = hugging_face.has_place(model.config, heads, model.pooler is not None)
     if settings["model_type"] != OWN_TYPE and known:
-        settings["architectures"] = [hugging_face.hugging_face_class(model.config.family, heads)]
+        settings["architectures"] = [hugging_face.hugging_face_class(model.config, heads)]
         if set(heads) & set(LABELED):
             names = labels or tuple(f"LABEL_{i}" for i in range(next(iter(heads.values())) or 0))
             settings["id2label"] = {str(i): name for i, name in enumerate(names)}
@@ -166,12 +165,6 @@ def _fill(source: _Source, heads: Mapping[str, int | None] | None, seed: int) ->
             f"({len(report.new)} such); copy it again, or ask for the heads you want to make anew"
         )
     return model, LoadReport(report.used, {**report.dropped, **source.dropped}, report.new)
-
-
-def _of_run(folder: Path) -> Path:
-    """A run's folder stands for the model in it."""
-    inner = folder / "model"
-    return inner if not (folder / "config.json").exists() and (inner / "config.json").is_file() else folder
 
 
 def _find(folder: Path) -> _Source:
@@ -253,11 +246,9 @@ def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(names[key]) for key in order)
 
 
-def _tokenizer(folder: Path, *, required: bool) -> Tokenizer | None:
-    if not required and not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        above = folder_above(folder)
-        return None if above is None else _tokenizer(above, required=False)
-    return Tokenizer.load(folder)
+def _tokenizer(folder: Path) -> Tokenizer | None:
+    place = with_tokenizer(folder)
+    return Tokenizer.load(place) if has_tokenizer(place) else None
 
 
 def _check_vocabulary(tokenizer: Tokenizer | None, config: BertConfig, folder: Path) -> None:

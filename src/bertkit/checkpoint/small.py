@@ -17,11 +17,9 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from bertkit.checkpoint.low_rank import add_changes, low_rank_changes
+from bertkit.checkpoint.small_files import ABOVE, SMALL, SUMS, read_sums
 from bertkit.errors import RequestError
 
-SMALL = "model.small.safetensors"
-SUMS = "model.small.sha256"
-ABOVE = f"../{SMALL}"
 SCALE = ".scale"  # after the name of a matrix: the name of its scales
 MOST = 127  # int8, and as far below zero as above
 
@@ -117,7 +115,7 @@ def write_small(
     """
     sums = {}
     if above is not None:
-        if ABOVE in _read_sums(above / SUMS):
+        if ABOVE in read_sums(above / SUMS):
             raise RequestError(f"{above} holds only differences itself; store the model beside it, not in it")
         known = read_small(above / SMALL)
         if budget is None:
@@ -134,7 +132,7 @@ def write_small(
 def read_small(path: Path) -> dict[str, Tensor]:
     """Every tensor of a small file, and those of the folder above that it leaves out, in float32."""
     tensors: dict[str, Tensor] = {}
-    for name, digest in reversed(_read_sums(path.with_name(SUMS)).items()):  # what is above comes first
+    for name, digest in reversed(read_sums(path.with_name(SUMS)).items()):  # what is above comes first
         content = _read_verified(path.parent / name, digest, path)
         try:
             tensors = add_changes(tensors, content)
@@ -143,23 +141,6 @@ def read_small(path: Path) -> dict[str, Tensor]:
                 f"{path.parent / name} is not a file of small weights: {error}; save it again"
             ) from error
     return tensors
-
-
-def folder_above(folder: Path) -> Path | None:
-    """The folder that holds the rest of this one's model, if this one holds only what differs."""
-    return folder.parent if (folder / SUMS).is_file() and ABOVE in _read_sums(folder / SUMS) else None
-
-
-def _read_sums(path: Path) -> dict[str, str]:
-    """File name -> sha256, as a line of sha256sum has them."""
-    try:
-        pairs = [line.split() for line in path.read_text(encoding="ascii").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise RequestError(f"{path}, the checksum of {SMALL}, cannot be read; copy the whole folder again") from error
-    sums = {pair[-1]: pair[0] for pair in pairs if len(pair) == 2 and len(pair[0]) == 64}
-    if len(sums) != len(pairs) or list(sums) not in ([SMALL], [SMALL, ABOVE]):
-        raise RequestError(f"{path} is not as bertkit writes it; copy the whole folder again")
-    return sums
 
 
 def _read_verified(path: Path, digest: str, asked: Path) -> dict[str, Tensor]:

@@ -11,7 +11,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertkit.checkpoint.small import SMALL, read_small
+from bertkit.checkpoint.small import read_small
+from bertkit.checkpoint.small_files import SMALL
 from bertkit.errors import RequestError
 
 # In order of preference: a folder may hold several.

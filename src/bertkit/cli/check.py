@@ -77,16 +77,15 @@ def _check_examples(
 
 def _reader(model: Path) -> "tuple[Tokenizer, int]":
     """The tokenizer of a model folder, or of a folder with a vocabulary only, and the most tokens of a text."""
-    from bertkit.checkpoint.bundled import model_folder
+    from bertkit.checkpoint.bundled import model_folder, tokenizer_folder
     from bertkit.text.tokenizer import Tokenizer
 
-    model = model_folder(model)
-    if not (model / "config.json").is_file():
-        return Tokenizer.load(model), 512
+    tokenizer = Tokenizer.load(tokenizer_folder(model))
+    if not (model_folder(model) / "config.json").is_file():
+        return tokenizer, 512
     from bertkit.checkpoint.save_load import load_checkpoint
 
-    checkpoint = load_checkpoint(model)
-    return checkpoint.tokenizer or Tokenizer.load(model), checkpoint.max_length
+    return tokenizer, load_checkpoint(model).max_length
 
 
 def _print_masks(shards: "ShardSet", recipe: "Recipe | None", count: int, json: bool) -> None:

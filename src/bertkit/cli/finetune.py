@@ -23,11 +23,16 @@ def finetune(
     seeds: Annotated[int, typer.Option(help="So many runs: mean and deviation; the median's model is kept.")] = 1,
     search: Annotated[bool, typer.Option("--search", help="Try a small grid of settings by halving.")] = False,
     find_rate: Annotated[bool, typer.Option("--find-rate", help="Only try learning rates from tiny to huge.")] = False,
-    features: Annotated[bool, typer.Option("--features", help="Only read off the frozen encoder's layers.")] = False,
+    features: Annotated[
+        bool, typer.Option("--features", help="Leave the encoder as it is; fit a regression on its layers.")
+    ] = False,
     curve: Annotated[
         str | None, typer.Option(help="100,300,1000: only scores by examples, pre-trained and from random weights.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where this run stopped, or begin.")] = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="A run that learned nothing starts again at a third of its learning rate.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Teach a model a task.
@@ -37,13 +42,14 @@ def finetune(
     """
     from bertkit.config import pick
     from bertkit.errors import RequestError
+    from bertkit.files import refuse_to_overwrite
     from bertkit.finetune.examples import TASKS
     from bertkit.finetune.settings import read_request
 
     pick(dict.fromkeys((*TASKS, VECTORS)), task, "task")
     if task == VECTORS:
-        if seeds != 1 or search or find_rate or features or curve is not None:
-            raise RequestError("--seeds, --search, --find-rate, --features and --curve do not go with vectors")
+        if seeds != 1 or search or find_rate or features or retry or curve is not None:
+            raise RequestError("--seeds, --search, --find-rate, --features, --curve and --retry do not go with vectors")
         return _tune_vectors(settings or [], start, train, dev, out, teacher, resume, json)
     wanted, columns = read_request(*(settings or []))
     if train is None:
@@ -51,18 +57,22 @@ def finetune(
     start = start or Path("bundled")
     if sum((seeds != 1, search, find_rate, features, curve is not None)) > 1:
         raise RequestError("choose one of --seeds, --search, --find-rate, --features and --curve")
-    if teacher is not None and (search or find_rate or features or curve is not None):
-        raise RequestError("--teacher does not go with --search, --find-rate, --features and --curve")
+    exploring = search or find_rate or features or curve is not None
+    if exploring and (retry or teacher is not None):
+        given = "--retry" if retry else "--teacher"
+        raise RequestError(f"{given} does not go with --search, --find-rate, --features and --curve")
     from bertkit.finetune.fine_tuning import fine_tune, open_data
     from bertkit.progress import progress
 
-    if search or find_rate or features or curve is not None:
+    if exploring:
+        if features:
+            refuse_to_overwrite(out)  # before the work of reading
         data = open_data(task, wanted, start, train, dev, columns=columns, show=progress)
         return _explore(data, start, wanted, out, _sizes(curve), search, find_rate, json)
 
     def teach(settings: Any, folder: Path) -> Any:
-        named: dict[str, Any] = {"columns": columns, "teacher": teacher, "resume": resume, "show": progress}
-        return fine_tune(task, settings, start, train, dev, folder, **named)
+        named: dict[str, Any] = {"columns": columns, "teacher": teacher, "resume": resume, "retry": retry}
+        return fine_tune(task, settings, start, train, dev, folder, **named, show=progress)
 
     _tell(teach(wanted, out), out, json) if seeds == 1 else _teach_seeds(teach, wanted, seeds, out, json)
 
@@ -109,7 +119,8 @@ def _explore(
 
     from bertkit.finetune import search as searching
     from bertkit.finetune.curve import curve_table, learning_curve
-    from bertkit.finetune.features import feature_scores
+    from bertkit.finetune.features import feature_scores, read_features
+    from bertkit.finetune.features_model import save_best_layer
     from bertkit.finetune.learner import load_start
     from bertkit.progress import progress
 
@@ -119,13 +130,15 @@ def _explore(
         rows: list[Any] = list(found.trials)
         last = f"best: {' '.join(f'{k}={v}' for k, v in found.changes.items())}; model in {out / 'model'}"
     elif find_rate:
-        tried = searching.rate_range(prepared, load_start(begin, prepared.task, settings), settings, out)
+        tried = searching.rate_range(prepared, load_start(begin, prepared.task, settings), settings)
         rows, last = [tried], ""
     elif sizes:
         rows = list(learning_curve(prepared, begin, settings, sizes, out, model=start, show=progress))
         last = curve_table(rows, settings.run.metric or prepared.task.main)
     else:
-        rows, last = list(feature_scores(begin.model, prepared)), ""
+        features = read_features(begin.model, prepared)
+        rows, layer = list(feature_scores(features)), save_best_layer(begin, prepared, features, out / "model")
+        last = f"saved: layer {layer}, the best by cross-validation on the training data; model in {out / 'model'}"
     if json:
         print(json_module.dumps([asdict(row) for row in rows]))
     else:
@@ -156,5 +169,7 @@ def _tell(result: Any, out: Path, json: bool) -> None:
         print(", ".join(f"{name} {result.scores[name]:.4f}" for name in names))
         done = f"best of {result.steps:,} steps: {result.best_step:,}; model in {out / 'model'}"
         print(done if result.finished else f"stopped; {done}; --resume goes on")
+        if result.collapsed:
+            print(result.collapsed)
     if not result.finished:
         raise typer.Exit(STOPPED)

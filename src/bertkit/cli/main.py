@@ -117,6 +117,8 @@ def _run_verb(verb: str, words: list[str]) -> int:
 
 def _reader_has_left() -> bool:
     """Whether the closed pipe is standard output, not one to a process that does part of the work."""
+    if not hasattr(select, "poll"):  # Windows: most likely it is
+        return True
     output = select.poll()
     output.register(sys.stdout.fileno(), 0)  # closed pipes are told of without being asked for
     return bool(output.poll(0))

@@ -16,7 +16,7 @@ Texts = Annotated[
 
 def shards(
     texts: Texts,
-    vocab: Annotated[Path, typer.Option(help="The vocabulary: a folder with a tokenizer, or a vocab.txt.")],
+    vocab: Annotated[Path, typer.Option(help="The vocabulary: a model, a folder with a tokenizer, or a vocab.txt.")],
     out: Annotated[Path, typer.Option(help="The folder to write, or to go on with after an interruption.")],
     processes: Annotated[int | None, typer.Option(help="Worker processes; one per core if not given.")] = None,
     entities: Annotated[Path | None, typer.Option(help="Names, one per line, whose places are kept as well.")] = None,
@@ -27,9 +27,10 @@ def shards(
     Text may be compressed (.gz .bz2 .xz .zst). If it is interrupted, the same command goes on where it was.
     Example: bertkit shards books/*.txt --vocab vocab/ --out shards/
     """
+    from bertkit.checkpoint.bundled import tokenizer_folder
     from bertkit.text.shard_writer import write_shards
 
-    report = write_shards(texts, vocab, out, processes=processes, entities=entities, show=progress)
+    report = write_shards(texts, tokenizer_folder(vocab), out, processes=processes, entities=entities, show=progress)
     print(json_module.dumps(report, indent=2) if json else _told(report))
 
 

@@ -48,12 +48,14 @@ def vocab(
 
 
 def _extend(texts: list[Path], model: Path, settings: VocabularySettings, out: Path, json: bool) -> None:
+    from bertkit.checkpoint.bundled import tokenizer_folder
     from bertkit.text.extension import extend_vocabulary
     from bertkit.text.tokenizer import Tokenizer
 
     if not settings.lowercase:
         raise RequestError(f"case is kept or not as {model} does it; leave out --cased")
-    made = extend_vocabulary(texts, Tokenizer.load(model), settings.size, min_count=settings.min_count, show=progress)
+    old = Tokenizer.load(tokenizer_folder(model))
+    made = extend_vocabulary(texts, old, settings.size, min_count=settings.min_count, show=progress)
     made.save(out)
     report = made.report
     lines = {

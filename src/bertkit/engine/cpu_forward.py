@@ -166,7 +166,7 @@ class QuickLayer:
         """T D: every head's weighted mean of values, side by side."""
         attention = self.layer.attention
         qkv_T3HK = attention.rotate(self.qkv(x_TD).view(len(x_TD), 3, attention.heads, -1), batch.positions)
-        return attend(qkv_T3HK, batch, attention.sight(batch)).flatten(1)
+        return attend(qkv_T3HK, batch, attention.sight).flatten(1)
 
     def _plain(self, x_TD: Tensor) -> Tensor:
         return self.up(x_TD, self.layer.feed_forward.bend)
@@ -216,7 +216,7 @@ class QuickEncoder:
 
     def __call__(self, batch: Batch) -> Tensor:
         """T D: the last layer's vectors."""
-        if self.short is not None and len(batch.lengths) == 1 and batch.longest <= SHORT and not batch.causal:
+        if self.short is not None and len(batch.lengths) == 1 and batch.longest <= SHORT:
             ids, segments = batch.ids.tolist(), batch.segments.tolist()
             if self.short.takes(ids, segments):
                 return torch.from_numpy(self.short(ids))
@@ -250,7 +250,7 @@ def filled_up(batch: Batch, longest: int) -> Batch:
         return batch
     zeros, lengths = batch.ids.new_zeros(spare), [min(longest, spare - at) for at in range(0, spare, longest)]
     ids, segments = torch.cat((batch.ids, zeros)), torch.cat((batch.segments, zeros))
-    return Batch(ids, segments, (*batch.lengths, *lengths), batch.causal)
+    return Batch(ids, segments, (*batch.lengths, *lengths))
 
 
 def quick(encoder: Encoder) -> "Encoder | QuickEncoder":

@@ -52,7 +52,7 @@ class CudaEncoder:
 
     def _layer(self, layer: PostNormLayer, x_TD: Tensor, batch: Batch) -> Tensor:
         attention, feed_forward = layer.attention, layer.feed_forward
-        mixed_TD = attend(attention.projected(x_TD, batch), batch, attention.sight(batch)).flatten(1)
+        mixed_TD = attend(attention.projected(x_TD, batch), batch, attention.sight).flatten(1)
         x_TD = self._normed(attention.out, mixed_TD, x_TD, layer.attention_norm)
         bent_TF = self._bent(feed_forward.up, x_TD)
         return self._normed(feed_forward.down, bent_TF, x_TD, layer.feed_forward_norm)

@@ -78,7 +78,7 @@ def _known(layer: nn.Module) -> bool:
     if not isinstance(layer, PostNormLayer) or not is_plain(layer):
         return False
     attention = layer.attention
-    everywhere = attention.radius is None and isinstance(attention.rotate, NoRotation)
+    everywhere = attention.sight.radius is None and isinstance(attention.rotate, NoRotation)
     return everywhere and layer.feed_forward.bend in BENDS
 
 
@@ -127,9 +127,9 @@ def _layer(layer: PostNormLayer, x: str, to: str, own: str) -> list[Any]:
         inputs = [to + kind, base, own + result + ".weight", own + result + ".bias", own + kind + ".bias"]
         return [step("SkipLayerNormalization", inputs, result, epsilon=norm.eps)]
 
-    heads = layer.attention.heads
+    heads, causal = layer.attention.heads, int(layer.attention.sight.causal)
     return [
-        step("Attention", [x, own + "qkv.weight", own + "qkv.bias"], "mixed", num_heads=heads),
+        step("Attention", [x, own + "qkv.weight", own + "qkv.bias"], "mixed", num_heads=heads, unidirectional=causal),
         step("MatMul", [to + "mixed", own + "out.weight"], "out", domain=""),
         *normed("out", x, "attention_norm", layer.attention_norm),
         step("MatMul", [to + "attention_norm", own + "up.weight"], "up", domain=""),

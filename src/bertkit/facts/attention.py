@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertkit.config import BertConfig, family_config
+from bertkit.config import BertConfig, family_config, override
 from bertkit.facts.bundled import bundled
 from bertkit.facts.by_hand import HandHeads, gap, heads_by_hand, scores_by_hand, states_by_hand
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, at_most, equal, holds
@@ -192,15 +192,19 @@ def dot_product(_: Vocabularies) -> Outcome:
 @facts(
     "M16",
     "E181, D506",
-    "every layer looks both ways: any word changes the vectors of all words; read left to right, "
+    "every layer looks both ways: any word changes the vectors of all words; in a causal model, "
     "only of those from itself on",
 )
 def both_ways(_: Vocabularies) -> Outcome:
-    encoder, length, seen = small_encoder(), 6, {}
+    length, seen = 6, {}
+    encoders = {
+        causal: new_model(override(small_encoder().config, f"causal={causal}")).eval().encoder
+        for causal in (False, True)
+    }
 
     def states(ids: list[int], causal: bool) -> Tensor:
-        batch = Batch(torch.tensor(ids), torch.zeros(length, dtype=torch.long), (length,), causal)
-        return torch.stack([*encoder.hidden_states(batch)[1:], encoder(batch)])
+        batch = Batch.pack([ids])
+        return torch.stack([*encoders[causal].hidden_states(batch)[1:], encoders[causal](batch)])
 
     for causal in (False, True):
         for place in range(length):  # which words' vectors change, in every layer, when the word at `place` does?
@@ -212,5 +216,5 @@ def both_ways(_: Vocabularies) -> Outcome:
             ]
     both = all(seen[False, place] == [1] * length for place in range(length))
     causal = all(seen[True, place] == [-1] * place + [1] * (length - place) for place in range(length))
-    measured = f"all words, in every layer: {both}; left to right only later words, in every layer: {causal}"
+    measured = f"all words, in every layer: {both}; in a causal model only later words: {causal}"
     return holds("both true", measured, both and causal)

@@ -33,7 +33,6 @@ class Arithmetic:
     output_projection: bool = True  # W_O
     feed_forward_from: int = 0  # the first layer that has a feed-forward
     positions_everywhere: bool = False  # added before every layer, not before the first only
-    causal: bool = False
 
 
 BERT = Arithmetic()
@@ -46,7 +45,7 @@ def scores_by_hand(queries: Tensor, keys: Tensor) -> Tensor:
     )
 
 
-def heads_by_hand(encoder: Encoder, number: int, x: Tensor, how: Arithmetic = BERT) -> HandHeads:
+def heads_by_hand(encoder: Encoder, number: int, x: Tensor) -> HandHeads:
     """The heads of layer `number`, counted from 0, on the layer's input L D; head h has its own rows of the tensor."""
     heads, width = encoder.config.heads, encoder.config.width
     each = width // heads
@@ -57,7 +56,7 @@ def heads_by_hand(encoder: Encoder, number: int, x: Tensor, how: Arithmetic = BE
         for at in (0, width, 2 * width)
     )
     raw = scores_by_hand(queries, keys).exp()
-    raw = raw.tril() if how.causal else raw
+    raw = raw.tril() if encoder.config.parts.causal else raw
     weights = raw / raw.sum(dim=-1, keepdim=True)
     mixed = torch.cat([weights[head] @ values[:, head] for head in range(heads)], dim=1)
     return HandHeads(queries, keys, values, weights, mixed)
@@ -73,7 +72,7 @@ def layer_by_hand(encoder: Encoder, number: int, x: Tensor, how: Arithmetic = BE
         weight, bias = (_tensor(encoder, number, f"{name}.{part}") for part in ("weight", "bias"))
         return _normed(given, weight, bias, encoder.config)
 
-    mixed = heads_by_hand(encoder, number, x, how).mixed
+    mixed = heads_by_hand(encoder, number, x).mixed
     attended = mapped(mixed, "attention.out") if how.output_projection else mixed
     middle = normed(x.double() + attended, "attention_norm")
     if number < how.feed_forward_from:
@@ -99,8 +98,6 @@ def furthest(
     """The largest difference between the model's vectors and those by hand: in forward, hidden_states and trace."""
     by_hand = states_by_hand(encoder, ids, segments, how)
     batch = Batch.pack([ids], None if segments is None else [segments])
-    if how.causal:
-        batch = Batch(batch.ids, batch.segments, batch.lengths, causal=True)
     trace = encoder.trace(batch)
     pairs = [(encoder(batch), by_hand[-1]), (trace.embeddings, by_hand[0])]
     pairs += zip(encoder.hidden_states(batch), by_hand, strict=True)

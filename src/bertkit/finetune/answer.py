@@ -26,7 +26,7 @@ from bertkit.finetune.length import (
 from bertkit.finetune.metrics import METRICS, squad_scores
 from bertkit.finetune.task import LossSettings, Window, by_example
 from bertkit.model.batch import Batch
-from bertkit.text.characters import with_marks
+from bertkit.text.characters import whole_words, with_marks
 from bertkit.text.tokenizer import Tokenizer
 
 CANDIDATES = 20  # spans that share the probability, and the most that are told
@@ -145,7 +145,8 @@ class Answer:
         scores: dict[tuple[int, int], float] = {}
         for window, logits in zip(windows, outputs, strict=True):
             for place, score in _window_spans(window.detail, logits, self.longest).items():
-                scores[place] = max(score, scores.get(place, score))
+                words = whole_words(example.passage, *place)  # "Pharo" is no answer, "Pharos" is
+                scores[words] = max(score, scores.get(words, score))
         ranked = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:CANDIDATES]
         # Windows without the answer rightly point at [CLS]; the one that does so least speaks for the passage.
         nothing = min(float(logits[0, 0] + logits[0, 1]) for logits in outputs)

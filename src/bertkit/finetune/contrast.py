@@ -32,12 +32,13 @@ class Asked:
 def contrast(vectors_TD: Tensor, asked: Asked, heat: float) -> tuple[Tensor, Tensor]:
     """(loss, right): each text finds its partner among the partners of all, from both sides.
 
-    InfoNCE: cross-entropy over cosines divided by `heat`. A text that occurs twice is not its own wrong answer.
+    InfoNCE: cross-entropy over cosines divided by `heat`. A text that occurs twice is not its own wrong answer, nor
+    are its other partners, nor is its own copy in the place of another pair's partner.
     """
     first_ND, second_ND = vectors_TD.chunk(2)
     first, second = asked.names.chunk(2)
     alone = torch.eye(len(first), dtype=torch.bool, device=first.device)
-    same = ((first[:, None] == first) | (second[:, None] == second)) & ~alone
+    same = ((first[:, None] == first) | (second[:, None] == second) | (first[:, None] == second)) & ~alone
     scores_NN = (first_ND @ second_ND.T / heat).masked_fill(same, LOWEST)
     answers = torch.arange(len(first), device=first.device)
     loss = sum(F.cross_entropy(each, answers, reduction="sum") for each in (scores_NN, scores_NN.T))

@@ -2,16 +2,18 @@
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.finetune.data import Prepared
 from bertkit.finetune.fine_tuning import begin_part, run_prepared
 from bertkit.finetune.learner import load_start, random_start
+from bertkit.finetune.result import FineTuned
 from bertkit.finetune.run_state import write_json
 from bertkit.finetune.search import subset
 from bertkit.finetune.settings import FineTuneSettings
+from bertkit.folder_lock import claimed
 from bertkit.progress import ShowProgress, silent
 from bertkit.train.runs import Run
 
@@ -36,24 +38,32 @@ def learning_curve(
     show: ShowProgress = silent,
 ) -> list[CurvePoint]:
     """A point for each size; smaller sets are parts of larger ones. No model is kept; the numbers are in curve.json."""
-    points = []
-    for size in sorted(set(sizes)):
-        part = subset(prepared, size, settings.learning.seed)
-        scores = []
-        for name in ("pretrained", "random"):
+    points: list[CurvePoint] = []
+    # From random weights the lower layers have as much to learn as the others.
+    all_layers = replace(settings, learning=replace(settings.learning, layer_decay=1.0))
+    with claimed(out):
+        for size in sorted(set(sizes)):
+            part, folder = subset(prepared, size, settings.learning.seed), out / "curve"
             start = load_start(begin, part.task, settings)
-            if name == "random":
-                start = random_start(start, part.task, settings)
-            folder = out / "curve" / f"{size}-{name}"
-            begin_part(Run(folder), part, settings, model)
-            result = run_prepared(Run(folder), part, start, settings, show=show)
-            if not result.finished:
-                raise KeyboardInterrupt
-            scores.append(result.score)
-            shutil.rmtree(folder / "model")
-        points.append(CurvePoint(size, *scores))
-        write_json(out / "curve.json", {"metric": result.metric, "points": [vars(point) for point in points]})
+            pretrained = _taught(Run(folder / f"{size}-pretrained"), part, start, settings, model, show)
+            start = random_start(load_start(begin, part.task, settings), part.task, settings)
+            random = _taught(Run(folder / f"{size}-random"), part, start, all_layers, model, show)
+            points.append(CurvePoint(size, pretrained.score, random.score))
+            told = {"metric": pretrained.metric, "points": [vars(point) for point in points]}
+            write_json(out / "curve.json", told)
     return points
+
+
+def _taught(
+    run: Run, part: Prepared, start: Checkpoint, settings: FineTuneSettings, model: Path | None, show: ShowProgress
+) -> FineTuned:
+    """One run, of which only the scores are kept; Ctrl-C ends the curve."""
+    begin_part(run, part, settings, model)
+    result = run_prepared(run, part, start, settings, show=show)
+    if not result.finished:
+        raise KeyboardInterrupt
+    shutil.rmtree(run.folder / "model")
+    return result
 
 
 def curve_table(points: Sequence[CurvePoint], metric: str) -> str:

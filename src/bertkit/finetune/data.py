@@ -181,13 +181,18 @@ def loss_settings(task: Task, train: Part, settings: FineTuneSettings) -> LossSe
     return LossSettings(label_smoothing=smoothing, class_weights=weights)
 
 
-def label_odds(task: Task, train: Part, loss: LossSettings) -> tuple[float, ...]:
-    """The log of each label's odds in the training data, as the loss weighs a yes: what no text need be read for."""
+def prior_logits(task: Task, train: Part, loss: LossSettings) -> tuple[float, ...]:
+    """The logits of a head that has read no text and minimizes the loss: how often each label occurs."""
     counts, rows = labels_of(train.examples), len(train.examples)
-    yes = [min(max(counts.get(label, 0), 0.5), rows - 0.5) / rows for label in task.labels]
-    yes = [share * (1 - loss.label_smoothing) + loss.label_smoothing / 2 for share in yes]
-    weights = loss.class_weights or (1.0,) * len(yes)
-    return tuple(math.log(weight * share / (1 - share)) for share, weight in zip(yes, weights, strict=True))
+    weights = loss.class_weights or (1.0,) * len(task.labels)
+    if task.name == "classify":
+        shares = [weight * counts.get(label, 0) for label, weight in zip(task.labels, weights, strict=True)]
+        smooth = loss.label_smoothing / len(shares)
+        shares = [share / sum(shares) * (1 - loss.label_smoothing) + smooth for share in shares]
+        return tuple(math.log(max(share, 0.5 / rows)) for share in shares)
+    shares = [min(max(counts.get(label, 0), 0.5), rows - 0.5) / rows for label in task.labels]
+    shares = [share * (1 - loss.label_smoothing) + loss.label_smoothing / 2 for share in shares]
+    return tuple(math.log(weight * share / (1 - share)) for share, weight in zip(shares, weights, strict=True))
 
 
 def _labels(example: Example) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
@@ -28,32 +28,84 @@ class Dialect:
     quotes: bool
 
 
-def dialect_of(lines: Iterator[tuple[int, str]], quotes: bool | None, *, commas: bool) -> Dialect:
-    """The dialect of a file, from all of its lines where it takes them; `commas` if its name says CSV."""
+def dialect_of(
+    lines: Iterator[tuple[int, str]], quotes: bool | None, *, commas: bool, partial: bool = False
+) -> Dialect:
+    """The dialect of a file, from all of its lines where it takes them; `commas` if its name says CSV.
+
+    `partial`: more lines follow, so that the last row may be incomplete.
+    """
     for _, line in lines:
         if line.strip():
             delimiter = _delimiter(line) if commas else "\t"
             if quotes is None:
-                quotes = delimiter != "\t" or _quoted_as_csv(chain([line], (text for _, text in lines)))
+                quotes = delimiter != "\t" or _quoted_as_csv(chain([line], (text for _, text in lines)), partial)
             return Dialect(delimiter, quotes)
     return Dialect("\t", False)
 
 
-def _quoted_as_csv(lines: Iterator[str]) -> bool:
-    """Whether tab-separated lines follow CSV's rules for quotes to the last cell and make use of them.
+def _quoted_as_csv(lines: Iterator[str], partial: bool) -> bool:
+    """Whether the quotes of tab-separated lines are those of CSV, in one pass over them.
 
-    GLUE's files do not: a quote there is a character like any other, and often stands alone. Others enclose all names.
+    They are where every quoted cell follows CSV's rules within its line and some need them (a doubled quote, or all
+    names enclosed); and where CSV gives every row the same columns and a split at line ends and tabs does not. GLUE's
+    files do neither: a quote there is a character like any other, and often stands alone.
     """
-    used = False
-    for number, line in enumerate(lines):
-        cells = line.split("\t")
+    csv.field_size_limit(LONGEST_ROW)
+    seen = _Literal()
+    widths: set[int] = set()
+    try:
+        for cells in csv.reader(seen.watched(lines), delimiter="\t", strict=True):
+            seen.complete = 0
+            if any(cell.strip() for cell in cells):
+                widths.add(len(cells))
+                seen.width = len(cells)
+            if len(widths) > 1 and not seen.tidy:
+                return False
+    except _SeveralRows:
+        return False
+    except csv.Error:
+        if not (partial and seen.ended):
+            return False
+    return (seen.tidy and seen.used) or (len(widths) == 1 and len(seen.widths) > 1 and widths != {1})
+
+
+class _SeveralRows(Exception):
+    """A quoted cell would swallow lines that are complete rows by themselves."""
+
+
+@dataclass
+class _Literal:
+    """What lines are like if they are split at their tabs, whatever quotes they hold."""
+
+    widths: set[int] = field(default_factory=set)
+    width: int = 0  # cells of the first line, then of the last row of CSV
+    tidy: bool = True  # every cell with a quote is enclosed, and the quotes inside are doubled
+    used: bool = False  # some cells need CSV's rules
+    complete: int = 0  # lines of `width` cells since the last row of CSV ended
+    ended: bool = False
+
+    def watched(self, lines: Iterator[str]) -> Iterator[str]:
+        """The lines, each looked at on its way to the CSV reader."""
+        for line in lines:
+            cells = line.split("\t")
+            if line.strip():
+                self._look(line, cells)
+            yield f"{line}\n"
+        self.ended = True
+
+    def _look(self, line: str, cells: Sequence[str]) -> None:
+        if not self.width:
+            self.width = len(cells)
+            self.used = len(cells) > 1 and None not in map(_enclosed, cells)
+        self.widths.add(len(cells))
+        self.complete += len(cells) == self.width > 1
+        if self.complete > 1:  # two rows for one of CSV: a stray quote here, another one further on
+            raise _SeveralRows
         for cell in cells if '"' in line else ():
             inner = _enclosed(cell)
-            if '"' in (cell if inner is None else inner.replace('""', "")):
-                return False
-            used = used or (inner is not None and '""' in inner)
-        used = used or (number == 0 and len(cells) > 1 and None not in map(_enclosed, cells))
-    return used
+            self.tidy = self.tidy and '"' not in (cell if inner is None else inner.replace('""', ""))
+            self.used = self.used or (inner is not None and '""' in inner)
 
 
 def _enclosed(cell: str) -> str | None:

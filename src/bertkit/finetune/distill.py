@@ -14,7 +14,7 @@ from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.errors import RequestError
 from bertkit.finetune.classify import Multilabel, Regress, TextTask
 from bertkit.finetune.fixed import FixedBatch
-from bertkit.finetune.learner import TASK, Learner, task_logits
+from bertkit.finetune.learner import TASK, Learner, pack, task_logits
 from bertkit.finetune.task import LossSettings, Task, Window
 from bertkit.finetune.tasks import read_task
 from bertkit.model.batch import Batch
@@ -41,8 +41,8 @@ class Teacher:
     weight: float = 0.5  # share of the loss; the rest is the labels'
 
 
-def load_teacher(path: Path, task: Task) -> Teacher:
-    """A folder that was taught the same task with the same labels, and that reads the same tokens."""
+def load_teacher(path: Path, task: Task, windows: Sequence[Window] = ()) -> Teacher:
+    """A folder that was taught the same task with the same labels, and that reads the same tokens: these windows."""
     found = load_checkpoint(path)
     own, _ = read_task(found)
     if own.name != task.name or own.labels != task.labels:
@@ -53,6 +53,12 @@ def load_teacher(path: Path, task: Task) -> Teacher:
     pupil, teacher = getattr(task, "tokenizer", None), found.tokenizer
     if teacher is None or pupil is None or pupil.hash != teacher.hash:
         raise RequestError(f"{path} reads another vocabulary than its pupil; a teacher must see the same tokens")
+    positions, longest = found.model.config.max_length, max((len(window.ids) for window in windows), default=0)
+    if longest > positions:
+        raise RequestError(
+            f"{path} has {positions} positions, and training texts have up to {longest} tokens; "
+            f"give max_length={positions}, or a teacher with more positions"
+        )
     return Teacher(model=found.model, task=own)
 
 
@@ -70,11 +76,19 @@ class Pupil(Learner):
         [teacher] = self._teacher
         logits = task_logits(self.model, self.task, batch, windows).float()
         with torch.no_grad():
-            theirs = task_logits(teacher.model.to(logits.device).eval(), teacher.task, batch, windows).float()
+            model = teacher.model.to(logits.device).eval()
+            read = self._read_by(model, batch, windows)
+            theirs = task_logits(model, teacher.task, read, windows).float()
         total, count = self.task.loss(logits, batch, windows, self.loss_settings)
         apart = distance(self.task, teacher, logits, theirs, batch, windows)
         mixed = (1 - teacher.weight) * total + teacher.weight * apart
         return {TASK: (mixed, count, torch.zeros_like(count))}
+
+    def _read_by(self, model: BertModel, batch: Batch, windows: Sequence[Window]) -> Batch:
+        """The batch with the segments of another model's family."""
+        if model.config.segments == self.model.config.segments:
+            return batch
+        return pack(windows, model.config).to(batch.ids.device)
 
 
 def distance(

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
@@ -41,15 +42,31 @@ class FeatureScore:
     macro_f1: float
 
     def __str__(self) -> str:
-        return f"{self.layers:<22} accuracy {self.accuracy:.4f}  macro_f1 {self.macro_f1:.4f}"
+        return f"{self.layers:<24} accuracy {self.accuracy:.4f}  macro_f1 {self.macro_f1:.4f}"
 
 
-def feature_scores(model: BertModel, prepared: Prepared, pooling: str = "mean") -> list[FeatureScore]:
-    """Every layer by itself, the last four together, and a learned mixture: classes of texts, or tags of words."""
-    if prepared.task.name not in ("classify", "tag"):
-        raise RequestError(f"features go with 'classify' and 'tag', not with '{prepared.task.name}'")
-    train, dev = (layer_features(model, prepared.task, part, pooling) for part in (prepared.train, prepared.dev))
-    known, wanted = (gold(prepared.task, part) for part in (prepared.train, prepared.dev))
+@dataclass(frozen=True)
+class Features:
+    """Vectors of every layer [texts or words, depth + 1, width], and the numbers of their labels."""
+
+    train: np.ndarray
+    known: np.ndarray
+    dev: np.ndarray
+    wanted: np.ndarray
+
+
+def read_features(model: BertModel, prepared: Prepared) -> Features:
+    """What the encoder, as it is, gives for classes of texts or for tags of words."""
+    task, parts = prepared.task, (prepared.train, prepared.dev)
+    if task.name not in ("classify", "tag"):
+        raise RequestError(f"features go with 'classify' and 'tag', not with '{task.name}'")
+    (train, known), (dev, wanted) = ((layer_features(model, task, part), gold(task, part)) for part in parts)
+    return Features(train, known, dev, wanted)
+
+
+def feature_scores(features: Features) -> list[FeatureScore]:
+    """Every layer by itself, the last four together, and a learned mixture."""
+    train, known, dev, wanted = features.train, features.known, features.dev, features.wanted
     depth = train.shape[1] - 1
     choices = {"embeddings": [0]} | {f"layer {n}": [n] for n in range(1, depth + 1)}
     choices["last four, side by side"] = list(range(max(1, depth - 3), depth + 1))
@@ -91,10 +108,18 @@ def gold(task: Task, part: Part) -> np.ndarray:
 
 def regress_classes(train: np.ndarray, known: np.ndarray, dev: np.ndarray) -> np.ndarray:
     """What a logistic regression on the training vectors says about the dev vectors."""
-    scale = StandardScaler().fit(train)
-    found = LogisticRegression(max_iter=1000, C=0.1).fit(scale.transform(train), known)
-    said: np.ndarray = found.predict(scale.transform(dev))
+    said: np.ndarray = fit_classes(train, known).predict(dev)
     return said
+
+
+def fit_classes(train: np.ndarray, known: np.ndarray) -> Pipeline:
+    """A logistic regression on vectors that are brought to mean 0 and deviation 1."""
+    return new_regression().fit(train, known)
+
+
+def new_regression() -> Pipeline:
+    """The regression before it is fitted."""
+    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000, C=0.1))
 
 
 def mix_classes(train: np.ndarray, known: np.ndarray, dev: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

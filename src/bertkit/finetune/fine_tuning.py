@@ -1,5 +1,6 @@
 """A fine-tuning run: a model, labelled files and settings in, a model folder that answers out."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from bertkit.finetune.examples import TASKS
 from bertkit.finetune.learner import load_start
 from bertkit.finetune.read import Columns
 from bertkit.finetune.result import FineTuned, result_from_json
+from bertkit.finetune.retry import lowered, may_retry, set_aside
 from bertkit.finetune.run_state import begin_folder, finished
 from bertkit.finetune.session import open_session
 from bertkit.finetune.settings import FineTuneSettings
 from bertkit.finetune.tasks import read_task
+from bertkit.folder_lock import claimed
 from bertkit.model.model import BertModel
 from bertkit.progress import ShowProgress, silent
 from bertkit.train.distributed import ranks
@@ -37,30 +40,42 @@ def fine_tune(
     columns: Columns | None = None,
     teacher: Path | None = None,
     resume: bool = False,
+    retry: bool = False,
     device: str | None = None,
     show: ShowProgress = silent,
 ) -> FineTuned:
     """Teach a model a task; the model is in `out/model` at the end.
 
-    SIGTERM and Ctrl-C save a checkpoint, keep the best model so far, and stop; `resume` goes on from there.
+    SIGTERM and Ctrl-C save a checkpoint, keep the best model so far, and stop; `resume` goes on from there. With
+    `retry`, a run that learned nothing starts again at a third of its learning rate, at most twice.
     """
     run, asked = Run(Path(out)), describe(task, settings, model, train_file, dev_file, teacher)
-    done = finished(run, asked) if resume else None
-    if done and ((run.folder / REPORT).exists() or not (run.folder / "model").exists()):
-        return result_from_json(done)
-    if not resume:
-        refuse_to_overwrite(run.folder)  # before the work of reading
-    begin, prepared = open_data(task, settings, model, train_file, dev_file, columns=columns, show=show)
-    start = load_start(begin, prepared.task, settings)
-    listened = load_teacher(Path(teacher), prepared.task) if teacher else None
-    begin_folder(run, {**asked, "data": prepared.fingerprint}, resume=resume)
-    if done:  # but for its report: it was killed right before
-        result = result_from_json(done)
-    else:
-        result = run_prepared(run, prepared, start, settings, teacher=listened, device=device, show=show)
-    if result.finished:  # what follows is for the eye
-        tell_report(run, prepared, result, begin.model, device)
-    return result
+    with claimed(run.folder):
+        done = finished(run, asked) if resume else None
+        if done and retry and may_retry(run, result_from_json(done)):
+            set_aside(run)
+            done = None
+        if done and ((run.folder / REPORT).exists() or not (run.folder / "model").exists()):
+            return result_from_json(done)
+        if not resume:
+            refuse_to_overwrite(run.folder)  # before the work of reading
+        begin, prepared = open_data(task, settings, model, train_file, dev_file, columns=columns, show=show)
+        listened = load_teacher(Path(teacher), prepared.task, prepared.train.flat) if teacher else None
+        begin_folder(run, {**asked, "data": prepared.fingerprint}, resume=resume)
+
+        def attempt() -> FineTuned:
+            wanted, said = lowered(run, settings)
+            start = load_start(begin, prepared.task, wanted)
+            told = replace(prepared, said=(*prepared.said, *said))
+            return run_prepared(run, told, start, wanted, teacher=listened, device=device, show=show)
+
+        result = result_from_json(done) if done else attempt()  # done, but for its report: it was killed right before
+        while retry and may_retry(run, result):
+            set_aside(run)
+            result = attempt()
+        if result.finished:  # what follows is for the eye
+            tell_report(run, prepared, result, begin.model, device)
+        return result
 
 
 def describe(
@@ -111,7 +126,8 @@ def tell_report(
     with ranks(device) as place:  # where it was trained: a GPU's data would keep a CPU busy for minutes
         predictions = predict(saved.model.to(place.device), task, prepared.dev.examples, decision)
         doubts = doubtful_labels(untaught.to(place.device), prepared)
-    write_report(run.folder, Evaluated(task, prepared.dev, predictions, result.scores, result.said, doubts))
+    said = (*([result.collapsed] if result.collapsed else []), *result.said)
+    write_report(run.folder, Evaluated(task, prepared.dev, predictions, result.scores, said, doubts))
 
 
 def run_prepared(

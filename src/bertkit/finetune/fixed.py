@@ -22,6 +22,7 @@ from bertkit.model.word_loss import IGNORE
 
 GRAIN = 16  # lengths are rounded up to multiples: few forms, and rows that attention kernels like
 ROWS = 8  # and numbers of sequences to these
+POOLED = ("classify", "choose")  # heads that read one vector of each text
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,7 @@ class FixedBatch:
 
 def can_fix(task: Task, weights: LossSettings, config: BertConfig) -> bool:
     """Whether the task's loss has a twin here that is the same, whatever its windows are."""
-    pooled = task.head in ("classify", "choose")
-    if getattr(task, "joins_windows", False) or (pooled and config.parts.pooling != "first"):
+    if getattr(task, "joins_windows", False) or (task.head in POOLED and config.parts.pooling != "first"):
         return False
     # Torch smooths a weighted loss by all labels' weights; a weight for each row is not that.
     return not (task.name == "tag" and weights.class_weights and weights.label_smoothing)

@@ -11,6 +11,7 @@ from bertkit.finetune.result import FineTuned
 from bertkit.finetune.run_state import write_json
 from bertkit.finetune.seeds import Seeds, teach_seeds
 from bertkit.finetune.settings import FineTuneSettings
+from bertkit.folder_lock import claimed
 from bertkit.progress import ShowProgress, silent
 
 
@@ -106,6 +107,13 @@ def run_glue(
     show: ShowProgress = silent,
 ) -> dict[str, Seeds]:
     """Every task, each in its folder of `out`; those that are done already are not done again."""
+    with claimed(out):
+        return _run_glue(found, model, settings, out, seeds, show)
+
+
+def _run_glue(
+    found: Sequence[Data], model: Path, settings: FineTuneSettings, out: Path, seeds: int, show: ShowProgress
+) -> dict[str, Seeds]:
     results = {}
     for data in found:
 

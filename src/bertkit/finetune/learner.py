@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,8 @@ from torch.utils.checkpoint import checkpoint as computed_twice
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import BertConfig
-from bertkit.finetune.fixed import FixedBatch, fixed_loss, window_segments
+from bertkit.errors import RequestError
+from bertkit.finetune.fixed import POOLED, FixedBatch, fixed_loss, window_segments
 from bertkit.finetune.settings import FineTuneSettings
 from bertkit.finetune.task import LossSettings, Task, Window
 from bertkit.finetune.tasks import task_name
@@ -78,24 +80,24 @@ def joined_logits(model: BertModel, head: str, batch: Batch, windows: Sequence[W
 
 def load_start(found: Checkpoint, task: Task, settings: FineTuneSettings) -> Checkpoint:
     """The model to train: the found one's encoder, and its head too where task and labels are the same."""
-    config, seed = fitted_config(found.model.config, settings), settings.learning.seed
+    config, seed = fitted_config(found.model.config, task, settings), settings.learning.seed
     # A number's head from elsewhere has no center and spread of its own: it would begin far off.
     same = task_name(found) == task.name and (
         found.labels == task.labels if task.labels else bool(found.task) or task.name != "regress"
     )
-    model = _with_config(found.model, config, {task.head: task.outputs}, seed=seed, keep_head=same)
+    model = with_config(found.model, config, {task.head: task.outputs}, seed=seed, keep_head=same)
     return replace(found, model=model, labels=task.labels, embed=None)
 
 
-def start_at_odds(model: BertModel, task: Task, odds: Sequence[float]) -> None:
-    """Let a new head begin with what is known without reading: how rare each label is.
+def start_at_prior(model: BertModel, task: Task, logits: Sequence[float]) -> None:
+    """Let a new head start with what is known without reading: how frequent each label is.
 
-    From zero, the first hundred steps teach it to say no to everything, and pull the vectors of all texts to one side.
+    From zero, the first hundred steps would fit the label frequencies by moving the vectors of all texts to one side.
     """
     bias: Tensor = model.heads[task.head].out.bias  # type: ignore[assignment, union-attr]
     with torch.no_grad():
-        if not bias.any():  # one that was taught before has its own
-            bias.copy_(torch.tensor(odds))
+        if not bias.any():  # a trained head keeps its own
+            bias.copy_(torch.tensor(logits))
 
 
 def random_start(start: Checkpoint, task: Task, settings: FineTuneSettings) -> Checkpoint:
@@ -104,15 +106,28 @@ def random_start(start: Checkpoint, task: Task, settings: FineTuneSettings) -> C
     return replace(start, model=new_model(start.model.config, heads, seed=settings.learning.seed + 1))
 
 
-def fitted_config(config: BertConfig, settings: FineTuneSettings) -> BertConfig:
+def fitted_config(config: BertConfig, task: Task, settings: FineTuneSettings) -> BertConfig:
     """The model's shape with the pooling and dropout that were asked for."""
-    pooling, dropout = settings.reading.pooling, settings.learning.dropout
-    if pooling != "model":
-        config = replace(config, parts=replace(config.parts, pooling=pooling))
+    pooling, dropout = _pooling(config, task, settings), settings.learning.dropout
+    config = replace(config, parts=replace(config.parts, pooling=pooling))
     return config if dropout is None else replace(config, dropout=dropout, attention_dropout=dropout)
 
 
-def _with_config(
+def _pooling(config: BertConfig, task: Task, settings: FineTuneSettings) -> Any:
+    """What the head reads of a text: as asked for, or as the model's family does it where that is possible."""
+    asked = settings.reading.pooling
+    found = config.parts.pooling if asked == "model" else asked
+    if found != "first" or not config.parts.causal or task.head not in POOLED:
+        return found
+    if asked == "first":
+        raise RequestError(
+            "pooling=first reads [CLS] alone, which sees no other token in a model that reads from left to right; "
+            "leave it out or set pooling=mean"
+        )
+    return "mean"
+
+
+def with_config(
     model: BertModel, config: BertConfig, heads: dict[str, int | None], *, seed: int = 0, keep_head: bool = False
 ) -> BertModel:
     """A model of this shape with the other's encoder, its pooler where both have one, and on request its head."""

@@ -20,6 +20,7 @@ class FineTuned:
     steps: int
     finished: bool  # False: somebody asked to stop, and this is the best so far
     said: tuple[str, ...]  # what was guessed, cut and fitted
+    collapsed: str | None = None  # a sentence with the remedy where nothing was learned
 
     @property
     def score(self) -> float:

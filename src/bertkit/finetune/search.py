@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cmp_to_key
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from bertkit.finetune.run_state import write_json
 from bertkit.finetune.seeds import keep_model, refuse_other_runs
 from bertkit.finetune.session import open_session
 from bertkit.finetune.settings import FineTuneSettings, change_settings
+from bertkit.folder_lock import claimed
 from bertkit.progress import ShowProgress, silent
 from bertkit.train.distributed import ranks
 from bertkit.train.loop import LoopSettings, train
@@ -67,27 +69,34 @@ def search(
     Each trial is judged by the best of its evaluations. The winner's model becomes out/model. Given again, it goes on
     in the trial that was stopped, if it is the same search: `model` is where `begin` is from.
     """
-    refuse_other_runs(out, "search")
-    survivors = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-    trials: list[Trial] = []
-    for rung, share in enumerate(SHARES):
-        part = subset(prepared, max(2, round(share * len(prepared.train.examples))), settings.learning.seed)
-        folders = [out / "search" / f"{rung}-{number}" for number in range(len(survivors))]
-        results = []
-        for changes, folder in zip(survivors, folders, strict=True):
-            wanted = change_settings(settings, changes)
-            begin_part(Run(folder), part, wanted, model)
-            results.append(run_prepared(Run(folder), part, load_start(begin, part.task, wanted), wanted, show=show))
-            trials.append(Trial(changes, share, _watched(results[-1])))
-            if not results[-1].finished:
-                raise KeyboardInterrupt
-        order = ranked(results)
-        last = share == SHARES[-1]
-        keep_model(folders, order[0], out if last else folders[order[0]])
-        best, survivors = survivors[order[0]], [survivors[index] for index in order[: max(1, len(order) // 2)]]
-    found = Found(best, results[order[0]], tuple(trials))
-    write_json(out / "search.json", {"best": dict(best), "trials": [vars(trial) for trial in found.trials]})
-    return found
+    with claimed(out):
+        refuse_other_runs(out, "search")
+        survivors = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+        trials: list[Trial] = []
+        for rung, share in enumerate(SHARES):
+            part = subset(prepared, max(2, round(share * len(prepared.train.examples))), settings.learning.seed)
+            folders = [out / "search" / f"{rung}-{number}" for number in range(len(survivors))]
+            wanted = [change_settings(settings, changes) for changes in survivors]
+            results = [_tried(part, begin, own, Run(f), model, show) for own, f in zip(wanted, folders, strict=True)]
+            trials += [Trial(own, share, _watched(found)) for own, found in zip(survivors, results, strict=True)]
+            order = ranked(results)
+            last = share == SHARES[-1]
+            keep_model(folders, order[0], out if last else folders[order[0]])
+            best, survivors = survivors[order[0]], [survivors[index] for index in order[: max(1, len(order) // 2)]]
+        found = Found(best, results[order[0]], tuple(trials))
+        write_json(out / "search.json", {"best": dict(best), "trials": [vars(trial) for trial in found.trials]})
+        return found
+
+
+def _tried(
+    part: Prepared, begin: Checkpoint, wanted: FineTuneSettings, run: Run, model: Path | None, show: ShowProgress
+) -> FineTuned:
+    """One trial, in a folder of its own; Ctrl-C ends the search."""
+    begin_part(run, part, wanted, model)
+    result = run_prepared(run, part, load_start(begin, part.task, wanted), wanted, show=show)
+    if not result.finished:
+        raise KeyboardInterrupt
+    return result
 
 
 def ranked(results: Sequence[FineTuned]) -> list[int]:
@@ -138,12 +147,10 @@ class RateRange:
         return "\n".join(["learning rate, loss", *lines, f"suggested: learning_rate={self.suggestion:.1e}"])
 
 
-def rate_range(
-    prepared: Prepared, start: Checkpoint, settings: FineTuneSettings, folder: Path, steps: int = 100
-) -> RateRange:
+def rate_range(prepared: Prepared, start: Checkpoint, settings: FineTuneSettings, steps: int = 100) -> RateRange:
     """Train with a rate that grows from 1e-7 to 1e-1, until the loss is four times its least (Smith 2015)."""
-    with ranks(None) as place:
-        session, progress, _ = open_session(Run(folder), prepared, start, settings, place)
+    with ranks(None) as place, TemporaryDirectory() as folder:
+        session, progress, _ = open_session(Run(Path(folder)), prepared, start, settings, place)
         growth = _Growing(peak=1e-7, warmup=0, decay="constant", steps=steps)
         loop = LoopSettings(budget=Budget(steps=steps), schedule=growth, clip=settings.learning.clip)
         rates: list[float] = []

@@ -12,6 +12,7 @@ from bertkit.errors import RequestError
 from bertkit.finetune.result import FineTuned
 from bertkit.finetune.run_state import SETTINGS, write_json
 from bertkit.finetune.settings import FineTuneSettings
+from bertkit.folder_lock import claimed
 
 # Settings and a folder in, what came of it out.
 Teach = Callable[[FineTuneSettings, Path], FineTuned]
@@ -50,13 +51,15 @@ class Seeds:
         return {"metric": self.metric, "means": self.means, "deviations": self.deviations} | {
             "median": self.median,
             "scores": scores,
+            "collapsed": [result.collapsed for result in self.results],
         }
 
     def __str__(self) -> str:
         means, deviations = self.means, self.deviations
         names = [self.metric, *(name for name in means if name != self.metric)]
         told = ", ".join(f"{name} {means[name]:.4f} ± {deviations[name]:.4f}" for name in names)
-        return f"{len(self.results)} seeds: {told}"
+        failed = [f"seed {n}: {each.collapsed}" for n, each in enumerate(self.results) if each.collapsed]
+        return "\n".join([f"{len(self.results)} seeds: {told}", *failed])
 
     def _columns(self) -> Mapping[str, list[float]]:
         """Of the scores that every run has: what is held out by chance may not have all of them."""
@@ -68,8 +71,12 @@ def teach_seeds(teach: Teach, settings: FineTuneSettings, count: int, out: Path)
     """Runs in out/seed-0, seed-1, ...; the median's model becomes out/model, the others' are removed."""
     if count < 1:
         raise RequestError(f"--seeds {count}: at least one is needed")
-    refuse_other_runs(out, "seed-0")
+    with claimed(out):
+        refuse_other_runs(out, "seed-0")
+        return _teach_seeds(teach, settings, count, out)
 
+
+def _teach_seeds(teach: Teach, settings: FineTuneSettings, count: int, out: Path) -> Seeds:
     def taught(number: int) -> FineTuned:
         learning = replace(settings.learning, seed=settings.learning.seed + number)
         return teach(replace(settings, learning=learning), out / f"seed-{number}")

@@ -14,7 +14,8 @@ from torch import nn
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.errors import RequestError
 from bertkit.finetune.batches import EpochPlan, within_budget
-from bertkit.finetune.data import Prepared, label_odds, loss_settings
+from bertkit.finetune.collapse import describe_collapse
+from bertkit.finetune.data import Prepared, loss_settings, prior_logits
 from bertkit.finetune.decision import Decision
 from bertkit.finetune.distill import Pupil, Teacher
 from bertkit.finetune.evaluate import Outputs, run_model
@@ -28,7 +29,7 @@ from bertkit.finetune.learner import (
     pack,
     rate_scales,
     set_free,
-    start_at_odds,
+    start_at_prior,
 )
 from bertkit.finetune.result import FineTuned
 from bertkit.finetune.run_state import (
@@ -72,8 +73,8 @@ def open_session(
     if settings.run.checkpointing:
         compute_twice(model)
     weights = loss_settings(prepared.task, prepared.train, settings)
-    if prepared.task.name == "multilabel" and not latest:
-        start_at_odds(model, prepared.task, label_odds(prepared.task, prepared.train, weights))
+    if prepared.task.name in ("classify", "multilabel") and not latest:
+        start_at_prior(model, prepared.task, prior_logits(prepared.task, prepared.train, weights))
     learner = Pupil(model, prepared.task, weights, teacher) if teacher else Learner(model, prepared.task, weights)
     set_free(model, lowest_free(settings, len(model.encoder.layers), 1.0))
     scales = {f"model.{name}": scale for name, scale in rate_scales(model, settings.learning.layer_decay).items()}
@@ -109,7 +110,7 @@ class Session:
     @property
     def total(self) -> int:
         """Steps of the whole run."""
-        return self.plan.steps * self.settings.learning.epochs
+        return self.settings.learning.total_steps(self.plan.steps)
 
     def train(self, start: Progress, best: Best, meter: Meter, stop: Callable[[], bool]) -> FineTuned:
         """Step until all epochs are done, nothing gets better, or somebody asks to stop."""
@@ -252,19 +253,21 @@ class Session:
         """Take the best weights, fit the decision layer, and write the folder."""
         if best.state is not None and self.settings.run.keep == "best":
             load_state(self.learner.model, best.state)
-        outputs = self._outputs()
-        fitted = fit_decision(self.prepared.task, self.prepared.dev, outputs.rows, self.settings.run.abstain)
-        judged = judge_decision(self.prepared.task, self.prepared.dev, outputs.rows)
+        outputs, task, dev = self._outputs(), self.prepared.task, self.prepared.dev
+        fitted = fit_decision(task, dev, outputs.rows, self.settings.run.abstain)
+        judged = judge_decision(task, dev, outputs.rows)
+        plain = task.decode(dev.examples, dev.flat, outputs.rows, Decision())
         result = FineTuned(
-            task=self.prepared.task.name,
+            task=task.name,
             metric=self.metric,
             scores={**judged.scores, "loss": outputs.loss or 0.0},
-            plain=self._scores(outputs, Decision()),
+            plain=task.score(dev.examples, plain),
             calibration=judged.calibration,
             best_step=best.step if best.state is not None and self.settings.run.keep == "best" else progress.step,
             steps=progress.step,
             finished=finished,
             said=(*self.prepared.said, *fitted.said, *judged.said),
+            collapsed=describe_collapse(task, dev, outputs, plain, fitted.decision, self.settings.learning),
         )
         self._write_model(fitted, result)
         write_json(self.run.folder / RESULT, asdict(result))

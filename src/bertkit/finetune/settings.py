@@ -12,6 +12,7 @@ from bertkit.finetune.tables import Columns
 from bertkit.train.schedule import DECAYS, Decay
 
 LARGEST_SEED = 2**62  # some are added to it
+MIN_STEPS, MIN_EPOCHS, MAX_EPOCHS = 500, 3, 20  # of a run whose epochs are not given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +36,13 @@ class ReadingSettings:
 class LearningSettings:
     """How long, how fast, what counts, when to stop."""
 
-    epochs: int = 3  # Devlin: 2 to 4 are enough
+    epochs: int | None = None  # None: 3, or as many as make 500 steps, up to 20: little data needs more passes
     batch: int = 32  # examples in a step
-    learning_rate: float = 5e-5
-    warmup: float = 0.1  # share of all steps
+    learning_rate: float = 1e-4  # of the head; see layer_decay
+    warmup: float = 0.2  # share of all steps; with 0.1 deep models can collapse in the first steps (docs/LOG.md)
     decay: Decay = "linear"
     weight_decay: float = 0.01
-    layer_decay: float = 1.0  # each layer under the head learns this many times as fast as the one above it
+    layer_decay: float = 0.8  # each layer's learning rate is this many times that of the layer above it
     clip: float = 1.0
     dropout: float | None = None  # None: the model's own
     class_weights: Literal["none", "balanced"] = "none"  # balanced: rare labels count more
@@ -66,6 +67,11 @@ class LearningSettings:
             raise RequestError(f"learning_rate={self.learning_rate} and clip={self.clip} must be over 0")
         if not 0 <= self.seed <= LARGEST_SEED:
             raise RequestError(f"seed={self.seed} must be from 0 to {LARGEST_SEED}")
+
+    def total_steps(self, steps_per_epoch: int) -> int:
+        """Steps of the whole run."""
+        enough = -(-MIN_STEPS // steps_per_epoch)
+        return steps_per_epoch * (self.epochs or min(max(MIN_EPOCHS, enough), MAX_EPOCHS))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -155,7 +155,7 @@ def _delimited_table(path: Path, columns: Columns, report: CorpusReport, *, comm
         every, lines = iter(head), chain(head, lines)
     else:
         every = lines_of(path, columns.encoding)
-    dialect = dialect_of(every, columns.quotes, commas=commas)
+    dialect = dialect_of(every, columns.quotes, commas=commas, partial=path is STDIN and len(head) == SAMPLE)
     records = delimited_records(path, lines, dialect)
     first = list(islice(records, SAMPLE))
     if not first:

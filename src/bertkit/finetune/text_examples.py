@@ -14,6 +14,7 @@ from bertkit.finetune.tables import Columns, NoLabels, Row, Table, cell, checked
 from bertkit.text.corpus import CorpusReport, read_lines
 
 SEPARATORS = ("|", ";", ",")  # the first of them that occurs splits the labels
+LARGEST_NUMBER = 1e100  # of a regression: beyond it, squared errors are no longer finite numbers
 
 
 def text_maker(task: str, table: Table, columns: Columns, labelled: bool) -> tuple[Columns, Callable[[Row], Example]]:
@@ -74,10 +75,14 @@ def _switched(row: Row, names: Sequence[str]) -> tuple[str, ...]:
 def _number(row: Row, name: str, value: Any) -> float:
     try:
         number = math.nan if isinstance(value, bool) else float(value)
+    except OverflowError:  # a whole number with hundreds of digits
+        number = math.inf
     except (TypeError, ValueError):
         number = math.nan
-    if not math.isfinite(number):
-        raise RequestError(f"{row.place}: '{name}' holds {value!r}, not a number such as 3.5; repair or remove the row")
+    if math.isnan(number) or abs(number) > LARGEST_NUMBER:
+        wanted = "a number such as 3.5" if math.isnan(number) else f"a number up to {LARGEST_NUMBER:g}"
+        shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}..."
+        raise RequestError(f"{row.place}: '{name}' holds {shown}, not {wanted}; repair or remove the row")
     return number
 
 

@@ -25,6 +25,7 @@ from bertkit.finetune.vectors_low_rank import LowRank
 from bertkit.finetune.vectors_session import SPEARMAN, Encoded, VectorData, VectorSession, move
 from bertkit.finetune.vectors_settings import VectorTuning
 from bertkit.finetune.vectors_teacher import teacher_vectors
+from bertkit.folder_lock import claimed
 from bertkit.model.weights import new_model
 from bertkit.progress import ShowProgress, silent
 from bertkit.train.distributed import Ranks, ranks
@@ -59,22 +60,23 @@ def tune_vectors(
     run, files = Run(Path(out)), [train_files] if isinstance(train_files, Path) else list(train_files)
     named = {"from": str(model), "train": " ".join(map(str, files)), "dev": str(dev_file), "teacher": str(teacher)}
     asked: dict[str, Any] = {"task": "vectors", **named, "settings": settings.flat()}
-    if resume and (done := finished(run, asked)):
-        if not (run.folder / REPORT).exists():  # it was killed right before
-            write_report(run.folder)
-        return result_from_json(done)
-    if not resume:
-        refuse_to_overwrite(run.folder)  # before the work of reading
-    refuse_mismatch(settings.objective, teacher)
-    start, listened = load_checkpoint(model), load_checkpoint(teacher) if teacher else None
-    rows = read_rows(settings, files, columns)
-    dev = read_pairs(dev_file, _dev_columns(files[0], dev_file, columns), scored=True) if dev_file else None
-    data = VectorData(objective_of(rows, teacher), rows, encode(start, rows.texts, settings.max_length, show), dev)
-    tuned_config(start.model.config, settings, data.objective)  # refused before a folder is made
-    begin_folder(run, {**asked, "data": fingerprint(data)}, resume=resume)
-    result = _run(run, data, start, listened, settings, device, show)
-    write_report(run.folder)
-    return result
+    with claimed(run.folder):
+        if resume and (done := finished(run, asked)):
+            if not (run.folder / REPORT).exists():  # it was killed right before
+                write_report(run.folder)
+            return result_from_json(done)
+        if not resume:
+            refuse_to_overwrite(run.folder)  # before the work of reading
+        refuse_mismatch(settings.objective, teacher)
+        start, listened = load_checkpoint(model), load_checkpoint(teacher) if teacher else None
+        rows = read_rows(settings, files, columns)
+        dev = read_pairs(dev_file, _dev_columns(files[0], dev_file, columns), scored=True) if dev_file else None
+        data = VectorData(objective_of(rows, teacher), rows, encode(start, rows.texts, settings.max_length, show), dev)
+        tuned_config(start.model.config, settings, data.objective)  # refused before a folder is made
+        begin_folder(run, {**asked, "data": fingerprint(data)}, resume=resume)
+        result = _run(run, data, start, listened, settings, device, show)
+        write_report(run.folder)
+        return result
 
 
 def _run(

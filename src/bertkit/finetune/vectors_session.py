@@ -33,6 +33,7 @@ from bertkit.train.half import HalfPrecision
 from bertkit.train.loop import LoopSettings, Micro, StepReport, train
 from bertkit.train.optimizer import Optimizers
 from bertkit.train.prefetch import prefetching
+from bertkit.train.records import read_records
 from bertkit.train.runs import Progress, Run
 from bertkit.train.schedule import Budget, Schedule
 
@@ -102,8 +103,9 @@ class VectorSession:
                     self._save(report.progress, best)
                     saved = time.monotonic()
                 if asked:
-                    return self._end(report, best, finished=False)
-        return self._end(report, best, finished=True)
+                    break
+        progress, loss = (report.progress, report.losses[TASK]) if report else (start, self._logged_loss())
+        return self._end(progress.step, loss, best, finished=self._last(progress))
 
     def micros(self, step: int) -> list[Micro]:
         """A step's rows as tensors; one over `tokens` falls into parts, each compared within itself."""
@@ -200,10 +202,14 @@ class VectorSession:
             parts["best"] = SavedState(best.state)
         self.run.save(progress, parts, self.optimizers.state_tensors(), keep=1)
 
-    def _end(self, report: StepReport | None, best: Best, *, finished: bool) -> FineTuned:
+    def _logged_loss(self) -> float:
+        """Loss of the last logged step, for a run that was killed after its last step."""
+        points = read_records(self.run.metrics).curves("loss").get(TASK)
+        return points[-1][1] if points else math.nan
+
+    def _end(self, steps: int, loss: float, best: Best, *, finished: bool) -> FineTuned:
         """Take the best weights, or the last where nothing was measured, and write the folder."""
-        steps = report.progress.step if report else self.total
-        scores = {"loss": report.losses[TASK]} if report else {}
+        scores = {"loss": loss}
         if best.state is not None:
             move(self.learner, best.state)
             scores = {SPEARMAN: best.score} | scores

@@ -68,7 +68,7 @@ class Request:
 def find_target(bert: Bert, request: Request) -> Target:
     """A blank of a model that fills, else what the model was taught."""
     tokenizer = bert.tokenizer
-    fills = "masked_word" in bert.model.heads
+    fills = bert.model.fills
     if fills and tokenizer.mask_id in tokenizer.encode(request.text, request.pair).ids:
         _refuse_word(request)
         return _blank(bert, request)

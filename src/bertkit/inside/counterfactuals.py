@@ -127,9 +127,9 @@ def _filler(bert: Bert, fill: Bert | None) -> Bert:
     if bert.answers.task.name not in ("classify", "multilabel"):
         raise RequestError(f"this model was taught '{bert.answers.task.name}'; only a label can be flipped")
     source = bert if fill is None else fill
-    if "masked_word" not in source.model.heads:
-        who = "this classifier has no masked-word head" if fill is None else "the model that should fill has no head"
-        raise RequestError(f"{who} to propose words with; name a model that fills blanks: --fill-model DIR")
+    if not source.model.fills:
+        who = "this classifier" if fill is None else "the model given as --fill-model"
+        raise RequestError(f"{who} cannot fill blanks to propose words; name a model that can: --fill-model DIR")
     return source
 
 

@@ -30,7 +30,7 @@ def page_data(bert: Bert, reading: Reading) -> dict[str, Any]:
     config, trace = bert.model.config, reading.trace
     numbers = 2 * config.depth * config.width * len(reading.tokens)
     dtype = "float32" if 4 * numbers <= EXACT_BYTES else "float16"
-    sights = [layer.attention.sight(reading.batch) for layer in bert.model.encoder.stack]
+    sights = [layer.attention.sight for layer in bert.model.encoder.stack]
     return {
         "model": f"{config.family}, {config.depth} layers of {config.width}, {config.heads} heads",
         "text": reading.text[:MOST_TEXT],
@@ -54,6 +54,7 @@ def _layer(layer: LayerTrace, sight: Sight, dtype: str) -> dict[str, Any]:
     both = torch.stack([layer.queries, layer.keys]).transpose(1, 2).to(precision)
     return {
         "radius": sight.radius,
+        "causal": sight.causal,
         "queriesKeys": pack(both, dtype),
         "normalizers": pack(_normalizers(both.float(), sight), "float32"),
     }

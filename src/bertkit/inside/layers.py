@@ -41,8 +41,8 @@ def movement(reading: Reading) -> Movement:
 
 
 def lens(model: BertModel, tokenizer: Tokenizer, reading: Reading, top: int = TOP) -> Lens | None:
-    """What the model would fill if it stopped at each layer; None without a masked-word head."""
-    if "masked_word" not in model.heads:
+    """What the model would fill if it stopped at each layer; None for a model that cannot fill blanks."""
+    if not model.fills:
         return None
     top = min(top, tokenizer.size)
     best = []

@@ -44,7 +44,7 @@ def prune(bert: Bert, texts: Sequence[str], update: Callable[[int], None] = lamb
     if not texts:
         raise RequestError("pruning is measured on texts; give one at least")
     config, encoder = bert.model.config, bert.model.encoder
-    measured = _WordLoss(bert, texts) if "masked_word" in bert.model.heads else _VectorTurn(bert, texts)
+    measured = _WordLoss(bert, texts) if bert.model.fills else _VectorTurn(bert, texts)
     whole = measured.value()
     costs = []
     for layer in range(1, config.depth + 1):

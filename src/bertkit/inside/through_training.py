@@ -152,8 +152,7 @@ def _stage(moment: Moment, settings: CourseSettings, data: ProbeData | None) -> 
     bert = load(moment.folder)
     texts = [text.replace(BLANK, bert.tokenizer.mask_token) for text in settings.texts]
     kinds = Counter(head.kind for head in catalogue(read(bert, text) for text in texts))
-    fills = "masked_word" in bert.model.heads
-    filled = fill_samples(bert.model, bert.tokenizer, settings.texts) if fills else []
+    filled = fill_samples(bert.model, bert.tokenizer, settings.texts) if bert.model.fills else []
     accuracy = None if data is None else probe_accuracy(bert, data, _probing(settings))
     return Stage(moment.step, dict(kinds), tuple(filled), accuracy)
 

@@ -16,12 +16,11 @@ LAYOUT = ("offsets", "positions", "longest", "fixed")
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences packed end to end. With `causal`, a token sees only itself and what stands before it."""
+    """Sequences packed end to end."""
 
     ids: Tensor  # T
     segments: Tensor  # T
     lengths: tuple[int, ...]  # N; every one at least 1, summing to T
-    causal: bool = False
 
     def __post_init__(self) -> None:
         if sum(self.lengths) != len(self.ids) or min(self.lengths, default=0) < 1:
@@ -125,7 +124,7 @@ class Batch:
     @property
     def form(self) -> tuple[object, ...] | None:
         """All of a fixed layout that is not in its tensors' values; None if the layout is not fixed."""
-        return (self.causal, self.longest, *(tensor.shape for tensor in self.tensors)) if self.fixed else None
+        return (self.longest, *(tensor.shape for tensor in self.tensors)) if self.fixed else None
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

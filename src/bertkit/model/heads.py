@@ -23,8 +23,9 @@ class Pooler(nn.Module):
         parts = config.parts
         self.pooling = parts.pooling
         self.query = nn.Linear(config.width, 1, bias=False) if parts.pooling == "attention" else None
-        self.dense = nn.Linear(config.width, config.width, bias=parts.bias)
-        self.bend = pick(ACTIVATIONS, parts.pooler, "pooler")
+        plain = parts.pooler == "none"  # the head reads the pooled vector itself
+        self.dense = nn.Identity() if plain else nn.Linear(config.width, config.width, bias=parts.bias)
+        self.bend = nn.Identity() if plain else pick(ACTIVATIONS, parts.pooler, "pooler")
         norm = nn.LayerNorm(config.width, eps=config.norm_epsilon, bias=parts.bias)
         self.norm = norm if parts.pooler_norm else nn.Identity()
 

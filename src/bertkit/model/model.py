@@ -37,6 +37,11 @@ class BertModel(nn.Module):
         hidden: Tensor = self.encoder(batch, ids)
         return hidden
 
+    @property
+    def fills(self) -> bool:
+        """Whether it can fill blanks: it has the head for words, and sees what follows a blank."""
+        return "masked_word" in self.heads and not self.config.parts.causal
+
     def logits(self, batch: Batch, head: str) -> Tensor:
         """One head's scores for a batch: T ... from token heads, N ... from heads on the pooled vector."""
         return self.read(head, self(batch), batch)

@@ -42,7 +42,8 @@ class SelfAttention(nn.Module):
         parts = config.parts
         local = parts.window is not None and index % parts.global_every != 0
         self.heads = config.heads
-        self.radius = parts.window // 2 if local and parts.window is not None else None
+        radius = parts.window // 2 if local and parts.window is not None else None
+        self.sight = Sight(radius, parts.causal)  # what a token of this layer may see
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=parts.bias)
         self.out = nn.Linear(config.width, config.width, bias=parts.bias)
         theta = parts.local_theta if local else parts.theta
@@ -62,7 +63,7 @@ class SelfAttention(nn.Module):
     def mix(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """T D: every head's weighted mean of values, side by side."""
         dropout = self.dropout if self.training else 0.0
-        return attend(self.projected(x_TD, batch), batch, self.sight(batch), dropout).flatten(1)
+        return attend(self.projected(x_TD, batch), batch, self.sight, dropout).flatten(1)
 
     def forward(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """T D."""
@@ -73,8 +74,4 @@ class SelfAttention(nn.Module):
         """H L L for each sequence: what the fused kernel never shows. Slow; for looking inside."""
         q, k, _ = self.project(x_TD, batch)
         pairs = zip(batch.split(q), batch.split(k), strict=True)
-        return [attention_weights(q_LHK, k_LHK, self.sight(batch)) for q_LHK, k_LHK in pairs]
-
-    def sight(self, batch: Batch) -> Sight:
-        """What a token of this layer may see."""
-        return Sight(self.radius, batch.causal)
+        return [attention_weights(q_LHK, k_LHK, self.sight) for q_LHK, k_LHK in pairs]

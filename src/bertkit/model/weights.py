@@ -1,7 +1,7 @@
 """How a model starts: the one place where weights are drawn."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,13 @@ def new_model(
     tie(model)
     initialize(model, seed=seed)
     return model
+
+
+def copied(model: BertModel, config: BertConfig, tensors: Mapping[str, Tensor]) -> BertModel:
+    """Another model with the same heads, of this shape and with these tensors."""
+    copy = new_model(config, dict.fromkeys(model.heads), pooler=model.pooler is not None)
+    copy.load_state_dict(tensors)
+    return copy.train(model.training)
 
 
 def tie(model: BertModel) -> None:

@@ -57,7 +57,8 @@ def predict_file(
     """
     check_ending(out, TABLES)
     check_outputs(out, {}, resume=how.resume)
-    answers, telling = how.hardware.load(model).answers, reading.telling
+    bert = how.hardware.load(model)
+    answers, telling = bert.answers, reading.telling
     task: Any = answers.task
     telling.check(task.name)
     source = open_source(task.name, rows, reading.columns, reading.format)
@@ -68,8 +69,8 @@ def predict_file(
     schema = None
     if out.suffix == ".parquet":
         schema = arrow_schema(source.table, kept, {names[column]: kind for column, kind in types.items()})
-    job = AnswerJob(Path(model or ""), out.suffix, columns, names, telling, how.skip, how.hardware, schema)
-    begun = {**describe(job.model, source, how), "kept": str(reading.keep), "told": f"{telling}"}
+    job = AnswerJob(model, out.suffix, columns, names, telling, how.skip, how.hardware, schema)
+    begun = {**describe(bert, source, how), "kept": str(reading.keep), "told": f"{telling}"}
     plan = Plan("predicting", out, kept.of, _head(job), partial(_finish, out), begun, {})
     state = run_file(source, plan, pool_for(job, how, job.with_model(answers)), how, show)
     note = long_texts(state, "cut to, or read through windows of,", task.limit)
@@ -102,7 +103,7 @@ def _finish(out: Path, stream: Path, _: State) -> Path:
 class AnswerJob:
     """How rows become predictions, for every process that works on them."""
 
-    model: Path
+    model: Path | None  # None: the bundled one
     ending: str
     columns: tuple[str, ...]  # of CSV, in order
     names: Mapping[str, str]  # what each column of a prediction is called here

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 import torch
 
 from bertkit._version import __version__
+from bertkit.checkpoint.delta import fingerprint
+from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import pick
 from bertkit.errors import RequestError
 from bertkit.finetune.tables import Row
 from bertkit.predict.bert import Bert, load
 from bertkit.predict.quantize import levels
-from bertkit.predict.resume import ROWS, State, draft_of, folder_digest
+from bertkit.predict.resume import ROWS, State, draft_of
 from bertkit.predict.rows import Item, RowBlock, Source, items_of, row_blocks
 from bertkit.predict.workers import Compute, Computed, Job, Pool, cluster, here, ordered, processes
 from bertkit.progress import ShowProgress
@@ -46,8 +49,8 @@ class Hardware:
         return f"{self.dtype}{steps} on {self.device}"
 
     def load(self, model: Path | None) -> Bert:
-        """A model folder there; none, or an empty path, means the model inside the package."""
-        bert = load(None if model == Path() else model)
+        """A model folder there; None means the model inside the package."""
+        bert = load(model)
         try:
             return bert.to(self.device, self.dtype)
         except (RuntimeError, AssertionError) as error:
@@ -134,17 +137,25 @@ def run_file(
     return state
 
 
-def describe(model: Path, source: Source, how: HowToRun) -> dict[str, str]:
+def describe(bert: Bert, source: Source, how: HowToRun) -> dict[str, str]:
     """What a run must have in common with the one that it resumes, whatever it makes."""
     return {
         # Sums are split between threads, so their number shows in the last digits.
         "threads": str(1 if how.workers or how.cluster else torch.get_num_threads()),
         "numbers": how.hardware.numbers,
         "version": __version__,
-        "model": folder_digest(model),
+        "model": model_digest(bert.checkpoint),
         "columns": str(source.columns),
         "encoding": source.columns.encoding,
     }
+
+
+def model_digest(checkpoint: Checkpoint) -> str:
+    """Changes with anything that an answer depends on: weights, configuration, tokenizer, labels, limit and task."""
+    words = None if checkpoint.tokenizer is None else checkpoint.tokenizer.hash
+    settings = (checkpoint.model.config, words, checkpoint.labels, checkpoint.max_length, dict(checkpoint.task))
+    told = f"{fingerprint(checkpoint.model.state_dict())} {settings}"
+    return blake2b(told.encode(), digest_size=8).hexdigest()
 
 
 def pool_for(job: Job, how: HowToRun, compute: Compute) -> AbstractContextManager[Pool]:

@@ -63,6 +63,11 @@ def find_blanks(
         raise RequestError(
             "this model has no masked-word head, so it cannot fill; load one that was saved with its head"
         )
+    if not model.fills:
+        raise RequestError(
+            "this model reads from left to right, so it cannot fill a blank from the words after it; "
+            "load one that was pre-trained with objective=mlm"
+        )
     if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= tokenizer.size:
         raise RequestError(f"top={top} must be from 1 to the vocabulary's {tokenizer.size}")
     encoding = tokenizer.encode(text)

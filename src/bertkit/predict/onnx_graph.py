@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from bertkit.config import pick
 from bertkit.model.batch import Batch
 from bertkit.model.heads import Pooler
+from bertkit.model.kernels import Sight
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings
 from bertkit.model.self_attention import SelfAttention
@@ -43,13 +44,13 @@ class Rectangle(Batch):
         """T ... -> N L ..."""
         return x_T.view(*self.mask.shape, *x_T.shape[1:])
 
-    def seen(self, radius: int | None) -> Tensor:
+    def seen(self, sight: Sight) -> Tensor:
         """N 1 (1 or L) L bool: which cells a token may see."""
-        real = self.mask[:, None, None, :]
-        if radius is None:
-            return real
-        away = self.places[:, None, :, None] - self.places[:, None, None, :]
-        return real & (away.abs() <= radius)
+        seen = self.mask[:, None, None, :]
+        before = self.places[:, None, :, None] - self.places[:, None, None, :]
+        if sight.radius is not None:
+            seen = seen & (before.abs() <= sight.radius)
+        return seen & (before >= 0) if sight.causal else seen
 
 
 class PaddedAttention(nn.Module):
@@ -64,7 +65,7 @@ class PaddedAttention(nn.Module):
         """T D."""
         queries, keys, values = (batch.rows(x).transpose(1, 2) for x in self.attention.project(x_TD, batch))
         scores_NHLL = queries @ keys.mT / math.sqrt(queries.shape[-1])
-        weights = scores_NHLL.masked_fill(~batch.seen(self.attention.radius), LOWEST).softmax(dim=-1)
+        weights = scores_NHLL.masked_fill(~batch.seen(self.attention.sight), LOWEST).softmax(dim=-1)
         mixed_TD = (weights @ values).transpose(1, 2).flatten(-2).flatten(0, 1)
         out: Tensor = self.out(mixed_TD)
         return out

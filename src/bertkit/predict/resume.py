@@ -4,12 +4,11 @@
 counts it; what lies behind the counted bytes is cut off on resuming. So each row is there once, whatever happens.
 """
 
-import fcntl
 import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,7 +16,8 @@ from typing import Any, BinaryIO
 
 from bertkit.checkpoint.tensors import read_object
 from bertkit.errors import BertkitError, RequestError
-from bertkit.files import refuse_unwritable, whole_file
+from bertkit.files import flush, refuse_unwritable, whole_file
+from bertkit.folder_lock import locked
 
 ROWS = "rows"  # the stream that becomes the output; the others become files beside it
 
@@ -89,8 +89,7 @@ class Draft:
         for name, final in self.streams.items():
             if name != ROWS and self.path(name).stat().st_size:
                 self.path(name).replace(final)
-        with finished.open("rb") as file:
-            os.fsync(file.fileno())
+        flush(finished)
         finished.replace(self.out)
         self.published = True
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -155,22 +154,13 @@ def _opened(
         folder.mkdir(parents=True, exist_ok=resume)
     except OSError as error:
         raise RequestError(f"{out} cannot be written: {error.strerror}") from error
-    _lock(folder, stack)
+    stack.enter_context(locked(folder, patience=0.0))
     state = _read_state(folder) if (folder / "state.json").exists() else State(settings=settings)
     _compare(folder, state.settings, settings)
     for name, final in streams.items():
         if name != ROWS and final.exists() and not (folder / name).exists():
             final.replace(folder / name)  # killed between the files' names: everything goes back
     return Draft(out, streams, state)
-
-
-def _lock(folder: Path, stack: ExitStack) -> None:
-    """One process at a time; the kernel lets go of the lock when a process ends, however it does."""
-    file = stack.enter_context((folder / "lock").open("w"))
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise RequestError(f"another process is writing to {folder}; wait for it, or stop it") from error
 
 
 def _read_state(folder: Path) -> State:
@@ -209,26 +199,3 @@ def _with_remedy(error: BertkitError | OSError, draft: Draft, again: bool) -> Be
         why = getattr(cause, "strerror", None) or cause
         return BertkitError(f"{draft.out} was not written: {why}; {stays or 'nothing is left of it'}")
     return BertkitError(f"{error}; {stays}" if stays else str(error))
-
-
-def folder_digest(folder: Path) -> str:
-    """What a model folder holds, from names, sizes and three samples of each file: enough to tell two models apart."""
-    from hashlib import blake2b
-
-    digest = blake2b(digest_size=8)
-    for path in _model_files(folder):
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size} ".encode())
-        with path.open("rb") as file:
-            for start in (0, max(0, size // 2 - SAMPLED), max(0, size - SAMPLED)):
-                file.seek(start)
-                digest.update(file.read(SAMPLED))
-    return digest.hexdigest()
-
-
-SAMPLED = 1 << 16  # bytes
-
-
-def _model_files(folder: Path) -> Sequence[Path]:
-    files = folder.rglob("*") if folder.is_dir() else [folder]
-    return sorted(path for path in files if path.is_file())

@@ -99,7 +99,7 @@ def embed_file(
     identity, width = identity_of(source.table, reading.id), bert.width(settings)
     schema = None if sides else vector_schema(source.table, identity, width)
     ids = bool(sides) and (identity.column is not None or how.skip)
-    job = EmbedJob(Path(model or ""), settings, wanted.too_long, ids, how.skip, how.hardware, schema)
+    job = EmbedJob(model, settings, wanted.too_long, ids, how.skip, how.hardware, schema)
     made = {"id": str(identity.column), "vectors": f"{settings}, {wanted.too_long}"}
     head = npy_header(0, width) if schema is None else bytes(schema.serialize())
     plan = Plan(
@@ -108,7 +108,7 @@ def embed_file(
         identity.of,
         head,
         partial(_finish, width, out),
-        {**describe(job.model, source, how), **made},
+        {**describe(bert, source, how), **made},
         sides,
     )
     state = run_file(source, plan, pool_for(job, how, job.with_model(bert)), how, show)
@@ -154,7 +154,7 @@ def identity_of(table: Table, named: str | None) -> Identity:
 class EmbedJob:
     """How texts become vectors, for every process that works on them."""
 
-    model: Path
+    model: Path | None  # None: the bundled one
     settings: EmbedSettings
     too_long: TooLong
     ids: bool  # .npy only: ids are written to a stream of their own

@@ -12,7 +12,7 @@ from bertkit.config import pick
 from bertkit.errors import RequestError
 from bertkit.files import refuse_to_overwrite
 from bertkit.pretrain.begun import read_begun, refuse_other_beginning
-from bertkit.pretrain.recipe import Recipe, TrainSettings, read_recipe, with_whole_paths
+from bertkit.pretrain.recipe import Recipe, TrainSettings, directed, read_recipe, with_whole_paths
 from bertkit.pretrain.stages import read_stages
 from bertkit.text.shards import ShardSet
 from bertkit.train.optimizer import Name, OptimizerSettings
@@ -96,7 +96,7 @@ def check_disk(out: Path, parameter_bytes: int, keep: int) -> None:
 def _shape(recipe: Recipe, shards: ShardSet, start: Checkpoint | None) -> Any:
     tokenizer = shards.tokenizer
     if start is None:
-        return replace(recipe.model, vocab_size=tokenizer.size, pad_id=tokenizer.pad_id)
+        return replace(directed(recipe.model, recipe.data), vocab_size=tokenizer.size, pad_id=tokenizer.pad_id)
     if start.model.config.vocab_size < tokenizer.size:  # an extension has its rows already
         raise RequestError(
             f"the model to carry on from has {start.model.config.vocab_size} words but {shards.folder} "

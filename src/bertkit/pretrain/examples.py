@@ -38,7 +38,7 @@ def to_inputs(
         slots = slots_for(limits.tokens, 1.0 if causal else rate, len(chosen))
         chosen, words = _filled(chosen, slots, 0), _filled(words, slots, IGNORE)
         pairs = _filled(pairs, sequences if len(pairs) else 0, IGNORE)
-    batch = Batch(ids, segments, tuple(lengths), causal).to(device).laid_out(fixed_length, sequences)
+    batch = Batch(ids, segments, tuple(lengths)).to(device).laid_out(fixed_length, sequences)
     return batch, Targets(chosen.to(device), words.to(device), pairs.to(device))
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.errors import RequestError
 from bertkit.model.model import BertModel
-from bertkit.model.weights import new_model
+from bertkit.model.weights import copied
 from bertkit.text.shards import ShardSet
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import longest_match
@@ -52,9 +52,6 @@ def new_pieces(old: Tokenizer, new: Tokenizer) -> list[str]:
 def extended_model(model: BertModel, old: Tokenizer, new: Tokenizer) -> BertModel:
     """A model with a row for every piece of `new`; old rows, and the rest of the model, are as they were."""
     size = max(model.config.vocab_size, new.size)  # a table may have rows to spare
-    larger = new_model(
-        replace(model.config, vocab_size=size), dict.fromkeys(model.heads), pooler=model.pooler is not None
-    )
     pieces = new_pieces(old, new)
     rows = [new.vocab[piece] for piece in pieces]
     sources = [old_pieces(old, piece) for piece in pieces]
@@ -62,8 +59,7 @@ def extended_model(model: BertModel, old: Tokenizer, new: Tokenizer) -> BertMode
     for name in ROWS:
         if name in tensors:
             tensors[name] = _with_means(tensors[name], size, rows, sources)
-    larger.load_state_dict(tensors)
-    return larger.train(model.training)
+    return copied(model, replace(model.config, vocab_size=size), tensors)
 
 
 def old_pieces(old: Tokenizer, piece: str) -> list[int]:

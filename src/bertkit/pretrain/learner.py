@@ -8,10 +8,10 @@ from torch import nn
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
 from bertkit.config import BertConfig
 from bertkit.model.model import BertModel
-from bertkit.model.weights import new_model, tie
+from bertkit.model.weights import copied, new_model
 from bertkit.pretrain.batches import FILL
 from bertkit.pretrain.objectives import MaskedWords, NextWords, ReplacedTokens
-from bertkit.pretrain.recipe import Recipe
+from bertkit.pretrain.recipe import Recipe, directed
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.train.distributed import Ranks, shard, whole
 
@@ -42,8 +42,10 @@ class SavedModel:
 
 
 def load_start(start: Path, recipe: Recipe) -> Checkpoint:
-    """The model to carry on from, with the heads that the objective needs."""
-    return load_checkpoint(start, heads=_heads(recipe.data.objective), seed=recipe.train.seed)
+    """The model to carry on from, with the heads and the attention that the objective needs."""
+    found = load_checkpoint(start, heads=_heads(recipe.data.objective), seed=recipe.train.seed)
+    model, wanted = found.model, directed(found.model.config, recipe.data)
+    return found if model.config == wanted else replace(found, model=copied(model, wanted, model.state_dict()))
 
 
 def build_learner(recipe: Recipe, start: Checkpoint | None = None) -> Learner:
@@ -74,10 +76,7 @@ def whole_model(model: BertModel) -> BertModel:
     tensors = {name: whole(tensor) for name, tensor in parts.items()}
     if all(tensors[name] is part for name, part in parts.items()):
         return model
-    copy = new_model(model.config, dict.fromkeys(model.heads), pooler=model.pooler is not None)
-    copy.load_state_dict(tensors)
-    tie(copy)
-    return copy
+    return copied(model, model.config, tensors)
 
 
 def parameter_bytes(module: nn.Module) -> int:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.heads import MaskedWordHead
 from bertkit.model.model import BertModel
@@ -88,15 +89,17 @@ class MaskedWords(nn.Module):
 
 
 class NextWords(nn.Module):
-    """The contrast: left to right, each token's vector foretells the next token."""
+    """GPT's: the model reads from left to right, and each token's vector predicts the next token."""
 
     def __init__(self, model: BertModel) -> None:
         super().__init__()
+        if not model.config.parts.causal:
+            raise RequestError("objective=causal needs a model with causal=true: others see the word that they predict")
         self.model = model
         self.weights = {"causal": 1.0}
 
     def forward(self, batch: Batch, targets: Targets) -> Sums:
-        """The sums for `causal`; `batch.causal` is set and `chosen` holds every position but the last of each text."""
+        """The sums for `causal`; `chosen` holds every position but the last of each text."""
         return {"causal": words(self.model, self.model(batch), targets)}
 
 

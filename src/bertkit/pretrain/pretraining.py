@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.errors import RequestError
 from bertkit.files import whole_file
+from bertkit.folder_lock import claimed
 from bertkit.model.model import BertModel
 from bertkit.pretrain.batches import Examples, ExampleSource
 from bertkit.pretrain.begun import begun_with, read_begun, refuse_other_vocabulary
@@ -30,7 +31,6 @@ from bertkit.pretrain.recipe import Recipe, recipe_toml, with_whole_paths
 from bertkit.pretrain.samples import fill_samples
 from bertkit.pretrain.stages import Stages, largest, read_stages
 from bertkit.progress import Meter, ShowProgress, silent
-from bertkit.text.folder_lock import PATIENCE, locked
 from bertkit.text.shards import ShardSet, open_shards
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.train.average import Average, AverageSettings
@@ -67,7 +67,7 @@ def pretrain(
     recipe = fitted(recipe, shards, beginning)
     begun = begun_with(recipe, shards, beginning)
     check_folder(out, recipe, begun, resume=resume)
-    with ranks(device) as place, asked_to_stop(place) as stop, _claimed(out, place):
+    with ranks(device) as place, asked_to_stop(place) as stop, claimed(out) if place.first else nullcontext():
         check_folder(out, recipe, begun, resume=resume)  # again: another process may have been there just now
         learner = build_learner(recipe, beginning)
         check_disk(out, parameter_bytes(learner.module), recipe.train.keep)
@@ -118,22 +118,6 @@ def _open(
     if place.first:
         _begin_folder(run, recipe, progress, begun)
     return session, progress
-
-
-@contextmanager
-def _claimed(out: Path, place: Ranks) -> Iterator[None]:
-    """The run's folder for these ranks alone, from the first look to the last file; one that stays empty goes again."""
-    if not place.first:
-        yield
-        return
-    is_new = not out.exists()
-    out.mkdir(parents=True, exist_ok=True)
-    with locked(out, PATIENCE):
-        try:
-            yield
-        finally:
-            if is_new and not any(out.iterdir()):
-                out.rmdir()
 
 
 def _begin_folder(run: Run, recipe: Recipe, progress: Progress, begun: dict[str, str]) -> None:

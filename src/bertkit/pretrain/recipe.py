@@ -87,13 +87,22 @@ def build_recipe(settings: Mapping[str, str]) -> Recipe:
     left = {name: value for name, value in left.items() if name not in data | train}  # `seed` goes to both
     for name in left:
         pick(dict.fromkeys(_names()), name, "setting")
+    model = override(start, *(f"{name}={value}" for name, value in left.items()))
+    wanted: DataSettings = _changed(DataSettings(), data | seed)
+    if model.parts.causal and "causal" not in wanted.objective:
+        raise RequestError(f"causal=true goes with objective=causal, not {','.join(wanted.objective)}; leave it out")
     return Recipe(
         shards=shards,
         heldout=Path(heldout) if heldout else None,
-        model=override(start, *(f"{name}={value}" for name, value in left.items())),
-        data=_changed(DataSettings(), data | seed),
+        model=directed(model, wanted),
+        data=wanted,
         train=_changed(TrainSettings(), train | seed),
     )
+
+
+def directed(model: BertConfig, data: DataSettings) -> BertConfig:
+    """The shape with the attention that the objective needs: causal to predict next words, else in both directions."""
+    return replace(model, parts=replace(model.parts, causal="causal" in data.objective))
 
 
 def with_whole_paths(recipe: Recipe) -> Recipe:

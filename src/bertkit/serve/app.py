@@ -77,7 +77,7 @@ def create_app(
     for kind in (Refusal, RequestError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _refused)
     _fit_examples(app, service)
-    short = ShortWay(app, [route for routes in routers for route in routes.routes])
+    short = ShortWay(app, [route for routes in routers for route in routes.routes], service)
     return Gate(short, service, keys or Keys(), local=local)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from bertkit.serve.bodies import Bodies, Body, too_large
 from bertkit.serve.door import names_this_machine
 from bertkit.serve.keys import Keys
 from bertkit.serve.logs import log, log_failure, request_id
@@ -26,7 +27,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LINGER_SECONDS = 2.0  # for the rest of a request that was refused: its client reads the reply when all is sent
 LINGER_BYTES = 64 << 20
-OPEN = ("/health",)  # needs no key: it says nothing but that somebody is there
+FREE = {("GET", "/health"), ("HEAD", "/health")}  # requests without a key: no body, and a reply that says nothing
 NOWHERE = "default-src 'none'; frame-ancestors 'none'"
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -93,7 +94,7 @@ class Gate:
         self.service = service
         self._keys, self._local = keys, local
         self._limits = service.settings
-        self._bytes = 0  # of bodies that are being read
+        self._bodies = Bodies(self._limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -121,7 +122,7 @@ class Gate:
         scope = exchange.scope
         if self._local and not names_this_machine(exchange.headers.get(b"host", b"localhost").decode("latin-1")):
             raise Refusal(421, "without a key this server is asked for as localhost or by its address alone")
-        if scope["path"] not in OPEN and not self._keys.admit(scope["headers"]):
+        if (scope["method"], scope["path"]) not in FREE and not self._keys.admit(scope["headers"]):
             raise Refusal(401, "a key is needed: send it as 'Authorization: Bearer KEY'", headers=_offers(exchange))
         if scope["method"] == "HEAD":  # answered as GET, and uvicorn leaves the body out
             asked = {**scope, "method": "GET"}
@@ -132,13 +133,14 @@ class Gate:
             await self.app(scope, receive, exchange.send)
             return
         self._refuse_when_full()
-        body = await self._read(exchange, receive)
-        self._refuse_when_full()
-        self.service.inside += 1
-        try:
-            await self._within_time(exchange, body, receive)
-        finally:
-            self.service.inside -= 1
+        with self._bodies.body() as body:
+            await self._read(exchange, receive, body)
+            self._refuse_when_full()
+            self.service.inside += 1
+            try:
+                await self._within_time(exchange, body, receive)
+            finally:
+                self.service.inside -= 1
 
     def _refuse_when_full(self) -> None:
         if self.service.inside >= self._limits.max_queue:
@@ -146,47 +148,35 @@ class Gate:
             message = f"{self.service.inside} requests are being answered, as many as this server takes"
             raise Refusal(429, f"{message}; try again in {seconds} s", headers={"Retry-After": seconds})
 
-    async def _read(self, exchange: Exchange, receive: Receive) -> bytes:
+    async def _read(self, exchange: Exchange, receive: Receive, body: Body) -> None:
         """The whole body; one that is too large, or too slow, is not waited for."""
-        most = self._limits.max_body
-        refusal = Refusal(413, f"a request may have {most:,} bytes; send fewer texts at a time")
         stated = exchange.headers.get(b"content-length", b"0")
-        if stated.isdigit() and int(stated[:20]) > most:
-            raise refusal
-        parts: list[bytes] = []
-        size = 0
+        if stated.isdigit() and int(stated[:20]) > self._limits.max_body:
+            raise too_large(self._limits)
         try:
             async with asyncio.timeout(self._limits.body_seconds):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise ConnectionResetError
-                    part = message.get("body", b"")
-                    parts.append(part)
-                    size += len(part)
-                    self._bytes += len(part)
-                    if size > most:
-                        raise refusal
-                    if self._bytes > self._limits.max_bodies:
-                        raise Refusal(429, "too much is being sent at once; try again", headers={"Retry-After": "1"})
+                    body.add(message.get("body", b""))
                     if not message.get("more_body"):
-                        return b"".join(parts)
+                        body.end()
+                        return
         except TimeoutError as error:
             seconds = self._limits.body_seconds
             raise Refusal(408, f"the request did not come in within {seconds:g} s; send it again") from error
-        finally:
-            self._bytes -= size
 
-    async def _within_time(self, exchange: Exchange, body: bytes, receive: Receive) -> None:
+    async def _within_time(self, exchange: Exchange, body: Body, receive: Receive) -> None:
         """The routes' answer, given up when its time is over or its client has gone."""
         given = False
 
         async def replay() -> Message:
             nonlocal given
             if given:
-                await asyncio.Event().wait()  # nobody asks twice, but who does shall wait
+                await asyncio.Event().wait()  # as ASGI has it: after the body, until the client disconnects
             given = True
-            return {"type": "http.request", "body": body, "more_body": False}
+            return {"type": "http.request", "body": body.whole(), "more_body": False}
 
         own = asyncio.current_task()
         assert own is not None  # an application runs in one

@@ -55,7 +55,7 @@ class Served:
     def abilities(self) -> tuple[str, ...]:
         """The routes that it can answer, best first: what it was taught comes before what every encoder can."""
         own = (ROUTES[self.task],) if self.task else ()
-        fill = ("fill",) if "masked_word" in self.bert.model.heads else ()
+        fill = ("fill",) if self.bert.model.fills else ()
         return (*own, *fill, "embed")
 
 

@@ -37,12 +37,17 @@ class Draft:
     complete: Callable[[Iterable[Passage]], Plan]
 
 
+def check_count(texts: Sequence[object], field: str, settings: ServeSettings) -> None:
+    """Refuse more texts than one request may have."""
+    if len(texts) > settings.max_texts:
+        raise Refusal(413, f"{field} has {len(texts):,} texts; at most {settings.max_texts:,} go in a request", field)
+
+
 def check_texts(texts: Sequence[object], field: str, settings: ServeSettings) -> None:
     """Refuse more, or longer, texts than one request may have."""
     if not texts:
         raise Refusal(422, f"{field} is empty; give one text at least", field)
-    if len(texts) > settings.max_texts:
-        raise Refusal(413, f"{field} has {len(texts):,} texts; at most {settings.max_texts:,} go in a request", field)
+    check_count(texts, field, settings)
     for number, text in enumerate(texts):
         size = len(text) if isinstance(text, SIZED) else 0
         if size > settings.max_characters:

@@ -23,7 +23,7 @@ from bertkit.text.tokenizer import Encoding
 
 PAIR = "|||"  # between the two texts of a pair, as bert-as-a-service writes it
 QUICK = 64  # vectors that are handed over in no time
-Input = str | tuple[int, ...]
+Input = str | list[int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +78,8 @@ def plan_checked(
         lengths: list[int] = []
         read, limit, plain = _reader(wanted.settings, layers), served.limit, served.plain_texts
         usual = len(single) == len(inputs)
-        for encoding in tokens if usual else _encodings(served, inputs, wanted, iter(tokens), field):
-            length, join = len(encoding.ids), None
+        for encoding, length in _counted_tokens(tokens) if usual else _encodings(served, inputs, wanted, tokens, field):
+            join = None
             if length <= limit and plain and isinstance(encoding, Passage):  # most are
                 pieces.append(Piece(encoding, read))
             else:
@@ -139,30 +139,47 @@ def _is_pair(text: str, wanted: Wanted) -> bool:
     return wanted.pairs and PAIR in text
 
 
+def _counted_tokens(tokens: Iterable[Passage]) -> Iterator[tuple[Passage, int]]:
+    return ((passage, len(passage.ids)) for passage in tokens)
+
+
 def _encodings(
-    served: Served, inputs: Sequence[Input], wanted: Wanted, tokens: Iterator[Passage], field: str
-) -> Iterator[Encoding | Passage]:
-    """Each input as ids: `tokens` are those of the single texts; pairs, which may be cut in two places, are encoded."""
+    served: Served, inputs: Sequence[Input], wanted: Wanted, tokens: Iterable[Passage], field: str
+) -> Iterator[tuple[Encoding | Passage, int]]:
+    """Each input as ids, and how many tokens it has.
+
+    `tokens` are those of the single texts; pairs, which may be cut in two places, are encoded.
+    """
+    single = _counted_tokens(tokens)
     for number, each in enumerate(inputs):
         if not isinstance(each, str):
-            yield _from_ids(served, each, f"{field}[{number}]", field)
+            yield _from_ids(served, each, wanted.too_long, f"{field}[{number}]", field)
         elif _is_pair(each, wanted):
             first, second = both_of(each)
-            yield served.bert.tokenizer.encode(wanted.settings.prefix + first, second)
+            encoding = served.bert.tokenizer.encode(wanted.settings.prefix + first, second)
+            yield encoding, len(encoding.ids)
         else:
-            yield next(tokens)
+            yield next(single)
 
 
-def _from_ids(served: Served, ids: tuple[int, ...], place: str, field: str) -> Passage:
-    """Token ids of this model's vocabulary, with [CLS] and [SEP] put around them where they are not there."""
-    tokenizer = served.bert.tokenizer
+def _from_ids(served: Served, ids: list[int], too_long: TooLong, place: str, field: str) -> tuple[Passage, int]:
+    """Token ids of this model's vocabulary, with [CLS] and [SEP] put around them where they are not there.
+
+    What is cut off, where long texts are truncated, is counted and not looked at.
+    """
+    tokenizer, limit = served.bert.tokenizer, served.limit
+    framed = ids[0] == tokenizer.cls_id
+    length = len(ids) if framed else len(ids) + 2
+    if length > limit and too_long != "window":
+        ids = [*ids[: limit - 1], ids[-1]] if framed else ids[: limit - 2]
     known = range(served.bert.model.config.vocab_size)
     for number, token in enumerate(ids):
-        if token not in known:
-            raise Refusal(422, f"{place}: token {number} is {token}; this model has ids up to {len(known) - 1}", field)
-    if ids[:1] != (tokenizer.cls_id,):
-        ids = (tokenizer.cls_id, *ids, tokenizer.sep_id)
-    return Passage(ids, (0,) * len(ids))
+        if type(token) is not int or token not in known:
+            said = f"token {number} is {token if type(token) is int else 'no whole number'}"
+            raise Refusal(422, f"{place}: {said}; this model has ids up to {len(known) - 1}", field)
+    if not framed:
+        ids = [tokenizer.cls_id, *ids, tokenizer.sep_id]
+    return Passage(ids, (0,) * len(ids)), length
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from bertkit.finetune.answer import Answered
 from bertkit.predict.length import LengthReport
 from bertkit.serve.plan import Plan
 from bertkit.serve.refusals import Refusal
-from bertkit.serve.service import LARGE, Service
+from bertkit.serve.service import Service
+from bertkit.serve.settings import LARGE
 
 OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 LISTED = 20  # of the texts that were too long
@@ -41,22 +42,26 @@ def as_refusal(error: Exception) -> Refusal | None:
     if isinstance(error, Refusal):
         return error
     if isinstance(error, RequestValidationError):
-        return _wrong_fields(error)
+        [first, *_] = error.errors()
+        if first["type"] == "json_invalid":
+            return not_json(first["loc"][1], first["ctx"]["error"])
+        return wrong_field([{**first, "loc": first["loc"][1:]}])
     if isinstance(error, HTTPException):
         return Refusal(error.status_code, str(error.detail), headers=error.headers or {})
     return Refusal(422, str(error)) if isinstance(error, RequestError) else None
 
 
-def _wrong_fields(error: RequestValidationError) -> Refusal:
-    """The first of the faults; of a body that is no JSON, where it stops being so."""
-    wrong = error.errors()[0]
-    place = [str(part) for part in wrong["loc"][1:]]
-    if wrong["type"] == "json_invalid":
-        reason = wrong.get("ctx", {}).get("error", "")
-        return Refusal(422, f"the body is not JSON: at byte {'.'.join(place)}: {reason:.100}")
-    if not place:
+def not_json(place: int, reason: str) -> Refusal:
+    """Where a body stops being JSON, and why."""
+    return Refusal(422, f"the body is not JSON: at byte {place}: {reason:.100}")
+
+
+def wrong_field(errors: Sequence[Any]) -> Refusal:
+    """The first of pydantic's errors."""
+    wrong = errors[0]
+    field = ".".join(map(str, wrong["loc"]))[:100]
+    if not wrong["loc"]:
         return Refusal(422, "the body must be a JSON object, sent with 'Content-Type: application/json'")
-    field = ".".join(place)[:100]
     message = str(wrong["msg"]).removeprefix("Value error, ")
     return Refusal(422, f"{field}: {message:.300}", field)
 

@@ -1,11 +1,12 @@
 """What all routes share: bodies read by a fast and strict parser, and the settings of their vectors."""
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 
 from bertkit.errors import RequestError
 from bertkit.predict.length import TooLong
@@ -13,7 +14,7 @@ from bertkit.serve.models import Served
 from bertkit.serve.plan_vectors import Wanted
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.schema import VectorChoices
-from bertkit.serve.settings import ServeSettings
+from bertkit.serve.settings import LARGE, ServeSettings
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -22,8 +23,11 @@ class StrictRequest(Request):
     """A request whose body is JSON as the standard has it: UTF-8, no NaN, no lone surrogates, no endless nesting."""
 
     async def json(self) -> Any:
-        """The body; orjson's errors are json's."""
-        return orjson.loads(await self.body())
+        """The body; orjson's errors are json's. The short way takes large ones, unless their content type is odd."""
+        body = await self.body()
+        if len(body) > LARGE:
+            raise HTTPException(422, "a large body must have one 'Content-Type: application/json'")
+        return orjson.loads(body)
 
 
 class StrictRoute(APIRoute):
@@ -71,6 +75,11 @@ def fill_policy(asked: TooLong | None, limits: ServeSettings) -> TooLong:
     return asked or ("refuse" if limits.too_long == "refuse" else "window")
 
 
-def size_of(texts: Sequence[Any]) -> int:
-    """About how much there is to read."""
-    return sum(len(text) if isinstance(text, str | list | tuple) else 1 for text in texts)
+def size_of(texts: Iterable[Any]) -> int:
+    """About how much there is to read, counted until it is a lot: a million short texts are counted on the loop."""
+    size = 0
+    for text in texts:
+        size += max(1, len(text)) if isinstance(text, str | list | tuple) else 1
+        if size > LARGE:
+            break
+    return size

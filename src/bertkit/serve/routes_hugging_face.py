@@ -10,10 +10,11 @@ from pydantic import ValidationError
 from bertkit.finetune.tag import Tagged
 from bertkit.predict.fill import Filled
 from bertkit.serve.models import Served
+from bertkit.serve.plan import check_count
 from bertkit.serve.plan_fill import plan_fill
 from bertkit.serve.plan_heads import plan_answer, plan_tag, told_as
 from bertkit.serve.refusals import Refusal
-from bertkit.serve.replies import reply
+from bertkit.serve.replies import reply, wrong_field
 from bertkit.serve.routes import fill_policy, length_policy, router, size_of
 from bertkit.serve.routes_tei import SENTENCES, cosines, predict_labels
 from bertkit.serve.routes_vectors import embed_reply
@@ -71,17 +72,17 @@ def _guess(served: Served, inputs: Any) -> str:
 async def _features(service: Service, served: Served, asked: HuggingFaceRequest) -> Response:
     """A vector for each text; the client sends its parameters beside the inputs, or among the parameters."""
     given = {**(asked.parameters or {}), **(asked.model_extra or {}), "inputs": asked.inputs}
+    if isinstance(asked.inputs, list) and asked.inputs and type(asked.inputs[0]) is not int:  # else one text's ids
+        check_count(asked.inputs, "inputs", service.settings)
     try:
         return await embed_reply(service, EmbedRequest.model_validate(given), served)
     except ValidationError as error:
-        wrong = error.errors()[0]
-        field = ".".join(map(str, wrong["loc"]))
-        raise Refusal(422, f"{field}: {wrong['msg'].removeprefix('Value error, '):.300}", field) from error
+        raise wrong_field(error.errors()) from error
 
 
 async def _text_classification(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Answer:
     _needs(served, "classify")
-    texts, top = _texts(inputs), _whole(parameters, "top_k", None)
+    texts, top = _texts(service, inputs), _whole(parameters, "top_k", None)
     policy = length_policy(None, None, service.settings)
     found = await predict_labels(service, served, [(text, None) for text in texts], policy)
     return Answer([labels[:top] for labels in found.value], found.plan)
@@ -90,7 +91,7 @@ async def _text_classification(service: Service, served: Served, inputs: Any, pa
 async def _token_classification(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Answer:
     """Spans by default, as the client's models give them; words with aggregation_strategy 'none'."""
     _needs(served, "tag")
-    texts, ignored = _texts(inputs), _ignored(parameters)
+    texts, ignored = _texts(service, inputs), _ignored(service, parameters)
     plan = partial(plan_tag, served, texts, service.settings, "inputs")
     answer = await service.answer(partial(told_as, plan, partial(_spans, ignored=ignored)), size_of(texts))
     return _alone(inputs, answer)
@@ -106,19 +107,20 @@ def _spans(tagged: Tagged, ignored: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-def _ignored(parameters: Parameters) -> list[str]:
+def _ignored(service: Service, parameters: Parameters) -> list[str]:
     """Labels that the client does not want to see."""
     found = parameters.get("ignore_labels")
-    if found is None:
+    if found is None or found == []:
         return []
-    if not isinstance(found, list) or not all(isinstance(label, str) for label in found):
+    if not _are_texts(service, found, "parameters.ignore_labels"):
         raise Refusal(422, "parameters.ignore_labels must be a list of texts", "parameters.ignore_labels")
-    return found
+    labels: list[str] = found
+    return labels
 
 
 async def _question_answering(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Answer:
     _needs(served, "answer")
-    question, context = _fields(inputs, "question", "context")
+    question, context = _fields(service, inputs, "question", "context")
     plan = partial(plan_answer, served, [question], [context], service.settings)
     answer = await service.answer(plan, len(context))
     [found] = answer.value
@@ -138,7 +140,7 @@ async def _fill_mask(service: Service, served: Served, inputs: Any, parameters: 
     _needs(served, "fill")
     if parameters.get("targets"):
         raise Refusal(422, "words to choose from are not taken here; leave targets out", "parameters.targets")
-    texts = _texts(inputs)
+    texts = _texts(service, inputs)
     top, policy = _whole(parameters, "top_k", 5) or 5, fill_policy(None, service.settings)
     plan = partial(plan_fill, served, texts, top, policy, service.settings, "inputs")
     answer = await service.answer(partial(told_as, plan, partial(_candidates, served)), size_of(texts))
@@ -160,7 +162,7 @@ def _alone(inputs: Any, answer: Answer) -> Answer:
 
 
 async def _sentence_similarity(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Answer:
-    source, sentences = _fields(inputs, "source_sentence", "sentences", lists=("sentences",))
+    source, sentences = _fields(service, inputs, "source_sentence", "sentences", lists=("sentences",))
     policy = length_policy(None, None, service.settings)
     return await cosines(service, served, source, sentences, policy, SENTENCES)
 
@@ -180,19 +182,27 @@ def _needs(served: Served, ability: str) -> None:
         raise Refusal(422, f"the model '{served.name}' cannot {ability}; it can {can}", "model")
 
 
-def _texts(inputs: Any) -> list[str]:
+def _texts(service: Service, inputs: Any) -> list[str]:
     texts = [inputs] if isinstance(inputs, str) else inputs
-    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+    if not _are_texts(service, texts, "inputs"):
         raise Refusal(422, "inputs must be a text or a list of texts", "inputs")
     return texts
 
 
-def _fields(inputs: Any, *names: str, lists: tuple[str, ...] = ()) -> list[Any]:
+def _are_texts(service: Service, value: Any, field: str) -> bool:
+    """Whether it is a list of texts, one at least; too many are refused before they are looked at."""
+    if not isinstance(value, list):
+        return False
+    check_count(value, field, service.settings)
+    return bool(value) and all(isinstance(each, str) for each in value)
+
+
+def _fields(service: Service, inputs: Any, *names: str, lists: tuple[str, ...] = ()) -> list[Any]:
     found = []
     for name in names:
         value = inputs.get(name) if isinstance(inputs, dict) else None
-        right = value and isinstance(value, list) and all(isinstance(each, str) for each in value)
-        if not (right if name in lists else isinstance(value, str)):
+        right = _are_texts(service, value, f"inputs.{name}") if name in lists else isinstance(value, str)
+        if not right:
             what = "a list of texts" if name in lists else "a text"
             raise Refusal(422, f"inputs.{name} must be {what}", f"inputs.{name}")
         found.append(value)

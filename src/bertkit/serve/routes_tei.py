@@ -11,7 +11,7 @@ from bertkit._version import __version__
 from bertkit.finetune.classify import Classified, Labelled, Rated
 from bertkit.predict.length import TooLong
 from bertkit.serve.models import Served
-from bertkit.serve.plan import check_texts
+from bertkit.serve.plan import check_count, check_texts
 from bertkit.serve.plan_heads import plan_classify, told_as
 from bertkit.serve.plan_vectors import PAIR, Wanted, both_of, plan_cosines
 from bertkit.serve.refusals import Refusal
@@ -90,6 +90,7 @@ async def predict_labels(
     raw: bool = False,
 ) -> Answer:
     """Every label with its score, best first, for each text or pair."""
+    check_count(pairs, names[1], service.settings)
     if len({second is None for _, second in pairs}) > 1:
         raise Refusal(422, "texts and pairs do not go together in one request; send them apart", "inputs")
     if raw and served.task != "regress":
@@ -115,6 +116,7 @@ async def rank(service: Service, served: Served, query: str, texts: list[str], p
     names = ("query", "texts")
     if served.task != "regress":
         return await cosines(service, served, query, texts, policy, names)
+    check_count(texts, "texts", service.settings)
     found = await predict_labels(service, served, [(query, text) for text in texts], policy, names, raw=raw)
     return Answer([labels[0]["score"] for labels in found.value], found.plan)
 

@@ -21,21 +21,21 @@ def several(kind: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def read_inputs(value: object) -> list[Input]:
-    """One text, several, token ids of one, or of several."""
+    """One text, several, token ids of one, or of several; all ids but the first are checked once they are truncated."""
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not value:
         raise ValueError("give a text, a list of texts, token ids, or a list of token ids; at least one")
-    if all(type(item) is int for item in value):
-        return [tuple(value)]
+    if type(value[0]) is int:
+        return [value]
     return [_read_input(item, number) for number, item in enumerate(value)]
 
 
 def _read_input(item: object, number: int) -> Input:
     if isinstance(item, str):
         return item
-    if isinstance(item, list) and item and all(type(token) is int for token in item):
-        return tuple(item)
+    if isinstance(item, list) and item and type(item[0]) is int:
+        return item
     raise ValueError(f"item {number} is {_kind(item)}; give a text or a list of token ids")
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, FailFast, Field, PlainValidator, WithJsonSchema
 
 from bertkit.serve.schema import IDS, MODEL, TEXT, Texts, lenient_example, several
 
@@ -43,6 +43,7 @@ PairsInput = Annotated[
     PlainValidator(read_pairs),
     WithJsonSchema({"anyOf": [TEXT, PAIR, {"type": "array", "items": PAIR, "minItems": 1}]}),
 ]
+TextList = Annotated[list[str], Field(min_length=1), FailFast()]  # else each of a million wrong items is told
 IdsInput = Annotated[list[list[int]], PlainValidator(read_ids), WithJsonSchema(several(IDS))]
 
 
@@ -63,7 +64,7 @@ class RerankRequest(BaseModel):
     model_config = lenient_example(query="pets", texts=["Interest rates rose.", "A dog lay on the rug."])
 
     query: str
-    texts: Annotated[list[str], Field(min_length=1)]
+    texts: TextList
     raw_scores: bool = False
     return_text: bool = False
     truncate: bool | None = None
@@ -74,7 +75,7 @@ class SimilarityInputs(BaseModel):
     """One sentence and those that it is compared with."""
 
     source_sentence: str
-    sentences: Annotated[list[str], Field(min_length=1)]
+    sentences: TextList
 
 
 class SimilarityRequest(BaseModel):

@@ -19,10 +19,9 @@ from bertkit.serve.plan import Draft, Plan
 from bertkit.serve.plan_vectors import Wanted, plan_vectors
 from bertkit.serve.planner import Planner, Told
 from bertkit.serve.refusals import Refusal
-from bertkit.serve.settings import ServeSettings
+from bertkit.serve.settings import LARGE, ServeSettings
 from bertkit.serve.worker import Ticket, Workers
 
-LARGE = 20_000  # characters or numbers: what takes longer than a millisecond or two, and so waits apart from the small
 Value = TypeVar("Value")
 
 
@@ -45,6 +44,7 @@ class Service:
         self.inside = 0  # requests that are being answered
         self._small = ThreadPoolExecutor(1, thread_name_prefix="small")
         self._large = ThreadPoolExecutor(1, thread_name_prefix="large")  # long texts do not hold up short ones
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
         self._planners = {pool: Planner(pool, self._queue) for pool in (self._small, self._large)}
 
     async def start(self) -> None:
@@ -69,7 +69,7 @@ class Service:
         self.ready = False
         self._tidying.cancel()
         await asyncio.to_thread(self.workers.close)
-        for pool in (self._small, self._large):
+        for pool in (self._small, self._large, self._reader):
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def answer(self, plan: Callable[[], Plan | Draft], size: int = 0) -> Answer:
@@ -101,6 +101,10 @@ class Service:
             return await self._loop.run_in_executor(self._pool(size), work)
         except RequestError as error:
             raise Refusal(422, str(error)) from error
+
+    async def read_off_loop(self, work: Callable[[], Value]) -> Value:
+        """Parse a large body in the one thread for that: each parse holds the interpreter, and several at once more."""
+        return await self._loop.run_in_executor(self._reader, work)
 
     def _pool(self, size: int) -> ThreadPoolExecutor:
         return self._large if size > LARGE else self._small

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from bertkit.errors import RequestError
 from bertkit.predict.length import TooLong
 
+LARGE = 20_000  # bytes, characters or numbers: what takes longer than a millisecond or two, and so waits for a thread
 GPU_TOKENS = 32_768  # through the model at once, on a GPU: what `embed` is quickest with there
 
 
@@ -18,7 +19,8 @@ class ServeSettings:
     max_queue: int = 512  # requests inside at once; 429 beyond
     waiting_tokens: int = 1 << 20  # in the queue, of all requests together; 429 beyond
     max_body: int = 8 << 20  # bytes of one request; 413 beyond
-    max_bodies: int = 256 << 20  # bytes of all requests that are being read; 429 beyond
+    max_bodies: int = 256 << 20  # bytes that all requests inside take, with 64 for each JSON value; 429 beyond
+    max_values: int = 1_200_000  # JSON values of one request, a list counting as 16; 413 beyond
     max_texts: int = 2048  # in one request, as OpenAI has it; 413 beyond
     max_characters: int = 400_000  # of one text; 413 beyond
     max_numbers: int = 16_000_000  # in one reply; 413 beyond

@@ -1,65 +1,93 @@
-"""A short way to the routes: what is in order goes straight to its function, all else the whole way through FastAPI.
+"""A short way to the routes: JSON requests go straight to their function, all others the whole way through FastAPI.
 
 FastAPI's way from the door to the function and back, with its wrappers, matching and dependencies, was a third of what
-the event loop did for one vector, and while it does that, workers wait for the interpreter. FastAPI remains the twin
-that says what is wrong with a request, and what the documentation shows.
+the event loop did for one vector, and while it does that, workers wait for the interpreter; and it validates on the
+event loop, however large a body is. Here large ones are parsed and validated in a thread. FastAPI remains the twin that
+the documentation shows and that the tests compare with.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from inspect import Parameter, iscoroutinefunction, signature
-from typing import Any
 
 import orjson
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from bertkit.errors import BertkitError
-from bertkit.serve.gate import Application, Message, Receive, Scope, Send
-from bertkit.serve.replies import as_refusal, refusal_reply
+from bertkit.serve.gate import Application, Receive, Scope, Send
+from bertkit.serve.refusals import Refusal
+from bertkit.serve.replies import as_refusal, not_json, refusal_reply, wrong_field
 from bertkit.serve.routes import StrictRoute
+from bertkit.serve.service import Service
+from bertkit.serve.settings import LARGE
 
-JSON = (b"application/json", b"application/json; charset=utf-8", b"application/json;charset=utf-8")
+JSON = re.compile(rb"application/([^/]+\+)?json")
+MOST_FIELDS = 100  # of an object that is a request; pydantic lists every field that nobody knows
 
 
 @dataclass(frozen=True)
 class Short:
-    """A route that takes one JSON object and nothing else."""
+    """A route that takes one JSON object, and strings from its path."""
 
     path: str
+    pattern: re.Pattern[str]
+    name: str  # of the argument that the object becomes
     asks: type[BaseModel]
-    endpoint: Callable[[BaseModel], Awaitable[Response]]
+    endpoint: Callable[..., Awaitable[Response]]
 
 
 class ShortWay:
-    """An ASGI application before FastAPI's; of two routes with one path the first counts, as there."""
+    """An ASGI application before FastAPI's; of two routes that match a path the first counts, as there."""
 
-    def __init__(self, app: Application, routes: Iterable[BaseRoute]) -> None:
+    def __init__(self, app: Application, routes: Iterable[BaseRoute], service: Service) -> None:
         self._app = app
-        self._routes: dict[str, Short] = {}
-        for route in routes:
-            if (short := short_of(route)) is not None:
-                self._routes.setdefault(short.path, short)
+        self._service = service
+        self.routes = [short for route in routes if (short := short_of(route)) is not None]
+        self._plain = {route.path: route for route in reversed(self.routes) if "{" not in route.path}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        route = self._routes.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if route is None or not _is_plainly_json(scope):
+        if scope["type"] != "http" or scope["method"] != "POST" or not _is_json(scope):
             await self._app(scope, receive, send)
             return
-        whole = await receive()
-        asked = None if whole.get("more_body") else _read(route.asks, whole.get("body", b""))
-        if asked is None:
-            await self._app(scope, _again(whole, receive), send)
+        route, found = self._match(scope["path"])
+        if route is None:
+            await self._app(scope, receive, send)
             return
         scope["route"] = route
-        response = await self._answered(route, asked, scope)
+        asked = await self._asked(route, receive)
+        response = await self._answered(route, asked, found, scope)
+        del asked  # not kept while the reply is sent
         await response(scope, receive, send)
 
-    async def _answered(self, route: Short, asked: BaseModel, scope: Scope) -> Response:
+    def _match(self, path: str) -> tuple[Short | None, dict[str, str]]:
+        """The route, and what its path has for its arguments."""
+        if path in self._plain:
+            return self._plain[path], {}
+        for route in self.routes:
+            if (found := route.pattern.match(path)) is not None:
+                return route, found.groupdict()
+        return None, {}
+
+    async def _asked(self, route: Short, receive: Receive) -> BaseModel | Refusal:
+        body: bytes = (await receive())["body"]
+        if len(body) <= LARGE:
+            return _read(route.asks, body)
+        work = partial(_read, route.asks, body)
+        del body
+        return await self._service.read_off_loop(work)
+
+    async def _answered(
+        self, route: Short, asked: BaseModel | Refusal, found: dict[str, str], scope: Scope
+    ) -> Response:
+        if isinstance(asked, Refusal):
+            return refusal_reply(asked, scope["path"])
         try:
-            return await route.endpoint(asked)
+            return await route.endpoint(**found, **{route.name: asked})
         except (ConnectionError, TimeoutError) as error:  # the gate would think of its own connection and clock
             raise BertkitError(f"{route.path} failed: {error}") from error
         except Exception as error:
@@ -70,36 +98,43 @@ class ShortWay:
 
 
 def short_of(route: BaseRoute) -> Short | None:
-    """A route as the short way takes it; None where it has more to ask for than one object."""
-    if not isinstance(route, StrictRoute) or route.methods != {"POST"} or "{" in route.path or route.dependencies:
+    """A route as the short way takes it; None where it asks for more than one object and strings of its path."""
+    if not isinstance(route, StrictRoute) or route.methods != {"POST"} or route.dependencies:
         return None
     asked = signature(route.endpoint)
-    if not iscoroutinefunction(route.endpoint) or asked.return_annotation is not Response or len(asked.parameters) != 1:
+    if not iscoroutinefunction(route.endpoint) or asked.return_annotation is not Response:
         return None
-    [only] = asked.parameters.values()
-    plain = only.kind is Parameter.POSITIONAL_OR_KEYWORD and only.default is Parameter.empty
-    if not plain or not isinstance(only.annotation, type) or not issubclass(only.annotation, BaseModel):
+    if any(each.kind is not Parameter.POSITIONAL_OR_KEYWORD for each in asked.parameters.values()):
         return None
-    return Short(route.path, only.annotation, route.endpoint)
+    kinds = {name: each.annotation for name, each in asked.parameters.items() if each.default is Parameter.empty}
+    from_path = {name: kinds.pop(name, None) for name in route.param_convertors}
+    if (
+        len(kinds) != 1
+        or any(kind is not str for kind in from_path.values())
+        or len(asked.parameters) > 1 + len(from_path)
+    ):
+        return None
+    [(name, asks)] = kinds.items()
+    if not isinstance(asks, type) or not issubclass(asks, BaseModel):
+        return None
+    return Short(route.path, route.path_regex, name, asks, route.endpoint)
 
 
-def _is_plainly_json(scope: Scope) -> bool:
-    return [value.lower() in JSON for name, value in scope["headers"] if name == b"content-type"] == [True]
+def _is_json(scope: Scope) -> bool:
+    """Whether the body is JSON by its one content type."""
+    kinds = [value.partition(b";")[0].strip().lower() for name, value in scope["headers"] if name == b"content-type"]
+    return len(kinds) == 1 and JSON.fullmatch(kinds[0]) is not None
 
 
-def _read(asks: type[BaseModel], body: bytes) -> BaseModel | None:
-    """What is asked; None where something is wrong with it."""
+def _read(asks: type[BaseModel], body: bytes) -> BaseModel | Refusal:
+    """What is asked, or what is wrong with it: not raised, for a traceback would keep all of the body's values."""
     try:
-        return asks.model_validate(orjson.loads(body))
-    except ValueError:  # orjson's and pydantic's own are among them
-        return None
-
-
-def _again(message: Message, receive: Receive) -> Receive:
-    """What was received, once more, and then what comes after it."""
-    left: list[Any] = [message]
-
-    async def replay() -> Message:
-        return left.pop() if left else await receive()
-
-    return replay
+        found = orjson.loads(body or b"null")
+    except orjson.JSONDecodeError as error:
+        return not_json(error.pos, error.msg)
+    if isinstance(found, dict) and len(found) > MOST_FIELDS:
+        return Refusal(422, f"the request has {len(found):,} fields, and no route reads more than {MOST_FIELDS}")
+    try:
+        return asks.model_validate(found)
+    except ValidationError as error:
+        return wrong_field(error.errors(include_url=False, include_input=False))

@@ -20,10 +20,10 @@ from typing import Any
 from bertkit._version import __version__
 from bertkit.errors import BertkitError, RequestError
 from bertkit.files import refuse_to_overwrite, whole_file, whole_folder
+from bertkit.folder_lock import locked
 from bertkit.progress import Meter, ShowProgress, silent
 from bertkit.text.corpus import CorpusReport, corpus_files, corpus_size, read_documents
 from bertkit.text.entities import names_hash, read_names
-from bertkit.text.folder_lock import PATIENCE, locked
 from bertkit.text.sentence_ids import ids_dtype
 from bertkit.text.shard_maker import Block, Record, text_checksum
 from bertkit.text.shard_pool import make_shards
@@ -168,7 +168,7 @@ def _claimed(out: Path, job: Job) -> Iterator[Path]:
     if is_new:
         with whole_folder(out) as draft:
             _write_request(draft, job)
-    with locked(out, PATIENCE):
+    with locked(out):
         _require_same(out, job.request)
         _repair_tokenizer(out, job.tokenizer)
         try:

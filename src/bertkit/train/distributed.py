@@ -51,6 +51,13 @@ class Ranks:
         mine = torch.tensor(number if self.first else 0.0, dtype=torch.float64, device=self.device)
         return float(self.sum(mine)) if self.size > 1 else number
 
+    def gather(self, mine: str | None) -> list[str | None]:
+        """What each rank has, in the order of ranks, on every rank."""
+        each = [mine] * self.size
+        if self.size > 1:
+            dist.all_gather_object(each, mine)
+        return each
+
     def wait(self) -> None:
         """Until all ranks are here."""
         if self.size > 1:
@@ -88,6 +95,18 @@ def shard(module: nn.Module, blocks: Iterable[nn.Module], place: Ranks) -> None:
     for block in blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(module, mesh=mesh)
+
+
+def reshard(module: nn.Module) -> None:
+    """Back to each rank's part after a forward without a backward, which leaves the root's tensors whole.
+
+    `parameters()` would give those whole tensors, which have no gradients: there is nothing to clear in them.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bertkit.errors import BertkitError
-from bertkit.train.distributed import Ranks, whole
+from bertkit.train.distributed import Ranks, reshard, whole
 from bertkit.train.optimizer import Optimizers
 from bertkit.train.runs import Progress
 from bertkit.train.schedule import Budget, Schedule
@@ -99,7 +99,11 @@ def train(
         rate = settings.schedule.rate(progress.step, spent)
         totals, norm, tokens = (take or take_step)(module, weights, parts, optimizers, settings, ranks, rate)
         looked_at.append((sent_home(norm), parts))
-        bad = _named(module, *looked_at.popleft()) if len(looked_at) > behind else None
+        bad = None
+        if len(looked_at) > behind:
+            past_norm, past_parts = looked_at.popleft()
+            if not math.isfinite(past_norm()):  # the norm is that of all ranks: they look together or not at all
+                bad = first_bad_tensor(module, past_parts, ranks, autocast=settings.autocast)
         module.zero_grad(set_to_none=True)
         # Evaluating and saving between two steps count too, so that a budget of minutes ends on time.
         now = settings.clock()
@@ -171,11 +175,6 @@ def _backward(
     return {name: ranks.sum(total) for name, total in totals.items()}, int(tokens)
 
 
-def _named(module: nn.Module, norm: Callable[[], float], parts: Sequence[Micro]) -> str | None:
-    """What was not finite in a step, or nothing."""
-    return None if math.isfinite(norm()) else first_bad_tensor(module, parts)
-
-
 def _moved_on(progress: Progress, seconds: float, tokens: int, *, skipped: bool) -> Progress:
     return replace(
         progress,
@@ -195,23 +194,32 @@ def _give_up(progress: Progress, bad: str | None, most: int) -> None:
         )
 
 
-def first_bad_tensor(module: nn.Module, parts: Sequence[Micro] = ()) -> str:
-    """The first that is not finite: a weight, else what a part gives in a forward pass, else a gradient."""
+def first_bad_tensor(module: nn.Module, parts: Sequence[Micro], ranks: Ranks, *, autocast: bool = False) -> str:
+    """The first that is not finite: a weight, else what a part gives in a forward pass, else a gradient.
+
+    Sharded tensors and forwards are collective, so no rank leaves a search before all ranks have finished it.
+    """
     inner = module.module if isinstance(module, DistributedDataParallel) else module
-    for name, parameter in inner.named_parameters():
-        if not torch.isfinite(whole(parameter)).all():
-            return f"the weight {name}"
-    for part in parts:
-        if found := _first_bad_output(inner, part):
-            return f"the output of {found}"
-    for name, parameter in inner.named_parameters():
-        if parameter.grad is not None and not torch.isfinite(whole(parameter.grad)).all():
-            return f"the gradient of {name}"
+    searches = (_bad_weight, lambda inner: _bad_output(inner, parts, ranks, autocast), _bad_gradient)
+    for search in searches:
+        if found := next(filter(None, ranks.gather(search(inner))), None):
+            return found
     return "the norm of all gradients"
 
 
-def _first_bad_output(module: nn.Module, part: Micro) -> str | None:
-    """Run the forward again, slowly, and see which part of the module is the first to give a number that is none."""
+def _bad_weight(module: nn.Module) -> str | None:
+    named = [name for name, parameter in module.named_parameters() if not torch.isfinite(whole(parameter)).all()]
+    return f"the weight {named[0]}" if named else None
+
+
+def _bad_gradient(module: nn.Module) -> str | None:
+    gradients = [(name, parameter.grad) for name, parameter in module.named_parameters() if parameter.grad is not None]
+    named = [name for name, gradient in gradients if not torch.isfinite(whole(gradient)).all()]
+    return f"the gradient of {named[0]}" if named else None
+
+
+def _bad_output(module: nn.Module, parts: Sequence[Micro], ranks: Ranks, autocast: bool) -> str | None:
+    """Run the forwards again, slowly, and see which submodule is the first to give a number that is not finite."""
     found: list[str] = []
 
     def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
@@ -222,11 +230,15 @@ def _first_bad_output(module: nn.Module, part: Micro) -> str | None:
         return look
 
     hooks = [inner.register_forward_hook(watch(name)) for name, inner in module.named_modules() if name]
-    torch.manual_seed(part.seed)
+    half = torch.autocast(ranks.device.type, torch.bfloat16, enabled=autocast)
     try:
-        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-            module(*part.inputs)
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"), half:
+            for part in parts:
+                torch.manual_seed(part.seed)
+                module(*part.inputs)
     finally:
         for hook in hooks:
             hook.remove()
-    return next(iter(found), None)
+        reshard(module)
+    where = f" on rank {ranks.rank}" if ranks.size > 1 else ""
+    return f"the output of {found[0]}{where}" if found else None

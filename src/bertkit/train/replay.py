@@ -108,9 +108,10 @@ class Replay:
             self.shares.setdefault(name, torch.zeros_like(self.rate))
 
         def step() -> Tensor:
-            sums = module(*_refilled(examples, inputs))
-            losses = [weight * sums[name][0] * self.shares[name] for name, weight in weights.items()]
-            torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
+            with torch.autocast(self.rate.device.type, torch.bfloat16, enabled=settings.autocast):
+                sums = module(*_refilled(examples, inputs))
+                losses = [weight * sums[name][0] * self.shares[name] for name, weight in weights.items()]
+                torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
             norm = nn.utils.clip_grad_norm_(module.parameters(), settings.clip).detach()
             optimizers.step(self.rate, norm)
             numbers = [number for name in weights for number in sums[name]]

@@ -57,18 +57,19 @@ function half(pattern) {
 
 /** One layer's queries and keys, and every weight that follows from them. */
 export class Layer {
-  static async read({ radius, queriesKeys, normalizers }) {
+  static async read({ radius, causal, queriesKeys, normalizers }) {
     const [both, sums] = await Promise.all([unpack(queriesKeys), unpack(normalizers)]);
-    return new Layer(both, sums.values, radius);
+    return new Layer(both, sums.values, radius, causal);
   }
 
-  constructor({ shape, values }, normalizers, radius) {
+  constructor({ shape, values }, normalizers, radius, causal) {
     [, this.heads, this.length, this.width] = shape;
     const half = values.length / 2;
     this.queries = values.subarray(0, half);
     this.keys = values.subarray(half);
     this.normalizers = normalizers;
     this.radius = radius ?? Infinity;
+    this.causal = causal;
     this.divisor = Math.sqrt(this.width);
   }
 
@@ -91,8 +92,8 @@ export class Layer {
     return sum;
   }
 
-  /** Whether a token may look at another: some layers see only a window. */
-  sees(from, to) { return Math.abs(from - to) <= this.radius; }
+  /** Whether a token may look at another: some layers see only a window, and some models only what is before. */
+  sees(from, to) { return Math.abs(from - to) <= this.radius && (to <= from || !this.causal); }
 
   /** The softmax of one row, from its scores alone. */
   row(head, from) {

@@ -19,7 +19,7 @@ export async function reading(text, pair, model, send, tell) {
   return {
     model: `${model.id}: ${family}, ${layers.length} layers of ${width}, ${heads} heads`,
     text, pair, cutFrom: null, tokens: said.tokens, parts: said.segments, heads, precision: "float32",
-    layers: layers.map(({ radius, queriesKeys, normalizers }) => ({ radius, queriesKeys, normalizers })),
+    layers: layers.map(({ weights, ...layer }) => layer),
     thumbnails: thumbnails(layers, heads, said.tokens.length),
     movement,
     lens: null, // the server reads its heads off the last layer only
@@ -37,20 +37,22 @@ function layerOf({ layers: [layer], heads, tokens }) {
   both.set(keys, queries.length);
   return {
     weights,
-    radius: radius(weights, length),
+    ...sight(weights, length),
     queriesKeys: { shape: [2, heads.length, length, width], values: both },
     normalizers: { shape: [heads.length, length], values: normalizers(weights, queries, keys, length, width) },
   };
 }
 
-/** The farthest that any weight reaches: beyond it all are nothing, whether a window says so or not. */
-function radius(weights, length) {
+/** The farthest that any weight reaches, and whether none reaches ahead: beyond it all are 0, whatever the reason. */
+function sight(weights, length) {
   let most = 0;
+  let causal = true;
   for (let n = 0; n < weights.length; n++) {
-    const far = Math.abs((n % length) - (Math.floor(n / length) % length));
-    if (far > most && weights[n] > 0) most = far;
+    const ahead = (n % length) - (Math.floor(n / length) % length);
+    if (weights[n] > 0) most = Math.max(most, Math.abs(ahead));
+    if (weights[n] > 0 && ahead > 0) causal = false;
   }
-  return most === length - 1 ? null : most;
+  return { radius: most === length - 1 ? null : most, causal };
 }
 
 /** weight = exp(q · k / √width − normalizer), so each row's largest weight tells its normalizer. */
