@@ -1,34 +1,79 @@
-"""`bertkit facts`: all there, all ok, and each one able to fail."""
+"""`bertkit facts`: every item has a row, none fails, and each one is able to."""
 
 import json
+import re
+from collections import Counter
 
 import pytest
 
-from bertkit.facts.fact import Vocabularies, at_most, close, equal, holds
-from bertkit.facts.run import all_facts, run_facts
+from bertkit.cli.facts import facts as cli_facts
+from bertkit.facts import run
+from bertkit.facts.fact import Fact, Vocabularies, at_most, close, equal, holds
+from bertkit.facts.run import Result, all_facts, run_facts, summary
 from bertkit.text.tokenizer import Tokenizer
 
-# M and K items of the specification's sections 1.1 and 1.2; M17-M20 are the decoder and its predecessors.
-ITEMS = {f"T{i}" for i in range(1, 22)} | {f"M{i}" for i in range(1, 24)} - {"M17", "M18", "M19", "M20", "M21"}
+# Every item of the specification's sections 1.1 to 1.6.
+SIZES = {"T": 21, "M": 23, "P": 25, "F": 17, "S": 2, "I": 12}
+ITEMS = {f"{letter}{number}" for letter, size in SIZES.items() for number in range(1, size + 1)}
+ABSENT = ["M17", "M18", "M19", "M20", "M21", "P23", "!E525"]
 
 
-def test_every_item_has_a_fact():
+def test_every_item_has_a_row():
     numbers = [fact.number for fact in all_facts()]
     assert len(numbers) == len(set(numbers))
-    assert {number.rstrip("bcd") for number in numbers} >= ITEMS
-    assert sum(number.startswith("!") for number in numbers) >= 18, "the documents' mistakes are named too"
+    assert {number.rstrip("bcd") for number in numbers if number[0] != "!"} == ITEMS
+    assert sum(number.startswith("!") for number in numbers) == 25, "the documents' mistakes are named too"
     assert all(fact.source and fact.claim for fact in all_facts())
+    assert all(bool(fact.check) != bool(fact.absent or fact.elsewhere) for fact in all_facts())
+    assert [fact.number for fact in all_facts() if fact.absent] == ABSENT
 
 
 @pytest.mark.xdist_group("facts")
-def test_all_facts_hold(uncased_vocab, cased_vocab):
+def test_the_bare_command_counts_everything_and_exits_0(bertkit_command):
+    done = bertkit_command("facts", timeout=600)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    rows = [line for line in done.stdout.splitlines() if line and line[0] in "TMPFSI!"]
+    assert len(rows) == len(all_facts())
+    counts = Counter(re.match(r"\S+ +(ok|FAIL|not run|absent) ", row)[1] for row in rows)
+    last = done.stdout.splitlines()[-1]
+    assert last == (
+        f"{counts['ok']} ok, 0 failed, 18 not run (13 need a released vocabulary: --uncased PATH, --cased PATH; "
+        f"5 need more than this command: P15, P19, F16, S1, S2), 7 absent ({', '.join(ABSENT)})"
+    )
+    assert counts["ok"] + 18 + 7 == len(rows)
+
+
+def test_facts_about_the_released_vocabularies_hold(uncased_vocab, cased_vocab):
     vocabularies = Vocabularies(
         uncased=Tokenizer.from_vocab(uncased_vocab), cased=Tokenizer.from_vocab(cased_vocab, lowercase=False)
     )
-    results = list(run_facts(vocabularies))
-    wrong = [(r.fact.number, r.outcome) for r in results if r.status != "ok"]
-    assert not wrong
-    assert len(results) == len(all_facts())
+    names = [fact.number for fact in all_facts() if fact.needs]
+    found = {result.fact.number: result.status for result in run_facts(vocabularies, names)}
+    assert {number: found[number] for number in names} == dict.fromkeys(names, "ok")
+    assert len(names) == 13
+
+
+def test_the_last_line_names_what_failed_and_what_was_not_run():
+    fact = Fact("T1", "D1", "a claim", lambda _: equal(1, 1), needs="uncased")
+    results = [
+        Result(fact),
+        Result(Fact("M1", "D1", "x", lambda _: equal(1, 1)), equal(1, 1)),
+        Result(Fact("M2", "D1", "x", lambda _: equal(1, 1)), equal(1, 2)),
+        Result(Fact("M17", "D1", "x", absent="no decoder")),
+    ]
+    assert summary(results) == (
+        "1 ok, 1 failed (M2), 1 not run (1 need a released vocabulary: --uncased PATH, --cased PATH), 1 absent (M17)"
+    )
+    assert summary(results[1:2]) == "1 ok, 0 failed, 0 not run, 0 absent"
+    assert [result.status for result in results] == ["not run", "ok", "FAIL", "absent"]
+    assert results[3].reason == "no decoder"
+
+
+def test_a_failed_fact_is_exit_1(monkeypatch, capsys):
+    broken = Fact("M99", "D1", "x", lambda _: 1 / 0)
+    monkeypatch.setattr(run, "all_facts", lambda: [broken])
+    assert cli_facts([]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "0 ok, 1 failed (M99), 0 not run, 0 absent"
 
 
 def test_facts_about_a_vocabulary_fail_with_another(cased_vocab):
@@ -39,10 +84,11 @@ def test_facts_about_a_vocabulary_fail_with_another(cased_vocab):
 
 
 def test_the_command_counts_what_it_cannot_run(bertkit_command):
-    done = bertkit_command("facts", "T", "M4", "--json")
+    done = bertkit_command("facts", "T", "M4", "M17", "--json")
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {row["status"] for row in rows} == {"ok", "not run"}
+    assert {row["status"] for row in rows} == {"ok", "not run", "absent"}
+    assert all("reason" in row for row in rows if row["status"] != "ok")
     assert all("expected" in row and "measured" in row for row in rows if row["status"] == "ok")
     assert {row["fact"][0] for row in rows} == {"T", "M"}
     unknown = bertkit_command("facts", "T99")

@@ -32,7 +32,7 @@ VERBS = {
     "senses": ("the map of a word's uses", "bertkit senses bank books/*.txt --model model/ --out bank.html"),
     "vectors": ("one vector per word, as word2vec", "bertkit vectors shards/ --method skip-gram --out vectors/"),
     "convert": ("other layouts to a model folder", "bertkit convert uncased_L-12_H-768_A-12/ model/"),
-    "facts": ("every claim about BERT, executed", "bertkit facts"),
+    "facts": ("claims about BERT, checked", "bertkit facts"),
 }
 
 

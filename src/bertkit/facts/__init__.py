@@ -1,4 +1,5 @@
-"""Every claim of the source documents, executed against the running code.
+"""Claims of the source documents about BERT, checked against the running code.
 
-Each fact says what should be, measures what is, and compares: it never holds a number against itself.
+Each fact says what should be, measures what the product does, and compares. What is expected is computed apart from the
+product (`by_hand`), or known; what bertkit does not have is listed too (`absent`).
 """

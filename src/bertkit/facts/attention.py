@@ -8,10 +8,14 @@ import torch
 from torch import Tensor
 
 from bertkit.config import BertConfig, family_config, override
-from bertkit.facts.fact import Facts, Outcome, Vocabularies, at_most, close, equal, holds
+from bertkit.facts.bundled import bundled
+from bertkit.facts.by_hand import HandHeads, gap, heads_by_hand, scores_by_hand, states_by_hand
+from bertkit.facts.fact import Facts, Outcome, Vocabularies, at_most, equal, holds
+from bertkit.inside.reading import read
+from bertkit.inside.table import StepTable, step_table
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
-from bertkit.model.kernels import KERNELS, Sight, attention_weights
+from bertkit.model.kernels import KERNELS, Sight, attend, attention_weights
 from bertkit.model.weights import new_model
 
 facts = Facts()
@@ -43,19 +47,24 @@ def numpy_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
     return mixed
 
 
-def attend(weights: Tensor, values: Tensor) -> Tensor:
-    """The toy of the source documents: each row of weights mixes the values."""
-    return weights @ values
-
-
-@facts("M3", "A9", "144 distinct attention heads in base, 384 in large")
+@facts("M3", "A9", "144 attention heads in base, 384 in large; each has a projection of its own, and no two agree")
 def heads_counted(_: Vocabularies) -> Outcome:
     def count(config: BertConfig) -> int:
         with torch.device("meta"):  # shapes only: no 1.3 GB for large
             trace = Encoder(config).trace(Batch.pack([[1, 2, 3]]).to("meta"))
         return sum(layer.weights.shape[0] for layer in trace.layers)
 
-    return equal((144, 384), (count(family_config("bert", "base")), count(family_config("bert", "large"))))
+    encoder, counts = base_encoder(), [count(family_config("bert", size)) for size in ("base", "large")]
+    trace = encoder.trace(Batch.pack([list(range(5, 21))]))
+    inputs = [trace.embeddings, *(layer.output for layer in trace.layers)]
+    worst = max(
+        gap(heads_by_hand(encoder, n, inputs[n]).weights, layer.weights) for n, layer in enumerate(trace.layers)
+    )
+    tables = torch.cat([layer.weights.flatten(1) for layer in trace.layers])
+    nearest = torch.cdist(tables, tables, p=torch.inf).fill_diagonal_(torch.inf).min().item()
+    measured = f"{counts[0]}, {counts[1]}; off by {worst:.0e}; the two most alike differ by {nearest:.4f}"
+    ok = counts == [144, 384] and worst < 1e-5 and nearest > 1e-3
+    return holds("144, 384; by hand to 1e-5; differ by over 0.001", measured, ok)
 
 
 @facts("M4", "E494, A49-56", "Attention(Q,K,V) = softmax(QK^T / sqrt(d_k)) V, in every kernel")
@@ -102,31 +111,54 @@ def padding_is_unseen(_: Vocabularies) -> Outcome:
     return at_most(1e-6, (one - two).abs().max().item(), "difference")
 
 
-@facts("M7", "D583-589, A22-31", "a weighted average: normalized weights drop the denominator")
+@facts("M7", "D583-589, A22-31", "what a head gives is a weighted average of the values, with weights that sum to 1")
 def weighted_average(_: Vocabularies) -> Outcome:
-    raw, values = random_tensor(5).exp(), random_tensor(5, 8, seed=1)
-    with_denominator = (raw[:, None] * values).sum(dim=0) / raw.sum()
-    gap = (attend(raw / raw.sum(), values) - with_denominator).abs().max().item()
-    return at_most(1e-6, gap, "difference")
-
-
-@facts("M8", "A31, A41, C101", "the toy: weights 0.2 0.7 0.1 and 0.1 0.8 0.1 mix three values")
-def toy(_: Vocabularies) -> Outcome:
-    mixed = attend(torch.tensor([[0.2, 0.7, 0.1], [0.1, 0.8, 0.1]]), torch.tensor([[10.0], [20.0], [30.0]]))
-    by_hand = [0.2 * 10 + 0.7 * 20 + 0.1 * 30, 0.1 * 10 + 0.8 * 20 + 0.1 * 30]
-    return at_most(1e-5, max(abs(a - b) for a, b in zip(mixed[:, 0].tolist(), by_hand, strict=True)), "difference")
-
-
-@facts("M9", "E433-479", "the step table: score, / sqrt(d), softmax, x V, sum, is what a head gives")
-def step_table(_: Vocabularies) -> Outcome:
     encoder = small_encoder()
-    layer = encoder.trace(Batch.pack([[5, 6, 7]])).layers[0]
-    scores = layer.queries[:, 0] @ layer.keys[:, 0].T
-    divided = scores / math.sqrt(encoder.config.head_width)
-    shares = divided.exp() / divided.exp().sum(dim=-1, keepdim=True)
-    summed = torch.stack([(shares[i, :, None] * layer.values[:, 0]).sum(dim=0) for i in range(3)])
-    gap = (summed - layer.mixed[:, : encoder.config.head_width]).abs().max().item()
-    return at_most(1e-5, gap, "table - head 0")
+    trace = encoder.trace(Batch.pack([list(range(5, 12))]))
+    hand = heads_by_hand(encoder, 0, trace.embeddings)
+    raw = scores_by_hand(hand.queries, hand.keys).exp()  # H L L: weights as they are before they are made to sum to 1
+    values = hand.values.transpose(0, 1)
+    average = (raw[..., None] * values[:, None]).sum(dim=2) / raw.sum(dim=2)[..., None]
+    return at_most(1e-5, gap(trace.layers[0].mixed, average.transpose(0, 1).flatten(1)), "model - average by hand")
+
+
+@facts("M8", "A31, A41, C101", "the toy: weights 0.2 0.7 0.1 and 0.1 0.8 0.1 over the values 10, 20, 30 give 19 and 20")
+def toy(_: Vocabularies) -> Outcome:
+    weights = torch.tensor([[0.2, 0.7, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]])
+    queries, keys = math.sqrt(3) * weights.log(), torch.eye(3)  # q . k / sqrt(3) is the logarithm of the weight
+    values = torch.tensor([10.0, 20.0, 30.0])[:, None].expand(3, 3)
+    qkv = torch.stack((queries, keys, values), dim=1)[:, :, None]
+    found = attend(qkv, Batch.pack([[1, 2, 3]]), SEES_ALL)[:2, 0, 0].tolist()
+    return equal("19.0000 20.0000", f"{found[0]:.4f} {found[1]:.4f}")
+
+
+def looked_at(word: str, layer: int, head: int) -> tuple[StepTable, HandHeads]:
+    """`bertkit look "Action gets results" --table` on the bundled model, and that layer's heads by hand."""
+    encoder, reading = bundled().model.encoder, read(bundled(), "Action gets results")
+    x = states_by_hand(encoder, reading.encoding.ids)[layer - 1]
+    return step_table(reading, layer=layer, head=head, word=word), heads_by_hand(encoder, layer - 1, x)
+
+
+@facts("M9", "E433-479", '`look --table`, for "Action gets results": score, / sqrt(d), softmax, x value, sum')
+def step_by_step(_: Vocabularies) -> Outcome:
+    table, hand = looked_at("gets", layer=3, head=2)
+    query, keys, values = hand.queries[table.place, 1], hand.keys[:, 1], hand.values[:, 1]
+    scores = keys @ query
+    shares = (scores / 8).exp() / (scores / 8).exp().sum()
+    columns = {
+        "score": (scores, [step.score for step in table.steps]),
+        "scaled": (scores / 8, [step.scaled for step in table.steps]),
+        "softmax": (shares, [step.weight for step in table.steps]),
+        "x value": (shares[:, None] * values, [step.weighted for step in table.steps]),
+        "sum": ((shares[:, None] * values).sum(dim=0), table.sum),
+    }
+    gaps = {name: gap(torch.tensor(shown), by_hand) for name, (by_hand, shown) in columns.items()}
+    return at_most(1e-4, max(gaps.values()), f"{' '.join(table_tokens(table))}: table - by hand")
+
+
+def table_tokens(table: StepTable) -> list[str]:
+    """The tokens in the rows of a step table."""
+    return [step.token for step in table.steps]
 
 
 @facts("M10", "D636-740, E347-360, E542-564", "heads of 64, side by side; head h of the joined matrix is its slice")
@@ -141,24 +173,48 @@ def heads_are_slices(_: Vocabularies) -> Outcome:
     return equal(((4, 12, 64), (768, 768), True), (tuple(q.shape), tuple(attention.out.weight.shape), same))
 
 
-@facts("M11", "E402", "a dot product is the cosine times both lengths")
+@facts("M11", "E402", "a score of `look --table` is the cosine of query and key times both lengths")
 def dot_product(_: Vocabularies) -> Outcome:
-    a, b = random_tensor(64), random_tensor(64, seed=1)
-    cosine = torch.nn.functional.cosine_similarity(a, b, dim=0)
-    return close(float(a @ b), float(cosine * a.norm() * b.norm()), 1e-4)
+    table, hand = looked_at("gets", layer=3, head=2)
+    query, keys = hand.queries[table.place, 1], hand.keys[:, 1]
+    angles = [math.acos(float(query @ key / math.sqrt(query @ query) / math.sqrt(key @ key))) for key in keys]
+    lengths = [math.sqrt(query @ query) * math.sqrt(key @ key) for key in keys]
+    worst = max(
+        abs(step.score - length * math.cos(angle))
+        for step, length, angle in zip(table.steps, lengths, angles, strict=True)
+    )
+    shown = ", ".join(
+        f"{step.token} {math.degrees(angle):.0f}°" for step, angle in zip(table.steps, angles, strict=True)
+    )
+    return holds("score = |q| |k| cos to 1e-4", f"off by {worst:.0e}; angles {shown}", worst < 1e-4)
 
 
 @facts(
     "M16",
     "E181, D506",
-    "every layer looks both ways: a later word changes an earlier vector; not so if causal",
+    "every layer looks both ways: any word changes the vectors of all words; in a causal model, "
+    "only of those from itself on",
 )
 def both_ways(_: Vocabularies) -> Outcome:
-    def first_vector(last: int, causal: bool) -> Tensor:
-        model = new_model(override(small_encoder().config, f"causal={causal}")).eval()
-        out: Tensor = model(Batch.pack([[5, 6, 7, last]]))
-        return out[0]
+    length, seen = 6, {}
+    encoders = {
+        causal: new_model(override(small_encoder().config, f"causal={causal}")).eval().encoder
+        for causal in (False, True)
+    }
 
-    both = (first_vector(8, False) - first_vector(9, False)).abs().max().item()
-    causal = (first_vector(8, True) - first_vector(9, True)).abs().max().item()
-    return holds("changes, 0 when causal", f"{both:.3f}, {causal:.1g} when causal", both > 1e-3 and causal == 0)
+    def states(ids: list[int], causal: bool) -> Tensor:
+        batch = Batch.pack([ids])
+        return torch.stack([*encoders[causal].hidden_states(batch)[1:], encoders[causal](batch)])
+
+    for causal in (False, True):
+        for place in range(length):  # which words' vectors change, in every layer, when the word at `place` does?
+            ids = list(range(5, 5 + length))
+            other = [*ids[:place], 99, *ids[place + 1 :]]
+            change = (states(ids, causal) - states(other, causal)).abs().amax(dim=2)
+            seen[causal, place] = [
+                (change[:, at] > 1e-3).all().item() - (change[:, at] == 0).all().item() for at in range(length)
+            ]
+    both = all(seen[False, place] == [1] * length for place in range(length))
+    causal = all(seen[True, place] == [-1] * place + [1] * (length - place) for place in range(length))
+    measured = f"all words, in every layer: {both}; in a causal model only later words: {causal}"
+    return holds("both true", measured, both and causal)

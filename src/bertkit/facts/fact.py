@@ -26,13 +26,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Fact:
-    """One claim. `needs` names the vocabulary it is about, if any."""
+    """One claim, and what measures it. One without a check says what is absent, or where else it is measured."""
 
     number: str
     source: str  # file and lines of the source documents
     claim: str
-    check: Callable[[Vocabularies], Outcome]
-    needs: str = ""
+    check: Callable[[Vocabularies], Outcome] | None = None
+    needs: str = ""  # the released vocabulary that it is about, if any
+    absent: str = ""  # what bertkit does not have
+    elsewhere: str = ""  # what it takes, and where that is
 
 
 def equal(expected: Any, measured: Any) -> Outcome:

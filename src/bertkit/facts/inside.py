@@ -1,11 +1,11 @@
-"""Facts about looking inside (SPEC 1.6): views, heads, clozes. What vectors know is in `knowledge`.
+"""Facts about looking inside (SPEC 1.6): views and heads. What vectors know is in `knowledge`.
 
-Heads are planted: a model whose first head was made to look at the next token has to be found as such. How fast a page
-opens is for a browser to say, and is measured there.
+In I4 heads are planted: a model whose first head was made to look at the next token has to be found as such, for each
+kind of head that the catalogue knows. What the bundled model's heads do is in `trained`. How fast a page opens is for
+a browser to say, and is measured there.
 """
 
 import math
-from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -15,13 +15,13 @@ from torch import Tensor
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config, override
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, at_most, equal, holds
-from bertkit.facts.topics import LENGTH, TOPICS, draw_words, pretrained, topic_tokenizer
+from bertkit.facts.topics import pretrained
 from bertkit.finetune.distill import kl
 from bertkit.finetune.learner import lowest_free
 from bertkit.finetune.settings import read_settings
 from bertkit.inside.arrays import unpack
 from bertkit.inside.data import page_data
-from bertkit.inside.heads import catalogue, link
+from bertkit.inside.heads import catalogue
 from bertkit.inside.page import page
 from bertkit.inside.reading import read
 from bertkit.model.batch import Batch
@@ -75,9 +75,6 @@ def _plant(qkv: torch.nn.Linear, kind: str, unit: Tensor) -> None:
     elif kind == "separator":  # all ask for the same, whatever they are
         qkv.bias[0] = STRONG * 8
         key[0] = words[SPECIALS.index("[SEP]")]
-    elif kind == "h to b":
-        query[0] = words[len(SPECIALS) + LETTERS.index("h")]
-        key[0] = words[len(SPECIALS) + LETTERS.index("b")]
 
 
 @facts(
@@ -110,13 +107,6 @@ def all_heads(_: Vocabularies) -> Outcome:
     measured = f"{heads} heads, {len(data['tokens'])} tokens, {size / 1e6:.1f} MB"
     right = heads == 144 and len(data["tokens"]) == 512 and size < LARGEST_PAGE
     return holds(f"144, 512, under {LARGEST_PAGE / 1e6:.0f} MB", measured, right)
-
-
-@facts("I3", "D547-560, D699, E345", 'a head that links two words, as "he" to "Bert", is found among all heads')
-def linking_head(_: Vocabularies) -> Outcome:
-    rows = link(read(planted("h to b"), "b c d h e f"), "h", "b")
-    measured = f"{rows[0].layer}-{rows[0].head} with {rows[0].weight:.2f}, then {rows[1].weight:.2f}"
-    return holds("1-1, over 0.9", measured, (rows[0].layer, rows[0].head) == (1, 1) and rows[0].weight > 0.9)
 
 
 @facts("I4", "E427", "heads are told apart: next token, token before, same word, [SEP], broad")
@@ -158,39 +148,3 @@ def heads_compared(_: Vocabularies) -> Outcome:
     apart = kl(weights[:, None], weights[None]).mean(dim=-1)
     own, between = float(apart.diagonal().abs().max()), float(apart[0, 1])
     return holds("0, over 0", f"{own:.1e}, {between:.2f}", own < 1e-6 and between > 1e-3)
-
-
-@cache
-def clozes(count: int = 100) -> tuple[float, float, float]:
-    """Texts of one topic that end in a blank: how often it is filled rightly, and its weights for two kinds of words.
-
-    These are the mean weights for a word of the topic, and for one that all topics share.
-    """
-    bert, tokenizer = Bert(pretrained()), topic_tokenizer()
-    rng, right = np.random.default_rng(3), []
-    own: list[float] = []
-    shared: list[float] = []
-    for number in range(count):
-        topic = number % TOPICS
-        words = tokenizer.tokens(draw_words(rng, topic, LENGTH).tolist())
-        text = " ".join([*words, tokenizer.mask_token])
-        chances = {each.word: each.probability for each in bert.fill(text, top=tokenizer.size)}
-        right.append(max((word for word in chances if word[0] == "t"), key=chances.__getitem__).startswith(f"t{topic}"))
-        reading = read(bert, text)
-        looks = torch.stack([layer.weights[:, LENGTH + 1] for layer in reading.trace.layers]).mean(dim=(0, 1)).tolist()
-        for token, weight in zip(reading.tokens, looks, strict=True):
-            if token[0] in "tc":
-                (own if token[0] == "t" else shared).append(weight)
-    return float(np.mean(right)), float(np.mean(own)), float(np.mean(shared))
-
-
-@facts("I12", "A12, C40", "cloze: the words around a blank decide what fills it")
-def cloze(_: Vocabularies) -> Outcome:
-    right, _own, _shared = clozes()
-    return holds("a word of the right topic, over 90 %", f"{right:.0%}", right > 0.9)
-
-
-@facts("I12b", "A12, C40", "the blank looks more at words that tell (dog) than at others (street)")
-def cloze_looks(_: Vocabularies) -> Outcome:
-    _right, own, shared = clozes()
-    return holds("more at words of the topic", f"{own:.4f} and {shared:.4f}", own > shared)

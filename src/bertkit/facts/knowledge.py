@@ -1,7 +1,7 @@
-"""Facts about what vectors know (SPEC 1.6): trees, layers, senses, and words as single vectors.
+"""Facts about what vectors know (SPEC 1.6): trees, layers, and words as single vectors.
 
-Trees and labels are planted in vectors, so that what a probe has to find is known. Left out of I8: the arithmetic on
-a released model's input embeddings, for no such model is at hand.
+Trees and labels are planted in vectors, so that what a probe has to find is known. Senses, and sums of a BERT's input
+embeddings, are in `trained`.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 
 from bertkit.errors import RequestError
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, holds
-from bertkit.facts.topics import PLACE, draw_words, pretrained, topic_tokenizer
+from bertkit.facts.topics import PLACE
 from bertkit.finetune.examples import TaggedExample
 from bertkit.inside.probe_data import ProbeSettings
 from bertkit.inside.probe_labels import LabelReport, label_task, probe_labels
 from bertkit.inside.probe_structure import StructureReport, probe_structure
-from bertkit.inside.sense_uses import Use
-from bertkit.inside.senses import SenseScores, sense_scores, use_vectors
 from bertkit.inside.static_corpus import WordCorpus
 from bertkit.inside.static_settings import static_settings
 from bertkit.inside.static_training import train_vectors
@@ -28,7 +26,6 @@ from bertkit.inside.static_vectors import StaticVectors
 from bertkit.inside.tree_files import Tree
 from bertkit.inside.trees import tree_depths
 from bertkit.inside.word_vectors import WordVectors
-from bertkit.predict.bert import Bert
 
 facts = Facts()
 WIDTH = 16
@@ -130,28 +127,6 @@ def control_task(_: Vocabularies) -> Outcome:
 
 
 @cache
-def shared_word() -> SenseScores:
-    """Uses of one word that all topics share, in texts of two topics: the topic is its sense."""
-    rng, tokenizer, uses = np.random.default_rng(4), topic_tokenizer(), []
-    for number in range(80):
-        words = tokenizer.tokens(draw_words(rng, number % 2, 9).tolist())
-        words = [word for word in words if word != "c0"]
-        start = len(" ".join(words[:4])) + 1
-        sentence = " ".join([*words[:4], "c0", *words[4:]])
-        uses.append(Use(sentence, start, start + 2, "topics", str(number % 2)))
-    found = sense_scores(use_vectors(Bert(pretrained()), uses), uses)
-    assert found is not None  # every use is labeled
-    return found
-
-
-@facts("I7", "E126, E197", "a word's senses lie apart in space; one vector for all its uses cannot tell them")
-def senses_apart(_: Vocabularies) -> Outcome:
-    found = shared_word()
-    measured = f"{found.contextual:.0%}; one vector {found.static:.0%}; silhouette {found.silhouette:.2f}"
-    return holds("30 % over chance", measured, found.contextual >= found.static + 0.3 and (found.silhouette or 0) > 0.2)
-
-
-@cache
 def animals(method: str) -> StaticVectors:
     """Vectors from sentences where an animal stands among words of its kind and words of its age."""
     names = [name for pair in ANIMALS for name in pair]
@@ -180,7 +155,11 @@ def animals(method: str) -> StaticVectors:
         return train_vectors(corpus, settings, threads=1)
 
 
-@facts("I8", "A29, C84", "cat - kitten = dog - puppy: sums of vectors answer, for every two animals")
+@facts(
+    "I8b",
+    "A29, C84",
+    "cat - kitten = dog - puppy: sums of skip-gram vectors, trained here, answer for every two animals",
+)
 def arithmetic(_: Vocabularies) -> Outcome:
     vectors, ranks = animals("skip-gram"), []
     for (old, young), (other, answer) in permutations(ANIMALS, 2):

@@ -1,8 +1,7 @@
 """Facts about pre-training (SPEC 1.3): what is asked of the model, and how often.
 
-Shares are measured over some hundred thousand tokens here, and over a million by benchmarks. Left out: P15 (ELECTRA
-against BERT at equal budgets: benchmarks/results/2026-11-15-mlm-electra-h200.json) and P19 (domain text and its tasks)
-take a GPU or hours; P22 is in `finetuning`.
+Shares are measured over some hundred thousand tokens here, and over a million by benchmarks. ELECTRA and other families
+are in `families`; what needs fine-tuning, P22 and P24, is in `finetuning`.
 """
 
 import tempfile
@@ -15,23 +14,19 @@ import torch.nn.functional as F
 
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
 from bertkit.config import family_config
-from bertkit.facts.fact import Facts, Outcome, Vocabularies, at_most, close, equal, holds
-from bertkit.facts.model import shape_only
+from bertkit.facts.fact import Facts, Outcome, Vocabularies, at_most, equal, holds
 from bertkit.facts.random_text import equal_sentences, random_text
-from bertkit.facts.tokenizer import small, split
 from bertkit.model.batch import Batch
-from bertkit.model.encoder import Encoder
-from bertkit.model.model import BertModel, parameter_count
+from bertkit.model.model import BertModel
 from bertkit.model.weights import new_model
 from bertkit.model.word_loss import IGNORE
 from bertkit.pretrain.batches import DataSettings, Examples, ExampleSource
 from bertkit.pretrain.examples import to_inputs
 from bertkit.pretrain.masking import Packed, n_gram_sizes, n_gram_starts
-from bertkit.pretrain.objectives import MaskedWords, ReplacedTokens
+from bertkit.pretrain.objectives import MaskedWords
 from bertkit.pretrain.random import Ints, draw
 from bertkit.pretrain.show_masks import Shares, lines, mangle, originals, shares
 from bertkit.pretrain.spans import Ranges
-from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary import VocabularySettings, make_vocabulary
 from bertkit.text.wordpiece import SPECIALS
 
@@ -248,60 +243,6 @@ def sentence_orders(_: Vocabularies) -> Outcome:
     return holds("50 ± 0.5 %, all neighbors", f"{share:.2f} %, {right}", abs(share - 50) <= 0.5 and right)
 
 
-def electra() -> ReplacedTokens:
-    """A tiny pair; the generator here is as wide as the discriminator."""
-    return ReplacedTokens(
-        small_model({"masked_word": None}, "electra"), small_model({"replaced_token": None}, "electra")
-    )
-
-
-@facts("P14", "D964-968", "ELECTRA judges every token; loss: generator + 50 x discriminator")
-def every_token(_: Vocabularies) -> Outcome:
-    pair, found = electra(), examples(objective=("rtd",), block=4)
-    sums = pair(*to_inputs(found, CPU))
-    counts = {name: int(count) for name, (_loss, count, _right) in sums.items()}
-    expected = {"mlm": len(found.chosen), "rtd": len(found.ids)}
-    return equal((expected, {"mlm": 1.0, "rtd": 50.0}), (counts, dict(pair.weights)))
-
-
-@facts("P14b", "D964-968", "a token is fake where it is not the original; a word the generator guesses right is real")
-def guessed_is_real(_: Vocabularies) -> Outcome:
-    pair, (batch, targets) = electra(), to_inputs(examples(objective=("rtd",), block=4), CPU)
-
-    def fakes(wanted: torch.Tensor) -> int:
-        return int(pair.replace(batch, targets, wanted)[1].sum())
-
-    return equal((0, len(targets.words)), (fakes(targets.words), fakes(targets.words - 1)))
-
-
-@facts("P16", "D928", "ALBERT: factorized embeddings and one shared layer, 11.7 M numbers in base")
-def albert(_: Vocabularies) -> Outcome:
-    model = shape_only(family_config("albert", "base"))
-    layers = len({id(layer) for layer in model.encoder.stack})
-    table = tuple(model.encoder.embeddings.word.weight.shape)
-    return equal(((30_000, 128), 1, 11_683_584), (table, layers, parameter_count(model)))
-
-
-@facts("P17", "D103, D924", "RoBERTa, ALBERT and ELECTRA are the same encoder and differ in the task")
-def one_encoder(_: Vocabularies) -> Outcome:
-    families = ("bert", "roberta", "albert", "electra")
-    return equal({Encoder}, {type(shape_only(family_config(family, "tiny")).encoder) for family in families})
-
-
-@facts("P18", "D516, B71", "1/0.15: left to right has 6.7 times the targets of masked words on the same text")
-def targets_compared(_: Vocabularies) -> Outcome:
-    masked_words = len(to_inputs(examples(block=2000), CPU)[1].words)
-    causal = len(to_inputs(examples(block=2000, objective=("causal",)), CPU, causal=True)[1].words)
-    return close(1 / 0.15, causal / masked_words, 0.1)
-
-
-@facts("P20", "E840-842", "for many languages: cased, accents kept, Chinese characters one by one")
-def many_languages(_: Vocabularies) -> Outcome:
-    pieces = [*SPECIALS, "Äpfel", "äpfel", "apfel", "你", "好", "##好"]
-    tokenizer = Tokenizer.from_vocab(pieces, lowercase=False, strip_accents=False)
-    return equal(["Äpfel", "äpfel", "你", "好"], split(tokenizer, "Äpfel äpfel 你好"))
-
-
 @facts("P21", "E843", "ERNIE: the words of a name are hidden together")
 def names_together(_: Vocabularies) -> Outcome:
     text, source = random_text(), ExampleSource(random_text(), DataSettings(masking="entity", block=4000))
@@ -321,13 +262,6 @@ def names_together(_: Vocabularies) -> Outcome:
     share = float(np.mean([name.any() for name in found]))
     measured = f"{len(found):,} names, {share:.1%} of them hidden, each whole: {whole}"
     return holds("each whole, 15 ± 1 %", measured, whole and abs(share - 0.15) <= 0.01)
-
-
-@facts("P24", "E799", "[MASK] is in 12 % of the places when pre-training and in none afterwards")
-def mask_is_absent_later(_: Vocabularies) -> Outcome:
-    found, tokenizer = masked(), small()
-    later = tokenizer.mask_id in tokenizer.encode("A text that somebody wrote to be classified.").ids
-    return equal(("12%", False), (f"{found.chosen * found.masked:.0%}", later))
 
 
 @facts("P25", "D156", "the heads of pre-training are thrown away: the report names what is dropped and what is new")

@@ -6,30 +6,75 @@ from dataclasses import dataclass
 import torch
 
 from bertkit.errors import RequestError
-from bertkit.facts import attention, finetuning, inside, knowledge, mistakes, model, pretraining, tasks, tokenizer
+from bertkit.facts import (
+    absent,
+    attention,
+    families,
+    finetuning,
+    inside,
+    knowledge,
+    languages,
+    mistakes,
+    model,
+    pretraining,
+    tasks,
+    tokenizer,
+    trained,
+)
 from bertkit.facts.fact import Fact, Outcome, Vocabularies
 
 
 @dataclass(frozen=True)
 class Result:
-    """One fact and what became of it: `ok`, `FAIL`, or `not run` when its vocabulary was not given."""
+    """One fact and what became of it: `ok` or `FAIL` with its outcome, else `not run` or `absent` with the reason."""
 
     fact: Fact
-    outcome: Outcome | None
+    outcome: Outcome | None = None
 
     @property
     def status(self) -> str:
-        """The word printed at the end of its line."""
+        """The word printed behind its number."""
         if self.outcome is None:
-            return "not run"
+            return "absent" if self.fact.absent else "not run"
         return "ok" if self.outcome.ok else "FAIL"
+
+    @property
+    def reason(self) -> str:
+        """Why it was not run."""
+        vocabulary = f"needs the released {self.fact.needs} vocabulary: --{self.fact.needs} PATH"
+        return self.fact.absent or (f"needs {self.fact.elsewhere}" if self.fact.elsewhere else vocabulary)
 
 
 def all_facts() -> list[Fact]:
-    """T1, T1b, T1c, T2 ... M23, P1 ..., F1 ..., I1 ..., then the documents' mistakes in the order they stand there."""
-    claims = [*tokenizer.facts, *attention.facts, *model.facts, *pretraining.facts, *finetuning.facts, *tasks.facts]
-    claims += [*inside.facts, *knowledge.facts]
-    return [*sorted(claims, key=_order), *mistakes.facts, *pretraining.mistakes]
+    """T1, T1b ... M23, P1 ..., F1 ..., S1 ..., I1 ..., then the documents' mistakes in the order they stand there."""
+    modules = (tokenizer, attention, model, pretraining, families, finetuning, languages, tasks, inside, knowledge)
+    claims = [fact for module in (*modules, trained, absent) for fact in module.facts]
+    return [*sorted(claims, key=_order), *mistakes.facts, *absent.mistakes, *pretraining.mistakes]
+
+
+def summary(results: Sequence[Result]) -> str:
+    """One line: how many are ok, how many failed, how many were not run and why, and which are absent."""
+    found: dict[str, list[Fact]] = {status: [] for status in ("ok", "FAIL", "not run", "absent")}
+    for result in results:
+        found[result.status].append(result.fact)
+    vocabulary = [fact for fact in found["not run"] if fact.needs]
+    elsewhere = [fact for fact in found["not run"] if not fact.needs]
+    reasons = [f"{len(vocabulary)} need a released vocabulary: --uncased PATH, --cased PATH"] if vocabulary else []
+    reasons += [f"{len(elsewhere)} need more than this command: {_numbers(elsewhere)}"] if elsewhere else []
+    parts = {
+        "ok": "",
+        "failed": _numbers(found["FAIL"]),
+        "not run": "; ".join(reasons),
+        "absent": _numbers(found["absent"]),
+    }
+    counts = (len(facts) for facts in found.values())
+    return ", ".join(
+        f"{n} {word}" + (f" ({why})" if why else "") for n, (word, why) in zip(counts, parts.items(), strict=True)
+    )
+
+
+def _numbers(facts: Sequence[Fact]) -> str:
+    return ", ".join(fact.number for fact in facts)
 
 
 def chosen_facts(names: Sequence[str] = ()) -> list[Fact]:
@@ -37,15 +82,17 @@ def chosen_facts(names: Sequence[str] = ()) -> list[Fact]:
     everything = all_facts()
     for name in names:
         if not any(_is_named(fact, name) for fact in everything):
-            raise RequestError(f"there is no fact {name}; name one such as T3 or P14b, or a letter: T, M, P, F, I, !")
+            raise RequestError(
+                f"there is no fact {name}; name one such as T3 or P14b, or a letter: T, M, P, F, S, I, !"
+            )
     return [fact for fact in everything if not names or any(_is_named(fact, name) for name in names)]
 
 
 def run_facts(vocabularies: Vocabularies, names: Sequence[str] = ()) -> Iterator[Result]:
     """Each fact as it is measured, or those that are named; an exception is a FAIL that says what it was."""
     for fact in chosen_facts(names):
-        if fact.needs and getattr(vocabularies, fact.needs) is None:
-            yield Result(fact, None)
+        if fact.check is None or (fact.needs and getattr(vocabularies, fact.needs) is None):
+            yield Result(fact)
             continue
         try:
             with torch.no_grad():

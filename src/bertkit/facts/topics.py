@@ -31,7 +31,7 @@ OWN_SHARE = 0.6
 DOCUMENTS, LENGTH = 4000, 30  # a document and its wiring fill one sequence of 32 tokens
 STEPS, RATE = 250, 4e-3
 PLACE = Place(Path("topics"), 1)
-# Two to four epochs stay what they are; a model of 85,000 numbers takes larger steps than one of 100 million.
+# A model of 85,000 parameters takes larger steps than one of 100 million.
 SMALL_MODEL = ("learning_rate=2e-3", "batch=8")
 
 

@@ -1,0 +1,117 @@
+"""Facts about BERT's relatives (SPEC 1.3): one encoder, other tables and other tasks."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from bertkit.config import family_config
+from bertkit.facts.by_hand import furthest
+from bertkit.facts.fact import Facts, Outcome, Vocabularies, close, equal, holds
+from bertkit.facts.model import shape_only
+from bertkit.facts.pretraining import CPU, examples, small_model
+from bertkit.model.model import parameter_count
+from bertkit.model.weights import new_model
+from bertkit.pretrain.examples import to_inputs
+from bertkit.pretrain.objectives import ReplacedTokens
+from bertkit.train.distributed import Ranks
+from bertkit.train.loop import LoopSettings, Micro, train
+from bertkit.train.optimizer import Optimizers
+from bertkit.train.runs import Progress
+from bertkit.train.schedule import Budget, Schedule
+
+facts = Facts()
+FAMILIES = ("bert", "roberta", "albert", "electra")
+
+
+def electra() -> ReplacedTokens:
+    """A tiny pair; the generator here is as wide as the discriminator."""
+    return ReplacedTokens(
+        small_model({"masked_word": None}, "electra"), small_model({"replaced_token": None}, "electra")
+    )
+
+
+class KeepsGradients(Optimizers):
+    """In the place of an optimizer: it keeps the gradients of a step and changes no weight."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__([])
+        self.module = module
+        self.kept = torch.empty(0)
+
+    def step(self, rate: float | Tensor, norm: Tensor | None = None) -> None:
+        """Called by the training loop once per step."""
+        self.kept = _flat({name: p.grad for name, p in self.module.named_parameters()}, self.module)
+
+
+def _flat(gradients: Mapping[str, Tensor | None], module: torch.nn.Module) -> Tensor:
+    parts = ((gradients[name], p) for name, p in module.named_parameters())
+    return torch.cat([(torch.zeros_like(p) if found is None else found).detach().flatten() for found, p in parts])
+
+
+def weights_in_a_step(pair: ReplacedTokens, micro: Micro) -> dict[str, float]:
+    """How often each loss's own gradient is in the gradient of one step of the training loop."""
+    optimizer, settings = (
+        KeepsGradients(pair),
+        LoopSettings(budget=Budget(steps=1), schedule=Schedule(peak=0.0, warmup=0), clip=torch.inf),
+    )
+    list(train(pair, pair.weights, lambda step: [micro], optimizer, settings, Ranks(), Progress()))
+    own = {}
+    for name, count in micro.counts.items():
+        torch.manual_seed(micro.seed)  # the generator draws the same words again
+        mean = pair(*micro.inputs)[name][0] / count
+        names, tensors = zip(*pair.named_parameters(), strict=True)
+        found = torch.autograd.grad(mean, tensors, allow_unused=True)
+        own[name] = _flat(dict(zip(names, found, strict=True)), pair)
+    solved = torch.linalg.lstsq(torch.stack(list(own.values()), dim=1).double(), optimizer.kept.double()[:, None])
+    return dict(zip(own, solved.solution[:, 0].tolist(), strict=True))
+
+
+@facts(
+    "P14", "D964-968", "ELECTRA judges every token; a training step follows generator loss + 50 x discriminator loss"
+)
+def every_token(_: Vocabularies) -> Outcome:
+    pair, found = electra(), examples(objective=("rtd",), block=4)
+    inputs = to_inputs(found, CPU)
+    judged = int(pair(*inputs)["rtd"][1])
+    micro = Micro(inputs, {"mlm": len(found.chosen), "rtd": len(found.ids)}, len(found.ids), seed=0)
+    with torch.enable_grad(), torch.random.fork_rng():
+        weights = weights_in_a_step(pair, micro)
+    measured = f"{judged} of {len(found.ids)} tokens; {weights['mlm']:.2f} and {weights['rtd']:.2f}"
+    right = judged == len(found.ids) and abs(weights["mlm"] - 1) < 0.01 and abs(weights["rtd"] - 50) < 0.5
+    return holds("all tokens; 1 and 50", measured, right)
+
+
+@facts("P14b", "D964-968", "a token is fake where it is not the original; a word the generator guesses right is real")
+def guessed_is_real(_: Vocabularies) -> Outcome:
+    pair, (batch, targets) = electra(), to_inputs(examples(objective=("rtd",), block=4), CPU)
+
+    def fakes(wanted: torch.Tensor) -> int:
+        return int(pair.replace(batch, targets, wanted)[1].sum())
+
+    return equal((0, len(targets.words)), (fakes(targets.words), fakes(targets.words - 1)))
+
+
+@facts("P16", "D928", "ALBERT: factorized embeddings and one shared layer, 11.7 M parameters in base")
+def albert(_: Vocabularies) -> Outcome:
+    model = shape_only(family_config("albert", "base"))
+    layers = len({id(layer) for layer in model.encoder.stack})
+    table = tuple(model.encoder.embeddings.word.weight.shape)
+    return equal(((30_000, 128), 1, 11_683_584), (table, layers, parameter_count(model)))
+
+
+@facts("P17", "D103, D924", "one arithmetic computes BERT, RoBERTa, ALBERT and ELECTRA; XLNet is not in bertkit")
+def one_arithmetic(_: Vocabularies) -> Outcome:
+    gaps = {}
+    for family in FAMILIES:
+        encoder = new_model(family_config(family, "tiny", vocab_size=60, init_std=0.2)).eval().encoder
+        gaps[family] = furthest(encoder, [5, 9, 7, 31, 9])
+    measured = ", ".join(f"{family} {worst:.0e}" for family, worst in gaps.items())
+    return holds("all four by hand to 1e-4", measured, max(gaps.values()) < 1e-4)
+
+
+@facts("P18", "D516, B71", "1/0.15: left to right has 6.7 times the targets of masked words on the same text")
+def targets_compared(_: Vocabularies) -> Outcome:
+    masked_words = len(to_inputs(examples(block=2000), CPU)[1].words)
+    causal = len(to_inputs(examples(block=2000, objective=("causal",)), CPU, causal=True)[1].words)
+    return close(1 / 0.15, causal / masked_words, 0.1)

@@ -1,0 +1,217 @@
+"""Facts notice when the product is changed: each change below is a fault that its facts must call FAIL."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bertkit.facts import finetuning, languages
+from bertkit.facts.fact import Vocabularies
+from bertkit.facts.run import run_facts
+from bertkit.finetune import glue, learner
+from bertkit.finetune.classify import TextTask
+from bertkit.finetune.correlation import pearson
+from bertkit.model import embeddings, kernels
+from bertkit.model.embeddings import Segments
+from bertkit.model.encoder import Encoder
+from bertkit.model.kernels import Sight
+from bertkit.model.layer import PostNormLayer
+from bertkit.model.self_attention import SelfAttention
+from bertkit.pretrain.objectives import ReplacedTokens
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.train import loop
+
+pytestmark = [pytest.mark.usefixtures("_one_thread", "_nothing_kept"), pytest.mark.xdist_group("finetuning facts")]
+KEPT = (finetuning.taught, languages.tokenizer_of)  # what a mutation would change, and facts keep
+
+
+@pytest.fixture
+def _nothing_kept():
+    for each in KEPT:
+        each.cache_clear()
+    yield
+    for each in KEPT:
+        each.cache_clear()
+
+
+Patch = pytest.MonkeyPatch
+
+
+def positions_before_every_layer(patch: Patch) -> None:
+    def forward(self, batch, ids=None):
+        self.refuse_too_long(batch)
+        x_TD = self.embeddings(batch, ids)
+        for number, layer in enumerate(self.stack):
+            x_TD = layer(x_TD + self.embeddings.position(batch) if number else x_TD, batch)
+        return self.norm(x_TD)
+
+    patch.setattr(Encoder, "forward", forward)
+
+
+def no_output_projection(patch: Patch) -> None:
+    patch.setattr(SelfAttention, "forward", SelfAttention.mix)
+
+
+def the_loop_ignores_weights(patch: Patch) -> None:
+    taken = loop.take_step
+    patch.setattr(loop, "take_step", lambda module, weights, *rest: taken(module, dict.fromkeys(weights, 1.0), *rest))
+
+
+def the_objective_weighs_alike(patch: Patch) -> None:
+    made = ReplacedTokens.__init__
+
+    def init(self, *given, **named):
+        made(self, *given, **named)
+        self.weights = dict.fromkeys(self.weights, 1.0)
+
+    patch.setattr(ReplacedTokens, "__init__", init)
+
+
+def cola_by_accuracy(patch: Patch) -> None:
+    patch.setitem(glue.TASKS, "cola", replace(glue.TASKS["cola"], metric="accuracy"))
+
+
+def similarity_by_pearson(patch: Patch) -> None:
+    patch.setattr("bertkit.finetune.metrics.spearman", pearson)
+
+
+def one_projection_for_all_heads(patch: Patch) -> None:
+    projected = SelfAttention.projected
+
+    def first_head(self, x_TD, batch):
+        qkv = projected(self, x_TD, batch)
+        return qkv[:, :, :1].expand_as(qkv)
+
+    patch.setattr(SelfAttention, "projected", first_head)
+
+
+def causal_mask_one_ahead(patch: Patch) -> None:
+    def mask(self, length, device):
+        if not self.causal:
+            return None
+        place = torch.arange(length, device=device)
+        return place[None, :] - place[:, None] <= 1
+
+    patch.setattr(Sight, "mask", mask)
+
+
+def always_left_to_right(patch: Patch) -> None:
+    mask = Sight.mask
+    patch.setattr(Sight, "mask", lambda self, *given: mask(Sight(self.radius, causal=True), *given))
+
+
+def all_weights_alike(patch: Patch) -> None:
+    def grouped(qkv, batch, sight, dropout):
+        return torch.cat([part[:, 2].mean(dim=0, keepdim=True).expand_as(part[:, 2]) for part in batch.split(qkv)])
+
+    patch.setattr(kernels, "_grouped", grouped)
+
+
+def scores_that_are_not_the_models(patch: Patch) -> None:
+    project = SelfAttention.project
+
+    def larger(self, x_TD, batch):
+        q, k, v = project(self, x_TD, batch)
+        return 1.01 * q, k, v
+
+    patch.setattr(SelfAttention, "project", larger)
+
+
+def no_dropout(patch: Patch) -> None:
+    def forward(self, x_TD, batch):
+        x_TD = self.attention_norm(x_TD + self.attention(x_TD, batch))
+        return self.feed_forward_norm(x_TD + self.feed_forward(x_TD))
+
+    patch.setattr(PostNormLayer, "forward", forward)
+
+
+def every_layer_reads_the_embeddings(patch: Patch) -> None:
+    def hidden_states(self, batch, depth=None):
+        first = self.embeddings(batch)
+        return [first, *(layer(first, batch) for layer in self.stack)]
+
+    patch.setattr(Encoder, "hidden_states", hidden_states)
+
+
+def no_positions_in_sinusoids(patch: Patch) -> None:
+    patch.setattr(embeddings, "sinusoid", lambda positions, width: torch.zeros(len(positions), width))
+
+
+def segments_left_out(patch: Patch) -> None:
+    patch.setattr(Segments, "forward", lambda self, batch: torch.zeros(len(batch.ids), self.weight.shape[1]))
+
+
+def masks_in_fine_tuning(patch: Patch) -> None:
+    windows = TextTask.windows
+
+    def masked(self, example, number):
+        found = windows(self, example, number)
+        return [replace(each, ids=(each.ids[0], self.tokenizer.mask_id, *each.ids[2:])) for each in found]
+
+    patch.setattr(TextTask, "windows", masked)
+
+
+def a_fresh_encoder_for_every_task(patch: Patch) -> None:
+    patch.setattr(learner, "with_config", lambda model, config, heads, **_: learner.new_model(config, heads, seed=5))
+
+
+def accents_stripped(patch: Patch) -> None:
+    made = Tokenizer.from_vocab
+    patch.setattr(
+        Tokenizer, "from_vocab", lambda pieces, **settings: made(pieces, **settings | {"strip_accents": True})
+    )
+
+
+def layers_not_shared(patch: Patch) -> None:
+    """Layer 2 of a model that shares its layer is another one."""
+    stack = Encoder.stack.fget
+
+    def unshared(self):
+        layers = stack(self)
+        if self.config.parts.shared_layers:
+            torch.manual_seed(0)
+            layers[1] = PostNormLayer(self.config, 1).eval()
+        return layers
+
+    patch.setattr(Encoder, "stack", property(unshared))
+
+
+MUTATIONS: dict[Callable[[Patch], None], list[str]] = {
+    positions_before_every_layer: ["T16"],
+    no_output_projection: ["M14", "!A72", "P17"],
+    the_loop_ignores_weights: ["P14"],
+    the_objective_weighs_alike: ["P14"],
+    cola_by_accuracy: ["F17"],
+    similarity_by_pearson: ["F17"],
+    one_projection_for_all_heads: ["M3", "M10"],
+    causal_mask_one_ahead: ["M16"],
+    always_left_to_right: ["M16", "M23"],
+    all_weights_alike: ["M7", "M8", "M14"],
+    scores_that_are_not_the_models: ["M9", "M11", "!A59", "!E429"],
+    no_dropout: ["M14b"],
+    every_layer_reads_the_embeddings: ["M15"],
+    no_positions_in_sinusoids: ["T17c"],
+    segments_left_out: ["!B83", "T18"],
+    masks_in_fine_tuning: ["P24"],
+    a_fresh_encoder_for_every_task: ["P22"],
+    accents_stripped: ["P20", "F14"],
+    layers_not_shared: ["P17"],
+}
+
+
+def statuses(numbers: list[str]) -> dict[str, str]:
+    found = {result.fact.number: result.status for result in run_facts(Vocabularies(), numbers)}
+    return {number: found[number] for number in numbers}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
+def test_a_fault_makes_its_facts_fail(mutation, monkeypatch):
+    with monkeypatch.context() as patch:
+        mutation(patch)
+        assert set(statuses(MUTATIONS[mutation]).values()) == {"FAIL"}
+
+
+def test_without_a_fault_they_hold():
+    numbers = sorted({number for numbers in MUTATIONS.values() for number in numbers})
+    assert set(statuses(numbers).values()) == {"ok"}
