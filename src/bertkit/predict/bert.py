@@ -17,7 +17,7 @@ from bertkit.config import pick
 from bertkit.engine.batches import Passage, make_batch
 from bertkit.engine.cpu_forward import use_onnx
 from bertkit.errors import BertkitWarning, RequestError
-from bertkit.given import listed_texts
+from bertkit.given import listed_texts, refuse_unlisted
 from bertkit.model.encoder import Trace
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import NAMES, EmbedSettings, Pooling
@@ -256,6 +256,7 @@ class Bert:
 
     def tag(self, texts: str | Sequence[str | Sequence[str]]) -> Any:
         """A Tagged, with spans in characters, for a text; for several, which may come in words, a list of them."""
+        refuse_unlisted(texts)
         if not isinstance(texts, Iterable):
             raise RequestError(f"texts must be a str or a list of them, not {type(texts).__name__}")
         return _one_or_many(texts, self.answers.tag([texts] if isinstance(texts, str) else list(texts)))
