@@ -198,7 +198,7 @@ def test_batches_at_a_time_come_in_order_each_with_one_thread(two_threads):
         seen[threading.get_ident()] = (torch.get_num_threads(), torch.is_inference_mode_enabled())
         return batch[0] * 10
 
-    assert each_batch(compute, [[number] for number in range(6)], CPU) == [0, 10, 20, 30, 40, 50]
+    assert each_batch(compute, [[number] for number in range(6)], 999, CPU) == [0, 10, 20, 30, 40, 50]
     assert list(seen.values()) == [(1, True)] * 2
     assert torch.get_num_threads() == 2
     counts = []
@@ -208,16 +208,6 @@ def test_batches_at_a_time_come_in_order_each_with_one_thread(two_threads):
     assert counts == [2], "threads of others are as before"
 
 
-def test_few_tokens_take_one_thread_and_give_the_others_back(two_threads):
-    for tokens, threads in [(1, 1), (64, 1), (65, 2)]:
-        with engine.fitting_threads(tokens):
-            assert torch.get_num_threads() == threads
-        assert torch.get_num_threads() == 2
-    with pytest.raises(RequestError), engine.fitting_threads(1):
-        raise RequestError("stop")
-    assert torch.get_num_threads() == 2
-
-
 def test_an_error_in_one_batch_is_the_callers(two_threads):
     def compute(batch):
         if batch == [3]:
@@ -225,7 +215,7 @@ def test_an_error_in_one_batch_is_the_callers(two_threads):
         return batch
 
     with pytest.raises(RequestError, match="number 3"):
-        each_batch(compute, [[number] for number in range(50)], CPU)
+        each_batch(compute, [[number] for number in range(50)], 999, CPU)
     assert torch.get_num_threads() == 2
 
 
