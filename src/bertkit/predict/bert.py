@@ -15,7 +15,7 @@ from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
 from bertkit.config import pick
 from bertkit.engine.batches import Passage, make_batch
-from bertkit.engine.cpu_forward import use_onnx
+from bertkit.engine.cpu_forward import repack, use_onnx
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.given import listed_texts, refuse_unlisted
 from bertkit.model.encoder import Trace
@@ -322,6 +322,15 @@ class Bert:
         """
         use_onnx(self.model.eval().encoder)
         return self
+
+    def refresh(self) -> "Bert":
+        """Compute with the weights as they are now, after edits that could not be seen. Returns itself.
+
+        Needed only for small edits through `weight.data` or NumPy, such as of single numbers: others are seen by
+        themselves. Packed weights and ONNX Runtime's are made anew, and int8 too, unless it would change the vectors.
+        """
+        repack(self.model.encoder)
+        return self if self.fidelity is None else self.to("cpu", "int8")
 
     def save(self, path: Path | str) -> None:
         """Write the model as a folder that bertkit and transformers load."""
