@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 from bertkit.errors import BertkitError, RequestError
-from bertkit.given import listed_texts
+from bertkit.given import listed_texts, refuse_unlisted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -222,6 +222,7 @@ class Client:
 
     def _results(self, path: str, given: object, **body: Any) -> Any:
         """One for one, a list for a list."""
+        refuse_unlisted(given)
         found = self.post(path, {**body, "model": self.model})["results"]
         return found[0] if isinstance(given, str) else found
 

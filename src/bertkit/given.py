@@ -1,18 +1,51 @@
 """Texts as a caller gives them; nothing heavy is imported here, for clients need it, too."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from bertkit.errors import RequestError
+
+MISSING = ("NAType", "NaTType")  # of pandas, which is not imported for it
 
 
 def listed_texts(texts: str | Iterable[str]) -> list[str]:
     """Texts as a list, one text as a list of one; what is no text is refused by its number."""
     if isinstance(texts, str):
         return [texts]
+    refuse_unlisted(texts)
     if isinstance(texts, bytes | bytearray) or not isinstance(texts, Iterable):
         raise RequestError(f"texts must be a str or a list of them, not {type(texts).__name__}")
-    found = list(texts)
-    for number, text in enumerate(found):
-        if not isinstance(text, str):
+    return list(each_text(texts))
+
+
+def each_text(texts: Iterable[Any]) -> Iterator[str]:
+    """One after the other, each of them a str."""
+    for number, text in enumerate(texts):
+        if isinstance(text, str):
+            yield text
+        elif _is_missing(text):
+            raise RequestError(
+                f"texts[{number}] is a missing value ({text!r}); leave such rows out, with pandas df['text'].dropna(), "
+                "or fill them, .fillna('')"
+            )
+        else:
             raise RequestError(f"texts[{number}] is {type(text).__name__}, not a str")
-    return found
+
+
+def refuse_unlisted(texts: object) -> None:
+    """Refuse what would give the names of columns, or keys, in the place of texts, or give texts in no order."""
+    kind = type(texts).__name__
+    if isinstance(texts, Mapping):
+        raise RequestError(f"texts is a {kind}, whose keys would be read; pass a list, such as list(texts.values())")
+    if isinstance(texts, set | frozenset):
+        raise RequestError(f"texts is a {kind}, which has no order; pass a list, such as sorted(texts)")
+    names = getattr(texts, "column_names", getattr(texts, "columns", None))
+    if names is not None:
+        named = [str(name) for name in names]
+        column = "text" if "text" in named or not named else named[0]
+        raise RequestError(f"texts is a {kind}; pass one column of it, such as df['{column}']")
+
+
+def _is_missing(value: object) -> bool:
+    """None, NaN, and what pandas has for them."""
+    return value is None or type(value).__name__ in MISSING or (isinstance(value, float) and value != value)

@@ -197,7 +197,7 @@ def test_batches_at_a_time_come_in_order_each_with_one_thread(two_threads):
         seen[threading.get_ident()] = (torch.get_num_threads(), torch.is_inference_mode_enabled())
         return batch[0] * 10
 
-    assert each_batch(compute, [[number] for number in range(6)], CPU) == [0, 10, 20, 30, 40, 50]
+    assert each_batch(compute, [[number] for number in range(6)], 999, CPU) == [0, 10, 20, 30, 40, 50]
     assert list(seen.values()) == [(1, True)] * 2
     assert torch.get_num_threads() == 2
     counts = []
@@ -207,16 +207,6 @@ def test_batches_at_a_time_come_in_order_each_with_one_thread(two_threads):
     assert counts == [2], "threads of others are as before"
 
 
-def test_few_tokens_take_one_thread_and_give_the_others_back(two_threads):
-    for tokens, threads in [(1, 1), (64, 1), (65, 2)]:
-        with engine.fitting_threads(tokens):
-            assert torch.get_num_threads() == threads
-        assert torch.get_num_threads() == 2
-    with pytest.raises(RequestError), engine.fitting_threads(1):
-        raise RequestError("stop")
-    assert torch.get_num_threads() == 2
-
-
 def test_an_error_in_one_batch_is_the_callers(two_threads):
     def compute(batch):
         if batch == [3]:
@@ -224,7 +214,7 @@ def test_an_error_in_one_batch_is_the_callers(two_threads):
         return batch
 
     with pytest.raises(RequestError, match="number 3"):
-        each_batch(compute, [[number] for number in range(50)], CPU)
+        each_batch(compute, [[number] for number in range(50)], 999, CPU)
     assert torch.get_num_threads() == 2
 
 
@@ -291,6 +281,86 @@ def test_packs_follow_an_optimizer_whose_steps_torch_does_not_count():
         packed = quick(model.encoder)
         assert isinstance(packed, QuickEncoder)
         torch.testing.assert_close(packed(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+
+
+def edit_rows(weight, part):
+    weight.data[len(weight) * part // 36 : len(weight) * (part + 1) // 36] = 0
+
+
+def edit_columns(weight, part):
+    edit_rows(weight.data.t(), part)
+
+
+EDITS = {
+    "all but the first row": lambda weight: weight.data[1:].zero_(),
+    "all but the first column": lambda weight: weight.data[:, 1:].mul_(1.5),
+    "a head's rows": lambda weight: edit_rows(weight, 7),
+    "a head's columns": lambda weight: edit_columns(weight, 23),
+    "the last rows": lambda weight: edit_rows(weight, 35),
+    "the last columns": lambda weight: edit_columns(weight, 35),
+    "through numpy": lambda weight: weight.detach().numpy().__imul__(1.01),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("module", ["attention.qkv", "attention.out", "feed_forward.up", "feed_forward.down"])
+def test_packs_follow_edits_that_torch_does_not_count(module, edit):
+    """A head is a twelfth of a matrix, or a 36th where queries, keys and values are one."""
+    model, batch = small("bert", width=312, heads=12, inner=1200), batch_of(5, 9)
+    weight = model.encoder.layers[1].get_submodule(module).weight
+    with torch.inference_mode():
+        before, counted = quick(model.encoder)(batch), weight._version
+        EDITS[edit](weight)
+        assert weight._version == counted
+        after = quick(model.encoder)(batch)
+        assert not torch.equal(before, after)
+        torch.testing.assert_close(after, model.encoder(batch), atol=1e-5, rtol=1e-5)
+
+
+LAYOUTS = {
+    "columns": lambda weight: weight.t().contiguous().t(),
+    "part of a larger one": lambda weight: torch.cat((weight, weight), dim=1)[:, : weight.shape[1]],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_packs_follow_edits_of_weights_of_any_layout(layout):
+    model, batch = small(), batch_of(5, 9)
+    up = model.encoder.layers[0].feed_forward.up
+    up.weight = torch.nn.Parameter(LAYOUTS[layout](up.weight.detach()))
+    with torch.inference_mode():
+        quick(model.encoder)(batch)
+        up.weight.data[1:] = 0
+        torch.testing.assert_close(quick(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_training_between_vectors_is_followed_at_every_step(fused):
+    model, batch = small(), batch_of(5, 9)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, fused=fused)
+    for _ in range(4):
+        with torch.inference_mode():
+            packed = quick(model.eval().encoder)
+            assert isinstance(packed, QuickEncoder)
+            torch.testing.assert_close(packed(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        optimizer.zero_grad()
+        model.train().encoder(batch).square().mean().backward()
+        optimizer.step()
+
+
+def test_an_edit_that_cannot_be_seen_counts_from_the_refresh_on():
+    model, batch = small(), batch_of(5, 9)
+    weight = model.encoder.layers[1].feed_forward.down.weight
+    with torch.inference_mode():
+        before = quick(model.encoder)(batch)
+        weight.data[5, 77] += 10
+        assert torch.equal(quick(model.encoder)(batch), before), "else this test needs another place"
+        cpu_forward.repack(model.encoder)
+        after = quick(model.encoder)(batch)
+        torch.testing.assert_close(after, model.encoder(batch), atol=1e-5, rtol=1e-5)
+        assert quick(model.encoder) is quick(model.encoder), "packed once"
+    assert not torch.equal(before, after)
+    cpu_forward.repack(small().encoder)  # which was never packed
 
 
 @pytest.mark.parametrize("part", ["layers", "embeddings"])

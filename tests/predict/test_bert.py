@@ -1,6 +1,7 @@
 """What `bertkit.load()` gives: vectors, blanks, traces, on a small model and on real ones."""
 
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -73,13 +74,17 @@ def test_wrong_wishes_are_one_sentence(bert):
     with pytest.raises(RequestError, match="unknown length policy"):
         bert.embed(["a"], too_long="chop")
     for wrong, sentence in [
-        (["a", None], r"texts\[1\] is NoneType, not a str"),
+        (["a", None], r"texts\[1\] is a missing value \(None\); leave such rows out"),
         (None, "texts must be a str or a list of them, not NoneType"),
         ([["a"]], r"texts\[0\] is list"),
         (5, "not int"),
+        ({"a": "one"}, "texts is a dict"),
     ]:
         with pytest.raises(RequestError, match=sentence):
             bert.embed(wrong)
+    for method in (bert.similarity, bert.tag, partial(bert.search, "a"), partial(bert.similarity, ["a"])):
+        with pytest.raises(RequestError, match="texts is a set, which has no order"):
+            method({"a", "b"})
     with pytest.raises(RequestError, match="layers='x' must be whole numbers"):
         bert.embed(["a"], layers="x")
     with pytest.raises(RequestError, match="one text would be compared letter by letter"):

@@ -113,7 +113,7 @@ def test_a_wrong_k(bert, k):
         (b"bytes", "not one text"),
         (7, "texts must be a list or another iterable of str, not int"),
         (None, "nothing to search"),
-        (["a", None], r"texts\[1\] is NoneType, not a str"),
+        (["a", None], r"texts\[1\] is a missing value \(None\); leave such rows out"),
         (["a"] * 5000 + [5], r"texts\[5000\] is int, not a str"),
     ],
 )

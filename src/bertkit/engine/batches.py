@@ -2,16 +2,15 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from bertkit.engine.cpu_forward import SHORT, QuickEncoder, quick
+from bertkit.engine.cpu_forward import QuickEncoder, quick
 from bertkit.engine.cuda_forward import CudaEncoder, can_fuse
+from bertkit.engine.threads import TOKENS_FOR_ONE_THREAD, at_once
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.text.tokenizer import Encoding
@@ -27,9 +26,6 @@ TOKENS_ON_CUDA = 32768  # enough for a GPU to be busy with its matrix products: 
 # there should be several for every core, for they do not end together.
 TOKENS_ON_CPU = 1024
 FEW_TOKENS = 256  # too few to share among cores by batches: all of them work on each map instead
-# Too few even for that: threads that wait for each other at every map cost more than they bring, and on a machine that
-# is busy with other things they cost dearly (8 tokens of MiniLM on 2 cores at a load of 15: 942 ms, and 27 with one).
-TOKENS_FOR_ONE_THREAD = SHORT
 
 
 class Passage(NamedTuple):
@@ -84,31 +80,18 @@ def token_budget(lengths: Sequence[int], device: torch.device) -> int:
 
 
 def each_batch(
-    compute: Callable[[list[int]], Found], batches: Sequence[list[int]], device: torch.device
+    compute: Callable[[list[int]], Found], batches: Sequence[list[int]], tokens: int, device: torch.device
 ) -> list[Found]:
     """What `compute` gives for each batch, in order. On a CPU, as many at a time as torch has threads, with one each.
 
-    Cores that share a map's rows wait for each other at its end; cores with a batch of their own never do.
+    Cores that share a map's rows wait for each other at its end; cores with a batch of their own never do. Only one
+    batch that is alone is shared among threads, unless all its `tokens` are few.
     """
     compute, threads = torch.inference_mode()(compute), torch.get_num_threads()
-    if device.type != "cpu" or threads == 1 or len(batches) == 1:
+    alone = len(batches) == 1 and tokens > TOKENS_FOR_ONE_THREAD
+    if device.type != "cpu" or threads == 1 or alone:
         return [compute(batch) for batch in batches]
-    try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            return list(pool.map(compute, batches))
-    finally:
-        torch.set_num_threads(threads)  # what a worker sets counts for threads that begin later, too
-
-
-@contextmanager
-def fitting_threads(tokens: int, most: int | None = None) -> Iterator[None]:
-    """One thread while few tokens are computed; for more, `most`, or as many as torch has."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1 if tokens <= TOKENS_FOR_ONE_THREAD else threads if most is None else most)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    return at_once(compute, batches, threads)
 
 
 def make_batch(passages: Sequence[Passage], device: torch.device) -> Batch:

@@ -8,18 +8,16 @@ Packed weights are a second copy: a model takes twice its memory from its first 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain, compress
-from operator import attrgetter
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.config import pick
 from bertkit.engine.onnx_encoder import OnnxEncoder, refuse_unable
+from bertkit.engine.watched import Watched
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
@@ -43,8 +41,6 @@ FEW_ROWS = 256
 # tokens 13.3 and 14.6; from 128 on they are equal. And no more than go through torch's part with one thread: a second
 # one of torch's, waiting for work, takes ONNX Runtime's core (8 ms for 8 tokens).
 SHORT = 64
-
-
 # Batches of up to so many tokens come in multiples of so many.
 STEPS = ((64, 8), (256, 16), (1024, 32), (1 << 62, 128))
 
@@ -111,7 +107,7 @@ class MappedLinear(nn.Linear):
     """A linear module that computes on the CPU through a map of another make; its weights stay for all else."""
 
     made: Map
-    made_of: "Watched"
+    made_of: Watched
 
     @classmethod
     def of(cls, linear: nn.Linear, made: Map) -> "MappedLinear":
@@ -272,6 +268,12 @@ def quick(encoder: Encoder) -> "Encoder | QuickEncoder":
     return made
 
 
+def repack(encoder: Encoder) -> None:
+    """Make what was made of the encoder's weights anew when it is next needed, whether they have changed or not."""
+    if (found := _PACKED.get(encoder)) is not None:
+        found.made_of.forget()
+
+
 def onnx_of(encoder: Encoder) -> OnnxEncoder | None:
     """What computes one short text in the encoder's place, where that was asked for and nothing has changed since."""
     found = _PACKED.get(encoder)
@@ -302,44 +304,6 @@ def on_cpu(encoder: Encoder) -> bool:
 def hooked(root: nn.Module) -> bool:
     """Whether someone listens to one of the modules, and so wants it to be called."""
     return any(module._forward_hooks or module._forward_pre_hooks for module in root.modules())
-
-
-class Watched:
-    """Modules on a CPU as they are now, to see at every call whether any of them or of their tensors is another.
-
-    That is asked for each query, so that it goes through the modules' own tables and not through their attributes.
-    """
-
-    def __init__(self, root: nn.Module, *, held: bool = True) -> None:
-        modules = list(root.modules())
-        self.tables: list[dict[str, Any]] = [
-            table for each in modules for table in (each._modules, each._parameters) if table
-        ]
-        self.hooks = [hooks for each in modules for hooks in (each._forward_hooks, each._forward_pre_hooks)]
-        # Kept, so that no other module or tensor gets the number of one of them.
-        self.modules = modules if held else modules[1:]
-        self.tensors = [tensor for each in modules for tensor in each._parameters.values() if tensor is not None]
-        self.counted = [not tensor.is_inference() for tensor in self.tensors]  # whether torch counts changes of it
-        # But it counts none by a fused optimizer. That moves every number, so that one of each is enough.
-        self.numbers = [each.detach().as_strided((1,), (1,)).view(torch.int32).numpy() for each in self.tensors]
-        self.seen = self._now()
-
-    def same(self) -> bool:
-        """Whether they are what they were."""
-        return self._now() == self.seen
-
-    def hooked(self) -> bool:
-        """Whether someone listens to one of them, and so wants it to be called."""
-        return any(self.hooks)
-
-    def _now(self) -> list[int]:
-        """Which modules and tensors there are; of each tensor its place, torch's count of changes, and one number."""
-        return [
-            *map(id, chain.from_iterable(map(dict.values, self.tables))),
-            *map(Tensor.data_ptr, self.tensors),
-            *map(attrgetter("_version"), compress(self.tensors, self.counted)),
-            *map(np.ndarray.item, self.numbers),
-        ]
 
 
 _PACKED: WeakKeyDictionary[Encoder, QuickEncoder] = WeakKeyDictionary()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bertkit.config import BertConfig
-from bertkit.engine.batches import Passage, each_batch, fitting_threads, last_layer, quickest, token_budget
+from bertkit.engine.batches import Passage, each_batch, last_layer, quickest, token_budget
 from bertkit.finetune.batches import within_budget
 from bertkit.finetune.decision import Decision
 from bertkit.finetune.examples import Example
@@ -63,8 +63,8 @@ def run_model(
     budget = tokens or (token_budget(lengths, device) if device.type == "cpu" else TOKENS)
     with torch.inference_mode():
         quickest(model.encoder)  # packed once, and not by every thread
-    with torch.autocast(device.type, torch.bfloat16, enabled=half), fitting_threads(sum(lengths)):
-        found = each_batch(compute, list(within_budget(lengths, budget)), device)
+    with torch.autocast(device.type, torch.bfloat16, enabled=half):
+        found = each_batch(compute, list(within_budget(lengths, budget)), sum(lengths), device)
     model.train(training)
     rows = {index: row for part in found for index, row in part.rows.items()}
     total, count = sum(part.loss for part in found), sum(part.losses for part in found)

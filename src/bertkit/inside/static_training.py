@@ -2,15 +2,15 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 
 import numpy as np
 import torch
 
+from bertkit.engine.threads import set_own_threads
 from bertkit.errors import BertkitError
 from bertkit.inside.static_blocks import STRETCH, BlockMaker
 from bertkit.inside.static_corpus import WordCorpus
@@ -98,7 +98,7 @@ def _train_glove(corpus: WordCorpus, settings: StaticSettings, threads: int, sho
 def _run(jobs: Sequence[Work], threads: int, meter: Meter, unit: str) -> None:
     """Every job once, in order, on so many threads; torch itself computes with one in each."""
     began, done = time.perf_counter(), 0
-    with _one_thread_each(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with ThreadPoolExecutor(threads, initializer=set_own_threads, initargs=(1,)) as pool:
         waiting = [pool.submit(job) for job in jobs]
         try:
             for finished in as_completed(waiting):
@@ -107,13 +107,3 @@ def _run(jobs: Sequence[Work], threads: int, meter: Meter, unit: str) -> None:
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

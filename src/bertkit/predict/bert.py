@@ -15,9 +15,9 @@ from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
 from bertkit.config import pick
 from bertkit.engine.batches import Passage, make_batch
-from bertkit.engine.cpu_forward import use_onnx
+from bertkit.engine.cpu_forward import repack, use_onnx
 from bertkit.errors import BertkitWarning, RequestError
-from bertkit.given import listed_texts
+from bertkit.given import listed_texts, refuse_unlisted
 from bertkit.model.encoder import Trace
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import NAMES, EmbedSettings, Pooling
@@ -256,6 +256,7 @@ class Bert:
 
     def tag(self, texts: str | Sequence[str | Sequence[str]]) -> Any:
         """A Tagged, with spans in characters, for a text; for several, which may come in words, a list of them."""
+        refuse_unlisted(texts)
         if not isinstance(texts, Iterable):
             raise RequestError(f"texts must be a str or a list of them, not {type(texts).__name__}")
         return _one_or_many(texts, self.answers.tag([texts] if isinstance(texts, str) else list(texts)))
@@ -321,6 +322,15 @@ class Bert:
         """
         use_onnx(self.model.eval().encoder)
         return self
+
+    def refresh(self) -> "Bert":
+        """Compute with the weights as they are now, after edits that could not be seen. Returns itself.
+
+        Needed only for small edits through `weight.data` or NumPy, such as of single numbers: others are seen by
+        themselves. Packed weights and ONNX Runtime's are made anew, and int8 too, unless it would change the vectors.
+        """
+        repack(self.model.encoder)
+        return self if self.fidelity is None else self.to("cpu", "int8")
 
     def save(self, path: Path | str) -> None:
         """Write the model as a folder that bertkit and transformers load."""

@@ -17,7 +17,6 @@ from bertkit.engine.batches import (
     Passage,
     cut,
     each_batch,
-    fitting_threads,
     layer_vectors,
     make_batch,
     quickest,
@@ -27,6 +26,7 @@ from bertkit.engine.batches import (
     window_passages,
 )
 from bertkit.engine.cpu_forward import onnx_of
+from bertkit.engine.threads import with_threads
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
@@ -120,8 +120,7 @@ def embed_passages(
 
     lengths = [len(passage.ids) for passage in passages]
     batches = list(token_batches(lengths, token_budget(lengths, model.device)))
-    with fitting_threads(sum(lengths)):
-        computed = each_batch(compute, batches, model.device)
+    computed = each_batch(compute, batches, sum(lengths), model.device)
     order = [*long, *(whole[i] for chosen in batches for i in chosen)]
     if settings.pooling == "none":
         parts = [*long.values(), *(row.numpy() for rows in computed for row in rows)]
@@ -155,9 +154,13 @@ def _embed_one(model: BertModel, passage: Passage, settings: EmbedSettings) -> V
     if short is not None and read is not None and short.takes(passage.ids, passage.segments):
         vector_D = read(short(passage.ids))
         return (vector_D / max(math.sqrt(vector_D.dot(vector_D)), TINY) if settings.normalize else vector_D)[None]
-    with torch.inference_mode(), fitting_threads(len(passage.ids)):
+
+    @torch.inference_mode()
+    def compute() -> Vectors:
         batch = make_batch([passage], model.device)
         return _arrays(_pool(layer_vectors(model.encoder, batch, settings.layers), batch, settings))
+
+    return with_threads(compute, len(passage.ids), model.device)
 
 
 def checked(settings: EmbedSettings, depth: int) -> EmbedSettings:
@@ -184,7 +187,7 @@ def _embed_windows(
         batch = make_batch([passages[i] for i in chosen], device)
         return batch.split(layer_vectors(forward, batch, settings.layers))
 
-    parts = [part for found in each_batch(compute, batches, device) for part in found]
+    parts = [part for found in each_batch(compute, batches, len(encoding.ids), device) for part in found]
     whole = Batch(torch.tensor(encoding.ids), torch.tensor(encoding.segments), (len(encoding.ids),)).to(device)
     vector: np.ndarray = _arrays(_pool(stitch(parts, spans), whole, settings))[0]
     return vector

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bertkit.errors import RequestError
+from bertkit.given import each_text, refuse_unlisted
 
 Stored = np.ndarray | Path | str  # vectors in an array, or the name of a .npy file
 Searched = Iterable[str] | np.ndarray | Path
@@ -133,16 +134,10 @@ def checked_texts(texts: Iterable[str]) -> Iterator[str]:
         raise RequestError(
             "a list of texts to search belongs here, not one text; vectors in a file are named vectors='vectors.npy'"
         )
+    refuse_unlisted(texts)
     if not isinstance(texts, Iterable):
         raise RequestError(f"texts must be a list or another iterable of str, not {type(texts).__name__}")
-    return _checked(texts)
-
-
-def _checked(texts: Iterable[str]) -> Iterator[str]:
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise RequestError(f"texts[{number}] is {type(text).__name__}, not a str")
-        yield text
+    return each_text(texts)
 
 
 def _mapped(path: Path) -> np.ndarray:

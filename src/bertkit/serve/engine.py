@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertkit.engine.batches import Passage, fitting_threads, layer_vectors, make_batch
+from bertkit.engine.batches import Passage, layer_vectors, make_batch
 from bertkit.engine.recorded import RecordedPasses, RowReader
+from bertkit.engine.threads import with_threads
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.model import BertModel
@@ -74,7 +75,9 @@ class Lane:
         passages = [pieces[place].passage for place in order]
         device = self.encoder.embeddings.word.weight.device
         layers = sorted({layer for read in groups for layer in read.layers})
-        with torch.inference_mode(), fitting_threads(sum(len(passage.ids) for passage in passages), threads):
+
+        @torch.inference_mode()
+        def run() -> None:
             batch = make_batch(passages, device)
             x_TD = layer_vectors(self.encoder, batch, layers)
             first, width = 0, self.encoder.config.width
@@ -84,6 +87,8 @@ class Lane:
                 for place, row in zip(places, found, strict=True):
                     rows[place] = row
                 first += len(places)
+
+        with_threads(run, sum(len(passage.ids) for passage in passages), device, threads)
         return rows
 
 

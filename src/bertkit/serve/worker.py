@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
+from bertkit.engine.threads import set_own_threads
 from bertkit.serve.engine import Lane, Piece
 from bertkit.serve.queue import Waiting, fair_budget, next_batch, seconds_to_wait
 from bertkit.serve.refusals import detached
@@ -137,6 +138,8 @@ class Workers:
                 self._tokens -= ticket.tokens_left
 
     def _work(self) -> None:
+        if self._cores is not None:
+            set_own_threads(1)  # short texts are computed right here, on one core
         while taken := self._take():
             (parts, tokens, cores), started = taken, time.perf_counter()
             done = self._settle(_compute(parts, cores), tokens)
