@@ -33,7 +33,7 @@ def test_a_rate_far_too_high_is_named_and_a_good_one_is_not(task, model, tmp_pat
     result = teach(task, model, tmp_path, *TOO_FAST)
     assert result.collapsed is not None
     assert "learned nothing" in result.collapsed
-    assert "lower learning_rate (it was 1), a longer warmup (0.1) or more epochs (1)" in result.collapsed
+    assert "lower learning_rate (it was 1), a longer warmup (0.2) or more epochs (1)" in result.collapsed
     written = json.loads((tmp_path / "run" / "result.json").read_text())
     assert written["collapsed"] == result.collapsed
     assert "the model learned nothing" in (tmp_path / "run" / "report.html").read_text()
@@ -41,6 +41,11 @@ def test_a_rate_far_too_high_is_named_and_a_good_one_is_not(task, model, tmp_pat
     good = teach(task, model, tmp_path / "good", *QUICK)
     assert good.collapsed is None
     assert json.loads((tmp_path / "good" / "run" / "result.json").read_text())["collapsed"] is None
+
+
+def test_the_number_of_epochs_is_named_where_it_was_not_given(model, tmp_path):
+    result = teach("classify", model, tmp_path, "learning_rate=1e-9")
+    assert result.collapsed.endswith("or more epochs (20)")
 
 
 def test_the_only_answer_is_named(model, tmp_path):

@@ -16,7 +16,6 @@ from bertkit.checkpoint import bundled
 from bertkit.checkpoint.bundled import model_folder, tokenizer_folder
 from bertkit.checkpoint.save_load import load_checkpoint, save_checkpoint
 from bertkit.cli.main import VERBS, run
-from bertkit.predict import file_work
 from bertkit.serve.models import load_models
 from bertkit.text.tokenizer import Tokenizer
 
@@ -158,20 +157,6 @@ def test_a_run_stands_for_its_model_and_a_variant_for_the_words_above_it(here, m
     assert model_folder("sentences") == made / "sentences"
     assert tokenizer_folder("sentences") == made
     assert tokenizer_folder("run/model/vocab.txt") == Path("run/model/vocab.txt")
-
-
-def test_a_file_is_resumed_by_the_models_own_files(here, made, monkeypatch):
-    """Not by those of the working directory, where nothing was named; and '.' is that directory."""
-    seen = []
-    monkeypatch.setattr(file_work, "folder_digest", lambda folder: seen.append(folder.resolve()) or "digest")
-    save_checkpoint(tiny(), "model")
-    assert run(["embed", "text.txt", "--out", "none.npy"]) == 0
-    for name in (*NAMES, "model"):
-        assert run(["embed", "text.txt", "--model", name, "--out", f"{name}.npy"]) == 0
-    assert seen == [made, made, made / "sentences", here / "model"]
-    monkeypatch.chdir("model")
-    assert run(["embed", "../text.txt", "--model", ".", "--out", "../dot.npy"]) == 0
-    assert seen[-1] == here / "model"
 
 
 def test_the_model_that_was_used_is_told(here):

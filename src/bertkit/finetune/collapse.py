@@ -19,9 +19,7 @@ from bertkit.finetune.task import Prediction, Task
 
 LEAST_GAIN = 0.01  # share of the loss of guessing that a model must save
 LEAST_SPREAD = 0.05  # of predicted numbers, in standard deviations of the true ones
-SCALES = 2.0 ** np.arange(
-    -6, 7
-)  # of logits: one that is too sure, or not sure enough, has learned something all the same
+SCALES = 2.0 ** np.arange(-6, 7)  # of logits: a model that is too sure, or not sure enough, has learned something
 
 
 def describe_collapse(

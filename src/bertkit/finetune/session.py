@@ -258,6 +258,7 @@ class Session:
         fitted = fit_decision(task, dev, outputs.rows, self.settings.run.abstain)
         judged = judge_decision(task, dev, outputs.rows, fitted.decision)
         plain = task.decode(dev.examples, dev.flat, outputs.rows, Decision())
+        learning = replace(self.settings.learning, epochs=self.total // self.plan.steps)
         result = FineTuned(
             task=task.name,
             metric=self.metric,
@@ -268,7 +269,7 @@ class Session:
             steps=progress.step,
             finished=finished,
             said=(*self.prepared.said, *fitted.said, *judged.said),
-            collapsed=describe_collapse(task, dev, outputs, plain, fitted.decision, self.settings.learning),
+            collapsed=describe_collapse(task, dev, outputs, plain, fitted.decision, learning),
         )
         self._write_model(fitted, result)
         write_json(self.run.folder / RESULT, asdict(result))
