@@ -130,11 +130,12 @@ def collapsed(rows: list[dict[str, Any]]) -> list[list[Any]]:
 
 
 def write(options: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    flat = read_settings("max_length=128", "keep=last", *options.set).flat()
     content = {
         "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
         "torch": torch.__version__,
         "model": options.model.name,
-        "settings": read_settings("max_length=128", "keep=last", *options.set).flat(),
+        "settings": {name: value for name, value in flat.items() if name not in ("learning_rate", "seed")},
         "collapsed_cells": collapsed(rows),
         "cells": len({(row["task"], row["rate"]) for row in rows}),
         "runs": sorted(rows, key=lambda row: (row["task"], row["rate"], row["seed"])),

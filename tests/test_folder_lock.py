@@ -5,7 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 import types
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -107,3 +110,30 @@ def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):
     (tmp_path / "run").touch()
     with pytest.raises(RequestError, match="run exists already; name another place"):
         claimed(tmp_path / "run").__enter__()
+
+
+def test_a_folder_that_its_first_owner_removes_is_made_again(tmp_path):
+    """The second one waits for the lock while the first fails and removes the folder that it had made."""
+    out, entered, leave, held = tmp_path / "run", threading.Event(), threading.Event(), []
+
+    def first():
+        with suppress(RequestError), claimed(out):
+            entered.set()
+            leave.wait(20)
+            raise RequestError("no such file")
+
+    def second():
+        with claimed(out):
+            held.append(out.is_dir())
+            (out / "result").touch()
+
+    one, other = threading.Thread(target=first), threading.Thread(target=second)
+    one.start()
+    entered.wait(20)
+    other.start()
+    time.sleep(0.2)  # the second one has tried at least once
+    leave.set()
+    one.join(20)
+    other.join(20)
+    assert held == [True]
+    assert (out / "result").exists()

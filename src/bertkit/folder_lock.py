@@ -70,16 +70,22 @@ def _lock_file(folder: Path) -> Path:
 
 
 def _lock_by_posix(folder: Path) -> int | None:
-    """A handle that holds the lock until it is closed; None if another process holds it."""
-    handle = os.open(folder, os.O_RDONLY)
+    """A handle that holds the lock until it is closed; None if another process holds it or has removed the folder."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        folder.mkdir(parents=True, exist_ok=True)
+        return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        return None
+        same = os.path.samestat(os.fstat(handle), folder.stat())
+    except (BlockingIOError, FileNotFoundError):
+        same = False
     except OSError:  # some network disks
-        pass
-    return handle
+        same = True
+    if not same:
+        os.close(handle)
+    return handle if same else None
 
 
 def _lock_by_windows(file: Path) -> int | None:

@@ -126,7 +126,7 @@ def test_features_save_a_model_that_the_other_commands_use(model, tmp_path, bert
     assert done.returncode == 0, done.stderr
     rows = done.stdout.splitlines()
     assert len({line.index("accuracy") for line in rows[:-1]}) == 1, "the columns stand below each other"
-    assert f"by cross-validation on the training data; model in {tmp_path / 'run' / 'model'}" in rows[-1]
+    assert f"chosen on the training data; model in {tmp_path / 'run' / 'model'}" in rows[-1]
     said_file = tmp_path / "said.jsonl"
     assert bertkit_command("predict", tmp_path / "run" / "model", dev, "--out", said_file).returncode == 0
     said = [json.loads(line) for line in said_file.read_text().splitlines()]

@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 import tiny
 
+from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.finetune import fine_tuning
-from bertkit.finetune.collapse import likelihood_gain
+from bertkit.finetune.collapse import describe_collapse, likelihood_gain
+from bertkit.finetune.data import DataFiles, prepare
+from bertkit.finetune.decision import Decision
+from bertkit.finetune.evaluate import Outputs
 from bertkit.finetune.examples import TASKS
 from bertkit.finetune.fine_tuning import fine_tune
 from bertkit.finetune.result import result_from_json
 from bertkit.finetune.seeds import teach_seeds
-from bertkit.finetune.settings import read_settings
+from bertkit.finetune.settings import LearningSettings, read_settings
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 QUICK = ("epochs=6", "learning_rate=3e-3", "batch=16")
@@ -76,6 +80,30 @@ def test_the_gain_does_not_depend_on_scale_and_bias():
     yes = np.eye(3)[gold].astype(bool)
     assert likelihood_gain(noise, yes) < 0.02
     assert likelihood_gain(hints, yes) > 0.3
+
+
+def test_a_model_of_rare_labels_that_ranks_well_has_not_collapsed(tmp_path):
+    """All examples are most likely 'no', yet the five 'yes' are by far the likeliest of them."""
+    rows = ["text\tlabel", *["the film\tyes"] * 5, *["the story\tno"] * 95]
+    (tmp_path / "a.tsv").write_text("\n".join(rows) + "\n")
+    begin = load_checkpoint(tiny.tiny_folder(tmp_path / "model"))
+    files = DataFiles(train=tmp_path / "a.tsv", dev=tmp_path / "a.tsv")
+    prepared = prepare("classify", begin, files, read_settings())
+    task, dev = prepared.task, prepared.dev
+
+    def described(yes: float):
+        shares = [yes if example.label == "yes" else 0.01 for example in dev.examples]
+        rows = [np.log([1 - share, share] if task.labels[1] == "yes" else [share, 1 - share]) for share in shares]
+        predictions = task.decode(dev.examples, dev.flat, rows, Decision())
+        return describe_collapse(task, dev, Outputs(rows, 0.1), predictions, Decision(), LearningSettings(epochs=3))
+
+    collapsed, notes = described(0.45)
+    assert collapsed is None
+    assert notes == (
+        "all 100 dev examples get the same answer, 'no', although its scores differ: class_weights=balanced may help",
+    )
+    assert "learned nothing" in described(0.01)[0]
+    assert described(0.9) == (None, ())
 
 
 def test_retry_starts_again_at_a_third_of_the_rate_and_says_so(model, tmp_path):

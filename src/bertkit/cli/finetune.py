@@ -138,7 +138,7 @@ def _explore(
     else:
         features = read_features(begin.model, prepared)
         rows, layer = list(feature_scores(features)), save_best_layer(begin, prepared, features, out / "model")
-        last = f"saved: layer {layer}, the best by cross-validation on the training data; model in {out / 'model'}"
+        last = f"saved: layer {layer}, chosen on the training data; model in {out / 'model'}"
     if json:
         print(json_module.dumps([asdict(row) for row in rows]))
     else:

@@ -1,4 +1,4 @@
-"""Items of the specification that this command does not run: what bertkit does not have, and what takes more than this.
+"""Items of the source documents that this command does not run: what is missing, and what takes more than this.
 
 They are listed so that nothing is left out in silence.
 """

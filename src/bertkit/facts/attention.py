@@ -1,4 +1,4 @@
-"""Facts about attention: the formula, its scale, its weights, its heads (SPEC 1.2)."""
+"""Facts about attention: the formula, its scale, its weights, its heads."""
 
 import math
 from functools import cache

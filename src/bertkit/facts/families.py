@@ -1,4 +1,4 @@
-"""Facts about BERT's relatives (SPEC 1.3): one encoder, other tables and other tasks."""
+"""Facts about BERT's relatives: one encoder, other tables and other tasks."""
 
 from collections.abc import Mapping
 

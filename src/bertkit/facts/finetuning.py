@@ -1,4 +1,4 @@
-"""Facts about fine-tuning (SPEC 1.4): what is replaced, what moves, how little data and time it takes.
+"""Facts about fine-tuning: what is replaced, what moves, how little data and time it takes.
 
 What the tasks read and answer is in `tasks`; F11, on the bundled model, is in `trained`.
 """

@@ -1,4 +1,4 @@
-"""Facts about looking inside (SPEC 1.6): views and heads. What vectors know is in `knowledge`.
+"""Facts about looking inside: views and heads. What vectors know is in `knowledge`.
 
 In I4 heads are planted: a model whose first head was made to look at the next token has to be found as such, for each
 kind of head that the catalogue knows. What the bundled model's heads do is in `trained`. How fast a page opens is for

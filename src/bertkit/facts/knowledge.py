@@ -1,4 +1,4 @@
-"""Facts about what vectors know (SPEC 1.6): trees, layers, and words as single vectors.
+"""Facts about what vectors know: trees, layers, and words as single vectors.
 
 Trees and labels are planted in vectors, so that what a probe has to find is known. Senses, and sums of a BERT's input
 embeddings, are in `trained`.

@@ -1,4 +1,4 @@
-"""Facts about the model: sizes, layers, embeddings, positions (SPEC 1.1 from T16 on, and 1.2)."""
+"""Facts about the model: sizes, layers, embeddings, positions."""
 
 import time
 from copy import deepcopy

@@ -1,4 +1,4 @@
-"""Facts about pre-training (SPEC 1.3): what is asked of the model, and how often.
+"""Facts about pre-training: what is asked of the model, and how often.
 
 Shares are measured over some hundred thousand tokens here, and over a million by benchmarks. ELECTRA and other families
 are in `families`; what needs fine-tuning, P22 and P24, is in `finetuning`.

@@ -1,4 +1,4 @@
-"""Facts about the tasks (SPEC 1.4): what is read of a text, what is asked at which token, and every published file."""
+"""Facts about the tasks: what is read of a text, what is asked at which token, and every published file."""
 
 import math
 import tempfile

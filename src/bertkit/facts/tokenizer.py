@@ -1,4 +1,4 @@
-"""Facts about the tokenizer and the input format (SPEC 1.1)."""
+"""Facts about the tokenizer and the input format."""
 
 import string
 import tempfile

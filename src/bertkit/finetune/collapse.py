@@ -18,6 +18,7 @@ from bertkit.finetune.tag import Tagged
 from bertkit.finetune.task import Prediction, Task
 
 LEAST_GAIN = 0.01  # share of the loss of guessing that a model must save
+CLEAR_GAIN = 0.1  # the same, if it gives one answer to everything
 LEAST_SPREAD = 0.05  # of predicted numbers, in standard deviations of the true ones
 SCALES = 2.0 ** np.arange(-6, 7)  # of logits: a model that is too sure, or not sure enough, has learned something
 
@@ -29,15 +30,19 @@ def describe_collapse(
     predictions: Sequence[Prediction],
     decision: Decision,
     learning: LearningSettings,
-) -> str | None:
-    """A sentence with the remedy where the answers on dev are all the same or no better than guessing; else None."""
-    found = _one_answer(dev.examples, predictions, decision) or _no_gain(task, dev, outputs, predictions)
+) -> tuple[str | None, tuple[str, ...]]:
+    """A sentence with the remedy if the model only guesses on dev, else None; and a note if it gives a single answer.
+
+    A model of rare labels may give one answer to all and still rank the examples well: that one has not collapsed.
+    """
+    one = _one_answer(dev.examples, predictions, decision)
+    found = _no_gain(task, dev, outputs, predictions, CLEAR_GAIN if one else LEAST_GAIN)
     if found is None:
-        return None
+        return None, (f"{one}, although its scores differ: class_weights=balanced may help",) if one else ()
     return (
-        f"the model learned nothing: {found}; try a lower learning_rate (it was {learning.learning_rate:.3g}), "
+        f"the model learned nothing: {one or found}; try a lower learning_rate (it was {learning.learning_rate:.3g}), "
         f"a longer warmup ({learning.warmup:g}) or more epochs ({learning.epochs})"
-    )
+    ), ()
 
 
 def _one_answer(examples: Sequence[Example], predictions: Sequence[Prediction], decision: Decision) -> str | None:
@@ -65,8 +70,8 @@ def _answers(example: Example, prediction: Prediction, decision: Decision) -> li
     return []
 
 
-def _no_gain(task: Task, dev: Part, outputs: Outputs, predictions: Sequence[Prediction]) -> str | None:
-    """What is said where the model's numbers tell next to nothing about the answers."""
+def _no_gain(task: Task, dev: Part, outputs: Outputs, predictions: Sequence[Prediction], least: float) -> str | None:
+    """What is said where the model's scores save less than the share `least` of the loss of guessing."""
     if task.name == "regress":
         return _no_number(dev.examples, predictions)
     if task.name == "answer":
@@ -75,7 +80,7 @@ def _no_gain(task: Task, dev: Part, outputs: Outputs, predictions: Sequence[Pred
     else:
         table = calibration_table(task, dev, outputs.rows)
         gain = 1.0 if table is None else likelihood_gain(*table)
-    return None if gain >= LEAST_GAIN else "its loss on dev is no better than that of guessing"
+    return None if gain >= least else "its loss on dev is no better than that of guessing"
 
 
 def _no_number(examples: Sequence[Example], predictions: Sequence[Rated]) -> str | None:

@@ -10,11 +10,10 @@ from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.finetune.data import Prepared
 from bertkit.finetune.fine_tuning import run_part
 from bertkit.finetune.learner import load_start, random_start
-from bertkit.finetune.run_state import write_json
+from bertkit.finetune.run_state import own_folder, write_json
 from bertkit.finetune.search import subset
 from bertkit.finetune.settings import FineTuneSettings
 from bertkit.finetune.task import Task
-from bertkit.folder_lock import claimed
 from bertkit.progress import ShowProgress, silent
 from bertkit.train.runs import Run
 
@@ -42,7 +41,7 @@ def learning_curve(
     points: list[CurvePoint] = []
     # From random weights the lower layers have as much to learn as the others.
     all_layers = replace(settings, learning=replace(settings.learning, layer_decay=1.0))
-    with claimed(out):
+    with own_folder(out):
         for size in sorted(set(sizes)):
             part = subset(prepared, size, settings.learning.seed)
             scores = []

@@ -7,7 +7,6 @@ from typing import Any
 
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint
 from bertkit.config import pick
-from bertkit.errors import RequestError
 from bertkit.files import refuse_to_overwrite
 from bertkit.finetune.data import DataFiles, Prepared, prepare
 from bertkit.finetune.distill import Teacher, load_teacher
@@ -17,11 +16,10 @@ from bertkit.finetune.learner import load_start
 from bertkit.finetune.read import Columns
 from bertkit.finetune.result import FineTuned, result_from_json
 from bertkit.finetune.retry import lowered, may_retry, set_aside
-from bertkit.finetune.run_state import begin_folder, finished
+from bertkit.finetune.run_state import begin_folder, finished, own_folder
 from bertkit.finetune.session import open_session
 from bertkit.finetune.settings import FineTuneSettings
 from bertkit.finetune.tasks import read_task
-from bertkit.folder_lock import claimed
 from bertkit.model.model import BertModel
 from bertkit.progress import ShowProgress, silent
 from bertkit.train.distributed import ranks
@@ -51,7 +49,7 @@ def fine_tune(
     `retry`, a run that learned nothing starts again at a third of its learning rate, at most twice.
     """
     run, asked = Run(Path(out)), describe(task, settings, model, train_file, dev_file, teacher)
-    with claimed(run.folder):
+    with own_folder(run.folder):
         done = finished(run, asked) if resume else None
         if done and retry and may_retry(run, result_from_json(done)):
             set_aside(run)
@@ -160,8 +158,6 @@ def run_prepared(
 ) -> FineTuned:
     """The same from data in memory, in a run's folder that is there; goes on where the folder stands."""
     with ranks(device) as place, asked_to_stop(place) as stop:
-        if place.size > 1:
-            raise RequestError("fine-tuning runs on one device; start it without torchrun")
         session, progress, best = open_session(run, prepared, start, settings, place, teacher)
         with show("fine-tuning", session.total) as meter:
             return session.train(progress, best, meter, stop)

@@ -8,10 +8,9 @@ from pathlib import Path
 from bertkit.errors import RequestError
 from bertkit.finetune.fine_tuning import fine_tune
 from bertkit.finetune.result import FineTuned
-from bertkit.finetune.run_state import write_json
+from bertkit.finetune.run_state import own_folder, write_json
 from bertkit.finetune.seeds import Seeds, teach_seeds
 from bertkit.finetune.settings import FineTuneSettings
-from bertkit.folder_lock import claimed
 from bertkit.progress import ShowProgress, silent
 
 
@@ -107,7 +106,7 @@ def run_glue(
     show: ShowProgress = silent,
 ) -> dict[str, Seeds]:
     """Every task, each in its folder of `out`; those that are done already are not done again."""
-    with claimed(out):
+    with own_folder(out):
         return _run_glue(found, model, settings, out, seeds, show)
 
 

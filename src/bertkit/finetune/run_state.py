@@ -1,7 +1,9 @@
 """Where a fine-tuning run stands: the best model so far, and the folder that a kill cannot spoil."""
 
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from bertkit.checkpoint.tensors import read_object, write_tensors
 from bertkit.errors import RequestError
 from bertkit.files import refuse_to_overwrite, whole_file
 from bertkit.finetune.metrics import is_better
+from bertkit.folder_lock import claimed
 from bertkit.model.model import BertModel
 from bertkit.train.records import number, read_records, write_code_version
 from bertkit.train.runs import Run
@@ -43,6 +46,15 @@ class Best:
         if score == self.score and is_better("loss", loss, self.loss):
             return Best(step, score, loss, self.since + 1, state())
         return replace(self, since=self.since + 1)
+
+
+@contextmanager
+def own_folder(folder: Path) -> Iterator[None]:
+    """Hold the folder of one or several runs; torchrun's other processes would wait for it in vain."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise RequestError("fine-tuning runs on one device; start it without torchrun")
+    with claimed(folder):
+        yield
 
 
 def snapshot(model: BertModel) -> State:

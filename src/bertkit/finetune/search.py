@@ -17,11 +17,10 @@ from bertkit.finetune.fine_tuning import run_part
 from bertkit.finetune.learner import TASK, load_start
 from bertkit.finetune.metrics import is_better
 from bertkit.finetune.result import FineTuned
-from bertkit.finetune.run_state import write_json
+from bertkit.finetune.run_state import own_folder, write_json
 from bertkit.finetune.seeds import keep_model, refuse_other_runs
 from bertkit.finetune.session import open_session
 from bertkit.finetune.settings import FineTuneSettings, change_settings
-from bertkit.folder_lock import claimed
 from bertkit.progress import ShowProgress, silent
 from bertkit.train.distributed import ranks
 from bertkit.train.loop import LoopSettings, train
@@ -71,7 +70,7 @@ def search(
     the trials that are finished and goes on in the one that was stopped, if it is the same search: `model` is where
     `begin` is from.
     """
-    with claimed(out):
+    with own_folder(out):
         refuse_other_runs(out, "search")
 
         def taught(part: Prepared, changes: Mapping[str, str], folder: Path) -> FineTuned:

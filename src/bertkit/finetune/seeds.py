@@ -10,9 +10,8 @@ from typing import Any
 from bertkit.checkpoint.tensors import read_object
 from bertkit.errors import RequestError
 from bertkit.finetune.result import FineTuned
-from bertkit.finetune.run_state import SETTINGS, write_json
+from bertkit.finetune.run_state import SETTINGS, own_folder, write_json
 from bertkit.finetune.settings import FineTuneSettings
-from bertkit.folder_lock import claimed
 
 # Settings and a folder in, what came of it out.
 Teach = Callable[[FineTuneSettings, Path], FineTuned]
@@ -71,7 +70,7 @@ def teach_seeds(teach: Teach, settings: FineTuneSettings, count: int, out: Path)
     """Runs in out/seed-0, seed-1, ...; the median's model becomes out/model, the others' are removed."""
     if count < 1:
         raise RequestError(f"--seeds {count}: at least one is needed")
-    with claimed(out):
+    with own_folder(out):
         refuse_other_runs(out, "seed-0")
         return _teach_seeds(teach, settings, count, out)
 

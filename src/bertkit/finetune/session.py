@@ -259,6 +259,7 @@ class Session:
         judged = judge_decision(task, dev, outputs.rows, fitted.decision)
         plain = task.decode(dev.examples, dev.flat, outputs.rows, Decision())
         learning = replace(self.settings.learning, epochs=self.total // self.plan.steps)
+        collapsed, notes = describe_collapse(task, dev, outputs, plain, fitted.decision, learning)
         result = FineTuned(
             task=task.name,
             metric=self.metric,
@@ -268,8 +269,8 @@ class Session:
             best_step=best.step if best.state is not None and self.settings.run.keep == "best" else progress.step,
             steps=progress.step,
             finished=finished,
-            said=(*self.prepared.said, *fitted.said, *judged.said),
-            collapsed=describe_collapse(task, dev, outputs, plain, fitted.decision, learning),
+            said=(*self.prepared.said, *fitted.said, *judged.said, *notes),
+            collapsed=collapsed,
         )
         self._write_model(fitted, result)
         write_json(self.run.folder / RESULT, asdict(result))

@@ -18,14 +18,13 @@ from bertkit.finetune.contrast import VectorLearner
 from bertkit.finetune.learner import set_free
 from bertkit.finetune.read import Columns
 from bertkit.finetune.result import FineTuned, result_from_json
-from bertkit.finetune.run_state import Best, begin_folder, best_so_far, finished, read_state
+from bertkit.finetune.run_state import Best, begin_folder, best_so_far, finished, own_folder, read_state
 from bertkit.finetune.tables import ending
 from bertkit.finetune.vectors_data import TextRows, read_pairs, read_texts, scaled
 from bertkit.finetune.vectors_low_rank import LowRank
 from bertkit.finetune.vectors_session import SPEARMAN, Encoded, VectorData, VectorSession, move
 from bertkit.finetune.vectors_settings import VectorTuning
 from bertkit.finetune.vectors_teacher import teacher_vectors
-from bertkit.folder_lock import claimed
 from bertkit.model.weights import new_model
 from bertkit.progress import ShowProgress, silent
 from bertkit.train.distributed import Ranks, ranks
@@ -60,7 +59,7 @@ def tune_vectors(
     run, files = Run(Path(out)), [train_files] if isinstance(train_files, Path) else list(train_files)
     named = {"from": str(model), "train": " ".join(map(str, files)), "dev": str(dev_file), "teacher": str(teacher)}
     asked: dict[str, Any] = {"task": "vectors", **named, "settings": settings.flat()}
-    with claimed(run.folder):
+    with own_folder(run.folder):
         if resume and (done := finished(run, asked)):
             if not (run.folder / REPORT).exists():  # it was killed right before
                 write_report(run.folder)
@@ -90,8 +89,6 @@ def _run(
 ) -> FineTuned:
     """Train in a run's folder that is there; goes on where the folder stands."""
     with ranks(device) as place, asked_to_stop(place) as stop:
-        if place.size > 1:
-            raise RequestError("fine-tuning runs on one device; start it without torchrun")
         if teacher:
             data = _with_teacher(data, teacher, run, settings, place, show)
         session, progress, best = open_vectors(run, data, start, settings, place)

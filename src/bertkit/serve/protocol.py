@@ -7,7 +7,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 HEADER_SECONDS = 10.0  # for the first line and the headers of a request, once it has begun
-MOST_HEAD = 64 << 10  # bytes of them; and of trailers, or of what else comes in a body without being of it
+MOST_HEAD = 64 << 10  # bytes of them; and of trailers or chunk framing
 MOST_TRAILERS = 64  # fields after a body in chunks
 AT_ONCE = 32 << 10  # bytes that are parsed before the head is measured again
 REFUSED_SECONDS = 2.0  # in which a client may read why its head was refused
