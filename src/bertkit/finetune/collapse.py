@@ -18,7 +18,7 @@ from bertkit.finetune.tag import Tagged
 from bertkit.finetune.task import Prediction, Task
 
 LEAST_GAIN = 0.01  # share of the loss of guessing that a model must save
-CLEAR_GAIN = 0.1  # the same, if it gives one answer to everything
+CLEAR_GAIN = 0.5  # the same, if it gives one answer to everything
 LEAST_SPREAD = 0.05  # of predicted numbers, in standard deviations of the true ones
 SCALES = 2.0 ** np.arange(-6, 7)  # of logits: a model that is too sure, or not sure enough, has learned something
 
