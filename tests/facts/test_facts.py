@@ -84,7 +84,7 @@ def test_facts_about_a_vocabulary_fail_with_another(cased_vocab):
 
 
 def test_the_command_counts_what_it_cannot_run(bertkit_command):
-    done = bertkit_command("facts", "T", "M4", "M17", "--json")
+    done = bertkit_command("facts", "T3", "T4", "M4", "M17", "--json")
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert {row["status"] for row in rows} == {"ok", "not run", "absent"}

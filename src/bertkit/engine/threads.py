@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
-from threading import Lock, Thread
+from threading import Barrier, Lock, Thread
 from typing import TypeVar
 
 import torch
@@ -56,8 +56,16 @@ def set_own_threads(count: int) -> None:
 
 @cache
 def _workers(count: int, workers: int) -> ThreadPoolExecutor:
-    """So many workers, each with `count` threads of torch, for the rest of the process."""
-    return ThreadPoolExecutor(workers, "bertkit", initializer=set_own_threads, initargs=(count,))
+    """So many workers, each with `count` threads of torch, for the rest of the process.
+
+    All start here: while one sets its count, a thread that starts elsewhere would get that count.
+    """
+    pool, started = (
+        ThreadPoolExecutor(workers, "bertkit", initializer=set_own_threads, initargs=(count,)),
+        Barrier(workers),
+    )
+    wait([pool.submit(started.wait) for _ in range(workers)])
+    return pool
 
 
 def _in_new_thread(ask: Callable[[], Found]) -> Found:
