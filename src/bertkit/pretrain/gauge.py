@@ -19,7 +19,7 @@ class Gauge:
     flops: float  # useful operations of training on a token
     rate: float  # operations a second that a plain matmul reaches
     slots: int  # positions computed in a step, filled or not; 0 where nothing is filled up
-    start: Progress  # where this session began: `rate` is the rate of its device, at its beginning
+    start: Progress  # where the run was at its last start: `rate` is the rate of the device, measured then
 
     @classmethod
     def of(cls, recipe: Recipe, place: Ranks, start: Progress) -> "Gauge":
@@ -28,7 +28,7 @@ class Gauge:
         return cls(place, recipe_flops(recipe), matmul_rate(place.device), slots, start)
 
     def read(self, progress: Progress) -> dict[str, float]:
-        """As a line of metrics.jsonl has them: mean `share` of this session and `padding` of the run, `memory_gib`.
+        """As a line of metrics.jsonl has them: mean `share` since the last start and `padding` of the run, `memory_gib`.
 
         Memory is the most that this process has held; a run that was resumed may have held more before.
         """
