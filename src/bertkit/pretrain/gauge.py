@@ -28,7 +28,7 @@ class Gauge:
         return cls(place, recipe_flops(recipe), matmul_rate(place.device), slots, start)
 
     def read(self, progress: Progress) -> dict[str, float]:
-        """As a line of metrics.jsonl has them: mean `share` since the last start and `padding` of the run, `memory_gib`.
+        """For a line of metrics.jsonl: mean `share` since the last start and `padding` of the run, `memory_gib`.
 
         Memory is the most that this process has held; a run that was resumed may have held more before.
         """
