@@ -38,7 +38,7 @@ class LearningSettings:
 
     epochs: int | None = None  # None: 3, or as many as make 500 steps, up to 20: little data needs more passes
     batch: int = 32  # examples in a step
-    learning_rate: float = 1e-4  # of the head; see layer_decay
+    learning_rate: float = 2e-4  # of the head; see layer_decay
     warmup: float = 0.2  # share of all steps; with 0.1 deep models can collapse in the first steps (docs/LOG.md)
     decay: Decay = "linear"
     weight_decay: float = 0.01
