@@ -28,7 +28,7 @@ import bertkit
 from bertkit.checkpoint.bundled import bundled_folder
 from bertkit.files import whole_file
 from bertkit.model.pooling import EmbedSettings
-from bertkit.text.shard_writer import write_shards
+from bertkit.text.shards.writer import write_shards
 
 ROOT = Path(__file__).parents[1]
 MODULES = 100

@@ -21,12 +21,12 @@ import numpy as np
 import torch
 
 import bertkit
+from bertkit.data.examples import TextExample
+from bertkit.data.read import Columns, read_examples
 from bertkit.files import whole_file
-from bertkit.finetune.examples import TextExample
-from bertkit.finetune.fine_tuning import fine_tune
-from bertkit.finetune.read import Columns, read_examples
-from bertkit.finetune.settings import read_settings
-from bertkit.inside.attribution import Why, WhySettings, WordShare, why
+from bertkit.finetuning.fine_tuning import fine_tune
+from bertkit.finetuning.settings import read_settings
+from bertkit.inside.attribution.attribution import Why, WhySettings, WordShare, why
 from bertkit.predict.bert import Bert
 
 HIDDEN = (1, 2, 3, 5)

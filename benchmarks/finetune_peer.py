@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertkit.finetune.classify import Regress
-from bertkit.finetune.data import Part, Prepared
-from bertkit.finetune.decision import Decision
-from bertkit.finetune.settings import FineTuneSettings
-from bertkit.finetune.tasks import PROBLEM_TYPES
+from bertkit.finetuning.prepare import Part, Prepared
+from bertkit.finetuning.settings import FineTuneSettings
+from bertkit.tasks.classify import Regress
+from bertkit.tasks.decision import Decision
+from bertkit.tasks.table import PROBLEM_TYPES
 from bertkit.train.schedule import Schedule
 
 Windows = list[list[Any]]  # of each example in a batch

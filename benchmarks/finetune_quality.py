@@ -27,10 +27,10 @@ from many_runs import results_of
 
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint
 from bertkit.files import whole_file
-from bertkit.finetune.data import Prepared
-from bertkit.finetune.fine_tuning import run_prepared
-from bertkit.finetune.learner import load_start, random_start
-from bertkit.finetune.settings import FineTuneSettings
+from bertkit.finetuning.fine_tuning import run_prepared
+from bertkit.finetuning.learner import load_start, random_start
+from bertkit.finetuning.prepare import Prepared
+from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.train.runs import Run
 
 COMPARED = ("sst2", "mrpc", "stsb", "conll2003", "goemotions", "commonsenseqa", "squad")

@@ -28,10 +28,10 @@ from finetune_tasks import find_task, prepare_task, settings_of
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint
 from bertkit.errors import RequestError
 from bertkit.files import whole_file
-from bertkit.finetune.data import Prepared
-from bertkit.finetune.learner import load_start
-from bertkit.finetune.session import open_session
-from bertkit.finetune.settings import FineTuneSettings
+from bertkit.finetuning.learner import load_start
+from bertkit.finetuning.prepare import Prepared
+from bertkit.finetuning.session import open_session
+from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.train.distributed import Ranks
 from bertkit.train.runs import Run
 

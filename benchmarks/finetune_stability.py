@@ -24,11 +24,11 @@ from many_runs import results_of
 from bertkit.checkpoint.bundled import bundled_folder
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint
 from bertkit.files import whole_file
-from bertkit.finetune.data import DataFiles, Prepared, prepare
-from bertkit.finetune.evaluate import predict
-from bertkit.finetune.fine_tuning import run_prepared
-from bertkit.finetune.learner import load_start
-from bertkit.finetune.settings import FineTuneSettings, read_settings
+from bertkit.finetuning.evaluate import predict
+from bertkit.finetuning.fine_tuning import run_prepared
+from bertkit.finetuning.learner import load_start
+from bertkit.finetuning.prepare import DataFiles, Prepared, prepare
+from bertkit.finetuning.settings import FineTuneSettings, read_settings
 from bertkit.text.corpus import CorpusReport, read_lines
 from bertkit.text.sentences import split_sentences
 from bertkit.train.runs import Run

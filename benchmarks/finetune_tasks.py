@@ -17,13 +17,13 @@ from safetensors.torch import load_file, save_file
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import pick
+from bertkit.data.examples import Example, Place, QuestionExample, TextExample
+from bertkit.data.read import read_examples
 from bertkit.errors import RequestError
-from bertkit.finetune.data import Part, Prepared, content_of
-from bertkit.finetune.examples import Example, Place, QuestionExample, TextExample
-from bertkit.finetune.read import read_examples
-from bertkit.finetune.settings import FineTuneSettings, read_settings
-from bertkit.finetune.task import Task
-from bertkit.finetune.tasks import build_task
+from bertkit.finetuning.prepare import Part, Prepared, content_of
+from bertkit.finetuning.settings import FineTuneSettings, read_settings
+from bertkit.tasks.table import build_task
+from bertkit.tasks.task import Task
 from bertkit.text.corpus import CorpusReport, read_lines
 
 HELD_OUT = 5  # every fifth article of SQuAD is for the test

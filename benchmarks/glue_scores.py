@@ -25,12 +25,12 @@ from bertkit.checkpoint.bundled import bundled_folder
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.config import pick
 from bertkit.files import whole_file
-from bertkit.finetune.data import DataFiles, Prepared, prepare
-from bertkit.finetune.fine_tuning import run_prepared
-from bertkit.finetune.glue import Data, find_tasks
-from bertkit.finetune.learner import load_start
-from bertkit.finetune.search import subset
-from bertkit.finetune.settings import read_settings
+from bertkit.finetuning.explore.glue import Data, find_tasks
+from bertkit.finetuning.explore.search import subset
+from bertkit.finetuning.fine_tuning import run_prepared
+from bertkit.finetuning.learner import load_start
+from bertkit.finetuning.prepare import DataFiles, Prepared, prepare
+from bertkit.finetuning.settings import read_settings
 from bertkit.train.records import number, read_records
 from bertkit.train.runs import Run
 

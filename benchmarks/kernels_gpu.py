@@ -24,7 +24,7 @@ from bertkit.model.kernels import KERNELS, Sight, bias_gelu
 from bertkit.model.pooling import pool
 from bertkit.model.weights import new_model
 from bertkit.model.word_loss import IGNORE, sampled_words, word_losses
-from bertkit.pretrain.objectives import MaskedWords, Targets
+from bertkit.pretraining.objectives import MaskedWords, Targets
 from bertkit.train.distributed import Ranks
 from bertkit.train.loop import LoopSettings, Micro, take_step, train
 from bertkit.train.optimizer import OptimizerSettings, build_optimizer

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from bertkit.files import whole_file
-from bertkit.pretrain.batches import DataSettings, Examples, ExampleSource
-from bertkit.pretrain.masking import Packed, choose_packed, n_gram_starts, word_starts
-from bertkit.pretrain.random import Purpose, draw
-from bertkit.pretrain.spans import Ranges
-from bertkit.text.shards import ShardSet, open_shards
+from bertkit.pretraining.batches import DataSettings, Examples, ExampleSource
+from bertkit.pretraining.masking import Packed, choose_packed, n_gram_starts, word_starts
+from bertkit.pretraining.random import Purpose, draw
+from bertkit.pretraining.spans import Ranges
+from bertkit.text.shards.reader import ShardSet, open_shards
 
 ROUNDS, SECONDS = 5, 1.0
 PAIR_BLOCKS = 2_000  # half a million pairs: one deviation of a label is 0.07 points

@@ -16,7 +16,7 @@ import torch
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config
-from bertkit.inside.look import look
+from bertkit.inside.look.look import look
 from bertkit.model.weights import new_model
 from bertkit.predict.bert import Bert
 from bertkit.text.tokenizer import Tokenizer

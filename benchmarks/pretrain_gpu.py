@@ -21,13 +21,13 @@ import torch
 
 from bertkit.config import BertConfig, family_config
 from bertkit.model.weights import new_model
-from bertkit.pretrain.batches import DataSettings, Examples, ExampleSource
-from bertkit.pretrain.examples import to_inputs
-from bertkit.pretrain.learner import generator_config
-from bertkit.pretrain.objectives import MaskedWords
-from bertkit.pretrain.pretraining import pretrain
-from bertkit.pretrain.recipe import Recipe, TrainSettings
-from bertkit.text.shards import open_shards
+from bertkit.pretraining.batches import DataSettings, Examples, ExampleSource
+from bertkit.pretraining.examples import to_inputs
+from bertkit.pretraining.learner import generator_config
+from bertkit.pretraining.objectives import MaskedWords
+from bertkit.pretraining.pretraining import pretrain
+from bertkit.pretraining.recipe import Recipe, TrainSettings
+from bertkit.text.shards.reader import open_shards
 from bertkit.train.half import HalfPrecision
 from bertkit.train.optimizer import OptimizerSettings, build_optimizer
 from bertkit.train.speed import flops_per_token, matmul_rate, seen_length

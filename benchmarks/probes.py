@@ -19,12 +19,12 @@ from typing import Any
 import torch
 
 from bertkit.files import whole_file
-from bertkit.inside.probe import ProbeReport, probe
-from bertkit.inside.probe_data import ProbeSettings
-from bertkit.inside.probe_page import probe_page, probe_table
+from bertkit.inside.probes.data import ProbeSettings
+from bertkit.inside.probes.page import probe_page, probe_table
+from bertkit.inside.probes.probe import ProbeReport, probe
 from bertkit.predict.bert import Bert, load
 from bertkit.progress import progress
-from bertkit.train.report import STYLE
+from bertkit.train.report.page import STYLE
 
 PICTURES = {"pos": {"pos": 0}, "structure": {"uuas": 0, "tree": 4, "space": 5}}  # name: number of the page's svg
 

@@ -31,9 +31,9 @@ import torch
 from bertkit.files import whole_file
 from bertkit.serve.interpreter import settle
 from bertkit.serve.models import load_models
-from bertkit.serve.plan import Plan
-from bertkit.serve.plan_vectors import Wanted, plan_vectors
 from bertkit.serve.planner import Planner, Told
+from bertkit.serve.plans.plan import Plan
+from bertkit.serve.plans.vectors import Wanted, plan_vectors
 from bertkit.serve.settings import GPU_TOKENS, ServeSettings
 from bertkit.serve.worker import BatchDone, Ticket, Workers
 from bertkit.text.corpus import CorpusReport, read_documents

@@ -36,14 +36,14 @@ from bertkit.checkpoint.save_load import load_checkpoint, save_small
 from bertkit.checkpoint.small_files import SMALL
 from bertkit.errors import RequestError
 from bertkit.files import whole_file
-from bertkit.pretrain.batches import DataSettings, ExampleSource
-from bertkit.pretrain.evaluation import evaluate
-from bertkit.pretrain.examples import to_inputs
-from bertkit.pretrain.objectives import MaskedWords
-from bertkit.pretrain.pretraining import pretrain
-from bertkit.pretrain.recipe import Recipe, read_recipe
+from bertkit.pretraining.batches import DataSettings, ExampleSource
+from bertkit.pretraining.evaluation import evaluate
+from bertkit.pretraining.examples import to_inputs
+from bertkit.pretraining.objectives import MaskedWords
+from bertkit.pretraining.pretraining import pretrain
+from bertkit.pretraining.recipe import Recipe, read_recipe
 from bertkit.progress import progress
-from bertkit.text.shards import open_shards
+from bertkit.text.shards.reader import open_shards
 from bertkit.train.distributed import Ranks
 from bertkit.train.records import Line, Records, number, read_records
 

@@ -26,12 +26,12 @@ import numpy as np
 import torch
 
 import bertkit
+from bertkit.data.tables import Columns, open_table
 from bertkit.files import whole_file
-from bertkit.finetune.tables import Columns, open_table
-from bertkit.inside.sense_scores import neighbor_accuracy, units
-from bertkit.inside.sense_uses import Use, read_uses
-from bertkit.inside.senses import around_vectors, sense_scores, use_vectors
-from bertkit.inside.static_files import open_vectors
+from bertkit.inside.senses.scores import neighbor_accuracy, units
+from bertkit.inside.senses.senses import around_vectors, sense_scores, use_vectors
+from bertkit.inside.senses.uses import Use, read_uses
+from bertkit.inside.static.files import open_vectors
 
 EACH = 100  # uses of each sense, at most
 CUES = {

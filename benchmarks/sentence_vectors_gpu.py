@@ -27,10 +27,10 @@ from bertkit.checkpoint.delta import load_delta, save_delta
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_small
 from bertkit.errors import RequestError
 from bertkit.files import whole_file
-from bertkit.finetune.vectors import tune_vectors
-from bertkit.finetune.vectors_data import TextRows, read_pairs
-from bertkit.finetune.vectors_session import pair_spearman
-from bertkit.finetune.vectors_settings import VectorTuning, read_vector_settings
+from bertkit.finetuning.embeddings.data import TextRows, read_pairs
+from bertkit.finetuning.embeddings.session import pair_spearman
+from bertkit.finetuning.embeddings.settings import VectorTuning, read_vector_settings
+from bertkit.finetuning.embeddings.tuning import tune_vectors
 from bertkit.model.pooling import EmbedSettings
 from bertkit.progress import progress
 

@@ -26,7 +26,7 @@ import tokenizers
 
 from bertkit.files import whole_file
 from bertkit.text.corpus import CorpusReport, read_documents
-from bertkit.text.shards import open_shards
+from bertkit.text.shards.reader import open_shards
 
 PROCESSES = 2
 BATCH = 10_000  # lines for each call of the library
@@ -95,7 +95,7 @@ def children_cpu() -> float:
 
 
 def job_ours(vocab: Path, out: Path, shards: list[Path]) -> None:
-    from bertkit.text.shard_writer import write_shards
+    from bertkit.text.shards.writer import write_shards
 
     write_shards(shards, vocab, out, processes=PROCESSES)
 

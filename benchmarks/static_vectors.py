@@ -24,11 +24,11 @@ import numpy as np
 import torch
 
 from bertkit.files import whole_file
-from bertkit.inside.static_corpus import WordCorpus, read_words
-from bertkit.inside.static_files import read_word2vec
-from bertkit.inside.static_settings import METHODS, static_settings
-from bertkit.inside.static_training import train_vectors
-from bertkit.inside.static_vectors import StaticVectors
+from bertkit.inside.static.corpus import WordCorpus, read_words
+from bertkit.inside.static.files import read_word2vec
+from bertkit.inside.static.settings import METHODS, static_settings
+from bertkit.inside.static.training import train_vectors
+from bertkit.inside.static.vectors import StaticVectors
 
 RELATIONS = json.loads((Path(__file__).parent / "word_relations.json").read_text(encoding="utf-8"))
 UNSEEN = ("germanization", "unhappyish", "kingliness", "biochemistries", "footballing")

@@ -71,7 +71,7 @@ def job(kind: str, out: Path, shards: list[Path]) -> None:
 
 
 def train_ours(out: Path, shards: list[Path]) -> None:
-    from bertkit.text.vocabulary import VocabularySettings, make_vocabulary
+    from bertkit.text.vocabulary.build import VocabularySettings, make_vocabulary
 
     make_vocabulary(shards, VocabularySettings(size=SIZE)).save(out)
 

@@ -25,7 +25,8 @@ def _load(path: Path, name: str):
 
 fetch_weights = _load(ROOT / "tools" / "fetch_weights.py", "fetch_weights")
 _load(OFFLINE / "sitecustomize.py", "bertkit_tests_offline")
-os.environ["PYTHONPATH"] = str(OFFLINE)
+# Commands that tests start run the code of this checkout, wherever the environment was made.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(OFFLINE), str(ROOT / "src")])
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported, by whomever: there is no GPU here

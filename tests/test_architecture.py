@@ -24,8 +24,9 @@ ORDER = [
     "engine",
     "checkpoint",
 ]
-ORDER += ["train", "pretrain", "finetune", "predict", "inside", "serve", "pretrained", "facts", "cli", "__main__"]
-SIBLINGS = [{"pretrain", "finetune"}, {"inside", "serve"}]
+ORDER += ["data", "tasks", "train", "pretraining", "finetuning", "predict", "inside", "serve", "pretrained", "facts"]
+ORDER += ["cli", "__main__"]
+SIBLINGS = [{"pretraining", "finetuning"}, {"inside", "serve"}]
 NEVER = {"transformers", "sentence_transformers", "socket", "urllib", "http", "requests", "httpx"}
 ON_THE_WIRE = {"client": {"http", "urllib"}, "serve": {"socket", "urllib"}}  # what a server and its client are made of
 
@@ -92,7 +93,9 @@ def test_help_does_not_import_torch():
 
 
 def test_text_does_without_torch():
-    assert "torch" not in modules_after("import bertkit.text.tokenizer, bertkit.text.vocabulary, bertkit.text.corpus")
+    assert "torch" not in modules_after(
+        "import bertkit.text.tokenizer, bertkit.text.vocabulary.build, bertkit.text.corpus"
+    )
 
 
 def test_help_answers_in_a_third_of_a_second():

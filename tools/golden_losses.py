@@ -32,7 +32,7 @@ Curves = dict[str, dict[str, list[float]]]
 
 def make_shards(folder: Path) -> Path:
     """Shards of the fixed text with the fixed vocabulary."""
-    from bertkit.text.shard_writer import write_shards
+    from bertkit.text.shards.writer import write_shards
 
     write_shards([GOLDEN / "corpus.txt"], GOLDEN / "vocab.txt", folder / "shards", processes=1)
     return folder / "shards"
@@ -40,8 +40,8 @@ def make_shards(folder: Path) -> Path:
 
 def curve(name: str, shards: Path, out: Path) -> dict[str, list[float]]:
     """The losses of one run, step by step, by their names."""
-    from bertkit.pretrain.pretraining import pretrain
-    from bertkit.pretrain.recipe import build_recipe
+    from bertkit.pretraining.pretraining import pretrain
+    from bertkit.pretraining.recipe import build_recipe
     from bertkit.train.records import read_records
 
     settings = COMMON | RUNS[name] | {"shards": shards}

@@ -15,8 +15,8 @@ from bertkit.errors import BertkitError, BertkitWarning, RequestError
 if TYPE_CHECKING:
     from bertkit.bert_client import BertClient
     from bertkit.client import AsyncClient, Client
-    from bertkit.inside.attribution import why
-    from bertkit.inside.look import look
+    from bertkit.inside.attribution.attribution import why
+    from bertkit.inside.look.look import look
     from bertkit.predict.bert import Bert, load
     from bertkit.text.tokenizer import Tokenizer
 
@@ -26,9 +26,9 @@ _LATE = {
     "Client": "bertkit.client",
     "Bert": "bertkit.predict.bert",
     "load": "bertkit.predict.bert",
-    "look": "bertkit.inside.look",
+    "look": "bertkit.inside.look.look",
     "Tokenizer": "bertkit.text.tokenizer",
-    "why": "bertkit.inside.attribution",
+    "why": "bertkit.inside.attribution.attribution",
 }
 
 __all__ = [

@@ -277,3 +277,23 @@ def toml_string(text: str) -> str:
 
 def _toml(value: Any) -> str:
     return toml_string(value) if isinstance(value, str) else _as_text(value)
+
+
+def check_choice(settings: object, name: str) -> None:
+    """One of the values that the annotation of this field lists."""
+    choices = typing.get_args(typing.get_type_hints(type(settings))[name])
+    pick(dict.fromkeys(choices), getattr(settings, name), name)
+
+
+def check_at_least(settings: object, name: str, least: float) -> None:
+    """None, or at least so much."""
+    value = getattr(settings, name)
+    if value is not None and not value >= least:
+        raise RequestError(f"{name}={value} must be at least {least}")
+
+
+def check_within(settings: object, name: str, least: float, most: float) -> None:
+    """None, or from `least` to `most`."""
+    value = getattr(settings, name)
+    if value is not None and not least <= value <= most:
+        raise RequestError(f"{name}={value} must be from {least:g} to {most:g}")

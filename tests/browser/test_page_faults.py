@@ -9,9 +9,9 @@ import pytest
 from paging import FITS, ROOT, TOOLS, answered, ask, choose_tool, questions, said, turn, until, visit_colors
 from serving import running
 
-from bertkit.inside.arrays import unpack
-from bertkit.inside.look import look
-from bertkit.serve.keys import Keys
+from bertkit.inside.look.arrays import unpack
+from bertkit.inside.look.look import look
+from bertkit.serve.http.auth import Keys
 from bertkit.serve.models import Models
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -375,7 +375,7 @@ def test_every_file_is_served_and_goes_into_the_wheel(page_server):
     patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["bertkit"]
     package = ROOT / "src" / "bertkit"
     packed = {path for pattern in patterns for path in package.glob(pattern)}
-    for folder, address in (("serve/page", "/page"), ("inside/page", "/inside")):
+    for folder, address in (("serve/page", "/page"), ("inside/look/page", "/inside")):
         files = [path for path in (package / folder).iterdir() if path.is_file()]
         assert len(files) > 10
         for path in files:

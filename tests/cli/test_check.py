@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from bertkit.errors import RequestError
-from bertkit.pretrain.batches import DataSettings, ExampleSource
-from bertkit.pretrain.check_shards import Lengths, piece_counts, report_shards
-from bertkit.pretrain.recipe import read_recipe
-from bertkit.pretrain.show_masks import Mangled, lines, mangle
-from bertkit.text.shard_writer import write_shards
-from bertkit.text.shards import open_shards
+from bertkit.pretraining.batches import DataSettings, ExampleSource
+from bertkit.pretraining.check_shards import Lengths, piece_counts, report_shards
+from bertkit.pretraining.recipe import read_recipe
+from bertkit.pretraining.show_masks import Mangled, lines, mangle
+from bertkit.text.shards.reader import open_shards
+from bertkit.text.shards.writer import write_shards
 
 TEXT = "The players played in New York, unbelievably. They were playing a play!\nA second paragraph.\n\nNaïve Café.\n\n"
 RECIPE = """
@@ -121,7 +121,7 @@ def test_unknown_tokens_and_unused_pieces_are_noted(place):
 def test_counting_in_small_parts_gives_the_same(place, monkeypatch):
     opened = open_shards(place / "many")
     whole = piece_counts(opened)
-    monkeypatch.setattr("bertkit.pretrain.check_shards.AT_ONCE", 7)
+    monkeypatch.setattr("bertkit.pretraining.check_shards.AT_ONCE", 7)
     assert (piece_counts(opened) == whole).all()
     assert whole.sum() == opened.tokens
 

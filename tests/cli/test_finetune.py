@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "finetune"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "finetuning"))
 import tiny
 
 import bertkit

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "finetune"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "finetuning"))
 import tiny
 
 HELPER = Path(__file__).with_name("without_posix.py")
@@ -41,7 +41,12 @@ def test_every_module_can_be_imported(elsewhere):
     files = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
     chosen = [path for path in files if not path.as_posix().startswith(ELSEWHERE)]
     names = [".".join(("bertkit", *path.with_suffix("").parts)).removesuffix(".__init__") for path in chosen]
-    assert {"bertkit", "bertkit.cli.finetune", "bertkit.predict.resume", "bertkit.finetune.vectors"} <= set(names)
+    assert {
+        "bertkit",
+        "bertkit.cli.finetune",
+        "bertkit.predict.files.resume",
+        "bertkit.finetuning.embeddings.tuning",
+    } <= set(names)
     elsewhere(f"import importlib\nfor name in {names!r}: importlib.import_module(name)")
 
 

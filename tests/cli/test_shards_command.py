@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from bertkit.text.shards import open_shards
+from bertkit.text.shards.reader import open_shards
 
 TEXT = "The players played in New York. They were playing a play!\nA second paragraph.\n\nNaïve Café players.\n\n"
 

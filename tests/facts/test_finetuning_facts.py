@@ -8,9 +8,10 @@ import torch
 
 from bertkit.facts import finetuning, tasks, topics
 from bertkit.facts.fact import Outcome, Vocabularies
-from bertkit.finetune import learner, length, settings, tag
-from bertkit.finetune.classify import Multilabel, Regress
-from bertkit.finetune.decision import Decision
+from bertkit.finetuning import learner, settings
+from bertkit.tasks import length, tag
+from bertkit.tasks.classify import Multilabel, Regress
+from bertkit.tasks.decision import Decision
 
 FACTS = {fact.number: fact for fact in [*finetuning.facts, *tasks.facts]}
 

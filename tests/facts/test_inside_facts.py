@@ -10,8 +10,8 @@ import torch
 from bertkit.errors import RequestError
 from bertkit.facts import inside, knowledge
 from bertkit.facts.fact import Outcome, Vocabularies
-from bertkit.inside.arrays import unpack
-from bertkit.inside.static_vectors import StaticVectors
+from bertkit.inside.look.arrays import unpack
+from bertkit.inside.static.vectors import StaticVectors
 
 FACTS = {fact.number: fact for fact in [*inside.facts, *knowledge.facts]}
 

@@ -9,16 +9,17 @@ import torch
 from bertkit.facts import finetuning, languages
 from bertkit.facts.fact import Vocabularies
 from bertkit.facts.run import run_facts
-from bertkit.finetune import glue, learner
-from bertkit.finetune.classify import TextTask
-from bertkit.finetune.correlation import pearson
+from bertkit.finetuning import learner
+from bertkit.finetuning.explore import glue
 from bertkit.model import embeddings, kernels
 from bertkit.model.embeddings import Segments
 from bertkit.model.encoder import Encoder
 from bertkit.model.kernels import Sight
 from bertkit.model.layer import PostNormLayer
 from bertkit.model.self_attention import SelfAttention
-from bertkit.pretrain.objectives import ReplacedTokens
+from bertkit.pretraining.objectives import ReplacedTokens
+from bertkit.tasks.classify import TextTask
+from bertkit.tasks.metrics.correlation import pearson
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.train import loop
 
@@ -73,7 +74,7 @@ def cola_by_accuracy(patch: Patch) -> None:
 
 
 def similarity_by_pearson(patch: Patch) -> None:
-    patch.setattr("bertkit.finetune.metrics.spearman", pearson)
+    patch.setattr("bertkit.tasks.metrics.table.spearman", pearson)
 
 
 def one_projection_for_all_heads(patch: Patch) -> None:

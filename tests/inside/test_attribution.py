@@ -13,8 +13,8 @@ from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config
 from bertkit.errors import RequestError
 from bertkit.facts.topics import topic_examples
-from bertkit.inside.attribution import LEAST, WhySettings, from_sums, integrate, why
-from bertkit.inside.attribution_targets import Request, find_target
+from bertkit.inside.attribution.attribution import LEAST, WhySettings, from_sums, integrate, why
+from bertkit.inside.attribution.targets import Request, find_target
 from bertkit.model.batch import Batch
 from bertkit.model.weights import new_model
 from bertkit.text.pipelines import ROBERTA_NAMES, byte_level_backend

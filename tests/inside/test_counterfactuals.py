@@ -6,7 +6,7 @@ import pytest
 from topic_models import topic_classifier, topic_filler
 
 from bertkit.errors import RequestError
-from bertkit.inside.counterfactuals import FlipSettings, _Draft, flips
+from bertkit.inside.attribution.counterfactuals import FlipSettings, _Draft, flips
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 EVERY = FlipSettings(least=0.0)

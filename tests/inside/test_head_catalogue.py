@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from bertkit.errors import RequestError
-from bertkit.inside.heads import catalogue, link, parse_link
-from bertkit.inside.reading import read
+from bertkit.inside.look.heads import catalogue, link, parse_link
+from bertkit.inside.look.reading import read
 
 TEXT = "a b c a d b e"
 

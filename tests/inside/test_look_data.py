@@ -16,13 +16,13 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 
 from bertkit.errors import BertkitWarning, RequestError
-from bertkit.inside import data as data_module
-from bertkit.inside.arrays import DTYPES, pack, unpack
-from bertkit.inside.data import page_data
-from bertkit.inside.layers import lens, movement
-from bertkit.inside.reading import read, states
+from bertkit.inside.look import data as data_module
+from bertkit.inside.look.arrays import DTYPES, pack, unpack
+from bertkit.inside.look.data import page_data
+from bertkit.inside.look.layers import lens, movement
+from bertkit.inside.look.reading import read, states
 from bertkit.predict.bert import Bert
-from bertkit.serve.plan_inside import plan_attention
+from bertkit.serve.plans.inside import plan_attention
 from bertkit.serve.settings import ServeSettings
 from bertkit.text.pipelines import BERT_NAMES
 from bertkit.text.tokenizer import Tokenizer

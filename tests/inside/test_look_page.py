@@ -11,8 +11,8 @@ import pytest
 
 import bertkit
 from bertkit.errors import RequestError
-from bertkit.inside import page as page_module
-from bertkit.inside.page import MODULES, module, page
+from bertkit.inside.look import page as page_module
+from bertkit.inside.look.page import MODULES, module, page
 
 STATIC = Path(page_module.__file__).parent / "page"
 HOSTILE = [

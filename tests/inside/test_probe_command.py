@@ -8,7 +8,7 @@ import pytest
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.cli.main import run
 from bertkit.errors import RequestError
-from bertkit.inside.probe_data import ProbeSettings, read_probe_files
+from bertkit.inside.probes.data import ProbeSettings, read_probe_files
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 

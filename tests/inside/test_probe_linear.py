@@ -7,13 +7,13 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
+from bertkit.data.examples import Place, TaggedExample
 from bertkit.errors import RequestError
-from bertkit.finetune.examples import Place, TaggedExample
-from bertkit.inside.linear_probe import LinearSettings, ProbeRows, fit_probes
-from bertkit.inside.probe_data import ProbeSettings
-from bertkit.inside.probe_labels import control_label, expected_layer, label_task, probe_labels
-from bertkit.inside.tree_files import Tree
-from bertkit.inside.word_vectors import WordVectors
+from bertkit.inside.probes.data import ProbeSettings
+from bertkit.inside.probes.labels import control_label, expected_layer, label_task, probe_labels
+from bertkit.inside.probes.linear import LinearSettings, ProbeRows, fit_probes
+from bertkit.inside.probes.tree_files import Tree
+from bertkit.inside.probes.word_vectors import WordVectors
 
 ROWS, WIDTH, LABELS = 1500, 12, 3
 SETTINGS = LinearSettings(epochs=8, batch=128)

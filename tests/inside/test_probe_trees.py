@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
 from bertkit.errors import RequestError
-from bertkit.inside.tree_files import read_trees
-from bertkit.inside.trees import (
+from bertkit.inside.probes.tree_files import read_trees
+from bertkit.inside.probes.trees import (
     mean_over_lengths,
     row_correlations,
     spanning_tree,

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from bertkit.errors import RequestError
-from bertkit.inside.probe import untrained
-from bertkit.inside.probe_data import LARGEST_SEED
-from bertkit.inside.word_vectors import cut_sentences, word_vectors
+from bertkit.inside.probes.data import LARGEST_SEED
+from bertkit.inside.probes.probe import untrained
+from bertkit.inside.probes.word_vectors import cut_sentences, word_vectors
 from bertkit.model.batch import Batch
 
 SENTENCES = [["a", "cab", "up"], ["dig"], ["zebra", "b"] * 9, ["[SEP]", "🙂", "née"], ["x"] * 30]

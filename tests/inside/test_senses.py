@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from bertkit.errors import RequestError
-from bertkit.inside.sense_page import sense_page
-from bertkit.inside.sense_scores import chance, cluster, flat, label_silhouette, neighbor_accuracy
-from bertkit.inside.sense_uses import LONGEST, Use, read_uses
-from bertkit.inside.senses import around_vectors, map_senses, sense_scores, use_vectors
-from bertkit.inside.static_vectors import StaticVectors
+from bertkit.inside.senses.page import sense_page
+from bertkit.inside.senses.scores import chance, cluster, flat, label_silhouette, neighbor_accuracy
+from bertkit.inside.senses.senses import around_vectors, map_senses, sense_scores, use_vectors
+from bertkit.inside.senses.uses import LONGEST, Use, read_uses
+from bertkit.inside.static.vectors import StaticVectors
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 

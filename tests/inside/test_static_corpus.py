@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bertkit.errors import RequestError
-from bertkit.inside.static_corpus import fingerprints, read_words, words_of_shards, words_of_texts
-from bertkit.text.shard_writer import write_shards
+from bertkit.inside.static.corpus import fingerprints, read_words, words_of_shards, words_of_texts
+from bertkit.text.shards.writer import write_shards
 
 TEXT = """The cat saw the dog. The dog, it saw the cat!
 

@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from bertkit.errors import BertkitError, RequestError
-from bertkit.inside.static_blocks import LENGTH, BlockMaker, band, kept_share, lots
-from bertkit.inside.static_corpus import WordCorpus
-from bertkit.inside.static_glove import GloveTables, near_counts, near_counts_by_words
-from bertkit.inside.static_settings import METHODS, read_settings, static_settings
-from bertkit.inside.static_steps import cbow, cbow_by_words, skip_gram, skip_gram_by_pairs
-from bertkit.inside.static_subwords import bucket, ngram_buckets, ngrams
-from bertkit.inside.static_tables import FARTHEST, SubwordTable, Table
-from bertkit.inside.static_training import train_vectors
+from bertkit.inside.static.blocks import LENGTH, BlockMaker, band, kept_share, lots
+from bertkit.inside.static.corpus import WordCorpus
+from bertkit.inside.static.glove import GloveTables, near_counts, near_counts_by_words
+from bertkit.inside.static.settings import METHODS, read_settings, static_settings
+from bertkit.inside.static.steps import cbow, cbow_by_words, skip_gram, skip_gram_by_pairs
+from bertkit.inside.static.subwords import bucket, ngram_buckets, ngrams
+from bertkit.inside.static.tables import FARTHEST, SubwordTable, Table
+from bertkit.inside.static.training import train_vectors
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 
@@ -148,7 +148,7 @@ def test_near_counts_equal_their_slow_twin(window, monkeypatch):
     corpus = random_corpus()
     expected = near_counts_by_words(corpus, window)
     for counted in (1_000_000, 100):  # stretches that end inside sentences must not lose or double a pair
-        monkeypatch.setattr("bertkit.inside.static_glove.COUNTED", counted)
+        monkeypatch.setattr("bertkit.inside.static.glove.COUNTED", counted)
         near = near_counts(corpus, window)
         found = dict(zip(zip(near.one.tolist(), near.other.tolist(), strict=True), near.counts.tolist(), strict=True))
         assert found == pytest.approx(dict(expected), rel=1e-5)
@@ -203,7 +203,7 @@ def test_a_failure_in_a_thread_is_heard(monkeypatch):
     def fail(*_):
         raise RuntimeError("a thread failed")
 
-    monkeypatch.setitem(__import__("bertkit.inside.static_training", fromlist=["STEPS"]).STEPS, "skip-gram", fail)
+    monkeypatch.setitem(__import__("bertkit.inside.static.training", fromlist=["STEPS"]).STEPS, "skip-gram", fail)
     with pytest.raises(RuntimeError, match="a thread failed"):
         train_vectors(random_corpus(), static_settings(), threads=2)
 
@@ -212,7 +212,7 @@ def test_even_an_absurd_rate_stays_finite_and_what_does_not_is_refused(monkeypat
     corpus = random_corpus(words=5, size=20_000)
     settings = static_settings("skip-gram", rate=10.0, epochs=3, width=3)
     assert np.isfinite(train_vectors(corpus, settings, threads=1).vectors).all()
-    monkeypatch.setattr("bertkit.inside.static_tables.FARTHEST", 1e30)
+    monkeypatch.setattr("bertkit.inside.static.tables.FARTHEST", 1e30)
     with pytest.raises(BertkitError, match="grew without bound at rate=10.0; try a smaller one"):
         train_vectors(corpus, settings, threads=1)
 

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from bertkit.errors import RequestError
-from bertkit.inside.reading import read
-from bertkit.inside.table import parse_head, step_table
+from bertkit.inside.look.reading import read
+from bertkit.inside.look.table import parse_head, step_table
 
 
 @pytest.mark.parametrize(("layer", "head"), [(1, 1), (2, 2)])

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from bertkit.data.examples import Place
 from bertkit.facts.knowledge import planted_vectors
-from bertkit.finetune.examples import Place
-from bertkit.inside.probe_data import ProbeSettings
-from bertkit.inside.probe_structure import chain_predictions, flat, probe_structure, score_trees
-from bertkit.inside.structural import StructureSettings, _loss, fit_structure, squared_distances
-from bertkit.inside.tree_drawing import draw_space, draw_tree
-from bertkit.inside.tree_files import Tree
-from bertkit.inside.trees import tree_depths, tree_distances
+from bertkit.inside.probes.data import ProbeSettings
+from bertkit.inside.probes.structural import StructureSettings, _loss, fit_structure, squared_distances
+from bertkit.inside.probes.structure import chain_predictions, flat, probe_structure, score_trees
+from bertkit.inside.probes.tree_drawing import draw_space, draw_tree
+from bertkit.inside.probes.tree_files import Tree
+from bertkit.inside.probes.trees import tree_depths, tree_distances
 
 WIDTH = 16
 SETTINGS = StructureSettings(rank=WIDTH, epochs=20, rate=5e-3)

@@ -8,15 +8,15 @@ import pytest
 
 from bertkit.cli.main import run
 from bertkit.errors import RequestError
-from bertkit.inside.heads import catalogue
-from bertkit.inside.probe import probe
-from bertkit.inside.probe_data import ProbeSettings
-from bertkit.inside.reading import read
+from bertkit.inside.look.heads import catalogue
+from bertkit.inside.look.reading import read
+from bertkit.inside.probes.data import ProbeSettings
+from bertkit.inside.probes.probe import probe
 from bertkit.inside.through_training import CourseSettings, find_moments, through_training
 from bertkit.predict.bert import load
-from bertkit.pretrain.pretraining import pretrain
-from bertkit.pretrain.recipe import build_recipe
-from bertkit.text.shard_writer import write_shards
+from bertkit.pretraining.pretraining import pretrain
+from bertkit.pretraining.recipe import build_recipe
+from bertkit.text.shards.writer import write_shards
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 NOUNS, VERBS = ("river", "stone", "cloud"), ("runs", "sings", "falls")

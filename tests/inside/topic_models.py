@@ -6,9 +6,9 @@ from tempfile import TemporaryDirectory
 
 import bertkit
 from bertkit.facts.topics import prepared, pretrained
-from bertkit.finetune.fine_tuning import run_prepared
-from bertkit.finetune.learner import load_start
-from bertkit.finetune.settings import change_settings
+from bertkit.finetuning.fine_tuning import run_prepared
+from bertkit.finetuning.learner import load_start
+from bertkit.finetuning.settings import change_settings
 from bertkit.predict.bert import Bert
 from bertkit.train.runs import Run
 

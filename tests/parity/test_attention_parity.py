@@ -8,9 +8,9 @@ import torch
 from rows import ROWS, random_model
 
 from bertkit.checkpoint.save_load import load_checkpoint
-from bertkit.inside.arrays import unpack
-from bertkit.inside.data import page_data
-from bertkit.inside.reading import read
+from bertkit.inside.look.arrays import unpack
+from bertkit.inside.look.data import page_data
+from bertkit.inside.look.reading import read
 from bertkit.predict.bert import Bert
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS

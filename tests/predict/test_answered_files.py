@@ -14,10 +14,10 @@ import torch
 
 import bertkit
 from bertkit.cli.main import run
-from bertkit.finetune.tables import Row
-from bertkit.predict import rows as rows_module
-from bertkit.predict.outputs import npy_header
-from bertkit.predict.rows import row_blocks
+from bertkit.data.tables import Row
+from bertkit.predict.files import rows as rows_module
+from bertkit.predict.files.outputs import npy_header
+from bertkit.predict.files.rows import row_blocks
 
 ODD = ["a b c", "", "hello there", "Ünïcode 你好 e\u0301", '"quoted", and\ttabbed', "word " * 50, "\u2028x", "[SEP] a"]
 
@@ -287,7 +287,7 @@ def test_a_wrong_request_is_one_sentence(words, sentence, models, tmp_path, bert
     if words[0] == "-":
         stand_in = tmp_path / "in.txt"
         monkeypatch.setattr(rows_module, "STDIN", stand_in)
-        monkeypatch.setattr("bertkit.predict.file_work.STDIN", stand_in)
+        monkeypatch.setattr("bertkit.predict.files.work.STDIN", stand_in)
     before = sorted(path.name for path in tmp_path.iterdir())
     out, said = bertkit_run(2, "predict", models["classify"], *words, "--out", "out.jsonl")
     assert out == ""

@@ -22,10 +22,10 @@ from bertkit.model.batch import Batch
 from bertkit.model.heads import HEAD_OUTPUTS
 from bertkit.model.pooling import EmbedSettings, pool
 from bertkit.model.weights import new_model
-from bertkit.predict import export_onnx as exporting
 from bertkit.predict.bert import Bert
-from bertkit.predict.export_onnx import export_onnx
-from bertkit.predict.onnx_graph import POOLINGS, VECTORS, Graph
+from bertkit.predict.onnx import export as exporting
+from bertkit.predict.onnx.export import export_onnx
+from bertkit.predict.onnx.graph import POOLINGS, VECTORS, Graph
 from bertkit.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.usefixtures("_one_thread")

@@ -11,7 +11,7 @@ from bertkit.errors import RequestError
 from bertkit.predict import quantize as quantizing
 from bertkit.predict.quantize import int8_maps
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "finetune"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "finetuning"))
 import tiny
 
 TEXTS = ["the film was good", "ada lives in london ."]

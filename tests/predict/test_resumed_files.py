@@ -18,11 +18,11 @@ import torch
 
 from bertkit.cli.main import run
 from bertkit.errors import BertkitError
-from bertkit.predict import rows as rows_module
-from bertkit.predict import workers
-from bertkit.predict.resume import Draft
-from bertkit.predict.rows import Item
-from bertkit.predict.workers import Computed, Pool, here, ordered, processes
+from bertkit.predict.files import rows as rows_module
+from bertkit.predict.files import workers
+from bertkit.predict.files.resume import Draft
+from bertkit.predict.files.rows import Item
+from bertkit.predict.files.workers import Computed, Pool, here, ordered, processes
 
 LINES = 300
 ENVIRONMENT = os.environ | taught.ONE_THREAD
@@ -379,7 +379,9 @@ def test_two_at_once_are_refused(models, texts, tmp_path, call, monkeypatch):
     assert np.load(out).shape[0] == LINES
 
 
-RUNNER = "import bertkit.predict.rows as r, sys; r.ROWS = 32\nfrom bertkit.cli.main import main\nmain(sys.argv[1:])"
+RUNNER = (
+    "import bertkit.predict.files.rows as r, sys; r.ROWS = 32\nfrom bertkit.cli.main import main\nmain(sys.argv[1:])"
+)
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -23,8 +23,8 @@ from bertkit.checkpoint.small_files import SMALL
 from bertkit.cli.main import run
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
-from bertkit.pretrain.recipe import read_recipe
-from bertkit.pretrain.stages import read_stages
+from bertkit.pretraining.recipe import read_recipe
+from bertkit.pretraining.stages import read_stages
 from bertkit.text.tokenizer import Tokenizer
 
 

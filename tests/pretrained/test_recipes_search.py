@@ -10,7 +10,7 @@ from small_models import PIECES, WORDS, script
 
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.errors import RequestError
-from bertkit.text.shard_writer import write_shards
+from bertkit.text.shards.writer import write_shards
 from bertkit.train.records import Records
 
 SHAPE = "depth=1 width=16 heads=2 inner=32 embedding_width=8 max_length=32"

@@ -19,10 +19,10 @@ from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import family_config, override
 from bertkit.model.weights import new_model
 from bertkit.serve.app import create_app
-from bertkit.serve.door import bind
-from bertkit.serve.keys import Keys
+from bertkit.serve.http.auth import Keys
+from bertkit.serve.http.listener import bind
+from bertkit.serve.http.server import make_server
 from bertkit.serve.models import Models
-from bertkit.serve.run import make_server
 from bertkit.serve.service import Service
 from bertkit.serve.settings import ServeSettings
 from bertkit.text.tokenizer import Tokenizer

@@ -13,7 +13,7 @@ from serving import running
 
 from bertkit.errors import BertkitError, RequestError
 from bertkit.serve.bench import Load, Measured, bodies, measure, table
-from bertkit.serve.keys import Keys
+from bertkit.serve.http.auth import Keys
 from bertkit.serve.settings import ServeSettings
 
 ROOT = Path(__file__).parents[2]

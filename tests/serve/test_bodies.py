@@ -11,7 +11,7 @@ import httpx
 import pytest
 from serving import Hold, running, wait_until
 
-from bertkit.serve.bodies import COLLECTION, ValueCounter
+from bertkit.serve.http.limits import COLLECTION, ValueCounter
 from bertkit.serve.settings import LARGE, ServeSettings
 
 MOST_SECONDS = 0.05  # of the event loop's CPU time, for one callback

@@ -16,7 +16,7 @@ from bertkit import client as client_module
 from bertkit.client import back_off
 from bertkit.errors import BertkitError, RequestError
 from bertkit.model.pooling import EmbedSettings
-from bertkit.serve.keys import Keys
+from bertkit.serve.http.auth import Keys
 from bertkit.serve.models import Models, share_encoders
 from bertkit.serve.settings import ServeSettings
 

@@ -11,7 +11,8 @@ from serving import Hold, running, wait_until
 
 import bertkit
 from bertkit.errors import RequestError
-from bertkit.serve import gate, protocol
+from bertkit.serve.http import middleware as gate
+from bertkit.serve.http import protocol
 from bertkit.serve.settings import ServeSettings
 
 TIGHT = ServeSettings(

@@ -14,17 +14,17 @@ import torch
 from serving import fill_folder, running, same
 
 import bertkit
-from bertkit.finetune.evaluate import make_windows, run_model
-from bertkit.finetune.examples import Place, TextExample
-from bertkit.finetune.features import read_features
-from bertkit.finetune.features_model import save_layer
-from bertkit.finetune.fine_tuning import open_data
-from bertkit.finetune.length import LengthPolicy
-from bertkit.finetune.settings import read_settings
+from bertkit.data.examples import Place, TextExample
+from bertkit.finetuning.evaluate import make_windows, run_model
+from bertkit.finetuning.explore.features import read_features
+from bertkit.finetuning.explore.features_model import save_layer
+from bertkit.finetuning.fine_tuning import open_data
+from bertkit.finetuning.settings import read_settings
 from bertkit.serve.models import Models, load_models, share_encoders
-from bertkit.serve.plan_fill import plan_fill
-from bertkit.serve.plan_heads import told_as
+from bertkit.serve.plans.fill import plan_fill
+from bertkit.serve.plans.heads import told_as
 from bertkit.serve.settings import ServeSettings
+from bertkit.tasks.length import LengthPolicy
 
 pytestmark = pytest.mark.filterwarnings("ignore::bertkit.errors.BertkitWarning")
 TEXTS = ["a b c", "hello world", "", "x . y ? " * 30, "ünïcödé 漢字 🙂"]

@@ -13,10 +13,10 @@ from serving import running
 import bertkit
 from bertkit.client import key_header
 from bertkit.errors import RequestError
-from bertkit.serve import logs
 from bertkit.serve.bench import Load, measure
-from bertkit.serve.door import is_loopback, names_this_machine, refuse_open_door
-from bertkit.serve.keys import Keys, read_keys
+from bertkit.serve.http import logs
+from bertkit.serve.http.auth import Keys, read_keys
+from bertkit.serve.http.listener import is_loopback, names_this_machine, refuse_open_door
 from bertkit.serve.settings import ServeSettings
 
 KEY = "a-key-of-our-own"

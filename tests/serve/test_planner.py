@@ -11,8 +11,8 @@ from serving import wait_until
 from bertkit.engine.batches import Passage
 from bertkit.errors import RequestError
 from bertkit.serve import planner
-from bertkit.serve.plan import Draft
 from bertkit.serve.planner import Planner, complete, tokenize
+from bertkit.serve.plans.plan import Draft
 from bertkit.text.tokenizer import Tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -21,7 +21,7 @@ from serving import wait_until
 
 import bertkit
 from bertkit.errors import RequestError
-from bertkit.serve.door import bind
+from bertkit.serve.http.listener import bind
 from bertkit.serve.interpreter import settle
 from bertkit.serve.models import load_models
 from bertkit.serve.settings import ServeSettings, fitted

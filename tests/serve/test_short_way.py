@@ -13,10 +13,10 @@ from serving import Running, running, same
 import bertkit.serve.app
 from bertkit.serve.app import create_app
 from bertkit.serve.engine import Lane
-from bertkit.serve.routes import router
+from bertkit.serve.http.fast_path import ShortWay, short_of
+from bertkit.serve.routes.common import router
 from bertkit.serve.service import Service
 from bertkit.serve.settings import ServeSettings
-from bertkit.serve.short_way import ShortWay, short_of
 
 JSON = {"content-type": "application/json"}
 LONG = "a b c d e f g h " * 20

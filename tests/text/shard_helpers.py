@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from bertkit.text.sentences import split_sentences
-from bertkit.text.shard_writer import write_shards
-from bertkit.text.shards import ShardSet
+from bertkit.text.shards.reader import ShardSet
+from bertkit.text.shards.writer import write_shards
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
 

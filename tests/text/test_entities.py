@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shard_helpers import Sentence, unpacked
 
-from bertkit.text.entities import EntityFinder, read_names
-from bertkit.text.sentence_ids import LibraryIds
-from bertkit.text.shard_maker import tokenize_block
-from bertkit.text.table_ids import load_encoder
+from bertkit.text.shards.entities import EntityFinder, read_names
+from bertkit.text.shards.maker import tokenize_block
+from bertkit.text.shards.sentence_ids import LibraryIds
+from bertkit.text.shards.table_ids import load_encoder
 from bertkit.text.wordpiece import SPECIALS
 
 PIECES = ["the", "un", "##aff", "##able", "cat", ".", ",", "paris", "new", "york", "city", "##s"]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from shard_helpers import slowly, unpacked, without_specials
 
 from bertkit.text.pipelines import ROBERTA_NAMES, byte_level_backend
-from bertkit.text.sentence_ids import LibraryIds, sentence_texts
-from bertkit.text.shard_maker import tokenize_block
-from bertkit.text.table_ids import TableIds, load_encoder, words_are_independent
+from bertkit.text.shards.maker import tokenize_block
+from bertkit.text.shards.sentence_ids import LibraryIds, sentence_texts
+from bertkit.text.shards.table_ids import TableIds, load_encoder, words_are_independent
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.tokenizer_files import load_backend
 from bertkit.text.wordpiece import SPECIALS

@@ -15,10 +15,10 @@ from shard_helpers import everything, make_again, slowly, snapshot, write_corpus
 
 from bertkit import folder_lock
 from bertkit.errors import BertkitError, RequestError
-from bertkit.text import shard_writer
 from bertkit.text.corpus import CorpusReport
-from bertkit.text.shard_writer import cut_into_blocks, write_shards
-from bertkit.text.shards import open_shards
+from bertkit.text.shards import writer as shard_writer
+from bertkit.text.shards.reader import open_shards
+from bertkit.text.shards.writer import cut_into_blocks, write_shards
 from bertkit.text.tokenizer import Tokenizer
 
 
@@ -172,7 +172,7 @@ def test_a_full_disk_says_so_and_the_next_call_goes_on(corpus, uncased_vocab, tm
 
 RUN = """
 import sys
-from bertkit.text.shard_writer import write_shards
+from bertkit.text.shards.writer import write_shards
 if __name__ == "__main__":
     print("go", flush=True)
     write_shards([sys.argv[1]], sys.argv[2], sys.argv[3], processes=2, block_bytes=60_000)
@@ -234,7 +234,7 @@ def test_stopped_it_leaves_no_worker_and_no_manifest(job, tmp_path, how):
 
 
 def test_a_killed_worker_is_said(corpus, uncased_vocab, tmp_path, monkeypatch):
-    from bertkit.text.shard_maker import ShardMaker
+    from bertkit.text.shards.maker import ShardMaker
 
     monkeypatch.setattr(ShardMaker, "make", lambda self, block: os.kill(os.getpid(), signal.SIGKILL))
     with pytest.raises(BertkitError, match="a worker process was killed.*given again, goes on"):

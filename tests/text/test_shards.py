@@ -11,9 +11,9 @@ import pytest
 from shard_helpers import TEXTS, everything, make_again, snapshot, write_made
 
 from bertkit.errors import RequestError
-from bertkit.text import shards
-from bertkit.text.shard_writer import write_shards
-from bertkit.text.shards import open_shards
+from bertkit.text.shards import reader as shards
+from bertkit.text.shards.reader import open_shards
+from bertkit.text.shards.writer import write_shards
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
 

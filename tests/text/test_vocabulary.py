@@ -12,10 +12,10 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from bertkit.cli.vocab import vocab
 from bertkit.errors import BertkitError, RequestError
-from bertkit.text import word_counts
-from bertkit.text.merges import fast_train
-from bertkit.text.vocabulary import VocabularySettings, kinds_of_pieces, make_vocabulary
-from bertkit.text.word_counts import WordCounter, count_corpus, merge_runs, read_run, split_chunk, write_run
+from bertkit.text.vocabulary import word_counts
+from bertkit.text.vocabulary.build import VocabularySettings, kinds_of_pieces, make_vocabulary
+from bertkit.text.vocabulary.merges import fast_train
+from bertkit.text.vocabulary.word_counts import WordCounter, count_corpus, merge_runs, read_run, split_chunk, write_run
 from bertkit.text.wordpiece import SPECIALS, basic_words, train
 
 ODD = "aAé\u0301Éß漢İ\u200b\u00a0\u3000\x0b\x0c\x1c\x85\u2028\t\n .,'-_#$\x00\x7f\ufffd\U0001f600１ª"
@@ -137,7 +137,7 @@ def test_fast_training_equals_slow_training_on_real_words(uncased_vocab):
 def test_training_in_slices_gives_the_same(monkeypatch):
     counts = {"".join(letters): i + 1 for i, letters in enumerate(itertools.product("abc", repeat=4))}
     expected = fast_train(counts, 60)
-    monkeypatch.setattr("bertkit.text.merges.SLICE", 7)
+    monkeypatch.setattr("bertkit.text.vocabulary.merges.SLICE", 7)
     assert fast_train(counts, 60) == expected
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.train.chart import (
+from bertkit.train.report.chart import (
     COUNT,
     FROM_ZERO,
     HEIGHT,

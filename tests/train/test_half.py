@@ -7,9 +7,9 @@ import torch
 from bertkit.config import family_config
 from bertkit.model import self_attention
 from bertkit.model.weights import new_model
-from bertkit.pretrain.batches import Examples
-from bertkit.pretrain.examples import to_inputs
-from bertkit.pretrain.objectives import MaskedWords, ReplacedTokens
+from bertkit.pretraining.batches import Examples
+from bertkit.pretraining.examples import to_inputs
+from bertkit.pretraining.objectives import MaskedWords, ReplacedTokens
 from bertkit.train.half import HalfPrecision
 
 CPU = torch.device("cpu")

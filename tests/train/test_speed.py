@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from bertkit.config import BertConfig, family_config
 from bertkit.model.batch import Batch
 from bertkit.model.weights import new_model
-from bertkit.pretrain.objectives import MaskedWords, ReplacedTokens, Targets
+from bertkit.pretraining.objectives import MaskedWords, ReplacedTokens, Targets
 from bertkit.train.speed import flops_per_token, matmul_rate, memory_gib, seen_length, seen_tokens, share
 
 TINY = {"vocab_size": 50, "width": 16, "depth": 3, "heads": 2, "inner": 48, "max_length": 32}

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from bertkit.pretrain.check_shards import Lengths, ShardReport
-    from bertkit.pretrain.recipe import Recipe
-    from bertkit.text.shards import ShardSet
+    from bertkit.pretraining.check_shards import Lengths, ShardReport
+    from bertkit.pretraining.recipe import Recipe
+    from bertkit.text.shards.reader import ShardSet
     from bertkit.text.tokenizer import Tokenizer
 
 
@@ -39,9 +39,9 @@ def check(
         return _check_examples(path, dev, task, model, columns or [], json)
     given = {"--dev": dev, "--task": task, "--model": model, " ".join(columns or []): columns}
     _refuse(given, "goes with a file of labeled examples", path)
-    from bertkit.pretrain.check_shards import report_shards
-    from bertkit.pretrain.recipe import read_recipe
-    from bertkit.text.shards import open_shards
+    from bertkit.pretraining.check_shards import report_shards
+    from bertkit.pretraining.recipe import read_recipe
+    from bertkit.text.shards.reader import open_shards
 
     shards = open_shards(path, verify=True)
     settings = read_recipe(recipe, f"shards={path}") if recipe else None
@@ -65,8 +65,8 @@ def _refuse(given: Mapping[str, object], rule: str, path: Path) -> None:
 def _check_examples(
     path: Path, dev: Path | None, task: str | None, model: Path | None, columns: list[str], json: bool
 ) -> int:
-    from bertkit.finetune.check_data import check_data
-    from bertkit.finetune.columns import named_columns
+    from bertkit.data.columns import named_columns
+    from bertkit.finetuning.check.check_data import check_data
 
     tokenizer, limit = _reader(model) if model else (None, 512)
     named = named_columns(columns)
@@ -90,8 +90,8 @@ def _reader(model: Path) -> "tuple[Tokenizer, int]":
 
 def _print_masks(shards: "ShardSet", recipe: "Recipe | None", count: int, json: bool) -> None:
     """Pairs of lines, a blank line between pairs, and the shares at the end; or one JSON object per example."""
-    from bertkit.pretrain.batches import DataSettings
-    from bertkit.pretrain.show_masks import lines, mangle
+    from bertkit.pretraining.batches import DataSettings
+    from bertkit.pretraining.show_masks import lines, mangle
 
     examples, shares = mangle(shards, recipe.data if recipe else DataSettings(), count)
     for example in examples:

@@ -63,7 +63,7 @@ def _write_folder(loaded: "Checkpoint", target: Path, as_json: bool) -> None:
 
 def _write_onnx(source: Path, tokenizer: Path | None, target: Path, answers: str | None, as_json: bool) -> None:
     from bertkit.checkpoint.save_load import load_checkpoint
-    from bertkit.predict.export_onnx import export_onnx, onnx_place
+    from bertkit.predict.onnx.export import export_onnx, onnx_place
     from bertkit.progress import progress
 
     onnx_place(target)  # before the weights are read

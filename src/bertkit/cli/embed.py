@@ -36,10 +36,10 @@ def embed(
     from bertkit.cli.predict import say, tell_skipped
     from bertkit.config import pick
     from bertkit.model.pooling import NAMES
-    from bertkit.predict.file_settings import EMBED_SETTINGS, read_file_settings
-    from bertkit.predict.file_work import HowToRun
+    from bertkit.predict.files.embed import VectorSettings, embed_file
+    from bertkit.predict.files.settings import EMBED_SETTINGS, read_file_settings
+    from bertkit.predict.files.work import HowToRun
     from bertkit.predict.length import POLICIES
-    from bertkit.predict.vectors import VectorSettings, embed_file
     from bertkit.progress import progress
 
     pooling = None if pooling is None else pick(NAMES, pooling, "pooling of one vector per text")

@@ -41,10 +41,10 @@ def finetune(
     SIGTERM and Ctrl-C keep the best so far and leave with exit code 130; --resume goes on.
     """
     from bertkit.config import pick
+    from bertkit.data.examples import TASKS
     from bertkit.errors import RequestError
     from bertkit.files import refuse_to_overwrite
-    from bertkit.finetune.examples import TASKS
-    from bertkit.finetune.settings import read_request
+    from bertkit.finetuning.settings import read_request
 
     pick(dict.fromkeys((*TASKS, VECTORS)), task, "task")
     if task == VECTORS:
@@ -61,7 +61,7 @@ def finetune(
     if exploring and (retry or teacher is not None):
         given = "--retry" if retry else "--teacher"
         raise RequestError(f"{given} does not go with --search, --find-rate, --features and --curve")
-    from bertkit.finetune.fine_tuning import fine_tune, open_data
+    from bertkit.finetuning.fine_tuning import fine_tune, open_data
     from bertkit.progress import progress
 
     if exploring:
@@ -89,12 +89,12 @@ def _tune_vectors(
 ) -> None:
     """Vectors for similarity and search, from texts, pairs or scored pairs."""
     from bertkit.errors import RequestError
-    from bertkit.finetune.vectors_settings import read_vector_request
+    from bertkit.finetuning.embeddings.settings import read_vector_request
 
     wanted, columns = read_vector_request(*settings)
     if train is None:
         raise RequestError("name a file of texts or pairs to learn from: --train FILE")
-    from bertkit.finetune.vectors import tune_vectors
+    from bertkit.finetuning.embeddings.tuning import tune_vectors
     from bertkit.progress import progress
 
     named: dict[str, Any] = {"columns": columns, "teacher": teacher, "resume": resume, "show": progress}
@@ -103,7 +103,7 @@ def _tune_vectors(
 
 def _teach_seeds(teach: Any, settings: Any, seeds: int, out: Path, json: bool) -> None:
     """Several runs that differ in their seed; one that was stopped ends them."""
-    from bertkit.finetune.seeds import teach_seeds
+    from bertkit.finetuning.explore.seeds import teach_seeds
 
     found = teach_seeds(teach, settings, seeds, out)
     if not found.results[-1].finished:
@@ -117,11 +117,11 @@ def _explore(
     """The runs that compare: settings, learning rates, numbers of examples, layers."""
     from dataclasses import asdict
 
-    from bertkit.finetune import search as searching
-    from bertkit.finetune.curve import curve_table, learning_curve
-    from bertkit.finetune.features import feature_scores, read_features
-    from bertkit.finetune.features_model import save_best_layer
-    from bertkit.finetune.learner import load_start
+    from bertkit.finetuning.explore import search as searching
+    from bertkit.finetuning.explore.curve import curve_table, learning_curve
+    from bertkit.finetuning.explore.features import feature_scores, read_features
+    from bertkit.finetuning.explore.features_model import save_best_layer
+    from bertkit.finetuning.learner import load_start
     from bertkit.progress import progress
 
     begin, prepared = data

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from bertkit.inside.attribution import Why
-    from bertkit.inside.heads import HeadKind, LinkedHead
+    from bertkit.inside.attribution.attribution import Why
+    from bertkit.inside.look.heads import HeadKind, LinkedHead
+    from bertkit.inside.look.reading import Reading
     from bertkit.inside.prune import PruneReport
-    from bertkit.inside.reading import Reading
     from bertkit.inside.through_training import Course
     from bertkit.predict.bert import Bert
 
@@ -133,10 +133,10 @@ def _refuse_place(out: Path) -> None:
 
 def _look(asked: Asked) -> dict[str, Any]:
     """What was asked about one text; nothing else is traced."""
-    from bertkit.inside.heads import catalogue, parse_link
-    from bertkit.inside.heads import link as linked_heads
-    from bertkit.inside.reading import read
-    from bertkit.inside.table import parse_head, step_table
+    from bertkit.inside.look.heads import catalogue, parse_link
+    from bertkit.inside.look.heads import link as linked_heads
+    from bertkit.inside.look.reading import read
+    from bertkit.inside.look.table import parse_head, step_table
     from bertkit.predict.bert import load
 
     words, (layer, number) = parse_link(asked.link) if asked.link else None, parse_head(asked.head or "1-1")
@@ -160,9 +160,9 @@ def _look(asked: Asked) -> dict[str, Any]:
 
 def _why(bert: "Bert", asked: Asked) -> dict[str, Any]:
     from bertkit.files import whole_file
-    from bertkit.inside.attribution import why
-    from bertkit.inside.attribution_page import why_page
-    from bertkit.inside.counterfactuals import flips
+    from bertkit.inside.attribution.attribution import why
+    from bertkit.inside.attribution.counterfactuals import flips
+    from bertkit.inside.attribution.page import why_page
     from bertkit.predict.bert import load
 
     filler = load(asked.fill_model) if asked.fill_model else None
@@ -199,8 +199,8 @@ def _lines(texts: Path | None) -> list[str]:
 
 
 def _save(bert: "Bert", reading: "Reading", out: Path) -> dict[str, Any]:
-    from bertkit.inside.data import page_data
-    from bertkit.inside.look import Look
+    from bertkit.inside.look.data import page_data
+    from bertkit.inside.look.look import Look
 
     Look(page_data(bert, reading)).save(out)
     return {"out": str(out), "tokens": len(reading.tokens), "bytes": out.stat().st_size}
@@ -245,7 +245,7 @@ def _told_why(why: "Why") -> Iterator[str]:
     """On a terminal the text in color, too."""
     from rich.console import Console
 
-    from bertkit.inside.attribution_page import why_text
+    from bertkit.inside.attribution.page import why_text
 
     console = Console()
     if console.is_terminal:
@@ -256,7 +256,7 @@ def _told_why(why: "Why") -> Iterator[str]:
 
 
 def _told_heads(rows: "list[HeadKind]") -> Iterator[str]:
-    from bertkit.inside.heads import SHARES
+    from bertkit.inside.look.heads import SHARES
 
     names = " ".join(f"{name.replace('_', ' '):>9}" for name in SHARES)
     yield f"head   kind       bits  distance {names}"

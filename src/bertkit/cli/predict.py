@@ -34,9 +34,9 @@ def predict(
     classify: label, probability; multilabel: labels; regress: value; tag: words, tags, spans with characters;
     answer: answer, start, end; choose: choice. Killed or out of space, --resume goes on; each row is there once.
     """
-    from bertkit.predict.answer_file import predict_file
-    from bertkit.predict.file_settings import PREDICT_SETTINGS, read_file_settings
-    from bertkit.predict.file_work import HowToRun
+    from bertkit.predict.files.answers import predict_file
+    from bertkit.predict.files.settings import PREDICT_SETTINGS, read_file_settings
+    from bertkit.predict.files.work import HowToRun
     from bertkit.progress import progress
 
     reading = read_file_settings(settings or [], PREDICT_SETTINGS)
@@ -58,7 +58,7 @@ def say(note: str) -> None:
 
 def tell_skipped(out: Path, count: int) -> None:
     """How many rows were left out, the first of them with the reasons, and where all are."""
-    from bertkit.predict.file_work import first_skipped, skipped_file
+    from bertkit.predict.files.work import first_skipped, skipped_file
 
     if not count:
         return

@@ -33,18 +33,18 @@ def pretrain(
 
     SIGTERM and Ctrl-C save a checkpoint and leave with exit code 130.
     """
-    from bertkit.pretrain.recipe import read_recipe
+    from bertkit.pretraining.recipe import read_recipe
 
     changes = [*(settings or []), *([f"minutes={minutes}"] if minutes is not None else [])]
     wanted = read_recipe(recipe, *changes)
     if plan:
         return _print_plan(wanted, minutes, json)
     if verify_resume:
-        from bertkit.pretrain.verify import verify_resume as verify
+        from bertkit.pretraining.verify import verify_resume as verify
 
         print(verify(wanted, start=start))
         return
-    from bertkit.pretrain.pretraining import pretrain as run
+    from bertkit.pretraining.pretraining import pretrain as run
     from bertkit.progress import progress
 
     report = run(wanted, out, start=start, resume=resume, show=progress)
@@ -60,10 +60,10 @@ def _print_plan(wanted: Any, minutes: float | None, json: bool) -> None:
     import torch
 
     from bertkit.errors import RequestError
-    from bertkit.pretrain.plan import plan as make_plan
-    from bertkit.pretrain.plan import plan_json, plan_table
-    from bertkit.pretrain.probe import Work
-    from bertkit.text.shards import open_shards
+    from bertkit.pretraining.planning.plan import plan as make_plan
+    from bertkit.pretraining.planning.plan import plan_json, plan_table
+    from bertkit.pretraining.planning.probe import Work
+    from bertkit.text.shards.reader import open_shards
 
     if minutes is None:
         raise RequestError("say how long: --plan --minutes 25")
@@ -90,7 +90,7 @@ def _tell(report: Any, out: Path, finished: bool, json: bool) -> None:
 
 def _held_out(out: Path) -> str:
     """`, held-out mlm perplexity 12.3, ...` of the last evaluation, if there was one."""
-    from bertkit.pretrain.evaluation import in_words
+    from bertkit.pretraining.evaluation import in_words
 
     found = _evaluation(out)
     texts = [f"{name} {value}" for name, value in in_words(found.get("evaluation", {})).items()]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from bertkit.inside.probe_page import ProbeTable
+    from bertkit.inside.probes.page import ProbeTable
 
 
 def probe(
@@ -28,9 +28,9 @@ def probe(
     Example: bertkit probe train.conllu dev.conllu --model model/ --what structure --out probe/
     """
     from bertkit.files import refuse_to_overwrite
-    from bertkit.inside.probe import probe as run_probe
-    from bertkit.inside.probe_data import ProbeSettings
-    from bertkit.inside.probe_page import probe_table, write_probe
+    from bertkit.inside.probes.data import ProbeSettings
+    from bertkit.inside.probes.page import probe_table, write_probe
+    from bertkit.inside.probes.probe import probe as run_probe
     from bertkit.predict.bert import load
     from bertkit.progress import progress
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from bertkit.inside.senses import SenseMap
+    from bertkit.inside.senses.senses import SenseMap
 
 SHOWN = 3  # sentences of each cluster that are printed
 WIDTH = 100  # characters of each
@@ -36,9 +36,9 @@ def senses(
     Example: bertkit senses bank books/*.txt --model model/ --out bank.html
     """
     _refuse(out)
-    from bertkit.inside.sense_uses import read_uses
-    from bertkit.inside.senses import map_senses
-    from bertkit.inside.static_files import open_vectors
+    from bertkit.inside.senses.senses import map_senses
+    from bertkit.inside.senses.uses import read_uses
+    from bertkit.inside.static.files import open_vectors
     from bertkit.predict.bert import load
     from bertkit.progress import progress
 

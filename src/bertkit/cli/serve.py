@@ -40,8 +40,8 @@ def serve(
     """
     from bertkit.config import pick
     from bertkit.predict.length import POLICIES
-    from bertkit.serve.door import bind, refuse_open_door
-    from bertkit.serve.keys import read_keys
+    from bertkit.serve.http.auth import read_keys
+    from bertkit.serve.http.listener import bind, refuse_open_door
     from bertkit.serve.settings import ServeSettings, fitted
 
     asked = {"max_tokens": max_tokens, "workers": workers}
@@ -55,9 +55,9 @@ def serve(
 
     import torch
 
-    from bertkit.predict.file_work import Hardware
+    from bertkit.predict.files.work import Hardware
     from bertkit.serve.app import create_app
-    from bertkit.serve.logs import start_logs
+    from bertkit.serve.http.logs import start_logs
     from bertkit.serve.models import load_models
 
     hardware = Hardware.chosen(None, dtype)
@@ -77,6 +77,6 @@ def _imported() -> ModuleType:
     from bertkit.errors import RequestError
 
     try:
-        return import_module("bertkit.serve.run")
+        return import_module("bertkit.serve.http.server")
     except ModuleNotFoundError as error:
         raise RequestError(f"the package {error.name} is missing; install it: pip install 'bertkit[serve]'") from error

@@ -28,7 +28,7 @@ def shards(
     Example: bertkit shards books/*.txt --vocab vocab/ --out shards/
     """
     from bertkit.checkpoint.bundled import tokenizer_folder
-    from bertkit.text.shard_writer import write_shards
+    from bertkit.text.shards.writer import write_shards
 
     report = write_shards(texts, tokenizer_folder(vocab), out, processes=processes, entities=entities, show=progress)
     print(json_module.dumps(report, indent=2) if json else _told(report))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from bertkit.inside.static_vectors import Neighbor, StaticVectors
+    from bertkit.inside.static.vectors import Neighbor, StaticVectors
 
 
 def vectors(
@@ -83,8 +83,8 @@ def _refuse(out: Path | None, top: int, threads: int | None) -> None:
 
 def _are_vectors(paths: list[Path]) -> bool:
     from bertkit.errors import RequestError
-    from bertkit.inside.static_files import is_text_vectors
-    from bertkit.inside.static_vectors import is_vectors
+    from bertkit.inside.static.files import is_text_vectors
+    from bertkit.inside.static.vectors import is_vectors
 
     if not paths:
         raise RequestError("name text files, a folder of shards, or vectors")
@@ -93,7 +93,7 @@ def _are_vectors(paths: list[Path]) -> bool:
 
 def _open(paths: list[Path]) -> "StaticVectors":
     from bertkit.errors import RequestError
-    from bertkit.inside.static_files import open_vectors
+    from bertkit.inside.static.files import open_vectors
 
     if len(paths) > 1:
         raise RequestError(f"{', '.join(map(str, paths[:3]))}: name one set of vectors at a time")
@@ -101,9 +101,9 @@ def _open(paths: list[Path]) -> "StaticVectors":
 
 
 def _train(paths: list[Path], method: str, settings: list[str], threads: int | None) -> "StaticVectors":
-    from bertkit.inside.static_corpus import read_words
-    from bertkit.inside.static_settings import read_settings
-    from bertkit.inside.static_training import train_vectors
+    from bertkit.inside.static.corpus import read_words
+    from bertkit.inside.static.settings import read_settings
+    from bertkit.inside.static.training import train_vectors
     from bertkit.progress import progress
 
     wanted = read_settings(method, settings)
@@ -112,7 +112,7 @@ def _train(paths: list[Path], method: str, settings: list[str], threads: int | N
 
 
 def _write(found: "StaticVectors", out: Path) -> None:
-    from bertkit.inside.static_files import is_text_vectors, write_word2vec
+    from bertkit.inside.static.files import is_text_vectors, write_word2vec
 
     if is_text_vectors(out):
         write_word2vec(found, out)

@@ -9,7 +9,7 @@ import typer
 from bertkit.errors import RequestError
 from bertkit.files import refuse_to_overwrite
 from bertkit.progress import progress
-from bertkit.text.vocabulary import VocabularySettings, make_vocabulary
+from bertkit.text.vocabulary.build import VocabularySettings, make_vocabulary
 
 Texts = Annotated[
     list[Path],
@@ -49,8 +49,8 @@ def vocab(
 
 def _extend(texts: list[Path], model: Path, settings: VocabularySettings, out: Path, json: bool) -> None:
     from bertkit.checkpoint.bundled import tokenizer_folder
-    from bertkit.text.extension import extend_vocabulary
     from bertkit.text.tokenizer import Tokenizer
+    from bertkit.text.vocabulary.extension import extend_vocabulary
 
     if not settings.lowercase:
         raise RequestError(f"case is kept or not as {model} does it; leave out --cased")

@@ -11,8 +11,8 @@ from bertkit.config import BertConfig, family_config, override
 from bertkit.facts.bundled import bundled
 from bertkit.facts.by_hand import HandHeads, gap, heads_by_hand, scores_by_hand, states_by_hand
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, at_most, equal, holds
-from bertkit.inside.reading import read
-from bertkit.inside.table import StepTable, step_table
+from bertkit.inside.look.reading import read
+from bertkit.inside.look.table import StepTable, step_table
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.kernels import KERNELS, Sight, attend, attention_weights

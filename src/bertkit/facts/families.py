@@ -12,8 +12,8 @@ from bertkit.facts.model import shape_only
 from bertkit.facts.pretraining import CPU, examples, small_model
 from bertkit.model.model import parameter_count
 from bertkit.model.weights import new_model
-from bertkit.pretrain.examples import to_inputs
-from bertkit.pretrain.objectives import ReplacedTokens
+from bertkit.pretraining.examples import to_inputs
+from bertkit.pretraining.objectives import ReplacedTokens
 from bertkit.train.distributed import Ranks
 from bertkit.train.loop import LoopSettings, Micro, train
 from bertkit.train.optimizer import Optimizers

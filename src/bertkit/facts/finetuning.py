@@ -15,30 +15,30 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint
+from bertkit.data.examples import LABELED, ChoiceExample, Example, TextExample
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, at_most, equal, holds
 from bertkit.facts.pretraining import examples, small_model
 from bertkit.facts.topics import PLACE, SMALL_MODEL, TOPICS, draw_words, prepared, pretrained, topic_tokenizer
-from bertkit.finetune.choose import Choose
-from bertkit.finetune.classify import Multilabel, Regress
-from bertkit.finetune.curve import CurvePoint, learning_curve
-from bertkit.finetune.data import Part, Prepared
-from bertkit.finetune.decision import Decision
-from bertkit.finetune.evaluate import run_model
-from bertkit.finetune.examples import LABELED, ChoiceExample, Example, TextExample
-from bertkit.finetune.features import gold, layer_features, mix_classes, regress_classes
-from bertkit.finetune.fine_tuning import run_prepared
-from bertkit.finetune.learner import load_start, pack
-from bertkit.finetune.metrics import accuracy
-from bertkit.finetune.result import FineTuned
-from bertkit.finetune.search import subset
-from bertkit.finetune.settings import FineTuneSettings, LearningSettings, change_settings, read_settings
-from bertkit.finetune.task import LossSettings
-from bertkit.finetune.tasks import KINDS
+from bertkit.finetuning.evaluate import run_model
+from bertkit.finetuning.explore.curve import CurvePoint, learning_curve
+from bertkit.finetuning.explore.features import gold, layer_features, mix_classes, regress_classes
+from bertkit.finetuning.explore.search import subset
+from bertkit.finetuning.fine_tuning import run_prepared
+from bertkit.finetuning.learner import load_start, pack
+from bertkit.finetuning.prepare import Part, Prepared
+from bertkit.finetuning.result import FineTuned
+from bertkit.finetuning.settings import FineTuneSettings, LearningSettings, change_settings, read_settings
 from bertkit.model.batch import Batch
 from bertkit.model.heads import ScalarMix
 from bertkit.model.model import BertModel
-from bertkit.pretrain.examples import to_inputs
-from bertkit.pretrain.objectives import MaskedWords
+from bertkit.pretraining.examples import to_inputs
+from bertkit.pretraining.objectives import MaskedWords
+from bertkit.tasks.choose import Choose
+from bertkit.tasks.classify import Multilabel, Regress
+from bertkit.tasks.decision import Decision
+from bertkit.tasks.metrics.table import accuracy
+from bertkit.tasks.table import KINDS
+from bertkit.tasks.task import LossSettings
 from bertkit.text.wordpiece import SPECIALS
 from bertkit.train.runs import Run
 

@@ -16,14 +16,14 @@ from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config, override
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, at_most, equal, holds
 from bertkit.facts.topics import pretrained
-from bertkit.finetune.distill import kl
-from bertkit.finetune.learner import lowest_free
-from bertkit.finetune.settings import read_settings
-from bertkit.inside.arrays import unpack
-from bertkit.inside.data import page_data
-from bertkit.inside.heads import catalogue
-from bertkit.inside.page import page
-from bertkit.inside.reading import read
+from bertkit.finetuning.distill import kl
+from bertkit.finetuning.learner import lowest_free
+from bertkit.finetuning.settings import read_settings
+from bertkit.inside.look.arrays import unpack
+from bertkit.inside.look.data import page_data
+from bertkit.inside.look.heads import catalogue
+from bertkit.inside.look.page import page
+from bertkit.inside.look.reading import read
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.weights import copied, new_model

@@ -12,20 +12,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bertkit.data.examples import TaggedExample
 from bertkit.errors import RequestError
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, holds
 from bertkit.facts.topics import PLACE
-from bertkit.finetune.examples import TaggedExample
-from bertkit.inside.probe_data import ProbeSettings
-from bertkit.inside.probe_labels import LabelReport, label_task, probe_labels
-from bertkit.inside.probe_structure import StructureReport, probe_structure
-from bertkit.inside.static_corpus import WordCorpus
-from bertkit.inside.static_settings import static_settings
-from bertkit.inside.static_training import train_vectors
-from bertkit.inside.static_vectors import StaticVectors
-from bertkit.inside.tree_files import Tree
-from bertkit.inside.trees import tree_depths
-from bertkit.inside.word_vectors import WordVectors
+from bertkit.inside.probes.data import ProbeSettings
+from bertkit.inside.probes.labels import LabelReport, label_task, probe_labels
+from bertkit.inside.probes.structure import StructureReport, probe_structure
+from bertkit.inside.probes.tree_files import Tree
+from bertkit.inside.probes.trees import tree_depths
+from bertkit.inside.probes.word_vectors import WordVectors
+from bertkit.inside.static.corpus import WordCorpus
+from bertkit.inside.static.settings import static_settings
+from bertkit.inside.static.training import train_vectors
+from bertkit.inside.static.vectors import StaticVectors
 
 facts = Facts()
 WIDTH = 16

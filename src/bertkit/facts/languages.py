@@ -6,17 +6,17 @@ from itertools import product
 from pathlib import Path
 
 from bertkit.config import family_config
+from bertkit.data.examples import Example, TextExample
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, holds
 from bertkit.facts.tokenizer import split
 from bertkit.facts.topics import PLACE
-from bertkit.finetune.classify import Classify
-from bertkit.finetune.data import Part
-from bertkit.finetune.examples import Example, TextExample
-from bertkit.finetune.features import gold, layer_features, regress_classes
-from bertkit.finetune.metrics import accuracy
+from bertkit.finetuning.explore.features import gold, layer_features, regress_classes
+from bertkit.finetuning.prepare import Part
 from bertkit.model.weights import new_model
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.metrics.table import accuracy
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.vocabulary import VocabularySettings, make_vocabulary
+from bertkit.text.vocabulary.build import VocabularySettings, make_vocabulary
 
 facts = Facts()
 LANGUAGES = {

@@ -9,8 +9,8 @@ from bertkit.facts.by_hand import Arithmetic, furthest, gap, heads_by_hand, scor
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, equal, holds
 from bertkit.facts.model import shape_only
 from bertkit.facts.tokenizer import split, uncased
-from bertkit.inside.reading import read
-from bertkit.inside.table import step_table
+from bertkit.inside.look.reading import read
+from bertkit.inside.look.table import step_table
 from bertkit.model.batch import Batch
 from bertkit.model.kernels import Sight, attention_weights
 from bertkit.model.model import parameter_count

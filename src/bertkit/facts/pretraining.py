@@ -20,14 +20,14 @@ from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.weights import new_model
 from bertkit.model.word_loss import IGNORE
-from bertkit.pretrain.batches import DataSettings, Examples, ExampleSource
-from bertkit.pretrain.examples import to_inputs
-from bertkit.pretrain.masking import Packed, n_gram_sizes, n_gram_starts
-from bertkit.pretrain.objectives import MaskedWords
-from bertkit.pretrain.random import Ints, draw
-from bertkit.pretrain.show_masks import Shares, lines, mangle, originals, shares
-from bertkit.pretrain.spans import Ranges
-from bertkit.text.vocabulary import VocabularySettings, make_vocabulary
+from bertkit.pretraining.batches import DataSettings, Examples, ExampleSource
+from bertkit.pretraining.examples import to_inputs
+from bertkit.pretraining.masking import Packed, n_gram_sizes, n_gram_starts
+from bertkit.pretraining.objectives import MaskedWords
+from bertkit.pretraining.random import Ints, draw
+from bertkit.pretraining.show_masks import Shares, lines, mangle, originals, shares
+from bertkit.pretraining.spans import Ranges
+from bertkit.text.vocabulary.build import VocabularySettings, make_vocabulary
 from bertkit.text.wordpiece import SPECIALS
 
 facts = Facts()

@@ -6,25 +6,25 @@ from pathlib import Path
 
 import numpy as np
 
+from bertkit.data.examples import AnswerSpan, ChoiceExample, QuestionExample, TaggedExample, TextExample
+from bertkit.data.read import ExampleFile, read_examples
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, equal, holds
 from bertkit.facts.finetuning import start_of
 from bertkit.facts.tokenizer import small
 from bertkit.facts.topics import PLACE, topic_examples, topic_tokenizer
-from bertkit.finetune.answer import Answer
-from bertkit.finetune.choose import Choose
-from bertkit.finetune.classify import Classified, Classify, Rated, Regress
-from bertkit.finetune.decision import Decision
-from bertkit.finetune.evaluate import predict
-from bertkit.finetune.examples import AnswerSpan, ChoiceExample, QuestionExample, TaggedExample, TextExample
-from bertkit.finetune.glue import glue_table
-from bertkit.finetune.length import LengthPolicy, Seen
-from bertkit.finetune.metrics import METRICS, choice_scores, squad_scores
-from bertkit.finetune.read import ExampleFile, read_examples
-from bertkit.finetune.result import FineTuned
-from bertkit.finetune.seeds import Seeds
-from bertkit.finetune.span_score import span_f1
-from bertkit.finetune.tag import Tag
+from bertkit.finetuning.evaluate import predict
+from bertkit.finetuning.explore.glue import glue_table
+from bertkit.finetuning.explore.seeds import Seeds
+from bertkit.finetuning.result import FineTuned
 from bertkit.model.word_loss import IGNORE
+from bertkit.tasks.answer import Answer
+from bertkit.tasks.choose import Choose
+from bertkit.tasks.classify import Classified, Classify, Rated, Regress
+from bertkit.tasks.decision import Decision
+from bertkit.tasks.length import LengthPolicy, Seen
+from bertkit.tasks.metrics.spans import span_f1
+from bertkit.tasks.metrics.table import METRICS, choice_scores, squad_scores
+from bertkit.tasks.tag import Tag
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
 

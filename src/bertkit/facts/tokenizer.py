@@ -8,8 +8,9 @@ from pathlib import Path
 
 from bertkit.config import family_config
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, equal, holds
-from bertkit.text import merges, wordpiece
+from bertkit.text import wordpiece
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.vocabulary import merges
 
 facts = Facts()
 

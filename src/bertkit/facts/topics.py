@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config
+from bertkit.data.examples import Example, Place, TextExample
 from bertkit.facts.random_text import RandomText
-from bertkit.finetune.data import Part, Prepared
-from bertkit.finetune.examples import Example, Place, TextExample
-from bertkit.finetune.settings import FineTuneSettings, read_settings
-from bertkit.finetune.tasks import build_task
+from bertkit.finetuning.prepare import Part, Prepared
+from bertkit.finetuning.settings import FineTuneSettings, read_settings
 from bertkit.model.model import BertModel
 from bertkit.model.weights import new_model
-from bertkit.pretrain.batches import DataSettings, ExampleSource
-from bertkit.pretrain.examples import to_inputs
-from bertkit.pretrain.objectives import MaskedWords
+from bertkit.pretraining.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples import to_inputs
+from bertkit.pretraining.objectives import MaskedWords
+from bertkit.tasks.table import build_task
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
 

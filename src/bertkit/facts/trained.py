@@ -13,12 +13,12 @@ from bertkit.errors import RequestError
 from bertkit.facts.bundled import bundled
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, holds
 from bertkit.facts.trained_texts import ANALOGIES, BLANKS, SENSES, TOPICS
-from bertkit.finetune.features import regress_classes
-from bertkit.inside.heads import LinkedHead, catalogue, link
-from bertkit.inside.reading import Reading, read
-from bertkit.inside.sense_uses import Use
-from bertkit.inside.senses import SenseScores, sense_scores, use_vectors
-from bertkit.inside.static_vectors import StaticVectors
+from bertkit.finetuning.explore.features import regress_classes
+from bertkit.inside.look.heads import LinkedHead, catalogue, link
+from bertkit.inside.look.reading import Reading, read
+from bertkit.inside.senses.senses import SenseScores, sense_scores, use_vectors
+from bertkit.inside.senses.uses import Use
+from bertkit.inside.static.vectors import StaticVectors
 
 facts = Facts()
 HAT = "Bert notices the hat, but chooses not to engage Ernie since he knows it'll lead to some ridiculous stuff."

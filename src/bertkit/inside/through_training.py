@@ -13,16 +13,16 @@ from typing import Any
 
 from bertkit.errors import RequestError
 from bertkit.files import whole_file
-from bertkit.inside.heads import catalogue
-from bertkit.inside.probe_data import ProbeData, ProbeSettings, read_probe_files
-from bertkit.inside.probe_labels import fit_and_say, label_task
-from bertkit.inside.reading import read
-from bertkit.inside.word_vectors import cut_sentences, word_vectors
+from bertkit.inside.look.heads import catalogue
+from bertkit.inside.look.reading import read
+from bertkit.inside.probes.data import ProbeData, ProbeSettings, read_probe_files
+from bertkit.inside.probes.labels import fit_and_say, label_task
+from bertkit.inside.probes.word_vectors import cut_sentences, word_vectors
 from bertkit.predict.bert import Bert, load
-from bertkit.pretrain.samples import BLANK, SENTENCES, fill_samples
+from bertkit.pretraining.samples import BLANK, SENTENCES, fill_samples
 from bertkit.progress import ShowProgress, silent
-from bertkit.train.chart import Point
 from bertkit.train.records import read_records
+from bertkit.train.report.chart import Point
 from bertkit.train.runs import Run, read_progress
 
 SENTENCES_PROBED = 1000  # learned from at every checkpoint; more makes the curve smoother, and slower

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
-from bertkit.train.chart import COUNT, FROM_ZERO, PLAIN, Line, chart
-from bertkit.train.report import POLICY, STYLE, filled_table
+from bertkit.train.report.chart import COUNT, FROM_ZERO, PLAIN, Line, chart
+from bertkit.train.report.page import POLICY, STYLE, filled_table
 
 if TYPE_CHECKING:
     from bertkit.inside.through_training import Course, Stage

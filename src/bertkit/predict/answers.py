@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.data.examples import ChoiceExample, Example, Place, QuestionExample, TaggedExample, TextExample
 from bertkit.errors import RequestError
-from bertkit.finetune.answer import Answered
-from bertkit.finetune.choose import Chosen
-from bertkit.finetune.classify import Classified, Labelled, Rated
-from bertkit.finetune.decision import Decision
-from bertkit.finetune.evaluate import predict
-from bertkit.finetune.examples import ChoiceExample, Example, Place, QuestionExample, TaggedExample, TextExample
-from bertkit.finetune.tag import Tagged, located, words_of
-from bertkit.finetune.task import Prediction, Task
-from bertkit.finetune.tasks import read_task
+from bertkit.finetuning.evaluate import predict
 from bertkit.model.model import BertModel
+from bertkit.tasks.answer import Answered
+from bertkit.tasks.choose import Chosen
+from bertkit.tasks.classify import Classified, Labelled, Rated
+from bertkit.tasks.decision import Decision
+from bertkit.tasks.table import read_task
+from bertkit.tasks.tag import Tagged, located, words_of
+from bertkit.tasks.task import Prediction, Task
 
 TEXTS_AT_ONCE = 1024  # sorted by length together; memory does not grow with more
 

@@ -31,7 +31,7 @@ from bertkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from bertkit.predict.answers import Answers
-    from bertkit.predict.export_onnx import Exported
+    from bertkit.predict.onnx.export import Exported
 
 Layers = Sequence[int] | int | None
 
@@ -337,8 +337,8 @@ class Bert:
         save_checkpoint(self.checkpoint, path)
 
     def export_onnx(self, path: Path | str, *, answers: Sequence[str] | None = None) -> "Exported":
-        """Write the model as an ONNX file in a new folder, with its tokenizer beside it (`predict/export_onnx.py`)."""
-        from bertkit.predict.export_onnx import export_onnx  # only who exports has the packages
+        """Write the model as an ONNX file in a new folder, with its tokenizer beside it (`predict/onnx/export.py`)."""
+        from bertkit.predict.onnx.export import export_onnx  # only who exports has the packages
 
         return export_onnx(self.checkpoint, path, answers=answers)
 

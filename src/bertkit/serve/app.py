@@ -11,19 +11,19 @@ from starlette.exceptions import HTTPException
 
 from bertkit._version import __version__
 from bertkit.errors import RequestError
-from bertkit.serve.gate import Gate
-from bertkit.serve.keys import Keys
+from bertkit.serve.http.auth import Keys
+from bertkit.serve.http.fast_path import ShortWay
+from bertkit.serve.http.middleware import Gate
+from bertkit.serve.http.static import static_routes
 from bertkit.serve.models import Models
 from bertkit.serve.refusals import Refusal, failure
 from bertkit.serve.replies import as_refusal, refusal_reply
-from bertkit.serve.routes_heads import head_routes, inside_routes
-from bertkit.serve.routes_hugging_face import hugging_face_routes
-from bertkit.serve.routes_tei import tei_routes
-from bertkit.serve.routes_vectors import vector_routes
+from bertkit.serve.routes.heads import head_routes, inside_routes
+from bertkit.serve.routes.hugging_face import hugging_face_routes
+from bertkit.serve.routes.tei import tei_routes
+from bertkit.serve.routes.vectors import vector_routes
 from bertkit.serve.service import Service
 from bertkit.serve.settings import ServeSettings
-from bertkit.serve.short_way import ShortWay
-from bertkit.serve.static import static_routes
 
 # Whatever the environment says: what this server counts, it counts for its own /metrics.
 SILENT: TelemetryConfig = {

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from bertkit.engine.batches import Passage
 from bertkit.errors import BertkitError
-from bertkit.serve.plan import Draft, Plan
+from bertkit.serve.plans.plan import Draft, Plan
 from bertkit.serve.refusals import detached
 from bertkit.text.tokenizer import Tokenizer
 

@@ -15,9 +15,9 @@ from bertkit.errors import BertkitError, RequestError
 from bertkit.serve import memory
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.models import Models
-from bertkit.serve.plan import Draft, Plan
-from bertkit.serve.plan_vectors import Wanted, plan_vectors
 from bertkit.serve.planner import Planner, Told
+from bertkit.serve.plans.plan import Draft, Plan
+from bertkit.serve.plans.vectors import Wanted, plan_vectors
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.settings import LARGE, ServeSettings
 from bertkit.serve.worker import Ticket, Workers

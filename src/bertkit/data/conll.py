@@ -1,0 +1,119 @@
+"""Sentences in columns: CoNLL (one word a line, a blank line between sentences) and CoNLL-U."""
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+
+from bertkit.config import pick
+from bertkit.data.examples import Place
+from bertkit.data.tables import SAMPLE, Columns, NoLabels, Row, Table, lines_of
+from bertkit.errors import RequestError
+
+CONLL_U = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+Lines = list[tuple[int, str]]
+
+
+def open_conll(path: Path, columns: Columns, labelled: bool) -> Table:
+    """Rows with a list of words and one of tags: the first column and the last, or those named by their numbers."""
+    blocks = _blocks(lines_of(path, columns.encoding), lambda line: line.startswith("-DOCSTART-"))
+    first = list(islice(blocks, 1))
+    if not first:
+        raise RequestError(f"{path} holds no sentences; give a file that has some")
+    number, line = first[0][0]
+    width = len(_cells(line))
+    if labelled and width < 2:
+        raise NoLabels(f"{path}, line {number}: one column only, so there are no tags; each line is a word and its tag")
+    word = _at(path, columns.text, "text", width, 1)
+    tag = _at(path, columns.label, "label", width, width) if labelled else None
+    names = tuple(str(at + 1) for at in (word, tag) if at is not None)
+    return _table(path, names, (_conll_row(path, block, width, word, tag) for block in chain(first, blocks)))
+
+
+def open_conllu(path: Path, columns: Columns, labelled: bool) -> Table:
+    """Rows with a list of words (FORM) and one of tags (UPOS, or the column that was named)."""
+    numbers = {name: at for at, name in enumerate(CONLL_U)}
+    word = pick(numbers, (columns.text or "form").lower(), f"CoNLL-U column of {path}:")
+    tag = pick(numbers, (columns.label or "upos").lower(), f"CoNLL-U column of {path}:") if labelled else None
+    blocks = _blocks(lines_of(path, columns.encoding), lambda line: False)
+    names = tuple(CONLL_U[at] for at in (word, tag) if at is not None)
+    return _table(path, names, (row for block in blocks if (row := _conllu_row(path, block, word, tag)) is not None))
+
+
+def _at(path: Path, name: str | None, role: str, width: int, default: int) -> int:
+    """Where a named column is, from 0."""
+    if name is not None and (not name.isdecimal() or not 1 <= int(name) <= width):
+        raise RequestError(f"{path} has columns 1 to {width}, and no names for them; {role}={name} is none of them")
+    return int(name or default) - 1
+
+
+def _table(path: Path, names: tuple[str, ...], rows: Iterator[Row]) -> Table:
+    sample = tuple(islice(rows, SAMPLE))
+    if not sample:
+        raise RequestError(f"{path} holds no sentences; give a file that has some")
+    return Table(path, names, True, sample, chain(sample, rows))
+
+
+def _blocks(lines: Iterator[tuple[int, str]], ends: Callable[[str], bool]) -> Iterator[Lines]:
+    """The lines of each sentence, with their numbers."""
+    block: Lines = []
+    for number, line in lines:
+        if line.strip() and not ends(line):
+            block.append((number, line))
+        elif block:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+def _cells(line: str) -> list[str]:
+    # Spaces may be part of a word where tabs are used; other blanks, such as U+00A0, always are.
+    return line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
+
+
+def _conll_row(path: Path, block: Lines, width: int, word: int, tag: int | None) -> Row:
+    words, tags, place = [], [], Place(path, block[0][0])
+    for number, line in block:
+        cells = _cells(line)
+        if len(cells) != width:
+            what = f"{len(cells)} columns where the first line has {width}"
+            return Row(place, {}, f"{path}, line {number}: {what}; each line is a word and its tags")
+        if not cells[word].strip() or (tag is not None and not cells[tag].strip()):
+            which = "tag" if cells[word].strip() else "word"
+            return Row(place, {}, f"{path}, line {number}: the {which} is empty; fill it in or remove the line")
+        words.append(cells[word].strip())
+        tags.append("" if tag is None else cells[tag].strip())
+    return Row(place, {str(word + 1): words, **({} if tag is None else {str(tag + 1): tags})})
+
+
+def _conllu_row(path: Path, block: Lines, word: int, tag: int | None) -> Row | None:
+    """One sentence; ranges (1-2) repeat the words that follow, empty nodes (1.1) are not in the text."""
+    words, tags, place = [], [], Place(path, block[0][0])
+    for number, line in block:
+        if line.startswith("#"):
+            continue
+        cells = line.split("\t")
+        if len(cells) != len(CONLL_U):
+            what = f"{len(cells)} columns where CoNLL-U has {len(CONLL_U)}"
+            return Row(place, {}, f"{path}, line {number}: {what}, with tabs between them")
+        if re.fullmatch(r"\d+[-.]\d+", cells[0]):
+            continue
+        fault = _conllu_fault(cells, word, tag)
+        if fault:
+            return Row(place, {}, f"{path}, line {number}: {fault}")
+        words.append(cells[word])
+        tags.append("" if tag is None else cells[tag])
+    if not words:
+        return None
+    return Row(place, {CONLL_U[word]: words, **({} if tag is None else {CONLL_U[tag]: tags})})
+
+
+def _conllu_fault(cells: list[str], word: int, tag: int | None) -> str:
+    if not cells[0].isdecimal():
+        return f"'{cells[0]}' is no number of a word"
+    if not cells[word].strip():
+        return "the word is empty; fill it in"
+    if tag is not None and cells[tag].strip() in ("", "_") and CONLL_U[tag] in ("upos", "xpos", "deprel"):
+        return f"no {CONLL_U[tag]} for '{cells[word]}'; fill it in, or name another column with label=..."
+    return ""

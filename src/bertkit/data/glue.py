@@ -1,0 +1,64 @@
+"""The quirks of published files: layouts without a header, rows that their own authors leave out."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bertkit.data.tables import Row, Table
+
+# GLUE's copy of Quora's questions has rows that were torn at a line end inside a question; all leave them out.
+QQP = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
+NO_AGREEMENT = ("gold_label", "-")  # SNLI and MNLI: the five annotators did not agree
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Columns, by number, of a published file without a header line, and how its rows are known."""
+
+    name: str
+    tasks: tuple[str, ...]
+    text: str
+    pair: str | None
+    label: str
+    fits: Callable[[Sequence[Row]], bool]
+
+
+def leaves_out(table: Table, row: Row, label: str | None) -> bool:
+    """Whether the makers of this file leave out this row; `label` is the column that is read, if one is."""
+    if row.fault:
+        return tuple(name.casefold() for name in table.names) == QQP
+    name, value = NO_AGREEMENT
+    return label == name and bool(row.values.get(name) == value)
+
+
+def _every(rows: Sequence[Row], test: Callable[[dict[str, Any]], bool]) -> bool:
+    return bool(rows) and all(test(dict(row.values)) for row in rows)
+
+
+def _cola(rows: Sequence[Row]) -> bool:
+    return _every(rows, lambda v: v.get("2") in ("0", "1") and v.get("3") in ("", "*") and "4" in v and "5" not in v)
+
+
+def _sts_benchmark(rows: Sequence[Row]) -> bool:
+    return _every(rows, lambda v: "7" in v and v["1"].startswith("main-") and _score(v["5"]))
+
+
+def _scored_pairs(rows: Sequence[Row]) -> bool:
+    return _every(rows, lambda v: len(v) == 3 and _score(v["1"]) and not _score(v["2"]))
+
+
+def _numbered_labels(rows: Sequence[Row]) -> bool:
+    return _every(rows, lambda v: len(v) == 3 and re.fullmatch(r"\d+(,\d+)*", v["2"]) is not None)
+
+
+def _score(cell: str) -> bool:
+    return re.fullmatch(r"\d+(\.\d+)?", cell) is not None
+
+
+LAYOUTS = (
+    Layout("CoLA", ("classify",), text="4", pair=None, label="2", fits=_cola),
+    Layout("STS benchmark", ("regress",), text="6", pair="7", label="5", fits=_sts_benchmark),
+    Layout("SemEval STS", ("regress",), text="2", pair="3", label="1", fits=_scored_pairs),
+    Layout("GoEmotions", ("multilabel",), text="1", pair=None, label="2", fits=_numbered_labels),
+)

@@ -1,0 +1,165 @@
+"""SQuAD files, and rows with a question and a passage, to questions with checked answer offsets: answer."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.columns import find, first_known
+from bertkit.data.examples import AnswerSpan, Example, Place, QuestionExample
+from bertkit.data.tables import SAMPLE, Columns, NoLabels, Row, Table, cell, checked, parse_json, text_cell
+from bertkit.errors import RequestError
+
+QUESTIONS = ("question", "query")
+PASSAGES = ("context", "passage", "document", "review", "text")
+ANSWERS = ("answers", "answer", "human_ans_indices", "answer_text")
+SUBJQA_MARK = "ANSWERNOTFOUND"  # SubjQA ends every review with it; an answer that points there means: no answer
+
+
+def open_squad(path: Path, columns: Columns) -> Table:
+    """SQuAD 1.1 or 2.0 as flat rows: one per question, with its passage."""
+    content = parse_json(path, columns.encoding)
+    if not isinstance(content, dict) or not isinstance(content.get("data"), list):
+        raise RequestError(f"{path} is no SQuAD file: it has no list 'data'; rows of questions belong into JSONL")
+    rows = _squad_rows(path, content["data"])
+    sample = tuple(islice(rows, SAMPLE))
+    if not sample:
+        raise RequestError(f"{path} holds no questions; give a file that has some")
+    names = ("id", "question", "context", "answers", "is_impossible", "title")
+    return Table(path, names, True, sample, chain(sample, rows))
+
+
+def _squad_rows(path: Path, articles: list[Any]) -> Iterator[Row]:
+    number = 0
+    for at, article in enumerate(articles, start=1):
+        for paragraph in _part(path, article, "paragraphs", f"article {at}"):
+            passage = paragraph.get("context") if isinstance(paragraph, dict) else None
+            for question in _part(path, paragraph, "qas", f"a paragraph of article {at}"):
+                number += 1
+                place = Place(path, number, "question")
+                if not isinstance(question, dict) or not isinstance(passage, str):
+                    yield Row(place, {}, f"{place}: not a question with a 'context' above it; repair the file")
+                    continue
+                yield Row(place, {"title": article.get("title") or "", "context": passage, **question})
+
+
+def _part(path: Path, value: Any, name: str, where: str) -> list[Any]:
+    part = value.get(name) if isinstance(value, dict) else None
+    if not isinstance(part, list):
+        raise RequestError(f"{path}: {where} has no list '{name}', so this is not SQuAD's shape; repair the file")
+    return part
+
+
+def question_maker(table: Table, columns: Columns, labelled: bool) -> tuple[Columns, Callable[[Row], Example]]:
+    """The columns that are used, and what makes a question of a row."""
+    question = find(table, columns.text, "text") if columns.text else first_known(table, QUESTIONS)
+    passage = find(table, columns.pair, "pair") if columns.pair else first_known(table, PASSAGES)
+    answers = find(table, columns.label, "label") if columns.label else first_known(table, ANSWERS)
+    if question is None or passage is None:
+        what, option = ("question", "text") if question is None else ("passage", "pair")
+        has = ", ".join(table.names[:20])
+        raise RequestError(f"{table.path}: no column looks like the {what}; name it with {option}=... It has: {has}")
+    if labelled and answers is None:
+        raise NoLabels(f"{table.path}: no column of answers; name it with label=... It has: {', '.join(table.names)}")
+    used = replace(columns, text=question, pair=passage, label=answers if labelled else None)
+    return used, lambda row: _question(row, used)
+
+
+def _question(row: Row, columns: Columns) -> QuestionExample:
+    passage = text_cell(row, columns.pair or "")
+    if columns.label == "human_ans_indices":
+        passage = passage.removesuffix(SUBJQA_MARK).rstrip()
+    answers = _answers(row, columns.label, passage) if columns.label else ()
+    return QuestionExample(
+        id=str(row.values.get("id", row.place.line)),
+        question=text_cell(row, columns.text or ""),
+        passage=passage,
+        answers=answers,
+        title=str(row.values.get("title") or ""),
+        place=row.place,
+        labelled=columns.label is not None,
+    )
+
+
+def _answers(row: Row, name: str, passage: str) -> tuple[AnswerSpan, ...]:
+    if name == "human_ans_indices":
+        return _subjqa(row, passage)
+    given = list(_listed(row, name))
+    if row.values.get("is_impossible") is True:
+        if given:
+            raise RequestError(f"{_where(row)}: is_impossible is true, but there are answers; take out one of the two")
+        return ()
+    return tuple(_span(row, passage, text, start) for text, start in given)
+
+
+def _listed(row: Row, name: str) -> Iterator[tuple[Any, Any]]:
+    """(text, start) of each answer, in any of the shapes in use: SQuAD's, that of `datasets`, or plain columns."""
+    value = cell(row, name)
+    if isinstance(value, Mapping) and isinstance(value.get("text"), list):
+        starts = value.get("answer_start", value.get("start"))
+        if not isinstance(starts, list) or len(starts) != len(value["text"]):
+            raise RequestError(f"{_where(row)}: 'answers' has not as many 'answer_start' as 'text'; repair the row")
+        yield from zip(value["text"], starts, strict=True)
+    elif isinstance(value, list):
+        for each in value:
+            yield (
+                (each.get("text"), each.get("answer_start", each.get("start")))
+                if isinstance(each, Mapping)
+                else (
+                    each,
+                    None,
+                )
+            )
+    elif isinstance(value, str) and value:
+        yield value, row.values.get("answer_start", row.values.get("start"))
+    elif value not in (None, ""):
+        raise RequestError(f"{_where(row)}: '{name}' is {type(value).__name__}, not a list of answers; repair the row")
+
+
+def _span(row: Row, passage: str, text: Any, start: Any) -> AnswerSpan:
+    """An answer that stands in the passage where it says, or a sentence on why not."""
+    if not isinstance(text, str) or not text.strip():
+        raise RequestError(f"{_where(row)}: an answer without text; leave the list empty if there is no answer")
+    checked(text, "answer", row.place)
+    if isinstance(start, str) and start.strip().isdecimal():
+        start = int(start)
+    if start is None or start == "":
+        return AnswerSpan(_only_place(row, passage, text), text)
+    if not isinstance(start, int) or isinstance(start, bool):
+        raise RequestError(f"{_where(row)}: answer_start is {start!r}, not a whole number; repair the row")
+    if start < 0 or passage[start : start + len(text)] != text:
+        at = passage.find(text)
+        remedy = f"it stands at {at}" if at >= 0 else "it is nowhere in the passage"
+        found = passage[max(start, 0) : max(start, 0) + len(text)][:40]
+        raise RequestError(
+            f"{_where(row)}: the answer {text[:40]!r} is not at character {start}, where the passage has {found!r}; "
+            f"{remedy} (offsets count characters, not bytes)"
+        )
+    return AnswerSpan(start, text)
+
+
+def _only_place(row: Row, passage: str, text: str) -> int:
+    count = passage.count(text)
+    if count != 1:
+        times = "does not occur" if not count else f"occurs {count} times"
+        raise RequestError(f"{_where(row)}: the answer {text[:40]!r} {times} in the passage; give its answer_start")
+    return passage.find(text)
+
+
+def _subjqa(row: Row, passage: str) -> tuple[AnswerSpan, ...]:
+    """SubjQA gives `(start, end)`; its answer texts are tokenized, so the passage's own characters are taken."""
+    found = re.fullmatch(r"\(\s*(\d+)\s*,\s*(\d+)\s*\)", text_cell(row, "human_ans_indices").strip())
+    if not found:
+        raise RequestError(f"{row.place}: 'human_ans_indices' is not (start, end); repair or remove the row")
+    start, end = int(found[1]), int(found[2])
+    whole = len(text_cell(row, "review"))
+    if not start < end <= whole:
+        raise RequestError(f"{row.place}: the answer ({start}, {end}) is outside the review of {whole} characters")
+    text = passage[start:end].rstrip()
+    return (AnswerSpan(start, text),) if text else ()
+
+
+def _where(row: Row) -> str:
+    return f"{row.place} (id {row.values['id']})" if "id" in row.values else str(row.place)

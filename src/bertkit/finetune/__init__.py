@@ -1,1 +1,0 @@
-"""Teach a model a task: labeled files in, a model with a decision layer out."""

@@ -1,0 +1,1 @@
+"""Fine-tuning: labeled files in, a model with a decision layer out."""

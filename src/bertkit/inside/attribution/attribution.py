@@ -1,0 +1,251 @@
+"""`bertkit.why(bert, text)`: how much each word adds to what a model says.
+
+Integrated gradients (Sundararajan et al. 2017): the words' vectors are moved on a straight line from a baseline, where
+every word is a blank, to the text; each word's share is its way times the mean gradient on the line. All shares add up
+to the difference between the scores at both ends: that is checked, and steps are doubled until it holds to 1 %.
+[CLS], [SEP], positions, segments and blanks of the text itself are the same at both ends, so words alone get shares.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bertkit.config import pick
+from bertkit.errors import RequestError
+from bertkit.files import whole_file
+from bertkit.inside.attribution.targets import Read, Request, Target, find_target
+from bertkit.model.batch import Batch
+from bertkit.model.model import BertModel
+from bertkit.predict.bert import Bert
+
+METHODS = {"integrated": "mask", "gradient": "zero"}  # and the baseline that each is usually taken from
+BASELINES = ("mask", "pad", "zero")
+ENOUGH = 0.01  # the largest gap, as a share of what there is to explain
+MOST_STEPS = 1024
+TOKENS_AT_ONCE = 4096
+LEAST = 1e-4  # a difference of scores below this is none: float32 knows a logit no better
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhySettings:
+    """How shares are computed. `gradient` is one gradient at the text times the words' vectors: quick, and a guess."""
+
+    method: str = "integrated"
+    baseline: str | None = None  # of each word: the vector of [MASK] or [PAD], or zero
+    steps: int = 16  # at first
+
+    def __post_init__(self) -> None:
+        pick(METHODS, self.method, "method")
+        pick({name: name for name in BASELINES}, self.start, "baseline")
+        if not 1 <= self.steps <= MOST_STEPS:
+            raise RequestError(f"steps={self.steps} must be from 1 to {MOST_STEPS}")
+
+    @property
+    def start(self) -> str:
+        """The baseline that is meant."""
+        return METHODS[self.method] if self.baseline is None else self.baseline
+
+
+@dataclass(frozen=True)
+class WordShare:
+    """What a word adds to the score: its pieces' shares, summed."""
+
+    word: str
+    part: int  # 0: in the text; 1: in the pair
+    start: int  # characters [start, end)
+    end: int
+    share: float
+    pieces: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Why:
+    """How much each word adds to a score. A notebook shows it; `save` writes a page; `str` is for the terminal."""
+
+    text: str
+    pair: str | None
+    target: str
+    units: str
+    method: str
+    baseline: str
+    steps: int
+    score: float
+    baseline_score: float  # with every word at the baseline
+    gap: float | None  # |sum of shares - (score - baseline_score)| as a share of the latter; None: not a sum to check
+    cut_from: int | None
+    words: tuple[WordShare, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the shares add up."""
+        return self.gap is not None and self.gap < ENOUGH
+
+    def top(self, count: int) -> list[WordShare]:
+        """The words that count most, for or against."""
+        return sorted(self.words, key=lambda each: -abs(each.share))[:count]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, for a file."""
+        return asdict(self)
+
+    @property
+    def html(self) -> str:
+        """The page, complete; no script runs on it."""
+        from bertkit.inside.attribution.page import why_page
+
+        return why_page(self)
+
+    def save(self, path: Path | str) -> None:
+        """Write the page whole or not at all."""
+        with whole_file(path) as draft:
+            draft.write_text(self.html, encoding="utf-8", newline="\n", errors="replace")
+
+    def _repr_html_(self) -> str:
+        from bertkit.inside.look.page import frame
+
+        return frame(self.html, height=320)
+
+    def __str__(self) -> str:
+        from bertkit.inside.attribution.page import why_lines
+
+        return "\n".join(why_lines(self))
+
+
+def why(
+    bert: Bert,
+    text: str,
+    pair: str | None = None,
+    *,
+    target: str | None = None,
+    word: str | None = None,
+    settings: WhySettings | None = None,
+) -> Why:
+    """How much each word adds to a label, number, tag, answer or filled blank; by default to what the model says.
+
+    `target` names another label, tag, answer or word; `word` the word whose tag is meant.
+    """
+    settings = settings or WhySettings()
+    request = Request(text, pair, target, word)
+    return _explain(bert, request, find_target(bert, request), settings)
+
+
+@dataclass(frozen=True)
+class Line:
+    """The straight way from the baseline to the text, as sums of embeddings L E, and what is read at its points."""
+
+    model: BertModel
+    batch: Batch  # one sequence
+    start: Tensor
+    end: Tensor
+    read: Read
+
+    def scores(self, points: Sequence[float]) -> list[float]:
+        """The score at each point of the way: 0 is the baseline, 1 the text."""
+        with torch.no_grad():
+            return [float(each) for each in self._run(torch.tensor(points), 1.0)[0]]
+
+    def shares(self, points: Sequence[float], weights: Sequence[float]) -> Tensor:
+        """L: each token's way times the weighted sum of the gradients at these points."""
+        total = torch.zeros_like(self.start)
+        size = max(1, TOKENS_AT_ONCE // len(self.start))
+        for at in range(0, len(points), size):
+            chunk, own = torch.tensor(points[at : at + size]), torch.tensor(weights[at : at + size])
+            with torch.enable_grad():
+                scores, places = self._run(chunk, own, track=True)
+                [gradient] = torch.autograd.grad(scores.sum(), places)
+            total += gradient.sum(dim=0)
+        return ((self.end - self.start) * total).sum(dim=-1)
+
+    def _run(self, points: Tensor, weights: Tensor | float, track: bool = False) -> tuple[Tensor, Tensor]:
+        """Weighted scores P, and the places P L E where they were taken."""
+        points, weights = points.to(self.start), weights.to(self.start) if isinstance(weights, Tensor) else weights
+        places = (self.start + points[:, None, None] * (self.end - self.start)).requires_grad_(track)
+        ids, segments, [length] = self.batch.ids, self.batch.segments, self.batch.lengths
+        copies = Batch(ids.repeat(len(points)), segments.repeat(len(points)), (length,) * len(points))
+        return self.read(from_sums(self.model, places.flatten(0, 1), copies), copies) * weights, places
+
+
+def from_sums(model: BertModel, summed_TE: Tensor, batch: Batch) -> Tensor:
+    """T D: the model's forward from the embeddings' sum on; from `embeddings.sum(batch)` it is `model(batch)`."""
+    encoder, embeddings = model.encoder, model.encoder.embeddings
+    x_TD = embeddings.norm(summed_TE)
+    if isinstance(embeddings.widen, nn.Linear):
+        x_TD = embeddings.widen(x_TD.to(embeddings.widen.weight.dtype))
+    x_TD = x_TD.to(encoder.dtype)
+    for layer in encoder.stack:
+        x_TD = layer(x_TD, batch)
+    out: Tensor = encoder.norm(x_TD)
+    return out
+
+
+def _explain(bert: Bert, request: Request, target: Target, settings: WhySettings) -> Why:
+    training = bert.model.training
+    bert.model.eval()
+    try:
+        line = _line(bert, target, settings.start)
+        below, score = line.scores([0.0, 1.0])
+        if settings.method == "gradient":
+            shares, steps, gap = line.shares([1.0], [1.0]), 1, None
+        else:
+            shares, steps, gap = integrate(line, score - below, settings.steps)
+    finally:
+        bert.model.train(training)
+    return Why(
+        text=request.text,
+        pair=request.pair,
+        target=target.name,
+        units=target.units,
+        method=settings.method,
+        baseline=settings.start,
+        steps=steps,
+        score=score,
+        baseline_score=below,
+        gap=gap,
+        cut_from=target.tokens.cut_from,
+        words=_by_word(target, shares.tolist()),
+    )
+
+
+def integrate(line: Line, difference: float, steps: int) -> tuple[Tensor, int, float]:
+    """Shares L by Gauss and Legendre's rule, with twice the steps as long as they do not add up to the difference."""
+    while True:
+        points, weights = np.polynomial.legendre.leggauss(steps)  # on -1 to 1
+        shares = line.shares(((points + 1) / 2).tolist(), (weights / 2).tolist())
+        gap = abs(float(shares.sum()) - difference) / max(abs(difference), LEAST)
+        if gap < ENOUGH or 2 * steps > MOST_STEPS:
+            return shares, steps, gap
+        steps *= 2
+
+
+def _line(bert: Bert, target: Target, baseline: str) -> Line:
+    tokens, model = target.tokens, bert.model
+    batch = Batch.pack([tokens.ids], [tokens.segments]).to(model.device)
+    table = model.encoder.embeddings.word
+    with torch.no_grad():
+        words_LE = table(batch.ids)
+        blank = words_LE.new_zeros(words_LE.shape[-1])
+        if baseline != "zero":
+            number = bert.tokenizer.mask_id if baseline == "mask" else bert.tokenizer.pad_id
+            blank = table(torch.tensor(number, device=batch.ids.device))
+        kept = [n is None or i == bert.tokenizer.mask_id for n, i in zip(tokens.words, tokens.ids, strict=True)]
+        end = model.encoder.embeddings.sum(batch)
+        start = torch.where(torch.tensor(kept, device=end.device)[:, None], end, end - words_LE + blank)
+    return Line(model, batch, start, end, target.read)
+
+
+def _by_word(target: Target, shares: Sequence[float]) -> tuple[WordShare, ...]:
+    tokens = target.tokens
+    pieces: list[list[tuple[str, float]]] = [[] for _ in tokens.written]
+    for number, piece, share in zip(tokens.words, tokens.shown, shares, strict=True):
+        if number is not None:
+            pieces[number].append((piece, share))
+    return tuple(
+        WordShare(each.word, each.part, each.start, each.end, sum(share for _, share in own), tuple(own))
+        for each, own in zip(tokens.written, pieces, strict=True)
+        if own  # words beyond a cut have none
+    )

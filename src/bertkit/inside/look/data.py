@@ -1,0 +1,99 @@
+"""What a page shows, as JSON: queries and keys of every layer, from which it computes any weight itself.
+
+Weights are not stored: 512 tokens in 144 heads have 38 million of them, but only 9 million queries and keys, and a
+number computed from these is exact where a stored byte is not. Thumbnails are stored, for the view of all heads.
+"""
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertkit.inside.look.arrays import pack
+from bertkit.inside.look.heads import catalogue
+from bertkit.inside.look.layers import Lens, lens, movement
+from bertkit.inside.look.reading import Reading
+from bertkit.model.encoder import LayerTrace
+from bertkit.model.kernels import Sight
+from bertkit.predict.bert import Bert
+
+EXACT_BYTES = 16_000_000  # queries and keys up to this size are kept in float32, larger ones in float16
+THUMBNAIL = 32  # pixels; more is not seen in a grid of 12 x 12
+MOST_TEXT = 20_000  # characters of the text shown above the views
+
+
+def page_data(bert: Bert, reading: Reading) -> dict[str, Any]:
+    """Everything the page's `mount(element, data)` takes."""
+    config, trace = bert.model.config, reading.trace
+    numbers = 2 * config.depth * config.width * len(reading.tokens)
+    dtype = "float32" if 4 * numbers <= EXACT_BYTES else "float16"
+    sights = [layer.attention.sight for layer in bert.model.encoder.stack]
+    return {
+        "model": f"{config.family}, {config.depth} layers of {config.width}, {config.heads} heads",
+        "text": reading.text[:MOST_TEXT],
+        "pair": None if reading.pair is None else reading.pair[:MOST_TEXT],
+        "cutFrom": reading.cut_from,
+        "tokens": list(reading.tokens),
+        "parts": list(reading.parts),
+        "heads": config.heads,
+        "precision": dtype,
+        "layers": [_layer(layer, sight, dtype) for layer, sight in zip(trace.layers, sights, strict=True)],
+        "thumbnails": pack(_thumbnails(trace.layers), "uint8"),
+        "movement": _movement(reading),
+        "lens": _lens(lens(bert.model, bert.tokenizer, reading)),
+        "catalogue": [_rounded(asdict(row)) for row in catalogue([reading])],
+    }
+
+
+def _layer(layer: LayerTrace, sight: Sight, dtype: str) -> dict[str, Any]:
+    """Queries and keys, 2 H L K, and each row's normalizer, H L: weight = exp(q . k / sqrt(K) - normalizer)."""
+    precision = torch.float32 if dtype == "float32" else torch.float16
+    both = torch.stack([layer.queries, layer.keys]).transpose(1, 2).to(precision)
+    return {
+        "radius": sight.radius,
+        "causal": sight.causal,
+        "queriesKeys": pack(both, dtype),
+        "normalizers": pack(_normalizers(both.float(), sight), "float32"),
+    }
+
+
+def _normalizers(both_2HLK: Tensor, sight: Sight) -> Tensor:
+    """H L: log of the sum of exp(scores) over what a token may see, from the numbers that the page has."""
+    queries, keys = both_2HLK
+    scores_HLL = queries @ keys.transpose(1, 2) / math.sqrt(queries.shape[-1])
+    seen = sight.mask(queries.shape[1], queries.device)
+    if seen is not None:
+        scores_HLL = scores_HLL.masked_fill(~seen, float("-inf"))
+    sums: Tensor = scores_HLL.logsumexp(dim=-1)
+    return sums
+
+
+def _thumbnails(layers: tuple[LayerTrace, ...]) -> Tensor:
+    """Bytes, depth H S S: the largest weight of each patch, as a square root so that faint ones show."""
+    size = min(THUMBNAIL, layers[0].weights.shape[-1])
+    small = torch.stack([F.adaptive_max_pool2d(layer.weights.float(), size) for layer in layers])
+    return (small.sqrt() * 255).round().to(torch.uint8)
+
+
+def _movement(reading: Reading) -> dict[str, Any]:
+    found = movement(reading)
+    return {"cosines": pack(found.cosines, "float16"), "likeness": [round(x, 4) for x in found.likeness.tolist()]}
+
+
+def _lens(found: Lens | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    known = {number: index for index, number in enumerate(found.words)}
+    indices = found.ids.clone().apply_(known.__getitem__)
+    return {
+        "words": list(found.words.values()),
+        "best": pack(indices, "uint32"),
+        "probabilities": pack(found.probabilities, "float32"),
+    }
+
+
+def _rounded(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}

@@ -1,0 +1,121 @@
+"""The sentences that probes learn from and are measured on: labels from any tagged file, trees from CoNLL-U."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+
+from bertkit.config import pick
+from bertkit.data.examples import TaggedExample
+from bertkit.data.read import Columns, read_examples
+from bertkit.data.tables import ending
+from bertkit.errors import RequestError
+from bertkit.inside.probes.linear import LinearSettings
+from bertkit.inside.probes.structural import MOST_WORDS, StructureSettings
+from bertkit.inside.probes.tree_files import Tree, read_trees
+from bertkit.inside.probes.word_vectors import PIECES
+
+WHATS = {
+    "pos": "parts of speech",
+    "ner": "names",
+    "arcs": "relations between words and their heads",
+    "structure": "the whole tree",
+}
+LARGEST_SEED = 2**63 - 1
+HELD_OUT = 5  # one sentence in five, where there is one file only
+Probed: TypeAlias = TaggedExample | Tree
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeSettings:
+    """What is probed, and how."""
+
+    what: str = "pos"
+    pieces: str = "mean"  # the vector of a word of several pieces: their mean, the first one's or the last one's
+    column: str | None = None  # of the labels; else UPOS, the relation, or the last column
+    sentences: int | None = None  # learn from so many of them; None: all
+    rank: int = StructureSettings.rank  # of the structural probe
+    epochs: int = LinearSettings.epochs
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        pick(WHATS, self.what, "probe")
+        pick(PIECES, self.pieces, "way to join pieces:")
+        for name in ("sentences", "rank", "epochs"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise RequestError(f"{name}={value} must be 1 or more")
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise RequestError(f"seed={self.seed} must be from 0 to {LARGEST_SEED}")
+        if self.column is not None and self.what in ("arcs", "structure"):
+            raise RequestError(
+                f"column={self.column} goes with pos and ner; {self.what} reads a CoNLL-U file's own columns"
+            )
+
+
+@dataclass(frozen=True)
+class ProbeData:
+    """Sentences to learn from, sentences to be measured on, and what was done to get them."""
+
+    train: list[Probed]
+    test: list[Probed]
+    notes: tuple[str, ...] = ()
+
+
+def read_probe_files(files: Sequence[Path], settings: ProbeSettings) -> ProbeData:
+    """Learn from all files but the last, and measure on that; of a single file the last fifth is held out."""
+    if not files:
+        raise RequestError("no files were named; name one to learn from and one to be measured on")
+    parts = [_read(Path(file), settings) for file in files]
+    notes = []
+    if len(parts) == 1:
+        [every] = parts
+        held_out = len(every) // HELD_OUT
+        if not held_out:
+            raise RequestError(
+                f"{files[0]} has {len(every)} sentences, too few to hold out a fifth; name a second file"
+            )
+        parts = [every[:-held_out], every[-held_out:]]
+        notes.append(f"the last {held_out:,} of {len(every):,} sentences are held out")
+    train = [sentence for part in parts[:-1] for sentence in part]
+    if settings.sentences is not None and settings.sentences < len(train):
+        notes.append(f"learned from {settings.sentences:,} of {len(train):,} sentences, drawn by seed {settings.seed}")
+        train = _some(train, settings.sentences, settings.seed)
+    if settings.what != "structure":
+        return ProbeData(train, parts[-1], tuple(notes))
+    return _of_fair_length(ProbeData(train, parts[-1], tuple(notes)), files[-1])
+
+
+def _read(path: Path, settings: ProbeSettings) -> list[Probed]:
+    if settings.what in ("arcs", "structure"):
+        return list(read_trees(path))
+    if settings.what == "ner" and settings.column is None and ending(path) == ".conllu":
+        raise RequestError(
+            f"{path}: CoNLL-U has no column for names; give a column file, or name a column: --column xpos"
+        )
+    found = read_examples("tag", path, Columns(label=settings.column)).examples
+    return [example for example in found if isinstance(example, TaggedExample)]
+
+
+def _some(sentences: Sequence[Item], count: int, seed: int) -> list[Item]:
+    """So many of them, in the order they have."""
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(sentences))[:count])
+    return [sentences[number] for number in chosen]
+
+
+def _of_fair_length(data: ProbeData, path: Path) -> ProbeData:
+    """Distances need two words, and grow with the square of their number."""
+    train, test = ([each for each in part if 2 <= len(each.words) <= MOST_WORDS] for part in (data.train, data.test))
+    notes = list(data.notes)
+    for name, before, after in (("learn from", data.train, train), ("measure on", data.test, test)):
+        if len(after) < len(before):
+            what = f"of one word or over {MOST_WORDS}"
+            notes.append(f"{len(before) - len(after):,} sentences {what} left out of {len(before):,} to {name}")
+    if not train or not test:
+        raise RequestError(
+            f"{path}: no sentence of 2 to {MOST_WORDS} words to {'measure on' if train else 'learn from'}"
+        )
+    return ProbeData(train, test, tuple(notes))

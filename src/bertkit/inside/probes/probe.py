@@ -1,0 +1,71 @@
+"""`bertkit probe`: what can be read off each layer of a model, from annotated files to a report."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from bertkit.inside.probes.data import Probed, ProbeSettings, read_probe_files
+from bertkit.inside.probes.labels import LabelReport, label_task, probe_labels
+from bertkit.inside.probes.structure import StructureReport, probe_structure
+from bertkit.inside.probes.tree_files import Tree
+from bertkit.inside.probes.word_vectors import PIECES, BothSides, Pieces, Sentences, cut_sentences, word_vectors
+from bertkit.model.weights import new_model
+from bertkit.predict.bert import Bert
+from bertkit.progress import ShowProgress, silent
+
+ProbeReport = LabelReport | StructureReport
+
+
+def probe(
+    bert: Bert, files: Sequence[Path | str], settings: ProbeSettings | None = None, *, show: ShowProgress = silent
+) -> ProbeReport:
+    """Probe every layer of a model: learn from all files but the last, measure on that.
+
+    The same files, settings and machine give the same numbers.
+    """
+    settings = settings or ProbeSettings()
+    fold = str.lower if bert.tokenizer.lowercase else str  # a model that lowercases takes The and the for one word
+    data = read_probe_files([Path(file) for file in files], settings)
+    cut = [cut_sentences(bert, [sentence.words for sentence in side]) for side in (data.train, data.test)]
+    train, test = ([side[n] for n in own.kept] for side, own in zip((data.train, data.test), cut, strict=True))
+    run = _structure if settings.what == "structure" else partial(_labels, fold=fold)
+    reading = partial(_read_both, cut=cut, pieces=PIECES[settings.pieces], show=show)
+    report = run(train, test, partial(reading, bert), partial(reading, untrained(bert, settings.seed)), settings, show)
+    return replace(report, counts={"train": cut[0].counts, "test": cut[1].counts}, notes=data.notes)
+
+
+def untrained(bert: Bert, seed: int = 0) -> Bert:
+    """The same tokenizer and the same shape, with fresh weights: what a probe finds here, no training put there."""
+    model = new_model(bert.model.config, seed=seed).eval().to(bert.model.device)
+    return Bert(replace(bert.checkpoint, model=model))
+
+
+def _read_both(bert: Bert, cut: Sequence[Sentences], pieces: Pieces, show: ShowProgress) -> BothSides:
+    train, test = (word_vectors(bert, side, pieces, show=show) for side in cut)
+    return train, test
+
+
+def _labels(
+    train: Sequence[Probed],
+    test: Sequence[Probed],
+    model: Callable[[], BothSides],
+    random: Callable[[], BothSides],
+    settings: ProbeSettings,
+    show: ShowProgress,
+    fold: Callable[[str], str],
+) -> ProbeReport:
+    task = label_task(train, test, settings.seed, fold)  # before the slow part: files may not fit each other
+    return probe_labels(task, test, model(), random, settings, show)
+
+
+def _structure(
+    train: Sequence[Probed],
+    test: Sequence[Probed],
+    model: Callable[[], BothSides],
+    random: Callable[[], BothSides],
+    settings: ProbeSettings,
+    show: ShowProgress,
+) -> ProbeReport:
+    known, wanted = ([each for each in side if isinstance(each, Tree)] for side in (train, test))
+    return probe_structure(known, wanted, model(), random, settings, show)

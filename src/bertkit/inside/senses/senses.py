@@ -1,0 +1,155 @@
+"""The senses of a word: a vector for each of its uses, from the words around it, as a map and as scores."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.errors import RequestError
+from bertkit.files import whole_file
+from bertkit.inside.senses.scores import Vectors, chance, cluster, flat, label_silhouette, neighbor_accuracy, units
+from bertkit.inside.senses.uses import Use
+from bertkit.inside.static.vectors import StaticVectors
+from bertkit.predict.bert import Bert
+from bertkit.progress import ShowProgress, silent
+from bertkit.text.vocabulary.word_counts import split_chunk
+
+AROUND = 5  # words on each side of which the static contrast takes the mean: word2vec's window
+
+
+@dataclass(frozen=True)
+class SenseScores:
+    """How often the nearest other use has the same sense, by kind of vector; senses as labeled."""
+
+    contextual: float
+    static: float  # one vector for all uses: every neighbor is as near as every other, so this is chance
+    neighbors: float | None  # the mean of the static vectors of the words around; None without static vectors
+    silhouette: float | None  # of the labeled senses, in contextual vectors
+
+
+@dataclass(frozen=True, eq=False)
+class SenseMap:
+    """The uses of a word, each with its place on a map, its cluster, and, where they are labeled, scores."""
+
+    word: str
+    model: str
+    layer: int
+    uses: tuple[Use, ...]
+    points: tuple[tuple[float, float], ...]
+    shown: float  # share of the variance that the map holds
+    clusters: tuple[int, ...]
+    silhouette: float | None
+    scores: SenseScores | None
+
+    @property
+    def html(self) -> str:
+        """The map as one page that needs nothing else and runs no script."""
+        from bertkit.inside.senses.page import sense_page
+
+        return sense_page(self)
+
+    def save(self, path: Path | str) -> None:
+        """Write the page whole or not at all."""
+        with whole_file(path) as draft:
+            draft.write_text(self.html, encoding="utf-8", newline="\n", errors="replace")
+
+    def typical(self, cluster: int, count: int = 3) -> list[Use]:
+        """The uses nearest to the middle of a cluster's part of the map."""
+        own = [number for number, each in enumerate(self.clusters) if each == cluster]
+        points = np.array([self.points[number] for number in own])
+        order = np.argsort(np.linalg.norm(points - points.mean(axis=0), axis=1), kind="stable")
+        return [self.uses[own[place]] for place in order[:count]]
+
+    def plain(self) -> dict[str, Any]:
+        """Everything as JSON can write it."""
+        return asdict(self)
+
+    def _repr_html_(self) -> str:
+        from bertkit.inside.look.page import frame
+
+        return frame(self.html)
+
+    def __repr__(self) -> str:
+        count = len(set(self.clusters))
+        return f"SenseMap('{self.word}', {len(self.uses)} uses, {count} clusters; save it, or show it in a notebook)"
+
+
+def map_senses(
+    bert: Bert,
+    word: str,
+    uses: Sequence[Use],
+    *,
+    layer: int = -1,
+    clusters: int | None = None,
+    static: StaticVectors | None = None,
+    show: ShowProgress = silent,
+) -> SenseMap:
+    """Where each use of a word lies by what stands around it. Layer 0 is the embeddings, -1 the last."""
+    vectors = use_vectors(bert, uses, layer=layer, show=show)
+    points, shown = flat(vectors)
+    found = cluster(vectors, clusters)
+    config = bert.model.config
+    return SenseMap(
+        word=word,
+        model=f"{config.family}, {config.depth} layers of {config.width}",
+        layer=layer if layer >= 0 else config.depth + 1 + layer,
+        uses=tuple(uses),
+        points=tuple((float(x), float(y)) for x, y in points),
+        shown=shown,
+        clusters=found.numbers,
+        silhouette=found.silhouette,
+        scores=sense_scores(vectors, uses, static),
+    )
+
+
+def use_vectors(bert: Bert, uses: Sequence[Use], *, layer: int = -1, show: ShowProgress = silent) -> Vectors:
+    """[n, width]: for each use the mean over the pieces of the word; sentences over the limit go through windows."""
+    settings = replace(bert.embed_settings(pooling="none", layers=[layer], normalize=False), prefix="")
+    encodings = bert.tokenizer.encode_batch([use.sentence for use in uses])
+    rows: list[Vectors] = []
+    with show("reading", len(uses)) as meter:
+        for block in bert.embed_blocks([use.sentence for use in uses], settings, "window"):
+            for tokens in block.vectors:
+                use, encoding = uses[len(rows)], encodings[len(rows)]
+                spans = zip(encoding.offsets, encoding.words, strict=True)
+                own = [n for n, ((a, b), w) in enumerate(spans) if w is not None and a < use.end and b > use.start]
+                if not own:
+                    shown = use.sentence[use.start : use.end]
+                    raise RequestError(
+                        f"{use.source}: the tokenizer makes nothing of '{shown}'; is it of this language?"
+                    )
+                rows.append(tokens[own].mean(axis=0))
+            meter.update(len(rows))
+    return np.stack(rows)
+
+
+def sense_scores(vectors: Vectors, uses: Sequence[Use], static: StaticVectors | None = None) -> SenseScores | None:
+    """Scores against the labeled senses; None where there are none."""
+    senses = [use.sense for use in uses if use.sense is not None]
+    if len(senses) != len(uses) or len(senses) < 2:
+        return None
+    around = None if static is None else neighbor_accuracy(around_vectors(static, uses), senses)
+    return SenseScores(
+        contextual=neighbor_accuracy(vectors, senses),
+        static=chance(senses),
+        neighbors=around,
+        silhouette=label_silhouette(vectors, senses),
+    )
+
+
+def around_vectors(static: StaticVectors, uses: Sequence[Use], window: int = AROUND) -> Vectors:
+    """[n, width]: the mean of the static vectors of the words around each use, at length 1, without the word itself."""
+    rows = []
+    for use in uses:
+        before = [word for word in _words(use.sentence[: use.start]) if word in static][-window:]
+        after = [word for word in _words(use.sentence[use.end :]) if word in static][:window]
+        own = [static.numbers[word] for word in (*before, *after)]
+        empty = np.zeros(static.vectors.shape[1], np.float32)
+        rows.append(units(static.vectors[own]).mean(axis=0) if own else empty)
+    return np.stack(rows)
+
+
+def _words(text: str) -> list[str]:
+    return split_chunk(text, lowercase=True)

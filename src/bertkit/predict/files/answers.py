@@ -1,0 +1,201 @@
+"""Rows of a file to predictions in a file."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.examples import Example, Place, TaggedExample
+from bertkit.data.tables import Table
+from bertkit.errors import RequestError
+from bertkit.predict.answers import Answers
+from bertkit.predict.files.answer_rows import answer_cells, answer_columns
+from bertkit.predict.files.outputs import (
+    TABLES,
+    Kept,
+    arrow_bytes,
+    arrow_schema,
+    check_ending,
+    csv_bytes,
+    finish_parquet,
+    jsonl_bytes,
+    kept_columns,
+)
+from bertkit.predict.files.resume import ROWS, State, check_outputs
+from bertkit.predict.files.rows import Item, open_source
+from bertkit.predict.files.settings import FileSettings, Telling
+from bertkit.predict.files.work import Hardware, HowToRun, Plan, describe, long_texts, pool_for, run_file
+from bertkit.predict.files.workers import Compute, Computed
+from bertkit.progress import ShowProgress, silent
+from bertkit.tasks.tag import located, words_of
+
+
+@dataclass(frozen=True)
+class AnsweredFile:
+    """What was done: where the work ended, the task, the columns of the predictions, texts over the limit."""
+
+    state: State
+    task: str
+    columns: tuple[str, ...]
+    note: str
+
+
+def predict_file(
+    model: Path | None,
+    rows: Path,
+    out: Path,
+    reading: FileSettings,
+    how: HowToRun,
+    *,
+    show: ShowProgress = silent,
+    say: Callable[[str], None] = lambda _: None,
+) -> AnsweredFile:
+    """A prediction for each row of a file or, with `-`, of standard input, beside the columns it came with.
+
+    `say` hears which columns were guessed, and which of the predictions' had to be renamed.
+    """
+    check_ending(out, TABLES)
+    check_outputs(out, {}, resume=how.resume)
+    bert = how.hardware.load(model)
+    answers, telling = bert.answers, reading.telling
+    task: Any = answers.task
+    telling.check(task.name)
+    source = open_source(task.name, rows, reading.columns, reading.format)
+    say(source.said)
+    types = answer_columns(task.name, task.labels, telling)
+    kept, names = _layout(source.table, out.suffix, reading.keep, list(types), say)
+    columns = (*kept.names, *names.values())
+    schema = None
+    if out.suffix == ".parquet":
+        schema = arrow_schema(source.table, kept, {names[column]: kind for column, kind in types.items()})
+    job = AnswerJob(model, out.suffix, columns, names, telling, how.skip, how.hardware, schema)
+    begun = {**describe(bert, source, how), "kept": str(reading.keep), "told": f"{telling}"}
+    plan = Plan("predicting", out, kept.of, _head(job), partial(_finish, out), begun, {})
+    state = run_file(source, plan, pool_for(job, how, job.with_model(answers)), how, show)
+    note = long_texts(state, "cut to, or read through windows of,", task.limit)
+    return AnsweredFile(state, task.name, tuple(names.values()), note)
+
+
+def _layout(
+    table: Table, ending: str, keep: str | None, columns: Sequence[str], say: Callable[[str], None]
+) -> tuple[Kept, dict[str, str]]:
+    """The kept columns, and the names of the predictions beside them."""
+    names = renamed(columns, kept_columns(table, ending, keep, ()).names)
+    changed = [f"'{new}', for '{old}' is there already" for old, new in names.items() if old != new]
+    if changed:
+        say(f"predictions are called {', '.join(changed)}")
+    return kept_columns(table, ending, keep, tuple(names.values())), names
+
+
+def _head(job: "AnswerJob") -> bytes:
+    """How the stream of rows begins."""
+    if job.schema is not None:
+        return bytes(job.schema.serialize())
+    return csv_bytes([job.columns]) if job.ending == ".csv" else b""
+
+
+def _finish(out: Path, stream: Path, _: State) -> Path:
+    return finish_parquet(stream) if out.suffix == ".parquet" else stream
+
+
+@dataclass(frozen=True)
+class AnswerJob:
+    """How rows become predictions, for every process that works on them."""
+
+    model: Path | None  # None: the bundled one
+    ending: str
+    columns: tuple[str, ...]  # of CSV, in order
+    names: Mapping[str, str]  # what each column of a prediction is called here
+    telling: Telling
+    skip: bool
+    hardware: Hardware
+    schema: Any = field(default=None, hash=False, compare=False)  # Parquet's
+
+    @property
+    def token(self) -> str:
+        """Tells jobs apart."""
+        return repr(self)
+
+    def open(self) -> Compute:
+        """Load the model."""
+        return self.with_model(self.hardware.load(self.model).answers)
+
+    def with_model(self, answers: Answers) -> Compute:
+        """With a model that is loaded already."""
+        return lambda items: answer_items(self, answers, items)
+
+
+def renamed(columns: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
+    """Names for the columns of a prediction that none of the kept columns has.
+
+    >>> renamed(["label", "probability"], ["text", "label"])
+    {'label': 'predicted_label', 'probability': 'probability'}
+    """
+    names: dict[str, str] = {}
+    for column in columns:
+        name = column
+        while name in taken or name in names.values():
+            name = f"predicted_{name}"
+        names[column] = name
+    return names
+
+
+def answer_items(job: AnswerJob, answers: Answers, items: Sequence[Item]) -> Computed:
+    """A block of rows as bytes of the output."""
+    try:
+        return _answered(job, answers, items)
+    except RequestError:
+        if not job.skip:
+            raise
+        usable, faults = _sifted(answers, items)
+        if not faults:  # it was no row's fault
+            raise
+        found = _answered(job, answers, usable)
+        return Computed(found.parts, found.written, faults, found.long)
+
+
+def _answered(job: AnswerJob, answers: Answers, items: Sequence[Item]) -> Computed:
+    asked = [_asked(answers, item) for item in items]
+    found = answers.predict([example for example, _ in asked])
+    rows, long = [], []
+    for item, prediction, (_, characters) in zip(items, found, asked, strict=True):
+        if isinstance(item.example, str) and characters is not None:
+            prediction = located(prediction, item.example, characters)
+        cells = answer_cells(prediction, characters, job.telling)
+        rows.append({**item.kept, **{job.names[name]: value for name, value in cells.items()}})
+        if cells["cut"] or cells["windows"] > 1:
+            long.append((item.place, prediction.seen.tokens))
+    return Computed({ROWS: _bytes(job, rows)}, len(rows), (), tuple(long))
+
+
+def _asked(answers: Answers, item: Item) -> tuple[Example, Sequence[tuple[int, int]] | None]:
+    """The example, and where its words stand if they come from a plain text."""
+    place = Place(Path(item.place), 0)
+    if isinstance(item.example, str):
+        task: Any = answers.task
+        characters = words_of(task.tokenizer, item.example)
+        return TaggedExample(tuple(item.example[a:b] for a, b in characters), None, place), characters
+    if isinstance(item.example, tuple):
+        return TaggedExample(item.example, None, place), None
+    return item.example, None
+
+
+def _sifted(answers: Answers, items: Sequence[Item]) -> tuple[list[Item], tuple[str, ...]]:
+    """Rows that the task can make windows of, and what it says about the others."""
+    usable, faults = [], []
+    for item in items:
+        try:
+            answers.task.windows(_asked(answers, item)[0], 0)
+            usable.append(item)
+        except RequestError as error:
+            faults.append(str(error))
+    return usable, tuple(faults)
+
+
+def _bytes(job: AnswerJob, rows: Sequence[Mapping[str, Any]]) -> bytes:
+    if job.ending == ".jsonl":
+        return jsonl_bytes(rows)
+    if job.ending == ".csv":
+        return csv_bytes([[row.get(name) for name in job.columns] for row in rows])
+    return arrow_bytes(rows, job.schema)

@@ -1,0 +1,125 @@
+"""What a folder of shards holds, and what training would trip over in it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bertkit.errors import RequestError
+from bertkit.pretraining.batches import DataSettings, ExampleSource
+from bertkit.pretraining.random import Ints
+from bertkit.pretraining.recipe import Recipe
+from bertkit.text.shards.reader import ShardSet
+
+AT_ONCE = 1 << 22  # tokens counted at a time, which bounds the memory
+MUCH_UNKNOWN = 0.01  # released BERT vocabularies leave under 0.1 % of their own language unknown
+LITTLE_USED = 0.5
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """How long things are, in tokens."""
+
+    mean: float
+    median: int
+    most: int  # 95 % are no longer than this
+    longest: int
+
+    @classmethod
+    def of(cls, lengths: Ints) -> "Lengths":
+        """Of a list of lengths that is not empty."""
+        median, most = (int(value) for value in np.quantile(lengths, (0.5, 0.95), method="lower"))
+        return cls(round(float(lengths.mean()), 1), median, most, int(lengths.max()))
+
+
+@dataclass(frozen=True)
+class ShardReport:
+    """The totals of a folder whose files were all read; `stops` keep training from starting, `notes` do not."""
+
+    shards: int
+    tokens: int
+    sentences: int
+    documents: int
+    entities: int | None
+    sentence_lengths: Lengths | None  # None: there is no text
+    document_lengths: Lengths | None
+    vocabulary: int
+    pieces_used: int
+    unknown_share: float
+    epoch: dict[str, Any] | None = None  # of the recipe, if one was given
+    stops: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def report_shards(shards: ShardSet, recipe: Recipe | None = None) -> ShardReport:
+    """Count everything once; with a recipe also what it makes of the text."""
+    counts = piece_counts(shards)
+    room = (recipe.data if recipe else DataSettings(length=512)).room
+    epoch, stops = _epoch(shards, recipe) if recipe else (None, ())
+    sentences, documents = _lengths(shards)
+    return ShardReport(
+        shards=len(shards.manifest["shards"]),
+        tokens=shards.tokens,
+        sentences=shards.sentences,
+        documents=shards.documents,
+        entities=len(shards.entities) if shards.has_entities else None,
+        sentence_lengths=Lengths.of(sentences) if len(sentences) else None,
+        document_lengths=Lengths.of(documents) if len(documents) else None,
+        vocabulary=len(counts),
+        pieces_used=int((counts > 0).sum()),
+        unknown_share=float(counts[shards.tokenizer.unknown_id] / max(shards.tokens, 1)),
+        epoch=epoch,
+        stops=tuple(stops),
+        notes=tuple(_notes(shards, counts, int((sentences > room).sum()), room)),
+    )
+
+
+def piece_counts(shards: ShardSet) -> Ints:
+    """V: how often each piece occurs."""
+    counts = np.zeros(shards.tokenizer.size, dtype=np.int64)
+    for start in range(0, shards.tokens, AT_ONCE):
+        ids, _ = shards.gather([start], [min(AT_ONCE, shards.tokens - start)])
+        counts += np.bincount(ids, minlength=len(counts))
+    return counts
+
+
+def _lengths(shards: ShardSet) -> tuple[Ints, Ints]:
+    """(of every sentence, of every document)."""
+    return np.diff(shards.sentence_starts), np.diff(shards.sentence_starts[shards.document_starts])
+
+
+def _epoch(shards: ShardSet, recipe: Recipe) -> tuple[dict[str, Any] | None, list[str]]:
+    """What a recipe makes of the text, or why it cannot."""
+    from bertkit.pretraining.checks import fitted  # needs torch, and only a recipe needs it
+
+    stops = []
+    try:
+        fitted(recipe, shards)
+    except RequestError as error:
+        stops.append(str(error))
+    try:
+        source = ExampleSource(shards, recipe.data)
+    except RequestError as error:
+        return None, [*stops, str(error)]
+    examples, steps = source.examples_in(0), recipe.train.steps
+    blocks = recipe.train.batch / recipe.data.block
+    epochs = None if steps is None else round(steps * blocks / source.blocks_in_epoch, 2)
+    lengths = source.block(0).lengths
+    padding = round(1 - float(lengths.mean()) / recipe.data.length, 3)
+    return {"examples": examples, "epochs": epochs, "padding_share": padding}, stops
+
+
+def _notes(shards: ShardSet, counts: Ints, too_long: int, room: int) -> Iterator[str]:
+    if shards.documents == 1:
+        yield "there is one document, so objective nsp is refused; put a blank line between documents, or use sop"
+    if shards.sentences == shards.documents > 0:
+        yield "every document is one sentence: nsp and sop then cut sentences in the middle"
+    if too_long:
+        yield f"{too_long:,} sentences are longer than the {room} tokens of text in a sequence and are cut"
+    unknown = counts[shards.tokenizer.unknown_id] / max(shards.tokens, 1)
+    if unknown > MUCH_UNKNOWN:
+        yield f"{unknown:.1%} of the tokens are unknown: the vocabulary is of another language, or too small"
+    used = (counts > 0).mean()
+    if shards.tokens and used < LITTLE_USED:
+        yield f"only {used:.0%} of the vocabulary occurs; a smaller one made of this text trains faster"

@@ -1,0 +1,136 @@
+"""Too little memory is said before the first step and with the block that fits: estimated on the CPU, tried on CUDA."""
+
+import gc
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from bertkit.config import BertConfig
+from bertkit.errors import RequestError
+from bertkit.pretraining.batches import FILL
+from bertkit.pretraining.learner import generator_config
+from bertkit.pretraining.objectives import LEFT
+from bertkit.pretraining.recipe import Recipe
+from bertkit.pretraining.stages import Stage
+
+FLOAT = 4  # bytes
+LEARNED = 4  # of each learned number: itself, its gradient, and two of AdamW
+CGROUP = Path("/sys/fs/cgroup")
+MEMINFO = Path("/proc/meminfo")
+
+
+def check_host_memory(recipe: Recipe, stage: Stage, parameter_bytes: int) -> None:
+    """Refuse a block that the CPU's free memory cannot hold, by an estimate that is rather too low."""
+    free = free_memory()
+    if free is None:
+        return
+    together = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # ranks on this machine
+
+    def needed(block: int) -> int:
+        return together * (LEARNED * parameter_bytes + activation_bytes(recipe, block * stage.data.length))
+
+    if needed(stage.data.block) > free:
+        fitting = next((block for block in smaller_blocks(stage) if needed(block) <= free), None)
+        has = f"about {needed(stage.data.block) / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are free"
+        raise _too_little(stage, has, fitting)
+
+
+def check_device_memory(attempt: Callable[[int, bool], None], stage: Stage, *, alone: bool) -> None:
+    """Refuse a block whose training step a GPU cannot hold: `attempt(block, compiled)` is one of them, or runs out.
+
+    Plain code takes more memory than compiled, but no minute to compile: so it is tried first. Of several ranks one
+    cannot search alone, for the others would wait for it.
+    """
+    if _fits(attempt, stage.data.block, False) or _fits(attempt, stage.data.block, True):
+        return
+    blocks = smaller_blocks(stage) if alone else []
+    raise _too_little(
+        stage, "more memory than the GPU has", next((b for b in blocks if _fits(attempt, b, False)), None)
+    )
+
+
+def smaller_blocks(stage: Stage) -> list[int]:
+    """About halves, quarters, ... of a stage's block that divide its batch, down to 1."""
+    blocks = [stage.data.block]
+    while blocks[-1] > 1:
+        blocks.append(next(block for block in range(blocks[-1] // 2, 0, -1) if stage.batch % block == 0))
+    return blocks[1:]
+
+
+def one_pass(module: nn.Module, weights: Mapping[str, float], inputs: Sequence[Any]) -> None:
+    """A forward and backward beside as much room as AdamW will take; nothing is left of it."""
+    learned = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    room = [torch.empty_like(parameter) for parameter in learned for _ in range(2)]
+    try:
+        sums = module(*inputs)
+        loss = torch.stack([weight * sums[name][0] for name, weight in weights.items()]).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+    finally:
+        module.zero_grad(set_to_none=True)
+        del room
+
+
+def activation_bytes(recipe: Recipe, tokens: int) -> int:
+    """What a forward keeps for the backward, of tokens in float32, counting only what cannot be spared."""
+    predicted = tokens * (1.0 if "causal" in recipe.data.objective else recipe.data.rate)
+    if "rtd" not in recipe.data.objective:
+        return int(FLOAT * (tokens * _layer_numbers(recipe.model) + 2 * predicted * recipe.model.vocab_size))
+    generator = generator_config(recipe)
+    layers = _layer_numbers(recipe.model) + _layer_numbers(generator)
+    predicted *= 1 + 1 / LEFT if FILL in recipe.data.objective else 1
+    return int(FLOAT * (tokens * layers + 2 * predicted * recipe.model.vocab_size))
+
+
+def free_memory() -> int | None:
+    """Bytes that this machine and this process's limits leave; None where the system does not say."""
+    found = [_meminfo(), _cgroup()]
+    return min((number for number in found if number is not None), default=None)
+
+
+def _layer_numbers(config: BertConfig) -> int:
+    """Of one token in all layers; with dropout, 256 and 512 wide, 3 to 13 % more were measured."""
+    return config.depth * (12 * config.width + 3 * config.inner)
+
+
+def _fits(attempt: Callable[[int, bool], None], block: int, compiled: bool) -> bool:
+    try:
+        attempt(block, compiled)
+        return True
+    except torch.OutOfMemoryError:
+        return False
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def _too_little(stage: Stage, has: str, fitting: int | None) -> RequestError:
+    asked = f"block={stage.data.block} (sequences of {stage.data.length} tokens that are computed at once) needs {has}"
+    if fitting is None:
+        return RequestError(f"{asked}; lower block, or choose a shorter length or a smaller model")
+    return RequestError(f"{asked}; block={fitting} fits")
+
+
+def _meminfo() -> int | None:
+    try:
+        lines = dict(line.split(":", 1) for line in MEMINFO.read_text().splitlines() if ":" in line)
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError, IndexError):
+        return None
+
+
+def _cgroup() -> int | None:
+    """What a container's limit leaves; a limit that is "max" is none."""
+    try:
+        most, used = (int((CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
+        cache = next(
+            int(line.split()[1])
+            for line in (CGROUP / "memory.stat").read_text().splitlines()
+            if line.startswith("inactive_file ")
+        )
+        return max(0, most - used + cache)  # files that are only kept in memory give way
+    except (OSError, ValueError, StopIteration):
+        return None

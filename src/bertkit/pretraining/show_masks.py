@@ -1,0 +1,92 @@
+"""Text beside what the model is shown of it: to look at before training."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertkit.errors import RequestError
+from bertkit.pretraining.batches import DataSettings, Examples, ExampleSource, TokenIds
+from bertkit.pretraining.spans import Corpus
+from bertkit.text.tokenizer import Tokenizer
+
+LINE = 72  # characters of a line; a token is never cut
+TRUTHS = {  # what is true of the two texts of a pair, by objective and label
+    ("nsp", 0): "B follows A",
+    ("nsp", 1): "B is from another document",
+    ("sop", 0): "A and B are in order",
+    ("sop", 1): "A and B are swapped",
+}
+
+
+@dataclass(frozen=True)
+class Mangled:
+    """One sequence as pieces: the text, and what the model is shown of it."""
+
+    text: list[str]
+    shown: list[str]
+    asked: list[int]  # the positions it must restore, those that were left alone among them
+    truth: str | None = None  # of a pair
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How much was chosen of the tokens that may be, and what became of the chosen."""
+
+    tokens: int
+    chosen: float
+    masked: float
+    replaced: float  # by another piece; the few that chance replaced by themselves count as kept
+    kept: float
+
+
+def mangle(shards: Corpus, settings: DataSettings, count: int) -> tuple[list[Mangled], Shares]:
+    """The first `count` examples of those that training with these settings sees, and what was done to them."""
+    if "causal" in settings.objective:
+        raise RequestError("objective=causal hides no token, so there is nothing to show; choose mlm or rtd")
+    if count < 1:
+        raise RequestError(f"count={count} must be at least 1")
+    source = ExampleSource(shards, settings)
+    examples = source.examples(np.arange(count))
+    return list(_sequences(examples, shards.tokenizer, settings.pairs)), shares(examples, source.ids)
+
+
+def originals(examples: Examples) -> np.ndarray:
+    """T: the ids before they were corrupted."""
+    ids = examples.ids.copy()
+    ids[examples.chosen] = examples.targets
+    return ids
+
+
+def shares(examples: Examples, ids: TokenIds) -> Shares:
+    """What was chosen and what stands there now, counted."""
+    shown = examples.ids[examples.chosen]
+    tokens = int((~np.isin(originals(examples), ids.special)).sum())
+    masked, kept = int((shown == ids.mask).sum()), int((shown == examples.targets).sum())
+    chosen = max(len(shown), 1)
+    other = len(shown) - masked - kept
+    return Shares(tokens, len(shown) / max(tokens, 1), masked / chosen, other / chosen, kept / chosen)
+
+
+def lines(example: Mangled, width: int = LINE) -> Iterator[tuple[str, str]]:
+    """Pairs of lines with the same tokens in both: the text, and what is shown of it."""
+    first = used = 0
+    for at, (text, shown) in enumerate(zip(example.text, example.shown, strict=True)):
+        room = max(len(text), len(shown)) + 1
+        if at > first and used + room > width + 1:
+            yield " ".join(example.text[first:at]), " ".join(example.shown[first:at])
+            first, used = at, 0
+        used += room
+    yield " ".join(example.text[first:]), " ".join(example.shown[first:])
+
+
+def _sequences(examples: Examples, tokenizer: Tokenizer, pairs: str | None) -> Iterator[Mangled]:
+    text, shown = tokenizer.tokens(originals(examples).tolist()), tokenizer.tokens(examples.ids.tolist())
+    start = 0
+    for number, length in enumerate(examples.lengths.tolist()):
+        stop = start + length
+        asked = examples.chosen[(examples.chosen >= start) & (examples.chosen < stop)] - start
+        label = None if examples.pair_labels is None else int(examples.pair_labels[number])
+        truth = None if label is None or pairs is None else TRUTHS[pairs, label]
+        yield Mangled(text[start:stop], shown[start:stop], asked.tolist(), truth)
+        start = stop

@@ -1,0 +1,99 @@
+"""Files of the web pages, read once: right types, tags that save sending them again, and no way to other origins."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from fastapi import APIRouter, Request, Response
+
+from bertkit.serve.refusals import Refusal
+
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".ico": "image/x-icon",
+    ".woff2": "font/woff2",
+    ".txt": "text/plain; charset=utf-8",
+}
+# Only this origin: no script, style, picture or request goes anywhere else, and nobody frames the page.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+# Address -> folder of the package. The page may use the modules that `bertkit look` is made of.
+FOLDERS = {"/page": "serve/page", "/docs": "serve/docs_page", "/inside": "inside/look/page"}
+
+
+@dataclass(frozen=True)
+class StaticFile:
+    """One file as it is sent."""
+
+    content: bytes
+    kind: str
+    tag: str
+
+    def response(self, request: Request) -> Response:
+        """The file, or that it has not changed; browsers keep it, but ask each time."""
+        headers = {"etag": self.tag, "cache-control": "no-cache", "content-security-policy": POLICY}
+        if self.tag in [each.strip() for each in request.headers.get("if-none-match", "").split(",")]:
+            return Response(status_code=304, headers=headers)
+        return Response(self.content, media_type=self.kind, headers=headers)
+
+
+@cache
+def static_files() -> Mapping[str, StaticFile]:
+    """Every file by its address. A name that is not in here is not a file, whatever it is on disk."""
+    found: dict[str, StaticFile] = {}
+    for address, folder in FOLDERS.items():
+        place = files("bertkit").joinpath(*folder.split("/"))
+        if place.is_dir():
+            found |= _read(place, address)
+    return found
+
+
+def static_routes() -> APIRouter:
+    """/ and /docs, and the files that they are made of."""
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.get("/")
+    async def page(request: Request) -> Response:
+        known = static_files()
+        return known.get("/page/index.html", known["/docs/index.html"]).response(request)
+
+    @routes.get("/docs")
+    async def documentation(request: Request) -> Response:
+        return static_files()["/docs/index.html"].response(request)
+
+    def folder(address: str) -> None:
+        @routes.get(f"{address}/{{name:path}}")
+        async def file(name: str, request: Request) -> Response:
+            found = static_files().get(f"{address}/{name}")
+            if found is None:
+                raise Refusal(404, "there is no such file")
+            return found.response(request)
+
+    for address in FOLDERS:
+        folder(address)
+    return routes
+
+
+def _read(place: Traversable, address: str) -> dict[str, StaticFile]:
+    found: dict[str, StaticFile] = {}
+    for child in place.iterdir():
+        if child.is_dir():
+            found |= _read(child, f"{address}/{child.name}")
+            continue
+        kind = TYPES.get("." + child.name.rpartition(".")[2])
+        if kind is not None:
+            content = child.read_bytes()
+            found[f"{address}/{child.name}"] = StaticFile(
+                content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+            )
+    return found

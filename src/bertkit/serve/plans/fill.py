@@ -1,0 +1,45 @@
+"""Blanks as plans: what `Bert.fill` does, in two halves."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bertkit.predict.fill import Filled, fill_blanks, find_blanks
+from bertkit.predict.length import TooLong
+from bertkit.serve.engine import Piece, ReadBlanks
+from bertkit.serve.models import Served
+from bertkit.serve.plans.plan import Plan, check_size, check_texts, reported
+from bertkit.serve.refusals import Refusal
+from bertkit.serve.settings import ServeSettings
+
+
+def plan_fill(
+    served: Served, texts: Sequence[str], top: int, too_long: TooLong, limits: ServeSettings, field: str = "text"
+) -> Plan:
+    """The `top` words for each blank of each text."""
+    check_texts(texts, field, limits)
+    bert = served.bert
+    model, tokenizer = bert.model, bert.tokenizer
+    done: TooLong = "window" if too_long == "refuse" else too_long
+    found = [find_blanks(model, tokenizer, text, top=top, limit=served.limit, too_long=done) for text in texts]
+    lengths = [len(blanks.encoding) for blanks in found]
+    report = reported(lengths, served.limit, too_long, field, f"{field}[{{}}]".format)
+    words = sum(len(blanks.places) * top for blanks in found)
+    if words > limits.max_words:
+        raise Refusal(
+            413,
+            f"{words:,} words for the blanks are over {limits.max_words:,}; ask for fewer words or send fewer texts",
+        )
+    # Every candidate carries the whole text.
+    characters = sum(len(blanks.text) * len(blanks.places) * top for blanks in found)
+    check_size(characters // 8, "ask for fewer words or shorter texts", limits)
+    pieces = [
+        Piece(passage, ReadBlanks(model, tuple(at for _, at in inside), top, tokenizer.size, (model.config.depth,)))
+        for blanks in found
+        for passage, inside in blanks.views
+    ]
+
+    def finish(rows: list[Any]) -> list[list[Filled]]:
+        left = iter(rows)
+        return [fill_blanks(tokenizer, blanks, [next(left) for _ in blanks.views]) for blanks in found]
+
+    return Plan(served.lane, pieces, finish, sum(lengths), report, made=characters + words)

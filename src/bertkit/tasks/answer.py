@@ -1,0 +1,213 @@
+"""An answer that stands in a passage (SQuAD 1.1 and 2.0): the start and the end of a span, or none.
+
+Characters of the original passage lead to tokens and back through the tokenizer's offsets; nothing is joined again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertkit.data.examples import AnswerSpan, Example, QuestionExample
+from bertkit.model.batch import Batch
+from bertkit.tasks.choice_loss import choice_loss
+from bertkit.tasks.decision import Decision
+from bertkit.tasks.length import (
+    DEFAULT_POLICIES,
+    LengthPolicy,
+    Seen,
+    check_policy,
+    layout,
+    refuse_too_long,
+    spread,
+    take,
+)
+from bertkit.tasks.metrics.table import METRICS, squad_scores
+from bertkit.tasks.task import LossSettings, Window, by_example
+from bertkit.text.characters import whole_words, with_marks
+from bertkit.text.tokenizer import Tokenizer
+
+CANDIDATES = 20  # spans that share the probability, and the most that are told
+NO_SPAN = float(np.finfo(np.float32).max)  # the no-answer score of an empty passage: finite, so that JSON can hold it
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One possible answer: text == passage[start:end]."""
+
+    text: str
+    start: int
+    end: int
+    score: float  # logit of the start plus logit of the end
+    probability: float
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The answer, "" with no place where there is none, and every candidate, best first."""
+
+    id: str
+    text: str
+    start: int | None
+    end: int | None
+    probability: float  # of this answer, or of there being none
+    no_answer: float  # score of having none, minus the best span's: the higher, the less there is an answer
+    candidates: tuple[Candidate, ...]
+    seen: Seen
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Which part of the passage a window shows."""
+
+    first: int  # place of its first token in the window
+    offsets: tuple[tuple[int, int], ...]  # characters of each of its tokens
+    seen: Seen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The task: two numbers at every token, the start's and the end's; [CLS] stands for no answer here."""
+
+    tokenizer: Tokenizer
+    limit: int  # tokens in a sequence
+    length: LengthPolicy = DEFAULT_POLICIES["answer"]
+    labels: tuple[str, ...] = ()
+    longest: int = 30  # tokens of an answer
+    name = "answer"
+    head = "answer"
+    outputs = 2
+    main = METRICS["answer"].main
+
+    def __post_init__(self) -> None:
+        check_policy(self.name, self.length, self.limit)
+
+    def windows(self, example: Example, number: int) -> list[Window]:
+        """The question, at most with its first half window, before each part of the passage."""
+        assert isinstance(example, QuestionExample)
+        encoding = self.tokenizer.encode(example.question, example.passage)
+        wiring, question, passage = layout(encoding)
+        room = self.limit - len(wiring)
+        asked = question[: room // 2]
+        spans = spread(len(passage), room - len(asked), self.length.stride)
+        if example.labelled:  # learned from: with what the way back needs, all windows are in memory
+            refuse_too_long(example.place, len(passage), len(spans), self.limit, "split the passage")
+        seen = Seen(len(question) + len(passage), len(question) - len(asked), len(spans))
+        offsets = with_marks([encoding.offsets[place] for place in passage], example.passage)
+        gold = [token_span(offsets, answer) for answer in example.answers]
+        first = len(asked) + len(wiring) - 1  # all the wiring but the last [SEP] stands before the passage
+        made = []
+        for start, stop in spans:
+            ids, segments = take(encoding, sorted((*wiring, *asked, *passage[start:stop])))
+            target = _target(gold, (start, stop), first) if example.labelled else None
+            made.append(Window(ids, segments, number, target, Shown(first, offsets[start:stop], seen)))
+        return made
+
+    def targets(self, windows: Sequence[Window]) -> int:
+        """One for each window: its span, or [CLS]."""
+        return len(windows)
+
+    def loss(
+        self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings
+    ) -> tuple[Tensor, Tensor]:
+        """Mean of the start's and the end's cross entropy over the tokens of a window; T 2 in."""
+        target_N2 = torch.tensor([window.target for window in windows], device=logits.device)
+        padded_NL2 = batch.pad(logits, -torch.inf)
+        start, end = (
+            choice_loss(padded_NL2[..., side], target_N2[:, side], weights.label_smoothing) for side in (0, 1)
+        )
+        return (start + end) / 2, torch.tensor(len(windows), device=logits.device)
+
+    def decode(
+        self,
+        examples: Sequence[Example],
+        windows: Sequence[Window],
+        outputs: Sequence[np.ndarray],
+        decision: Decision,
+    ) -> list[Answered]:
+        """The best spans over all windows of each question, and whether they beat having no answer."""
+        return [
+            self._decode_one(example, own, rows, decision)
+            for example, own, rows in by_example(examples, windows, outputs)
+        ]
+
+    def score(self, examples: Sequence[Example], predictions: Sequence[Answered]) -> dict[str, float]:
+        """SQuAD's exact match and F1."""
+        gold = [[answer.text for answer in e.answers] for e in examples if isinstance(e, QuestionExample)]
+        return squad_scores(gold, [prediction.text for prediction in predictions])
+
+    def _decode_one(
+        self, example: Example, windows: Sequence[Window], outputs: Sequence[np.ndarray], decision: Decision
+    ) -> Answered:
+        assert isinstance(example, QuestionExample)
+        scores: dict[tuple[int, int], float] = {}
+        for window, logits in zip(windows, outputs, strict=True):
+            for place, score in _window_spans(window.detail, logits, self.longest).items():
+                words = whole_words(example.passage, *place)  # "Pharo" is no answer, "Pharos" is
+                scores[words] = max(score, scores.get(words, score))
+        ranked = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:CANDIDATES]
+        # Windows without the answer rightly point at [CLS]; the one that does so least speaks for the passage.
+        nothing = min(float(logits[0, 0] + logits[0, 1]) for logits in outputs)
+        chances = decision.class_probabilities(np.array([nothing, *(score for _, score in ranked)]))
+        candidates = tuple(
+            Candidate(example.passage[start:end], start, end, score, float(chance))
+            for ((start, end), score), chance in zip(ranked, chances[1:], strict=True)
+        )
+        return _chosen(example.id, candidates, nothing, float(chances[0]), decision, windows[0].detail.seen)
+
+
+def token_span(offsets: Sequence[tuple[int, int]], answer: AnswerSpan) -> tuple[int, int] | None:
+    """First and last token that share a character with the answer; None where the tokenizer kept none of it."""
+    end = answer.start + len(answer.text)
+    touched = [place for place, (a, b) in enumerate(offsets) if a < b and a < end and b > answer.start]
+    return (touched[0], touched[-1]) if touched else None
+
+
+def best_spans(starts: np.ndarray, ends: np.ndarray, longest: int, top: int) -> list[tuple[float, int, int]]:
+    """The `top` spans of at most `longest` tokens with the highest start + end: (score, first, last), best first."""
+    length = len(starts)
+    scores = np.full((min(longest, length), length), -np.inf)  # a row for each width, a column for each start
+    for width, row in enumerate(scores):
+        row[: length - width] = starts[: length - width] + ends[width:]
+    if not length:
+        return []
+    # Each of the best spans starts where one of the `top` best starts is, so only those columns are ranked.
+    columns = np.argsort(-scores.max(axis=0), kind="stable")[:top]
+    widths, firsts = np.indices((len(scores), len(columns)))
+    found, firsts = scores[:, columns].ravel(), columns[firsts.ravel()]
+    order = np.lexsort((widths.ravel(), firsts, -found))[:top]
+    ranked = zip(found[order].tolist(), firsts[order].tolist(), widths.ravel()[order].tolist(), strict=True)
+    return [(score, first, first + width) for score, first, width in ranked if score > -np.inf]
+
+
+def _window_spans(shown: Shown, logits: np.ndarray, longest: int) -> dict[tuple[int, int], float]:
+    """The best spans of one window as characters of the passage, with their scores."""
+    inside = logits[shown.first : shown.first + len(shown.offsets)].astype(np.float64)
+    # Byte-level pieces of nothing but space show no character: no answer begins or ends there.
+    inside[[start == end for start, end in shown.offsets]] = -np.inf
+    found: dict[tuple[int, int], float] = {}
+    for score, first, last in best_spans(inside[:, 0], inside[:, 1], longest, CANDIDATES):
+        # Bytes of one character are tokens with the same place; the best span comes first and stays.
+        found.setdefault((shown.offsets[first][0], shown.offsets[last][1]), score)
+    return found
+
+
+def _target(gold: Sequence[tuple[int, int] | None], window: tuple[int, int], first: int) -> tuple[int, int]:
+    """Start and end of the first answer that is whole in the window [start, stop), or [CLS] twice."""
+    start, stop = window
+    for span in gold:
+        if span is not None and start <= span[0] and span[1] < stop:
+            return first + span[0] - start, first + span[1] - start
+    return 0, 0
+
+
+def _chosen(
+    name: str, candidates: tuple[Candidate, ...], nothing: float, chance: float, decision: Decision, seen: Seen
+) -> Answered:
+    no_answer = nothing - candidates[0].score if candidates else NO_SPAN
+    if not candidates or decision.is_unanswerable(no_answer):
+        return Answered(name, "", None, None, chance, no_answer, candidates, seen)
+    best = candidates[0]
+    return Answered(name, best.text, best.start, best.end, best.probability, no_answer, candidates, seen)

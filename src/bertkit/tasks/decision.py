@@ -1,0 +1,182 @@
+"""From probabilities to what is said: the numbers chosen on dev data that travel with the model in bertkit.json."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.errors import RequestError
+from bertkit.tasks.calibration import (
+    Array,
+    Calibration,
+    ReliabilityBin,
+    brier,
+    calibration_error,
+    class_probabilities,
+    confidences,
+    expected_calibration_error,
+    fit_temperature,
+    label_probabilities,
+    reliability,
+)
+from bertkit.tasks.metrics.correlation import finite
+from bertkit.tasks.metrics.squad import best_squad_threshold, squad_f1
+
+__all__ = [  # calibration has a file of its own
+    "Calibration",
+    "Coverage",
+    "Decision",
+    "ReliabilityBin",
+    "brier",
+    "calibration_error",
+    "confidences",
+    "coverage_table",
+    "expected_calibration_error",
+    "fit_abstain",
+    "fit_no_answer",
+    "fit_temperature",
+    "fit_thresholds",
+    "reliability",
+]
+
+THRESHOLD = 0.5  # of a label that dev data says nothing about
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How numbers become an answer. The defaults change nothing: what a model without dev data would do."""
+
+    temperature: float = 1.0  # logits are divided by it
+    thresholds: Mapping[str, float] = field(default_factory=dict)  # multilabel: yes from this probability on
+    no_answer: float | None = None  # a question whose no-answer score is over this is left unanswered
+    abstain: float | None = None  # a class less probable than this is not given
+
+    def __post_init__(self) -> None:
+        _require(_is_number(self.temperature) and self.temperature > 0, "temperature", self.temperature, "over 0")
+        _require(isinstance(self.thresholds, Mapping), "thresholds", self.thresholds, "as a table by label")
+        for label, value in self.thresholds.items():
+            _require(_is_share(value), f"thresholds of '{label}'", value, "from 0 to 1")
+        _require(self.no_answer is None or _is_number(self.no_answer), "no_answer", self.no_answer, "or nothing")
+        _require(self.abstain is None or _is_share(self.abstain), "abstain", self.abstain, "from 0 to 1, or nothing")
+
+    def class_probabilities(self, logits: Array) -> NDArray[np.float64]:
+        """Of labels that exclude each other: softmax over the last axis, at this temperature."""
+        return class_probabilities(logits, self.temperature)
+
+    def label_probabilities(self, logits: Array) -> NDArray[np.float64]:
+        """Of labels that do not: a sigmoid for each, at this temperature."""
+        return label_probabilities(logits, self.temperature)
+
+    def says_yes(self, probabilities: Array, labels: Sequence[str]) -> NDArray[np.bool_]:
+        """Which labels are given: probabilities [..., labels] against each label's threshold, 0.5 if it has none."""
+        said: NDArray[np.bool_] = probabilities >= np.array([self.thresholds.get(name, THRESHOLD) for name in labels])
+        return said
+
+    def is_sure(self, probability: float) -> bool:
+        """Whether a class this probable is given, by the abstain rule."""
+        return self.abstain is None or probability >= self.abstain
+
+    def is_unanswerable(self, no_answer_score: float) -> bool:
+        """Whether a question with this no-answer score is left unanswered."""
+        return self.no_answer is not None and no_answer_score > self.no_answer
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers for bertkit.json, read back exactly by `from_json`."""
+        return {
+            "temperature": float(self.temperature),
+            "thresholds": {label: float(value) for label, value in self.thresholds.items()},
+            "no_answer": None if self.no_answer is None else float(self.no_answer),
+            "abstain": None if self.abstain is None else float(self.abstain),
+        }
+
+    @classmethod
+    def from_json(cls, data: object, file: object = "bertkit.json") -> "Decision":
+        """The decision that `to_json` gave; anything else is refused with the file's name."""
+        known = [field.name for field in fields(cls)]
+        if not isinstance(data, Mapping):
+            raise RequestError(f"{file}: 'decision' is not a table; remove it, or restore the file")
+        unknown = [str(name) for name in data if name not in known]
+        if unknown:
+            raise RequestError(f"{file}: unknown '{unknown[0]}' in 'decision'; it may hold: {', '.join(known)}")
+        try:
+            return cls(**data)
+        except RequestError as error:
+            raise RequestError(f"{file}: 'decision': {error}") from error
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Answering only from `probability` on: the share answered, and the share of those that is right."""
+
+    probability: float
+    coverage: float
+    accuracy: float
+
+
+def fit_thresholds(probabilities: Array, gold: Array, labels: Sequence[str]) -> dict[str, float]:
+    """Each label's threshold with the best F1 on these examples [examples, labels]; 0.5 for a label never gold."""
+    values, truth = finite(probabilities), np.asarray(gold, dtype=bool)
+    if values.ndim != 2 or values.shape != truth.shape or values.shape[1] != len(labels) or not len(values):
+        raise RequestError(f"cannot fit {len(labels)} thresholds to {values.shape} numbers and {truth.shape} answers")
+    return {label: _best_threshold(values[:, n], truth[:, n]) for n, label in enumerate(labels)}
+
+
+def fit_no_answer(
+    gold: Sequence[Sequence[str]],
+    predicted: Sequence[str],
+    no_answer_scores: Sequence[float],
+    measure: Callable[[Sequence[str], str], float] = squad_f1,
+) -> float | None:
+    """The no-answer threshold with the best mean F1; None, which always answers, if every question has an answer."""
+    if all(gold):
+        return None
+    return best_squad_threshold(gold, predicted, no_answer_scores, measure).threshold
+
+
+def coverage_table(confidence: Array, correct: Array) -> list[Coverage]:
+    """A row for every probability one could ask for, from the surest answer alone to all of them."""
+    sure, right = finite(confidence), np.asarray(correct, dtype=bool)
+    if sure.shape != right.shape or not sure.size:
+        raise RequestError(f"{sure.size} confidences for {right.size} answers; give one for each, and one at least")
+    order = np.argsort(-sure, kind="stable")
+    last = np.flatnonzero(np.append(np.diff(sure[order]) != 0, True))  # equal probabilities stay together
+    answered, right_so_far = last + 1, np.cumsum(right[order])[last]
+    rows = zip(sure[order][last], answered / len(sure), right_so_far / answered, strict=True)
+    return [Coverage(*map(float, row)) for row in rows]
+
+
+def fit_abstain(confidence: Array, correct: Array, accuracy: float) -> float | None:
+    """The probability to ask for so that answers are right this often and as many as can be; None: cannot be had."""
+    enough = [row.probability for row in coverage_table(confidence, correct) if row.accuracy >= accuracy]
+    return enough[-1] if enough else None
+
+
+def _best_threshold(values: NDArray[np.float64], truth: NDArray[np.bool_]) -> float:
+    """Halfway between the last score that is taken and the next, nearest to 0.5 of those with equal F1."""
+    if not truth.any():
+        return THRESHOLD
+    order = np.argsort(-values, kind="stable")
+    ranked = values[order]
+    last = np.flatnonzero(np.append(np.diff(ranked) != 0, True))
+    f1 = 2 * np.cumsum(truth[order])[last] / (last + 1 + truth.sum())
+    taken, refused = ranked[last], np.append(ranked[last][1:], 0.0)
+    halfway = (taken + refused) / 2
+    thresholds = np.where((halfway > refused) & (halfway <= taken), halfway, taken)  # neighbors have no halfway
+    best = thresholds[f1 == f1.max()]
+    return float(best[np.argmin(np.abs(best - THRESHOLD))])
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.floating) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_share(value: Any) -> bool:
+    return _is_number(value) and 0 <= value <= 1
+
+
+def _require(condition: bool, name: str, value: object, rule: str) -> None:
+    if not condition:
+        raise RequestError(f"{name}={value!r} must be a number {rule}")

@@ -1,0 +1,163 @@
+"""Right and wrong labels, counted: accuracy, precision, recall, F1 in all averages, Matthews, average precision.
+
+Labels come as one for each example, or as a matrix of yes and no [examples, labels] where they do not exclude
+each other. What cannot be divided is 0.0, never not-a-number: a watched metric must be comparable.
+"""
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertkit.config import pick
+from bertkit.errors import RequestError
+from bertkit.tasks.metrics.correlation import Numbers, check_lengths, finite
+
+Labels = Sequence[Hashable] | NDArray[Any]
+
+
+@dataclass(frozen=True)
+class LabelScore:
+    """How one label fared, in counts, so that scores of several labels can be added up."""
+
+    right: int
+    predicted: int
+    gold: int
+
+    def __add__(self, other: "LabelScore") -> "LabelScore":
+        return LabelScore(self.right + other.right, self.predicted + other.predicted, self.gold + other.gold)
+
+    @property
+    def precision(self) -> float:
+        """The share of its predictions that are right."""
+        return self.right / self.predicted if self.predicted else 0.0
+
+    @property
+    def recall(self) -> float:
+        """The share of its gold places that were found."""
+        return self.right / self.gold if self.gold else 0.0
+
+    @property
+    def f1(self) -> float:
+        """The harmonic mean of precision and recall."""
+        return 2 * self.right / (self.predicted + self.gold) if self.predicted + self.gold else 0.0
+
+
+def accuracy(gold: Labels, predicted: Labels) -> float:
+    """The share of examples that are right; of a matrix, those whose whole row is."""
+    check_lengths(gold, predicted)
+    if _is_matrix(gold):
+        return float((np.asarray(gold) == np.asarray(predicted)).all(axis=1).mean())
+    right = sum(1 for truth, guess in zip(_list(gold), _list(predicted), strict=True) if truth == guess)
+    return right / len(gold)
+
+
+def confusion_matrix(gold: Labels, predicted: Labels, labels: Sequence[Hashable]) -> NDArray[np.int64]:
+    """Counts [gold label, predicted label]; a label that is not in `labels` is refused."""
+    check_lengths(gold, predicted)
+    number = {label: row for row, label in enumerate(labels)}
+    unknown = [label for label in (*_list(gold), *_list(predicted)) if label not in number]
+    if unknown:
+        raise RequestError(f"label {unknown[0]!r} is not one of: {', '.join(map(str, labels))}")
+    rows, columns = ([number[label] for label in _list(side)] for side in (gold, predicted))
+    counts = np.zeros((len(labels), len(labels)), dtype=np.int64)
+    np.add.at(counts, (rows, columns), 1)
+    return counts
+
+
+def precision_recall_f1(
+    gold: Labels, predicted: Labels, labels: Sequence[Hashable] | None = None
+) -> dict[Any, LabelScore]:
+    """Each label's score; the labels are those seen on either side, sorted, or a matrix's columns, unless given."""
+    check_lengths(gold, predicted)
+    if _is_matrix(gold):
+        return _matrix_scores(np.asarray(gold, dtype=bool), np.asarray(predicted, dtype=bool), labels)
+    seen: list[Any] = sorted({*_list(gold), *_list(predicted)})
+    counts = confusion_matrix(gold, predicted, seen)
+    scores = {
+        label: LabelScore(int(counts[n, n]), int(counts[:, n].sum()), int(counts[n].sum()))
+        for n, label in enumerate(seen)
+    }
+    return {label: scores.get(label, LabelScore(0, 0, 0)) for label in (seen if labels is None else labels)}
+
+
+def averaged_f1(scores: Iterable[LabelScore], average: str = "micro") -> float:
+    """One F1 for several labels: `micro` counts all together, `macro` is their mean, `weighted` by gold count."""
+    return pick(AVERAGES, average, "average")(list(scores))
+
+
+def micro_f1(gold: Labels, predicted: Labels, labels: Sequence[Hashable] | None = None) -> float:
+    """The F1 of all labels' counts together."""
+    return averaged_f1(precision_recall_f1(gold, predicted, labels).values(), "micro")
+
+
+def macro_f1(gold: Labels, predicted: Labels, labels: Sequence[Hashable] | None = None) -> float:
+    """The mean of the labels' F1: rare labels count as much as frequent ones."""
+    return averaged_f1(precision_recall_f1(gold, predicted, labels).values(), "macro")
+
+
+def weighted_f1(gold: Labels, predicted: Labels, labels: Sequence[Hashable] | None = None) -> float:
+    """The mean of the labels' F1, each as heavy as it is frequent in gold."""
+    return averaged_f1(precision_recall_f1(gold, predicted, labels).values(), "weighted")
+
+
+def f1_of(gold: Labels, predicted: Labels, label: Hashable) -> float:
+    """The F1 of one label, as MRPC and QQP are scored on their positive one."""
+    return precision_recall_f1(gold, predicted).get(label, LabelScore(0, 0, 0)).f1
+
+
+def matthews(gold: Labels, predicted: Labels) -> float:
+    """Matthews' correlation for any number of labels; 0.0 if one side is all the same."""
+    counts = confusion_matrix(gold, predicted, sorted({*_list(gold), *_list(predicted)}, key=str))
+    truth, guesses = (counts.sum(axis=axis).tolist() for axis in (1, 0))  # Python's integers do not overflow
+    total, right = len(gold), int(np.trace(counts))
+    above = right * total - sum(a * b for a, b in zip(truth, guesses, strict=True))
+    below = math.sqrt((total**2 - sum(a * a for a in truth)) * (total**2 - sum(b * b for b in guesses)))
+    return above / below if below else 0.0
+
+
+def average_precision(gold: Labels, scores: Numbers) -> float:
+    """The area under precision over recall, in steps; `gold` says yes or no. 0.0 without a yes."""
+    check_lengths(gold, scores)
+    truth, values = np.asarray(gold, dtype=bool), finite(scores)
+    order = np.argsort(-values, kind="stable")
+    found = np.cumsum(truth[order])
+    last = np.flatnonzero(np.append(np.diff(values[order]) != 0, True))  # equal scores are taken together
+    precision = found[last] / (last + 1)
+    gained = np.diff(found[last], prepend=0)
+    return float(precision @ gained / found[-1]) if found[-1] else 0.0
+
+
+def mean_average_precision(gold: NDArray[Any], scores: NDArray[Any]) -> float:
+    """The mean over the columns of a matrix [examples, labels]."""
+    return float(np.mean([average_precision(gold[:, n], scores[:, n]) for n in range(gold.shape[1])]))
+
+
+def _is_matrix(labels: Labels) -> bool:
+    return isinstance(labels, np.ndarray) and labels.ndim == 2
+
+
+def _list(labels: Labels) -> list[Any]:
+    return labels.tolist() if isinstance(labels, np.ndarray) else list(labels)
+
+
+def _matrix_scores(
+    gold: NDArray[np.bool_], predicted: NDArray[np.bool_], labels: Sequence[Hashable] | None
+) -> dict[Any, LabelScore]:
+    names = range(gold.shape[1]) if labels is None else labels
+    counts = ((gold & predicted).sum(axis=0), predicted.sum(axis=0), gold.sum(axis=0))
+    return {name: LabelScore(*map(int, row)) for name, *row in zip(names, *counts, strict=True)}
+
+
+def _mean(values: Sequence[float], weights: Sequence[int]) -> float:
+    return sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights) if sum(weights) else 0.0
+
+
+AVERAGES: dict[str, Callable[[list[LabelScore]], float]] = {
+    "micro": lambda scores: sum(scores, LabelScore(0, 0, 0)).f1,
+    "macro": lambda scores: _mean([score.f1 for score in scores], [1] * len(scores)),
+    "weighted": lambda scores: _mean([score.f1 for score in scores], [score.gold for score in scores]),
+}

@@ -1,0 +1,259 @@
+"""Corpus → shards: one process reads the text and cuts it into blocks, the others make a shard of each.
+
+Where a block ends depends on the text alone, so the same input gives the same bytes with any number of processes. A
+run that was stopped goes on where it was: shards that are whole and made from the same text are kept, and the manifest
+comes last. So does a finished folder whose text has changed since.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bertkit._version import __version__
+from bertkit.errors import BertkitError, RequestError
+from bertkit.files import refuse_to_overwrite, whole_file, whole_folder
+from bertkit.folder_lock import locked
+from bertkit.progress import Meter, ShowProgress, silent
+from bertkit.text.corpus import CorpusReport, corpus_files, corpus_size, read_documents
+from bertkit.text.shards.entities import names_hash, read_names
+from bertkit.text.shards.maker import Block, Record, text_checksum
+from bertkit.text.shards.pool import make_shards
+from bertkit.text.shards.reader import DTYPES, FORMAT, MANIFEST, REQUEST, TOKENIZER, VERSION, open_shards, shard_folder
+from bertkit.text.shards.sentence_ids import ids_dtype
+from bertkit.text.tokenizer import Tokenizer
+
+BLOCK_BYTES = 32_000_000  # of text, 7 million tokens of English: a few seconds of work for one process
+SETTINGS = {  # what a request holds, in words
+    "tokenizer": "vocabulary",
+    "sources": "text files",
+    "entities": "entity names",
+    "block_bytes": "block size",
+    "bertkit": "version of bertkit",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that decides what is written, and with how many processes."""
+
+    files: Sequence[Path]
+    tokenizer: Tokenizer
+    names: Sequence[str] | None
+    block_bytes: int
+    processes: int
+
+    @cached_property
+    def request(self) -> dict[str, Any]:
+        """What a later run must ask for to go on with this one; the first part of the manifest."""
+        dtype = {code: name for name, code in DTYPES.items()}[ids_dtype(self.tokenizer.size)]
+        names = self.names
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "bertkit": __version__,
+            "tokenizer": self.tokenizer.hash,
+            "vocabulary": self.tokenizer.size,
+            "dtype": dtype,
+            "block_bytes": self.block_bytes,
+            "sources": [{"name": file.name, "bytes": file.stat().st_size} for file in self.files],
+            "entities": None if names is None else {"names": len(names), "sha256": names_hash(names)},
+        }
+
+
+def write_shards(
+    texts: Sequence[Path | str] | Path,
+    vocab: Path | str,
+    out: Path | str,
+    *,
+    processes: int | None = None,
+    entities: Path | str | None = None,
+    block_bytes: int = BLOCK_BYTES,
+    show: ShowProgress = silent,
+) -> dict[str, Any]:
+    """Tokenize the texts into the folder `out`, or go on with it, and report what was done.
+
+    `processes` is the number of workers, by default one per core; `entities` is a file of names, one per line.
+    """
+    began, report = time.monotonic(), CorpusReport()
+    processes = os.cpu_count() or 1 if processes is None else processes
+    for name, value in {"processes": processes, "block_bytes": block_bytes}.items():
+        if value < 1:
+            raise RequestError(f"{name}={value} must be at least 1")
+    files = corpus_files(texts, report=report)
+    names = None if entities is None else read_names(entities)
+    job = Job(files, Tokenizer.load(vocab), names, block_bytes, processes)
+    with _claimed(Path(out), job) as folder:
+        manifest, kept, seen = _finished(folder), None, deepcopy(report)
+        if manifest is not None and _same_text(job, manifest, seen, show):
+            report = seen
+        else:
+            manifest, kept = _work(job, folder, report, show)
+    return _told(manifest, kept, report, Path(out), time.monotonic() - began)
+
+
+def cut_into_blocks(files: Sequence[Path], size: int, report: CorpusReport) -> Iterator[Block]:
+    """The documents in runs of at least `size` bytes, the last one shorter."""
+    number = length = seen = 0
+    texts: list[bytes] = []
+    for document in read_documents(files, report=report):
+        texts.append("\n".join(document.paragraphs).encode())
+        length += len(texts[-1])
+        if length >= size:
+            yield Block(number, b"\n\n".join(texts), report.bytes - seen)
+            number, length, seen, texts = number + 1, 0, report.bytes, []
+    if texts:
+        yield Block(number, b"\n\n".join(texts), report.bytes - seen)
+
+
+def _work(job: Job, out: Path, report: CorpusReport, show: ShowProgress) -> tuple[dict[str, Any], int]:
+    """Make what is missing, then the manifest; gives back how many shards an earlier run had made."""
+    earlier = (out / MANIFEST).read_bytes() if (out / MANIFEST).is_file() else None
+    (out / MANIFEST).unlink(missing_ok=True)
+    for draft in out.glob(".*.part"):  # of a run that was killed
+        shutil.rmtree(draft, ignore_errors=True)
+    try:
+        with show("writing shards", corpus_size(job.files)) as meter:
+            records, kept = _make_all(job, out, report, meter)
+        totals = _totals(records)
+        if not totals["tokens"]:
+            _remove_from(0, out)
+            raise RequestError(f"{job.files[-1]}: no token is left of this text; give some with words in it")
+        _remove_from(len(records), out)
+        manifest = {**job.request, "totals": totals, "shards": records}
+        with whole_file(out / MANIFEST) as draft:
+            draft.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    except BertkitError as error:
+        if earlier is not None:
+            _put_back(earlier, out)
+        if isinstance(error, RequestError):
+            raise
+        raise BertkitError(f"{error}; finished shards are kept: the same command, given again, goes on") from error
+    return manifest, kept
+
+
+def _put_back(manifest: bytes, out: Path) -> None:
+    """The manifest of a finished folder, where a text that cannot be read has changed none of its shards."""
+    (out / MANIFEST).write_bytes(manifest)
+    if _finished(out) is None:
+        (out / MANIFEST).unlink()
+
+
+def _make_all(job: Job, out: Path, report: CorpusReport, meter: Meter) -> tuple[list[Record], int]:
+    records: dict[int, Record] = {}
+    read = kept = new_tokens = 0
+    began = time.monotonic()
+    blocks = cut_into_blocks(job.files, job.block_bytes, report)
+    with closing(make_shards(blocks, out, job.names, job.processes)) as shards:
+        for shard in shards:
+            records[shard.number] = shard.record
+            read += shard.read
+            kept += shard.kept
+            new_tokens += 0 if shard.kept else shard.record["counts"]["tokens"]
+            meter.update(read, {"tokens/s": f"{new_tokens / (time.monotonic() - began):,.0f}"})
+    return [records[number] for number in sorted(records)], kept
+
+
+@contextmanager
+def _claimed(out: Path, job: Job) -> Iterator[Path]:
+    """A folder for this job alone: a new one, or one that the same job was begun in."""
+    is_new = not (out / REQUEST).is_file()
+    if is_new:
+        with whole_folder(out) as draft:
+            _write_request(draft, job)
+    with locked(out):
+        _require_same(out, job.request)
+        _repair_tokenizer(out, job.tokenizer)
+        try:
+            yield out
+        except RequestError:
+            if is_new and not shard_folder(out, 0).exists():
+                shutil.rmtree(out)  # a wrong request leaves nothing
+            raise
+
+
+def _write_request(folder: Path, job: Job) -> None:
+    text = json.dumps(job.request, indent=1) + "\n"
+    (folder / REQUEST).write_text(text, encoding="utf-8")
+    job.tokenizer.save(folder / TOKENIZER)
+
+
+def _require_same(out: Path, request: dict[str, Any]) -> None:
+    try:
+        begun = json.loads((out / REQUEST).read_text(encoding="utf-8"))
+        others = [what for name, what in SETTINGS.items() if begun[name] != request[name]]
+    except (ValueError, KeyError, TypeError):
+        refuse_to_overwrite(out)
+        raise
+    if others:
+        raise RequestError(
+            f"{out} was begun with other settings ({', '.join(others)}); give the same arguments to go on with it, "
+            "or remove it, or name another place"
+        )
+
+
+def _repair_tokenizer(out: Path, tokenizer: Tokenizer) -> None:
+    try:
+        whole = Tokenizer.load(out / TOKENIZER).hash == tokenizer.hash
+    except RequestError:
+        whole = False
+    if not whole:
+        shutil.rmtree(out / TOKENIZER, ignore_errors=True)
+        with whole_folder(out / TOKENIZER) as draft:
+            tokenizer.save(draft)
+
+
+def _finished(out: Path) -> dict[str, Any] | None:
+    """The manifest of a folder in which nothing is left to do."""
+    try:
+        return dict(open_shards(out, verify=True).manifest)
+    except RequestError:
+        return None
+
+
+def _same_text(job: Job, manifest: dict[str, Any], report: CorpusReport, show: ShowProgress) -> bool:
+    """Whether the shards were made from what the files hold now; a pipe can be read once only, so the work does it."""
+    if not manifest["totals"]["tokens"] or not all(file.is_file() for file in job.files):
+        return False
+    made, same = [shard["text_sha256"] for shard in manifest["shards"]], 0
+    with show("comparing with the text", corpus_size(job.files)) as meter:
+        for block in cut_into_blocks(job.files, job.block_bytes, report):
+            if made[same : same + 1] != [text_checksum(block.text)]:
+                return False
+            same += 1
+            meter.update(report.bytes)
+    return same == len(made)
+
+
+def _remove_from(number: int, out: Path) -> None:
+    """Shards beyond the last come from a text that was longer when an earlier run read it."""
+    while shard_folder(out, number).exists():
+        shutil.rmtree(shard_folder(out, number))
+        number += 1
+
+
+def _totals(records: Sequence[Record]) -> dict[str, int]:
+    names = ("tokens", "words", "sentences", "paragraphs", "documents", "entities")
+    return {name: sum(record["counts"][name] for record in records) for name in names}
+
+
+def _told(
+    manifest: dict[str, Any], kept: int | None, report: CorpusReport, out: Path, seconds: float
+) -> dict[str, Any]:
+    """The report of a run; where nothing was left to do, all shards were kept."""
+    shards = manifest["shards"]
+    return {
+        "out": str(out),
+        **manifest["totals"],
+        "shards": len(shards),
+        "kept": len(shards) if kept is None else kept,
+        "seconds": round(seconds, 2),
+        "notes": {reason: asdict(note) for reason, note in report.notes.items()},
+    }

@@ -1,0 +1,81 @@
+"""A tiny model over a real vocabulary, and three ways to run windows through it."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from tokenizers.pre_tokenizers import ByteLevel
+
+from bertkit.config import family_config
+from bertkit.data.examples import Place
+from bertkit.model import self_attention
+from bertkit.model.batch import Batch
+from bertkit.model.kernels import KERNELS
+from bertkit.model.weights import new_model
+from bertkit.text.pipelines import ROBERTA_NAMES, byte_level_backend
+from bertkit.text.tokenizer import Tokenizer
+
+PLACE = Place(Path("train.tsv"), 7)
+
+# Letters, accents composed and apart, CJK, emoji with joiners, controls, spaces of no width, specials, odd casings.
+ODD = [
+    "a",
+    "b",
+    "Ada",
+    "'",
+    ".",
+    "1",
+    "é",
+    "e\u0301",
+    "\u0301",
+    "o\u0323\u0302",
+    "日",
+    "本",
+    "각",
+    "\u1100\u1161\u11a8",
+]
+ODD += ["\U0001f469", "\u200d", "\U0001f469\u200d\U0001f467", "\ufe0f", "\x00", "\x07", "\u200b", "\u00ad", "\ufeff"]
+ODD += ["ﬁ", "İ", "ß", "[SEP]", "[MASK]", "\u0e01\u0e47", "\u2028"]
+odd_words = st.lists(st.sampled_from(ODD), min_size=1, max_size=4).map("".join)
+
+
+def byte_tokenizer():
+    """RoBERTa's wiring over single bytes: odd characters are several tokens, and two separators part a pair."""
+    pieces = [*asdict(ROBERTA_NAMES).values(), *sorted(ByteLevel.alphabet())]
+    vocab = {piece: number for number, piece in enumerate(pieces)}
+    return Tokenizer(byte_level_backend(vocab, [], ROBERTA_NAMES, add_prefix_space=False), ROBERTA_NAMES)
+
+
+def tiny_model(tokenizer, head, outputs, **numbers):
+    config = family_config("bert", "tiny", vocab_size=tokenizer.size, init_std=0.2, **numbers)
+    return new_model(config, {head: outputs}, seed=5).eval()
+
+
+def pack(windows):
+    return Batch.pack([window.ids for window in windows], [window.segments for window in windows])
+
+
+def outputs_of(model, head, windows):
+    """The head's numbers, window by window, from one packed batch."""
+    batch = pack(windows)
+    with torch.inference_mode():
+        logits = model.logits(batch, head)
+    rows = batch.split(logits) if len(logits) == len(batch.ids) else logits
+    return [row.numpy() for row in rows]
+
+
+def three_ways(model, head, windows, monkeypatch):
+    """Packed, one by one, padded."""
+    packed = outputs_of(model, head, windows)
+    alone = [outputs_of(model, head, [window])[0] for window in windows]
+    with monkeypatch.context() as patch:
+        patch.setattr(self_attention, "attend", lambda qkv, *rest: KERNELS["padded"](*qkv.unbind(1), *rest))
+        padded = outputs_of(model, head, windows)
+    return packed, alone, padded
+
+
+def assert_near(ours, theirs):
+    for left, right in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(left, right, atol=1e-5, rtol=1e-4)
