@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from bertkit.config import BertConfig, pick
 from bertkit.model.batch import Batch
+from bertkit.model.operations import TORCH, Operations
 
 
 class Nothing(nn.Module):
@@ -109,9 +110,17 @@ class Embeddings(nn.Module):
         summed: Tensor = words + self.segment(batch) + self.position(batch).to(words.dtype)
         return summed
 
-    def forward(self, batch: Batch, ids: Tensor | None = None) -> Tensor:
-        """T D: what the first layer reads; `ids` are read in place of the batch's."""
-        x_TE: Tensor = self.dropout(self.norm(self.sum(batch, ids)))
-        if isinstance(self.widen, nn.Linear):  # the tables may be kept in more precision than the maps
-            x_TE = self.widen(x_TE.to(self.widen.weight.dtype))
-        return x_TE
+    def forward(
+        self,
+        batch: Batch,
+        ids: Tensor | None = None,
+        ops: Operations = TORCH,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """T D: what the first layer reads, in the layers' `dtype`; `ids` are read in place of the batch's."""
+        return self.from_sum(self.sum(batch, ids), ops, dtype)
+
+    def from_sum(self, x_TE: Tensor, ops: Operations = TORCH, dtype: torch.dtype | None = None) -> Tensor:
+        """T D from the sum of the tables' rows: normalized, and widened where the tables are narrow."""
+        x_TE = ops.embed(x_TE, self.norm, self.dropout, self.norm.weight.dtype if dtype is None else dtype)
+        return ops.project(self.widen, x_TE) if isinstance(self.widen, nn.Linear) else x_TE

@@ -9,8 +9,9 @@ import torch
 import bertkit
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import family_config, override
-from bertkit.engine import cpu_forward
-from bertkit.engine.cpu_forward import SHORT, QuickEncoder, quick, use_onnx
+from bertkit.engine import cpu
+from bertkit.engine.cpu import SHORT, CpuOperations, use_onnx
+from bertkit.engine.forward import quickest
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.weights import new_model
@@ -37,8 +38,8 @@ def one(length, seed=0):
 def counted(monkeypatch):
     """How many texts went through ONNX Runtime."""
     calls = []
-    own = cpu_forward.OnnxEncoder.__call__
-    monkeypatch.setattr(cpu_forward.OnnxEncoder, "__call__", lambda self, ids: calls.append(len(ids)) or own(self, ids))
+    own = cpu.OnnxEncoder.__call__
+    monkeypatch.setattr(cpu.OnnxEncoder, "__call__", lambda self, ids: calls.append(len(ids)) or own(self, ids))
     return calls
 
 
@@ -49,16 +50,16 @@ def test_equal_to_the_encoder_in_every_family_that_it_knows(family, causal, coun
     use_onnx(model.encoder)
     with torch.inference_mode():
         for length in (1, 2, 17, SHORT):
-            found = quick(model.encoder)(one(length))
+            found = quickest(model.encoder)(one(length))
             torch.testing.assert_close(found, model.encoder(one(length)), atol=1e-5, rtol=1e-5)
     assert counted == [1, 2, 17, SHORT]
 
 
-def test_the_bend_by_tanh_is_another_step():
+def test_gelu_by_tanh_is_another_node():
     model = small("bert", "activation=gelu_tanh")
     use_onnx(model.encoder)
     with torch.inference_mode():
-        torch.testing.assert_close(quick(model.encoder)(one(9)), model.encoder(one(9)), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(quickest(model.encoder)(one(9)), model.encoder(one(9)), atol=1e-5, rtol=1e-5)
 
 
 def test_only_one_short_text_goes_there(counted):
@@ -67,7 +68,7 @@ def test_only_one_short_text_goes_there(counted):
     two = Batch.pack([[1, 2, 3], [4, 5]])
     with torch.inference_mode():
         for batch in (one(SHORT + 1), two):
-            torch.testing.assert_close(quick(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
     assert counted == []
 
 
@@ -75,13 +76,13 @@ def test_other_weights_are_other_vectors():
     model = small()
     use_onnx(model.encoder)
     with torch.inference_mode():
-        before = quick(model.encoder)(one(9))
+        before = quickest(model.encoder)(one(9))
     with torch.no_grad():
         model.encoder.layers[0].feed_forward.up.weight.mul_(2)
     with torch.inference_mode():
-        packed = quick(model.encoder)
-        assert isinstance(packed, QuickEncoder)
-        assert packed.short is not None
+        packed = quickest(model.encoder)
+        assert isinstance(packed.ops, CpuOperations)
+        assert packed.ops.short is not None
         after = packed(one(9))
         torch.testing.assert_close(after, model.encoder(one(9)), atol=1e-5, rtol=1e-5)
     assert (after - before).abs().max() > 1e-3
@@ -102,9 +103,7 @@ def test_other_numbers_are_refused():
 
 def test_missing_packages_are_named(monkeypatch):
     own = importlib.util.find_spec
-    monkeypatch.setattr(
-        "bertkit.engine.onnx_encoder.find_spec", lambda name: own(name) if name != "onnxruntime" else None
-    )
+    monkeypatch.setattr("bertkit.engine.onnx.find_spec", lambda name: own(name) if name != "onnxruntime" else None)
     with pytest.raises(RequestError, match=r"needs onnxruntime; install: pip install 'bertkit\[onnx\]'"):
         use_onnx(small().encoder)
 
@@ -170,13 +169,13 @@ def test_made_again_it_has_the_threads_it_had(folder):
         bert.embed("abc")
     finally:
         torch.set_num_threads(before)
-    made = cpu_forward._PACKED[bert.model.encoder].short
+    made = cpu._PACKED[bert.model.encoder].short
     assert made.threads == 2
-    assert cpu_forward.onnx_of(bert.model.encoder) is made
+    assert cpu.onnx_of(bert.model.encoder) is made
 
 
 def test_ids_may_come_as_any_sequence():
     model = small()
     use_onnx(model.encoder)
-    made = cpu_forward.onnx_of(model.encoder)
+    made = cpu.onnx_of(model.encoder)
     np.testing.assert_array_equal(made((3, 4, 5)), made([3, 4, 5]))

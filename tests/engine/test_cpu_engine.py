@@ -15,12 +15,15 @@ import bertkit
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import FAMILIES, family_config, override
 from bertkit.engine import batches as engine
-from bertkit.engine import cpu_forward
+from bertkit.engine import cpu, maps
 from bertkit.engine.batches import each_batch, layer_vectors, token_batches, token_budget
-from bertkit.engine.cpu_forward import PackedMap, PlainMap, QuickEncoder, filled_up, quick
+from bertkit.engine.cpu import CpuOperations, filled_up
+from bertkit.engine.forward import quickest
+from bertkit.engine.maps import PackedMap, PlainMap
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.feed_forward import ACTIVATIONS
+from bertkit.model.operations import TORCH
 from bertkit.model.weights import new_model
 from bertkit.predict.bert import Bert
 from bertkit.text.tokenizer import Tokenizer
@@ -54,8 +57,8 @@ def two_threads():
 def test_packed_equals_the_encoder_in_every_family(family):
     model, batch = small(family), batch_of(5, 5, 1, 17, 64)
     with torch.inference_mode():
-        packed = quick(model.encoder)
-        assert isinstance(packed, QuickEncoder)
+        packed = quickest(model.encoder)
+        assert isinstance(packed.ops, CpuOperations)
         torch.testing.assert_close(packed(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
         expected = model.encoder.hidden_states(batch)
         for depth in range(3):
@@ -69,29 +72,29 @@ def test_packed_equals_the_encoder_in_every_family(family):
 def test_packed_equals_the_encoder_with_other_parts(change):
     model, batch = small("bert", change), batch_of(9, 3)
     with torch.inference_mode():
-        torch.testing.assert_close(quick(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
 
 @settings(max_examples=25)
 @given(
     st.integers(1, 300), st.integers(1, 40), st.integers(1, 40), st.booleans(), st.sampled_from([None, *ACTIVATIONS])
 )
-def test_a_packed_map_equals_a_plain_one(rows, width, outputs, biased, bend):
+def test_a_packed_map_equals_a_plain_one(rows, width, outputs, biased, name):
     torch.manual_seed(rows)
     linear = torch.nn.Linear(width, outputs, bias=biased)
     x, base = torch.randn(rows, width), torch.randn(rows, outputs)
-    bent = None if bend is None else ACTIVATIONS[bend]
+    activation = None if name is None else ACTIVATIONS[name]
     with torch.inference_mode():
         packed = PackedMap.of(linear)
         plain = PlainMap(linear.weight, linear.bias)
-        torch.testing.assert_close(packed(x, bent), plain(x, bent), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(packed(x, activation), plain(x, activation), atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(packed.onto(x, base), plain.onto(x, base), atol=1e-5, rtol=1e-5)
 
 
 def test_without_wide_vectors_many_rows_go_the_plain_way(monkeypatch):
     linear, x = torch.nn.Linear(8, 4), torch.randn(300, 8)
     packed = PackedMap.of(linear)
-    monkeypatch.setattr(cpu_forward, "_wide_vectors", lambda: False)
+    monkeypatch.setattr(maps, "_wide_vectors", lambda: False)
     with torch.inference_mode():
         assert torch.equal(packed(x), torch.nn.functional.linear(x, linear.weight, linear.bias))
         assert torch.equal(packed.onto(x, x[:, :4]), x[:, :4] + linear(x))
@@ -99,11 +102,11 @@ def test_without_wide_vectors_many_rows_go_the_plain_way(monkeypatch):
 
 
 def test_without_onednn_maps_are_plain(monkeypatch):
-    monkeypatch.setattr(cpu_forward, "_has_onednn", lambda: False)
+    monkeypatch.setattr(maps, "_has_onednn", lambda: False)
     model, batch = small(), batch_of(4, 7)
     with torch.inference_mode():
-        packed = quick(model.encoder)
-        assert isinstance(packed.stack[0].qkv, PlainMap)
+        packed = quickest(model.encoder)
+        assert isinstance(packed.ops.maps[model.encoder.stack[0].attention.qkv], PlainMap)
         torch.testing.assert_close(packed(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
 
@@ -111,8 +114,8 @@ def test_changed_weights_are_packed_anew():
     model, batch = small(), batch_of(6)
     linear = model.encoder.layers[0].feed_forward.up
     with torch.inference_mode():
-        before = quick(model.encoder)
-        assert quick(model.encoder) is before
+        before = quickest(model.encoder)
+        assert quickest(model.encoder).ops is before.ops
     with torch.no_grad():
         linear.weight.mul_(1.5)
     check_equal(model, batch)
@@ -126,29 +129,29 @@ def test_changed_weights_are_packed_anew():
 
 def check_equal(model, batch):
     with torch.inference_mode():
-        torch.testing.assert_close(quick(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
 
 def test_packs_are_for_float32_without_gradients():
     model = small()
-    assert quick(model.encoder) is model.encoder, "gradients are asked for"
+    assert quickest(model.encoder).ops is TORCH, "gradients are asked for"
     with torch.inference_mode():
-        assert quick(model.encoder) is not model.encoder
-        assert quick(model.train().encoder) is model.encoder, "dropout is on"
+        assert quickest(model.encoder).ops is not TORCH
+        assert quickest(model.train().encoder).ops is TORCH, "dropout is on"
         hook = model.eval().encoder.layers[1].attention.out.register_forward_pre_hook(lambda *_: None)
-        assert quick(model.encoder) is model.encoder, "somebody listens"
+        assert quickest(model.encoder).ops is TORCH, "somebody listens"
         hook.remove()
-        assert quick(model.encoder) is not model.encoder
-        assert quick(model.double().encoder) is model.encoder
+        assert quickest(model.encoder).ops is not TORCH
+        assert quickest(model.double().encoder).ops is TORCH
 
 
 def test_packs_go_when_the_model_goes_and_copies_have_their_own():
     model, batch = small(), batch_of(6)
     with torch.inference_mode():
-        quick(model.encoder)
+        quickest(model.encoder)
         other = copy.deepcopy(model)
         other.encoder.layers[0].attention.out.weight.zero_()
-        assert not torch.allclose(quick(other.encoder)(batch), quick(model.encoder)(batch))
+        assert not torch.allclose(quickest(other.encoder)(batch), quickest(model.encoder)(batch))
     gone = weakref.ref(model.encoder)
     del model
     gc.collect()
@@ -233,8 +236,8 @@ def test_many_texts_equal_each_alone_through_the_plain_encoder(bert, pooling, tw
     texts = [" ".join(draw.choice(list(LETTERS), size)) for size in draw.integers(0, 90, 36)]
     assert len(list(token_batches(bert.tokenizer.count(texts), token_budget(bert.tokenizer.count(texts), CPU)))) > 4
     found = {how: bert.embed(texts, pooling=pooling, too_long=how, normalize=True) for how in ("truncate", "window")}
-    monkeypatch.setattr(cpu_forward, "on_cpu", lambda encoder: False)
-    cpu_forward._PACKED.clear()
+    monkeypatch.setattr(cpu, "on_cpu", lambda encoder: False)
+    cpu._PACKED.clear()
     torch.set_num_threads(1)
     for how, vectors in found.items():
         for text, vector in zip(texts, vectors, strict=True):
@@ -263,8 +266,8 @@ def test_real_weights(minilm, two_threads, monkeypatch):
     bert = bertkit.load(minilm)
     texts = ["A cat sat on the mat.", "two", "Where is the nearest station?", "long " * 200] * 3
     found = bert.embed(texts)
-    monkeypatch.setattr(cpu_forward, "on_cpu", lambda encoder: False)
-    cpu_forward._PACKED.clear()
+    monkeypatch.setattr(cpu, "on_cpu", lambda encoder: False)
+    cpu._PACKED.clear()
     cosines = (found * bert.embed(texts)).sum(1)
     np.testing.assert_allclose(cosines, 1, atol=1e-6)
     np.testing.assert_allclose(found[1], bert.embed("two"), atol=1e-6)
@@ -273,13 +276,13 @@ def test_real_weights(minilm, two_threads, monkeypatch):
 def test_packs_follow_an_optimizer_whose_steps_torch_does_not_count():
     model, batch = small(), batch_of(5, 9)
     with torch.inference_mode():
-        quick(model.encoder)(batch)
+        quickest(model.encoder)(batch)
     optimizer = torch.optim.AdamW(model.encoder.parameters(), lr=0.1, fused=True)
     model.encoder(batch).square().mean().backward()
     optimizer.step()
     with torch.inference_mode():
-        packed = quick(model.encoder)
-        assert isinstance(packed, QuickEncoder)
+        packed = quickest(model.encoder)
+        assert isinstance(packed.ops, CpuOperations)
         torch.testing.assert_close(packed(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
 
@@ -309,10 +312,10 @@ def test_packs_follow_edits_that_torch_does_not_count(module, edit):
     model, batch = small("bert", width=312, heads=12, inner=1200), batch_of(5, 9)
     weight = model.encoder.layers[1].get_submodule(module).weight
     with torch.inference_mode():
-        before, counted = quick(model.encoder)(batch), weight._version
+        before, counted = quickest(model.encoder)(batch), weight._version
         EDITS[edit](weight)
         assert weight._version == counted
-        after = quick(model.encoder)(batch)
+        after = quickest(model.encoder)(batch)
         assert not torch.equal(before, after)
         torch.testing.assert_close(after, model.encoder(batch), atol=1e-5, rtol=1e-5)
 
@@ -329,9 +332,9 @@ def test_packs_follow_edits_of_weights_of_any_layout(layout):
     up = model.encoder.layers[0].feed_forward.up
     up.weight = torch.nn.Parameter(LAYOUTS[layout](up.weight.detach()))
     with torch.inference_mode():
-        quick(model.encoder)(batch)
+        quickest(model.encoder)(batch)
         up.weight.data[1:] = 0
-        torch.testing.assert_close(quick(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -340,8 +343,8 @@ def test_training_between_vectors_is_followed_at_every_step(fused):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, fused=fused)
     for _ in range(4):
         with torch.inference_mode():
-            packed = quick(model.eval().encoder)
-            assert isinstance(packed, QuickEncoder)
+            packed = quickest(model.eval().encoder)
+            assert isinstance(packed.ops, CpuOperations)
             torch.testing.assert_close(packed(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
         optimizer.zero_grad()
         model.train().encoder(batch).square().mean().backward()
@@ -352,24 +355,24 @@ def test_an_edit_that_cannot_be_seen_counts_from_the_refresh_on():
     model, batch = small(), batch_of(5, 9)
     weight = model.encoder.layers[1].feed_forward.down.weight
     with torch.inference_mode():
-        before = quick(model.encoder)(batch)
+        before = quickest(model.encoder)(batch)
         weight.data[5, 77] += 10
-        assert torch.equal(quick(model.encoder)(batch), before), "else this test needs another place"
-        cpu_forward.repack(model.encoder)
-        after = quick(model.encoder)(batch)
+        assert torch.equal(quickest(model.encoder)(batch), before), "else this test needs another place"
+        cpu.repack(model.encoder)
+        after = quickest(model.encoder)(batch)
         torch.testing.assert_close(after, model.encoder(batch), atol=1e-5, rtol=1e-5)
-        assert quick(model.encoder) is quick(model.encoder), "packed once"
+        assert quickest(model.encoder).ops is quickest(model.encoder).ops, "packed once"
     assert not torch.equal(before, after)
-    cpu_forward.repack(small().encoder)  # which was never packed
+    cpu.repack(small().encoder)  # which was never packed
 
 
 @pytest.mark.parametrize("part", ["layers", "embeddings"])
 def test_packs_follow_modules_that_are_put_in_the_place_of_others(part):
     model, other, batch = small(), new_model(small().config, seed=7).eval(), batch_of(5, 9)
     with torch.inference_mode():
-        quick(model.encoder)(batch)
+        quickest(model.encoder)(batch)
         setattr(model.encoder, part, getattr(other.encoder, part))
-        torch.testing.assert_close(quick(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
 
 def test_packs_take_weights_of_any_layout_and_those_made_without_gradients():
@@ -377,30 +380,30 @@ def test_packs_take_weights_of_any_layout_and_those_made_without_gradients():
     up = model.encoder.layers[0].feed_forward.up
     up.weight = torch.nn.Parameter(up.weight.detach().t().contiguous().t())
     with torch.inference_mode():
-        torch.testing.assert_close(quick(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
         model.load_state_dict({name: tensor + 0.01 for name, tensor in model.state_dict().items()}, assign=True)
-        torch.testing.assert_close(quick(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
 
 def test_whoever_listens_to_the_encoder_hears_it():
     model, heard = small(), []
     with torch.inference_mode():
-        quick(model.encoder)
+        quickest(model.encoder)
         handle = model.encoder.register_forward_hook(lambda *_: heard.append(1))
         layer_vectors(model.encoder, batch_of(5), [model.config.depth])
         handle.remove()
-        assert isinstance(quick(model.encoder), QuickEncoder)
+        assert isinstance(quickest(model.encoder).ops, CpuOperations)
     assert heard == [1]
 
 
 def test_a_model_that_moves_away_leaves_no_pack():
     model = small()
     with torch.inference_mode():
-        quick(model.encoder)
-        assert model.encoder in cpu_forward._PACKED
+        quickest(model.encoder)
+        assert model.encoder in cpu._PACKED
         model.to(torch.bfloat16)
-        assert quick(model.encoder) is model.encoder
-    assert model.encoder not in cpu_forward._PACKED
+        assert quickest(model.encoder).ops is TORCH
+    assert model.encoder not in cpu._PACKED
 
 
 def test_half_precision_is_normalized_to_one(bert):

@@ -5,8 +5,9 @@ import torch
 import torch.nn.functional as F
 
 from bertkit.config import family_config, override
-from bertkit.engine import cuda_forward
-from bertkit.engine.cuda_forward import CudaEncoder, can_fuse
+from bertkit.engine import cuda
+from bertkit.engine.cuda import CudaOperations, can_fuse
+from bertkit.engine.forward import Forward
 from bertkit.model.batch import Batch
 from bertkit.model.layer import is_plain
 from bertkit.model.weights import new_model
@@ -37,7 +38,7 @@ def test_residual_and_norm_in_one_pass_are_the_formula(width):
 def test_fused_equals_the_encoder(family):
     model, batch = small(family), batch_of(5, 5, 1, 17)
     with torch.inference_mode():
-        fused = CudaEncoder(model.encoder)
+        fused = Forward(model.encoder, CudaOperations())
         torch.testing.assert_close(fused(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
         for one, two in zip(fused.hidden_states(batch, 1), model.encoder.hidden_states(batch, 1), strict=True):
             torch.testing.assert_close(one, two, atol=1e-5, rtol=1e-5)
@@ -55,14 +56,16 @@ def test_in_bfloat16_gelu_within_the_product_is_lost_in_the_rounding(monkeypatch
     with torch.inference_mode():
         exact = model.encoder(batch)
         half = model.to(torch.bfloat16).encoder
-        ours, theirs = (F.cosine_similarity(found.float(), exact) for found in (CudaEncoder(half)(batch), half(batch)))
+        ours, theirs = (
+            F.cosine_similarity(found.float(), exact) for found in (half(batch, ops=CudaOperations()), half(batch))
+        )
     assert (1 - ours).max() < 1.5 * (1 - theirs).max()
 
 
 def test_only_what_it_computes_is_taken(monkeypatch):
     with torch.inference_mode():
         assert not can_fuse(small().encoder), "a CPU has its own"
-        monkeypatch.setattr(cuda_forward, "triton_can_answer", lambda x: not torch.is_grad_enabled())
+        monkeypatch.setattr(cuda, "triton_can_answer", lambda x: not torch.is_grad_enabled())
         assert can_fuse(small().encoder)
         assert not can_fuse(small("modernbert").encoder)
         assert not can_fuse(small("albert").encoder), "its GELU is another"
