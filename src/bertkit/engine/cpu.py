@@ -4,13 +4,12 @@ The slow twin is torch's own set; `tests/engine/test_cpu_engine.py` holds them t
 copy, beside the model and not in it: a model takes twice its memory from its first vector on.
 """
 
-from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from bertkit.engine.maps import Map, pack
+from bertkit.engine.maps import pack
 from bertkit.engine.onnx import OnnxEncoder, refuse_unable
 from bertkit.engine.watched import Watched
 from bertkit.errors import RequestError
@@ -24,13 +23,6 @@ from bertkit.model.operations import Activation, Output, TorchOperations
 SHORT = 64
 # Batches of up to so many tokens come in multiples of so many.
 STEPS = ((64, 8), (256, 16), (1024, 32), (1 << 62, 128))
-
-
-class Delayed(NamedTuple):
-    """An output projection that is computed together with the residual."""
-
-    map: Map
-    x_TI: Tensor
 
 
 class CpuOperations(TorchOperations):
@@ -62,17 +54,25 @@ class CpuOperations(TorchOperations):
         return self.maps[linear](x_TI, activation)
 
     def output(self, linear: nn.Linear, x_TI: Tensor) -> Output:
-        """Not yet computed: the residual is added while the product is still in the cache."""
-        return Delayed(self.maps[linear], x_TI)
+        """The map and what it reads: it is computed with the residual, which is added while it is in the cache."""
+        return self.maps[linear], x_TI
 
     def add(self, x_TD: Tensor, output: Output, dropout: nn.Module) -> Tensor:
         """T D; no dropout, for there are no gradients."""
-        return _added(x_TD, *output)
+        made, x_TI = output
+        added_TD: Tensor = made.onto(x_TI, x_TD)
+        return added_TD
 
     def add_norm(self, x_TD: Tensor, output: Output, dropout: nn.Module, norm: nn.Module) -> Tensor:
         """T D."""
-        normed: Tensor = norm(_added(x_TD, *output))
-        return normed
+        made, x_TI = output
+        return self.norm(norm, made.onto(x_TI, x_TD))
+
+    def norm(self, norm: nn.Module, x_TD: Tensor) -> Tensor:
+        """T D; without the module's call, which takes as long as the norm of a short text."""
+        if type(norm) is nn.LayerNorm:
+            return torch.layer_norm(x_TD, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+        return super().norm(norm, x_TD)
 
     def whole(self, batch: Batch) -> Tensor | None:
         """T D: one short text through ONNX Runtime, where that was asked for."""
@@ -80,10 +80,6 @@ class CpuOperations(TorchOperations):
             return None
         ids, segments = batch.ids.tolist(), batch.segments.tolist()
         return torch.from_numpy(self.short(ids)) if self.short.takes(ids, segments) else None
-
-
-def _added(x_TD: Tensor, made: Map, x_TI: Tensor) -> Tensor:
-    return made.onto(x_TI, x_TD)
 
 
 def filled_up(batch: Batch, longest: int) -> Batch:

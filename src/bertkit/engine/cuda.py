@@ -6,8 +6,6 @@ set of operations; `tests/engine/test_cuda_engine.py` holds them together. Weigh
 nothing is kept beside them and changes are seen at once.
 """
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,13 +15,6 @@ from bertkit.model.encoder import Encoder
 from bertkit.model.kernels import bias_gelu, triton_can_answer
 from bertkit.model.layer import is_plain
 from bertkit.model.operations import Activation, Output, TorchOperations
-
-
-class Delayed(NamedTuple):
-    """An output projection whose bias is added together with the residual and the norm."""
-
-    linear: nn.Linear
-    x_TI: Tensor
 
 
 class CudaOperations(TorchOperations):
@@ -41,8 +32,8 @@ class CudaOperations(TorchOperations):
         return bias_gelu(F.linear(x_TI, linear.weight), linear.bias)
 
     def output(self, linear: nn.Linear, x_TI: Tensor) -> Output:
-        """Not yet computed: its bias belongs to the pass that adds and normalizes."""
-        return Delayed(linear, x_TI)
+        """The module and what it reads: its bias is added in the pass that normalizes."""
+        return linear, x_TI
 
     def add_norm(self, x_TD: Tensor, output: Output, dropout: nn.Module, norm: nn.Module) -> Tensor:
         """T D; no dropout, for there are no gradients."""
@@ -58,7 +49,7 @@ def cuda_operations(encoder: Encoder) -> CudaOperations | None:
 
 def can_fuse(encoder: Encoder) -> bool:
     """Whether these kernels compute this encoder: BERT's layers on CUDA, without gradients and without hooks."""
-    if encoder.training or not triton_can_answer(encoder.stack[0].attention.out.weight):
+    if encoder.training or not triton_can_answer(encoder.embeddings.word.weight):
         return False
     if hooked(encoder) or torch.is_autocast_enabled("cuda"):
         return False

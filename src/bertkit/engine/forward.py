@@ -35,5 +35,7 @@ class Forward:
 
 def quickest(encoder: Encoder) -> Forward:
     """What computes this encoder soonest where it is."""
-    found = (operations(encoder) for operations in ENGINES)
-    return Forward(encoder, next((ops for ops in found if ops is not None), TORCH))
+    for operations in ENGINES:
+        if (ops := operations(encoder)) is not None:
+            return Forward(encoder, ops)
+    return Forward(encoder)

@@ -75,21 +75,21 @@ class PackedMap:
 
     def __call__(self, x_TI: Tensor, activation: Activation | None = None) -> Tensor:
         """T O."""
-        if len(x_TI) > FEW_ROWS and not _wide_vectors():
+        if not _wide_vectors() and len(x_TI) > FEW_ROWS:
             return self.plain(x_TI, activation)
         fused = FUSED_ACTIVATIONS.get(activation)
         if fused is None:
             assert activation is not None  # no activation is fused
             return activation(self(x_TI))
         name, algorithm = fused
-        y_TO: Tensor = _onednn()._linear_pointwise(x_TI, self.packed, self.plain.bias, name, [], algorithm)
+        y_TO: Tensor = _linear()(x_TI, self.packed, self.plain.bias, name, [], algorithm)
         return y_TO
 
     def onto(self, x_TI: Tensor, base_TO: Tensor) -> Tensor:
         """T O."""
-        if len(x_TI) > FEW_ROWS and not _wide_vectors():
+        if not _wide_vectors() and len(x_TI) > FEW_ROWS:
             return self.plain.onto(x_TI, base_TO)
-        y_TO: Tensor = _onednn()._linear_pointwise.binary(x_TI, base_TO, self.packed, self.plain.bias, "add")
+        y_TO: Tensor = _linear_add()(x_TI, base_TO, self.packed, self.plain.bias, "add")
         return y_TO
 
 
@@ -144,6 +144,16 @@ def _wide_vectors() -> bool:
 @cache
 def _has_onednn() -> bool:
     return bool(torch._C._has_mkldnn) and hasattr(_onednn(), "_linear_pointwise")
+
+
+@cache
+def _linear() -> Any:
+    return _onednn()._linear_pointwise.default  # torch looks for the overload at each call that does not name it: 2 us
+
+
+@cache
+def _linear_add() -> Any:
+    return _onednn()._linear_pointwise.binary
 
 
 @cache

@@ -71,12 +71,12 @@ class Encoder(nn.Module):
     def stack(self) -> list[PostNormLayer | PreNormLayer]:
         """The layers in the order of use, `depth` of them."""
         layers: list[PostNormLayer | PreNormLayer] = list(self.layers)  # type: ignore[arg-type]
-        return [layers[index % len(layers)] for index in range(self.config.depth)]
+        return layers * self.config.depth if self.config.parts.shared_layers else layers
 
     @property
     def dtype(self) -> torch.dtype:
         """What the layers compute in; the embeddings may be kept in more precision."""
-        first: PostNormLayer | PreNormLayer = self.layers[0]  # type: ignore[assignment]
+        first: PostNormLayer | PreNormLayer = next(iter(self.layers))  # type: ignore[assignment]
         return first.attention.out.weight.dtype
 
     def forward(self, batch: Batch, ids: Tensor | None = None, ops: Operations = TORCH) -> Tensor:

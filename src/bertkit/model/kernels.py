@@ -69,13 +69,15 @@ KERNELS = {"eager": eager, "grouped": grouped, "padded": padded, "varlen": varle
 
 def attend(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
     """The quickest kernel for these tensors: T 3 H K -> T H K."""
+    if not qkv_T3HK.is_cuda:
+        return (_padded if batch.fixed else _grouped)(qkv_T3HK, batch, window, dropout)
     if fused_can(qkv_T3HK):
         return _fused(qkv_T3HK, batch, window, dropout)
     if not dropout and varlen_can(qkv_T3HK):
         q, k, v = qkv_T3HK.unbind(dim=1)
         return varlen(q, k, v, batch, window)
     # One call instead of one for each length, unless most of it would be padding (and its mask N x L x L large).
-    if batch.fixed or (qkv_T3HK.is_cuda and 0 < batch.padding < 0.5):
+    if batch.fixed or 0 < batch.padding < 0.5:
         return _padded(qkv_T3HK, batch, window, dropout)
     return _grouped(qkv_T3HK, batch, window, dropout)
 

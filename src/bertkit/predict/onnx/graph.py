@@ -44,7 +44,7 @@ class Rectangle(Batch):
         """Nothing to check: the mask stands for the lengths."""
 
     @property
-    def mask(self) -> Tensor:  # type: ignore[override]  # given, where a batch computes it
+    def mask(self) -> Tensor:
         """N L bool: which cells count."""
         return self.real
 
