@@ -1,7 +1,7 @@
-"""Five ways to compute one thing: every token's weighted mean of the values it may see.
+"""Five attention kernels: every token's weighted mean of the values it may see.
 
-All take and give packed tensors (T H K) and agree to rounding; `tests/model/test_kernels.py` holds them together.
-`eager` is the formula of the paper, written out; the others are how it is done quickly.
+All take and give packed tensors (T H K) and agree to rounding; `tests/model/test_kernels.py` compares them. `eager` is
+the formula of the paper, written out; the others are faster.
 """
 
 import math

@@ -1,4 +1,7 @@
-"""One layer: attention, then feed-forward, each added to its input. The norm stands after, or before."""
+"""One layer: attention, then feed-forward, each added to its input. The norm is after (post-norm) or before.
+
+Layers do no arithmetic of their own: they call the operations of an engine (`operations.py`).
+"""
 
 from torch import Tensor, nn
 
@@ -32,7 +35,7 @@ class PostNormLayer(nn.Module):
 
 
 class PreNormLayer(nn.Module):
-    """ModernBERT's order: x + dropout(sublayer(norm(x))); the embeddings' norm serves the first layer."""
+    """ModernBERT's order: x + dropout(sublayer(norm(x))); the first layer's attention has the embeddings' norm."""
 
     def __init__(self, config: BertConfig, index: int) -> None:
         super().__init__()
