@@ -2,8 +2,8 @@
 
 A small encoder's kernels end sooner than Python launches them, and at every launch a server's other threads may take
 the interpreter. So a batch is filled up to one of a few forms, and the pass over each form is recorded as a CUDA
-graph, together with the copies to the GPU and back. The slow twin is the same pass launched kernel by kernel, which is also
-what runs where there are no graphs; `tests/engine/test_recorded.py` holds the forms to plain batches there,
+graph, together with the copies to the GPU and back. The slow twin is the same pass launched kernel by kernel, which is
+also what runs where there are no graphs; `tests/engine/test_recorded.py` compares the forms with plain batches there,
 `benchmarks/kernels_gpu.py` the graphs on a GPU.
 
 A graph reads weights at their addresses: it sees their values change, but not that they are moved. So recordings belong
