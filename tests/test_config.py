@@ -1,7 +1,8 @@
 import pytest
 
-from bertkit.config import FAMILIES, SIZES, BertConfig, Parts, config_toml, family_config, override, read_config
+from bertkit.config import SIZES, BertConfig, Parts, config_toml, family_config, override, read_config
 from bertkit.errors import RequestError
+from bertkit.families.table import FAMILIES
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -16,8 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from bertkit.checkpoint.config_names import read_hugging_face
 from bertkit.checkpoint.save_load import Checkpoint, folder_config, load_checkpoint, save_checkpoint
-from bertkit.config import FAMILIES, SIZES, Parts, family_config
+from bertkit.config import SIZES, Parts, family_config
 from bertkit.errors import BertkitWarning, RequestError
+from bertkit.families.table import FAMILIES
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings

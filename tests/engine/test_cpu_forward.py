@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 import bertkit
 from bertkit.checkpoint.save_load import Checkpoint
-from bertkit.config import FAMILIES, family_config, override
+from bertkit.config import family_config, override
 from bertkit.engine import batches as engine
 from bertkit.engine import cpu_forward
 from bertkit.engine.batches import each_batch, layer_vectors, token_batches, token_budget
 from bertkit.engine.cpu_forward import PackedMap, PlainMap, QuickEncoder, filled_up, quick
 from bertkit.errors import RequestError
+from bertkit.families.table import FAMILIES
 from bertkit.model.batch import Batch
 from bertkit.model.feed_forward import ACTIVATIONS
 from bertkit.model.weights import new_model
