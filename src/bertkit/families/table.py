@@ -7,7 +7,8 @@ from bertkit.families.electra import ELECTRA
 from bertkit.families.family import Family
 from bertkit.families.modernbert import MODERNBERT
 from bertkit.families.roberta import ROBERTA
+from bertkit.families.xlm_roberta import CAMEMBERT, XLM_ROBERTA
 
 FAMILIES: dict[str, Family] = {
-    family.name: family for family in (BERT, ROBERTA, ALBERT, ELECTRA, DISTILBERT, MODERNBERT)
+    family.name: family for family in (BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ALBERT, ELECTRA, DISTILBERT, MODERNBERT)
 }
