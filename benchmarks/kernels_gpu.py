@@ -15,10 +15,11 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from bertkit.config import FAMILIES, family_config
+from bertkit.config import family_config
 from bertkit.engine.batches import Passage
 from bertkit.engine.cuda_graph import CudaRecorder
 from bertkit.engine.recorded import RecordedPasses, RowReader
+from bertkit.families.table import FAMILIES
 from bertkit.model.attention_pattern import AttentionWindow
 from bertkit.model.batch import Batch
 from bertkit.model.kernels import KERNELS, bias_gelu

@@ -1,12 +1,34 @@
-"""Every family row and every head equals transformers within 1e-5, in both directions, offline."""
+"""What every row of FAMILIES must do; a new row is tested by being in the table.
+
+Its config survives both ways of writing it, and every head equals transformers within 1e-5, in both directions, with
+gradients. A folder with a tokenizer embeds and fills in a masked word.
+"""
 
 import pytest
 import torch
-from rows import LABELS, LENGTHS, ROWS, inputs, random_model, their_outputs
+import transformers
+from family_rows import (
+    LABELS,
+    LENGTHS,
+    ROWS,
+    SHAPE,
+    TOKENIZERS,
+    inputs,
+    random_model,
+    their_outputs,
+    tiny_config,
+)
 
+import bertkit
+from bertkit.checkpoint.config_names import read_hugging_face
 from bertkit.checkpoint.hugging_face import state_names
-from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
+from bertkit.checkpoint.save_load import Checkpoint, folder_config, load_checkpoint, save_checkpoint
+from bertkit.config import SIZES, config_toml, family_config, read_config
+from bertkit.families.table import FAMILIES
 from bertkit.model.batch import Batch
+from bertkit.model.model import BertModel
+from bertkit.model.weights import new_model
+from bertkit.text.tokenizer_kinds.table import TOKENIZER_KINDS
 
 ACTIVATED = [row for row in ROWS if row[2] in (("masked_word",), ("classify",), ("replaced_token",))]
 IDS = [f"{kind.__name__}" for _, kind, _ in ROWS]
@@ -30,7 +52,35 @@ def assert_equal(model, heads, theirs, batch):
 
 
 def test_rows_cover_the_family():
-    assert len(ROWS) == 6 * 6 + 4
+    assert len(ROWS) == 6 * len(FAMILIES) + 4
+    assert len(FAMILIES) >= 6
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_in_every_size_survives_toml(family, size, tmp_path):
+    config = family_config(family, size)
+    path = tmp_path / "model.toml"
+    path.write_text(config_toml(config))
+    assert read_config(path) == config
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_in_every_size_is_one_that_others_know(family, size):
+    with torch.device("meta"):
+        settings, own = folder_config(BertModel(family_config(family, size)))
+    assert not own
+    assert settings["model_type"] == family
+    assert read_hugging_face(settings, "") == family_config(family, size)
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_what_a_config_leaves_out_is_as_transformers_has_it(family):
+    theirs = getattr(transformers, f"{family.class_stem}Config")()
+    full = {key: value for key, value in theirs.to_dict().items() if key not in ("layer_types", "rope_parameters")}
+    assert theirs.model_type == family.name
+    assert read_hugging_face({"model_type": family.name}, "") == read_hugging_face(full, "")
 
 
 @pytest.mark.parametrize(("family", "kind", "heads"), ROWS, ids=IDS)
@@ -39,6 +89,7 @@ def test_theirs_saved_ours_loaded(family, kind, heads, tmp_path):
     theirs.save_pretrained(tmp_path)
     loaded = load_checkpoint(tmp_path)
     assert tuple(sorted(loaded.model.heads)) == tuple(sorted(heads))
+    assert loaded.model.config == tiny_config(family)
     assert not loaded.report.new
     assert set(loaded.report.dropped.values()) <= {f"a copy of {name}" for name in loaded.report.used}, (
         "only second copies of tied tensors are dropped"
@@ -75,17 +126,14 @@ def test_saving_and_loading_keeps_every_bit(family, kind, heads, tmp_path):
 @pytest.mark.parametrize(("family", "kind", "heads"), ACTIVATED, ids=lambda value: getattr(value, "__name__", ""))
 def test_other_activations(family, kind, heads, activation, tmp_path):
     """Some heads follow the encoder's activation and some are GELU whatever it is."""
-    key = {"distilbert": "activation", "modernbert": "hidden_activation"}.get(family, "hidden_act")
-    theirs = random_model(family, kind, heads, settings={key: activation})
+    theirs = random_model(family, kind, heads, settings={FAMILIES[family].activation_field: activation})
     theirs.save_pretrained(tmp_path)
     assert_equal(load_checkpoint(tmp_path).model, heads, theirs, inputs(family, 7))
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "electra", "distilbert", "modernbert"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_training_gradients_equal(family, tmp_path):
     """The same loss gives the same gradients: the backward pass is theirs too."""
-    import transformers
-
     kind = next(kind for row, kind, heads in ROWS if row == family and heads == ("masked_word",))
     assert issubclass(kind, transformers.PreTrainedModel)
     theirs = random_model(family, kind, ("masked_word",))
@@ -106,9 +154,36 @@ def test_training_gradients_equal(family, tmp_path):
     assert compared >= 18
 
 
-def test_label_names_travel(tmp_path):
-    import transformers
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_folder_embeds_and_fills_as_transformers_would(family, tmp_path):
+    tokenizer = TOKENIZERS[FAMILIES[family].tokenizer](tmp_path / "vocabulary")
+    config = family_config(family, **SHAPE | {"vocab_size": tokenizer.size, "pad_id": tokenizer.pad_id})
+    model = new_model(config, {"masked_word": None}, seed=2).eval()
+    save_checkpoint(Checkpoint(model=model, tokenizer=tokenizer, max_length=64), tmp_path / "model")
+    ours = bertkit.load(tmp_path / "model")
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "model").eval()
+    text = f"a cab {tokenizer.mask_token} back"
+    encoded = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")([text], return_tensors="pt")
+    assert tuple(encoded["input_ids"][0].tolist()) == ours.tokenizer.encode(text).ids
+    with torch.no_grad():
+        out = theirs(**encoded, output_hidden_states=True)
+    vector = ours.embed([text], pooling="first")[0]
+    torch.testing.assert_close(torch.from_numpy(vector), out.hidden_states[-1][0, 0], atol=1e-5, rtol=1e-5)
+    [blank] = (encoded["input_ids"][0] == tokenizer.mask_id).nonzero()[:, 0].tolist()
+    best = out.logits[0, blank].softmax(-1).topk(3)
+    filled = ours.fill(text, top=3)
+    assert [word.probability for word in filled] == pytest.approx(best.values.tolist(), abs=1e-5)
+    assert [word.word.removeprefix("##") for word in filled] == [
+        ours.tokenizer.written(number).removeprefix("##") for number in best.indices.tolist()
+    ]
 
+
+def test_every_kind_of_tokenizer_is_tried():
+    assert set(TOKENIZERS) == set(TOKENIZER_KINDS)
+    assert {family.tokenizer for family in FAMILIES.values()} == set(TOKENIZERS)
+
+
+def test_label_names_travel(tmp_path):
     theirs = random_model("bert", transformers.BertForTokenClassification, ("tag",))
     theirs.config.id2label = {i: f"name-{i}" for i in range(LABELS)}
     theirs.save_pretrained(tmp_path / "theirs")
