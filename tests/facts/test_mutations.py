@@ -17,7 +17,7 @@ from bertkit.model.encoder import Encoder
 from bertkit.model.kernels import Sight
 from bertkit.model.layer import PostNormLayer
 from bertkit.model.self_attention import SelfAttention
-from bertkit.pretraining.objectives import ReplacedTokens
+from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
 from bertkit.tasks.classify import TextTask
 from bertkit.tasks.metrics.correlation import pearson
 from bertkit.text.tokenizer import Tokenizer

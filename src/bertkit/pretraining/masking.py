@@ -7,9 +7,10 @@ no longer fit never comes up. The functions above the line work on one sequence 
 do the same from the same random numbers for a whole block of packed sequences.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,12 +151,42 @@ def join_names(starts: Flags, names: Ints, parts: Ints) -> Flags:
     return joined
 
 
-UNITS: dict[str, Callable[[Packed, Bits], Flags]] = {
-    "token": token_starts,
-    "whole-word": word_starts,
-    "n-gram": n_gram_starts,
-    "entity": word_starts,  # the shards say where names begin
-}
+@dataclass(frozen=True)
+class Masking:
+    """A masking mode: how sequences are cut into the units that are chosen together."""
+
+    starts: Callable[[Packed, Bits], Flags]
+    joins_names: bool = False  # the shards' entity spans are units
+
+    def __call__(self, packed: Packed, keys: Bits) -> Flags:
+        """T: where units begin."""
+        return self.starts(packed, keys)
+
+
+UNITS: Mapping[str, Masking] = MappingProxyType(
+    {
+        "token": Masking(token_starts),
+        "whole-word": Masking(word_starts),
+        "n-gram": Masking(n_gram_starts),
+        "entity": Masking(word_starts, joins_names=True),
+    }
+)
+
+
+class MaskingKeys(NamedTuple):
+    """N random keys each, one for each sequence."""
+
+    units: Bits
+    choice: Bits
+    corruption: Bits
+
+
+def mask_packed(
+    ids: Ids, packed: Packed, masking: Masking, keys: MaskingKeys, rate: float, corruption: Corruption
+) -> tuple[Ints, Ids]:
+    """The chosen positions, in order, and the ids with these corrupted."""
+    chosen = choose_packed(packed, masking(packed, keys.units), keys.choice, rate)
+    return chosen, corrupt_packed(ids, chosen, packed.offsets, keys.corruption, corruption)
 
 
 def choose_packed(packed: Packed, starts: Flags, keys: Bits, rate: float) -> Ints:

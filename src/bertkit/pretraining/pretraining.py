@@ -16,15 +16,14 @@ from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.errors import RequestError
 from bertkit.files import whole_file
 from bertkit.folder_lock import claimed
-from bertkit.model.model import BertModel
-from bertkit.pretraining.batches import Examples, ExampleSource
+from bertkit.pretraining.batches import ExampleSource
 from bertkit.pretraining.begun import begun_with, read_begun, refuse_other_vocabulary
 from bertkit.pretraining.checks import SETTINGS, check_disk, check_folder, fitted, optimizer_settings
 from bertkit.pretraining.evaluation import evaluate, in_words
-from bertkit.pretraining.examples import to_inputs
+from bertkit.pretraining.examples import Examples
 from bertkit.pretraining.extend import extended
+from bertkit.pretraining.inputs import to_inputs
 from bertkit.pretraining.learner import Learner, SavedModel, build_learner, load_start, parameter_bytes, whole_model
-from bertkit.pretraining.objectives import LEFT
 from bertkit.pretraining.planning.gauge import Gauge
 from bertkit.pretraining.planning.memory import check_device_memory, check_host_memory, one_pass
 from bertkit.pretraining.recipe import Recipe, recipe_toml, with_whole_paths
@@ -34,7 +33,7 @@ from bertkit.progress import Meter, ShowProgress, silent
 from bertkit.text.shards.reader import ShardSet, open_shards
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.train.average import Average, AverageSettings
-from bertkit.train.distributed import Ranks, ranks
+from bertkit.train.distributed import Ranks, ranks, whole
 from bertkit.train.half import HalfPrecision
 from bertkit.train.loop import LoopSettings, Micro, StepReport, train
 from bertkit.train.optimizer import Optimizers, build_optimizer
@@ -47,6 +46,7 @@ from bertkit.train.schedule import Budget, Schedule
 from bertkit.train.stop import asked_to_stop
 
 AVERAGE = "average.safetensors"  # in a checkpoint
+OWN = "objective.safetensors"  # parameters that only a loss needs
 
 
 def pretrain(
@@ -149,7 +149,7 @@ class Session:
         """Step until the budget is spent or somebody asks to stop; save either way."""
         report = None
         with prefetching(self.micros, start.step, self.place.device) as micros:
-            weights, settings = self.learner.module.weights, self._loop_settings()
+            weights, settings = self.learner.weights, self._loop_settings()
             take = Replay(self.place.device) if self._replays else None
             for report in train(self._module, weights, micros, self.optimizers, settings, self.place, start, take):
                 if self._after(report, meter) and stop():
@@ -169,7 +169,7 @@ class Session:
             stance = torch.compiler.set_stance("default" if compiled else "force_eager")
             half = torch.autocast(self.place.device.type, torch.bfloat16, enabled=self._loop_settings().autocast)
             with stance, half:
-                one_pass(self._module, self.learner.module.weights, self._micro(source, 0).inputs)
+                one_pass(self._module, self.learner.weights, self._micro(source, 0).inputs)
 
         check_device_memory(attempt, stage, alone=self.place.size == 1)
 
@@ -202,15 +202,9 @@ class Session:
                 with self.average.in_place():
                     line["averaged"] = _finite(self.evaluate())
             self._write(line)
-        if "causal" not in self.recipe.data.objective:
-            model = whole_model(self._filler)
+        if filler := next((model for model in self.learner.models.values() if model.fills), None):
+            model = whole_model(filler)
             self._write({"step": step, "filled": fill_samples(model, self.tokenizer)} if self.place.first else {})
-
-    @property
-    def _filler(self) -> BertModel:
-        """The model that fills blanks: the one that is trained, or else ELECTRA's generator."""
-        model = self.learner.models["model"]
-        return model if "masked_word" in model.heads else self.learner.models["generator"]
 
     def _tell(self) -> None:
         if self.place.first:
@@ -230,17 +224,16 @@ class Session:
 
     def _micro(self, source: ExampleSource, number: int) -> Micro:
         examples = source.block(number)
-        sequences, tokens = len(examples.lengths), int(examples.lengths.sum())
-        counts = {"mlm": len(examples.chosen), "causal": tokens - sequences, "pair": sequences, "rtd": tokens}
-        counts["fill"] = len(examples.chosen[::LEFT])
+        tokens = int(examples.lengths.sum())
+        counts = {name: count for row in source.settings.rows for name, count in row.counts(examples).items()}
         seed = (source.settings.seed * 1_000_003 + number) % 2**63
         return Micro(self._tensors(examples, source.settings.length), counts, tokens, seed=seed)
 
     def _tensors(self, examples: Examples, length: int | None = None) -> tuple[Any, ...]:
-        causal = "causal" in self.recipe.data.objective
-        fixed = (length or self.recipe.data.length) if self._on_cuda else None
-        rate, pad_id = self.recipe.data.rate, self.recipe.model.pad_id
-        return to_inputs(examples, self.place.device, causal=causal, fixed_length=fixed, rate=rate, pad_id=pad_id)
+        data, pad_id = self.recipe.data, self.recipe.model.pad_id
+        fixed = (length or data.length) if self._on_cuda else None
+        names, device = data.objective, self.place.device
+        return to_inputs(examples, device, objective=names, fixed_length=fixed, rate=data.rate, pad_id=pad_id)
 
     def _wrapped(self) -> nn.Module:
         module: nn.Module = self.learner.module
@@ -294,9 +287,11 @@ class Session:
         """Every rank gathers, the first one writes."""
         models = {name: whole_model(model) for name, model in self.learner.models.items()}
         memory, mean = self.optimizers.state_tensors(), self.average.state_tensors()
+        own = {name: whole(tensor).detach().contiguous() for name, tensor in self.learner.own_tensors().items()}
         if self.place.first:
             parts: dict[str, Any] = {name: SavedModel(model, self.tokenizer) for name, model in models.items()}
             parts |= {AVERAGE: SavedTensors(mean)} if self.average.settings.kind != "none" else {}
+            parts |= {OWN: SavedTensors(own)} if own else {}
             progress = replace(progress, begun=tuple(self.stages.begun[1:]))
             self.run.save(progress, parts, memory, self.recipe.train.keep)
         self.place.wait()
@@ -327,6 +322,7 @@ def _load_models(checkpoint: Path, learner: Learner) -> Tokenizer | None:
         saved = load_checkpoint(checkpoint / name, heads={head: None for head in model.heads})
         model.load_state_dict(saved.model.state_dict())
         tokenizer = saved.tokenizer
+    learner.load_own_tensors(read_part(checkpoint / OWN) if learner.own_tensors() else {})
     return tokenizer
 
 

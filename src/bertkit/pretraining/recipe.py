@@ -11,6 +11,7 @@ from typing import Any, Literal
 from bertkit.config import BertConfig, cast_setting, family_config, override, pick, toml_string
 from bertkit.errors import RequestError
 from bertkit.pretraining.batches import DataSettings
+from bertkit.pretraining.objectives.table import OBJECTIVES
 from bertkit.train.schedule import Decay
 
 BEGUN = "begun"  # a table of a run's own settings: it is no setting
@@ -89,8 +90,9 @@ def build_recipe(settings: Mapping[str, str]) -> Recipe:
         pick(dict.fromkeys(_names()), name, "setting")
     model = override(start, *(f"{name}={value}" for name, value in left.items()))
     wanted: DataSettings = _changed(DataSettings(), data | seed)
-    if model.parts.causal and "causal" not in wanted.objective:
-        raise RequestError(f"causal=true goes with objective=causal, not {','.join(wanted.objective)}; leave it out")
+    if model.parts.causal and not wanted.causal:
+        others = " or ".join(row.name for row in OBJECTIVES.values() if row.causal)
+        raise RequestError(f"causal=true goes with objective={others}, not {','.join(wanted.objective)}; leave it out")
     return Recipe(
         shards=shards,
         heldout=Path(heldout) if heldout else None,
@@ -102,7 +104,7 @@ def build_recipe(settings: Mapping[str, str]) -> Recipe:
 
 def directed(model: BertConfig, data: DataSettings) -> BertConfig:
     """The shape with the attention that the objective needs: causal to predict next words, else in both directions."""
-    return replace(model, parts=replace(model.parts, causal="causal" in data.objective))
+    return replace(model, parts=replace(model.parts, causal=data.causal))
 
 
 def with_whole_paths(recipe: Recipe) -> Recipe:
