@@ -69,7 +69,8 @@ def build_learner(recipe: Recipe, start: Checkpoint | None = None) -> Learner:
     model = start.model if start else new_model(recipe.model, _heads(recipe), seed=recipe.train.seed)
     if model.pooler is not None and all(head.reads == "tokens" for head in model.heads.values()):
         model.pooler.requires_grad_(False)  # nothing reads it, and ranks would wait for its gradient
-    module = token_row(recipe.data.objective).module(model, rows, recipe.train) or ForPretraining(model, rows)
+    seed = recipe.train.seed
+    module = token_row(recipe.data.objective).module(model, rows, recipe.train) or ForPretraining(model, rows, seed)
     assert isinstance(module, nn.Module)
     return Learner(module, module.weights, module.models)
 

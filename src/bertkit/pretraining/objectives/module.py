@@ -16,13 +16,13 @@ class ForPretraining(nn.Module):
 
     evaluation: Mapping[str, bool] = MappingProxyType({})
 
-    def __init__(self, model: BertModel, rows: Sequence[Objective]) -> None:
+    def __init__(self, model: BertModel, rows: Sequence[Objective], seed: int = 0) -> None:
         super().__init__()
         self.model = model
         self.rows = tuple(rows)
         for row in rows:
             row.check_model(model.config)
-        own = {row.name: row.own_parameters(model) for row in rows}
+        own = {row.name: row.own_parameters(model, seed) for row in rows}
         self.own = nn.ModuleDict({name: module for name, module in own.items() if module is not None})
         self.models = {"model": model}
         self.weights = {loss.name: loss.weight for row in rows for loss in row.losses}

@@ -149,13 +149,13 @@ class Objective:
         """Encoders that run beside the trained one."""
         return ()
 
-    def head_flops(self, config: BertConfig) -> float:
-        """Training operations per token of heads other than the vocabulary's."""
+    def head_flops(self, config: BertConfig, rate: float) -> float:
+        """Training operations per token of heads other than the vocabulary's, where `rate` of the tokens is masked."""
         return 0.0
 
     # Losses, in torch.
 
-    def own_parameters(self, model: "BertModel") -> "nn.Module | None":
+    def own_parameters(self, model: "BertModel", seed: int) -> "nn.Module | None":
         """Parameters that only the loss needs: they are trained and resumed, and no part of the saved model."""
         return None
 

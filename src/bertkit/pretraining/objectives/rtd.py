@@ -32,7 +32,7 @@ class ReplacedTokenDetection(Objective):
         """The generator, which predicts the masked words."""
         return (Companion(generator_config(config, train.generator), rate),)
 
-    def head_flops(self, config: BertConfig) -> float:
+    def head_flops(self, config: BertConfig, rate: float) -> float:
         """The discriminator's head at every token."""
         from bertkit.train.speed import TRAINING
 

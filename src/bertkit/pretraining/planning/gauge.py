@@ -44,7 +44,7 @@ def recipe_flops(recipe: Recipe) -> float:
     data, model = recipe.data, recipe.model
     flops = flops_per_token(model, data.length, sum(row.word_share(data.rate) for row in data.rows))
     for row in data.rows:
-        flops += row.head_flops(model)
+        flops += row.head_flops(model, data.rate)
         for other in row.companions(model, data.rate, recipe.train):
             flops += flops_per_token(other.config, data.length, other.word_share)
     return flops
