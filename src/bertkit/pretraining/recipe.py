@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from bertkit.config import BertConfig, cast_setting, family_config, override, pick, toml_string
 from bertkit.errors import RequestError
+from bertkit.files import FORMAT_VERSION, VERSION_KEY, check_format_version
 from bertkit.pretraining.batches import DataSettings
 from bertkit.pretraining.objectives.table import OBJECTIVES
 from bertkit.train.schedule import Decay
@@ -117,7 +118,7 @@ def recipe_toml(recipe: Recipe, begun: Mapping[str, str] = MappingProxyType({}))
     """The recipe as TOML that `read_recipe` reads back to an equal one; what a run has `begun` with is passed over."""
     from bertkit.config import config_toml
 
-    lines = [f"shards = {toml_string(str(recipe.shards))}"]
+    lines = [f"{VERSION_KEY} = {FORMAT_VERSION}", f"shards = {toml_string(str(recipe.shards))}"]
     lines += [f"heldout = {toml_string(str(recipe.heldout))}"] if recipe.heldout else []
     lines += ["", "[model]", config_toml(recipe.model).rstrip()]
     for name in ("data", "train"):
@@ -132,6 +133,9 @@ def _flat(table: Mapping[str, Any], path: Path) -> dict[str, str]:
     settings: dict[str, str] = {}
     for name, value in table.items():
         if name == BEGUN and isinstance(value, dict):
+            continue
+        if name == VERSION_KEY:
+            check_format_version(value, path)
             continue
         inner = value if isinstance(value, dict) else {name: value}
         if isinstance(value, dict) and name not in ("model", "data", "train"):
