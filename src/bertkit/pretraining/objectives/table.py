@@ -10,6 +10,7 @@ from bertkit.pretraining.objectives.mlm import MaskedLanguageModel
 from bertkit.pretraining.objectives.nsp import NextSentence
 from bertkit.pretraining.objectives.objective import Loss, Objective
 from bertkit.pretraining.objectives.rtd import ReplacedTokenDetection
+from bertkit.pretraining.objectives.sbo import SpanBoundary
 from bertkit.pretraining.objectives.sop import SentenceOrder
 
 ROWS: tuple[Objective, ...] = (
@@ -19,6 +20,7 @@ ROWS: tuple[Objective, ...] = (
     Fill(),
     NextSentence(),
     SentenceOrder(),
+    SpanBoundary(),
 )
 OBJECTIVES: Mapping[str, Objective] = MappingProxyType({row.name: row for row in ROWS})
 LOSSES: Mapping[str, Loss] = MappingProxyType({loss.name: loss for row in ROWS for loss in row.losses})
