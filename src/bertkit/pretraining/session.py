@@ -14,6 +14,7 @@ from bertkit.pretraining.evaluation import evaluate, in_words
 from bertkit.pretraining.examples import Examples
 from bertkit.pretraining.inputs import to_inputs
 from bertkit.pretraining.learner import Learner, SavedModel, whole_model
+from bertkit.pretraining.objectives.table import LOSSES
 from bertkit.pretraining.planning.gauge import Gauge
 from bertkit.pretraining.planning.memory import check_device_memory, one_pass
 from bertkit.pretraining.recipe import Recipe
@@ -163,7 +164,7 @@ class PretrainingSession(Session[StepReport | None]):
                 if self.ranks.first and not target.exists():
                     SavedModel(model, self.tokenizer).save(target)
         if self.ranks.first:
-            write_report(self.run.folder)
+            write_report(self.run.folder, LOSSES.values())
             mirror(self.run.folder)
         self.ranks.wait()
         return report
