@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertkit.errors import RequestError
+from bertkit.pretraining.objectives.pair import PairObjective
 from bertkit.pretraining.random import Floats, Ints, below
 from bertkit.pretraining.spans import Ranges, Rolls, Spans, fill, shortened, split
 
@@ -46,6 +47,21 @@ def check_documents(spans: Spans) -> None:
             f"objective nsp takes texts from other documents, but the shards hold {count} with text; "
             "put a blank line between documents, or use sop"
         )
+
+
+class NextSentence(PairObjective):
+    """Half of the pairs are from different documents."""
+
+    name = "nsp"
+    pair_labels = ("B follows A", "B is from another document")
+
+    def check_spans(self, spans: Spans) -> None:
+        """One document has no other to take a text from."""
+        check_documents(spans)
+
+    def ranges(self, spans: Spans, numbers: Ints, rolls: Rolls[Floats], short_share: float) -> Ranges:
+        """Where A and B lie, and the labels."""
+        return next_sentence_ranges(spans, numbers, rolls, short_share)
 
 
 def _elsewhere(spans: Spans, numbers: Ints, rolls: Rolls[Floats], room: Ints) -> tuple[Ints, Ints]:

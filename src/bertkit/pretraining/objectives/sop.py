@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bertkit.pretraining.objectives.pair import PairObjective
 from bertkit.pretraining.random import Floats, Ints
 from bertkit.pretraining.spans import Ranges, Rolls, Spans, fill, shortened, split
 
@@ -26,3 +27,14 @@ def sentence_order_ranges(spans: Spans, numbers: Ints, rolls: Rolls[Floats], sho
     swapped = rolls.label >= 0.5
     starts[swapped], lengths[swapped] = starts[swapped, ::-1], lengths[swapped, ::-1]
     return Ranges(starts, lengths, swapped.astype(np.int64))
+
+
+class SentenceOrder(PairObjective):
+    """Half of the pairs are swapped."""
+
+    name = "sop"
+    pair_labels = ("A and B are in order", "A and B are swapped")
+
+    def ranges(self, spans: Spans, numbers: Ints, rolls: Rolls[Floats], short_share: float) -> Ranges:
+        """Where A and B lie, and the labels."""
+        return sentence_order_ranges(spans, numbers, rolls, short_share)
