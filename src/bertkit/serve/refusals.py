@@ -2,8 +2,11 @@
 
 import dataclasses
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import orjson
+from starlette.responses import Response
 
 from bertkit.errors import RequestError
 
@@ -40,10 +43,30 @@ class Refusal(Exception):
             return {"error": {"message": self.message, "type": openais, "param": self.field, "code": code}}
         return {"error": self.message, "error_type": theirs, "field": self.field}
 
+    def response(self, path: str) -> Response:
+        """The reply as a response."""
+        body = orjson.dumps(self.content(path))
+        return Response(body, self.status, headers=dict(self.headers), media_type="application/json")
+
 
 def failure(request: str) -> Refusal:
     """What a client is told where the server is at fault."""
     return Refusal(500, f"the server failed; its log says more under {request}")
+
+
+def not_json(place: int, reason: str) -> Refusal:
+    """Where a body stops being JSON, and why."""
+    return Refusal(422, f"the body is not JSON: at byte {place}: {reason:.100}")
+
+
+def wrong_field(errors: Sequence[Any]) -> Refusal:
+    """The first of pydantic's errors; the client's own words are not repeated."""
+    wrong = errors[0]
+    field = ".".join(map(str, wrong["loc"]))[:100]
+    if not wrong["loc"]:
+        return Refusal(422, "the body must be a JSON object, sent with 'Content-Type: application/json'")
+    message = str(wrong["msg"]).removeprefix("Value error, ")
+    return Refusal(422, f"{field}: {message:.300}", field)
 
 
 def detached(error: Exception) -> Exception:

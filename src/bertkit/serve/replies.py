@@ -8,14 +8,10 @@ from typing import Any
 
 import numpy as np
 import orjson
-from fastapi import Response
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
-from bertkit.errors import RequestError
 from bertkit.predict.length import LengthReport
 from bertkit.serve.plans.plan import Plan
-from bertkit.serve.refusals import Refusal
 from bertkit.serve.service import Service
 from bertkit.serve.settings import LARGE
 from bertkit.tasks.answer import Answered
@@ -29,41 +25,6 @@ async def reply(service: Service, content: Any, plan: Plan | None = None, number
     dump = partial(orjson.dumps, content, default=_plain, option=OPTIONS)
     body = await service.off_loop(dump, numbers) if numbers > LARGE else dump()
     return Response(body, media_type="application/json", headers=length_headers(plan.lengths if plan else None))
-
-
-def refusal_reply(refusal: Refusal, path: str) -> Response:
-    """Why there is no answer, in the form that the path's clients read."""
-    body = orjson.dumps(refusal.content(path))
-    return Response(body, refusal.status, headers=dict(refusal.headers), media_type="application/json")
-
-
-def as_refusal(error: Exception) -> Refusal | None:
-    """What is wrong, with the field that it is wrong with; the client's own words are not repeated."""
-    if isinstance(error, Refusal):
-        return error
-    if isinstance(error, RequestValidationError):
-        [first, *_] = error.errors()
-        if first["type"] == "json_invalid":
-            return not_json(first["loc"][1], first["ctx"]["error"])
-        return wrong_field([{**first, "loc": first["loc"][1:]}])
-    if isinstance(error, HTTPException):
-        return Refusal(error.status_code, str(error.detail), headers=error.headers or {})
-    return Refusal(422, str(error)) if isinstance(error, RequestError) else None
-
-
-def not_json(place: int, reason: str) -> Refusal:
-    """Where a body stops being JSON, and why."""
-    return Refusal(422, f"the body is not JSON: at byte {place}: {reason:.100}")
-
-
-def wrong_field(errors: Sequence[Any]) -> Refusal:
-    """The first of pydantic's errors."""
-    wrong = errors[0]
-    field = ".".join(map(str, wrong["loc"]))[:100]
-    if not wrong["loc"]:
-        return Refusal(422, "the body must be a JSON object, sent with 'Content-Type: application/json'")
-    message = str(wrong["msg"]).removeprefix("Value error, ")
-    return Refusal(422, f"{field}: {message:.300}", field)
 
 
 def length_headers(report: LengthReport | None) -> dict[str, str]:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import orjson
+from starlette.exceptions import HTTPException
 
 from bertkit.serve.http.auth import Keys
 from bertkit.serve.http.limits import Bodies, Body, too_large
@@ -43,7 +44,7 @@ class Exchange:
         self.scope = scope
         self.started = time.perf_counter()
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.id = scope["bertkit_id"] = request_id(self.headers.get(b"x-request-id"))
+        self.id = request_id(self.headers.get(b"x-request-id"))
         self.status = 0
         self.refused = False  # with the rest of the request still to come
         self._send = send
@@ -107,6 +108,8 @@ class Gate:
         except Refusal as refusal:
             if not exchange.status:  # else it was read too slowly: uvicorn closes what is not complete
                 await exchange.refuse(refusal, close=refusal.status in (401, 408, 413, 421))
+        except HTTPException as error:  # the router's 404 and 405
+            await exchange.refuse(Refusal(error.status_code, error.detail, headers=error.headers or {}))
         except ConnectionError:  # the client is gone, and nobody reads a reply
             self.service.metrics.client_gone()
         except Exception as error:
@@ -120,16 +123,12 @@ class Gate:
 
     async def _answer(self, exchange: Exchange, receive: Receive) -> None:
         scope = exchange.scope
+        scope["app"] = self.app  # so that Starlette's router raises its 404 and 405
         if self._local and not names_this_machine(exchange.headers.get(b"host", b"localhost").decode("latin-1")):
             raise Refusal(421, "without a key this server is asked for as localhost or by its address alone")
         if (scope["method"], scope["path"]) not in FREE and not self._keys.admit(scope["headers"]):
             raise Refusal(401, "a key is needed: send it as 'Authorization: Bearer KEY'", headers=_offers(exchange))
-        if scope["method"] == "HEAD":  # answered as GET, and uvicorn leaves the body out
-            asked = {**scope, "method": "GET"}
-            await self.app(asked, receive, exchange.send)
-            scope["route"] = asked.get("route")
-            return
-        if scope["method"] in ("GET", "OPTIONS"):
+        if scope["method"] in ("GET", "HEAD", "OPTIONS"):  # uvicorn leaves the body of a reply to HEAD out
             await self.app(scope, receive, exchange.send)
             return
         self._refuse_when_full()

@@ -7,7 +7,9 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from bertkit.serve.refusals import Refusal
 
@@ -58,30 +60,26 @@ def static_files() -> Mapping[str, StaticFile]:
     return found
 
 
-def static_routes() -> APIRouter:
+def static_routes() -> list[Route]:
     """/ and /docs, and the files that they are made of."""
-    routes = APIRouter(include_in_schema=False)
 
-    @routes.get("/")
     async def page(request: Request) -> Response:
         known = static_files()
         return known.get("/page/index.html", known["/docs/index.html"]).response(request)
 
-    @routes.get("/docs")
     async def documentation(request: Request) -> Response:
         return static_files()["/docs/index.html"].response(request)
 
-    def folder(address: str) -> None:
-        @routes.get(f"{address}/{{name:path}}")
-        async def file(name: str, request: Request) -> Response:
-            found = static_files().get(f"{address}/{name}")
+    def folder(address: str) -> Route:
+        async def file(request: Request) -> Response:
+            found = static_files().get(f"{address}/{request.path_params['name']}")
             if found is None:
                 raise Refusal(404, "there is no such file")
             return found.response(request)
 
-    for address in FOLDERS:
-        folder(address)
-    return routes
+        return Route(f"{address}/{{name:path}}", file)
+
+    return [Route("/", page), Route("/docs", documentation), *map(folder, FOLDERS)]
 
 
 def _read(place: Traversable, address: str) -> dict[str, StaticFile]:

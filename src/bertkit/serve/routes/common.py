@@ -1,12 +1,7 @@
 """What all routes share: bodies read by a fast and strict parser, and the settings of their vectors."""
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Iterable
 from typing import Any
-
-import orjson
-from fastapi import APIRouter, Request, Response
-from fastapi.routing import APIRoute
-from starlette.exceptions import HTTPException
 
 from bertkit.errors import RequestError
 from bertkit.predict.length import TooLong
@@ -15,37 +10,6 @@ from bertkit.serve.plans.vectors import Wanted
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.routes.schema import VectorChoices
 from bertkit.serve.settings import LARGE, ServeSettings
-
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
-
-
-class StrictRequest(Request):
-    """A request whose body is JSON as the standard has it: UTF-8, no NaN, no lone surrogates, no endless nesting."""
-
-    async def json(self) -> Any:
-        """The body; orjson's errors are json's. The short way takes large ones, unless their content type is odd."""
-        body = await self.body()
-        if len(body) > LARGE:
-            raise HTTPException(422, "a large body must have one 'Content-Type: application/json'")
-        return orjson.loads(body)
-
-
-class StrictRoute(APIRoute):
-    """A route that reads its requests so."""
-
-    def get_route_handler(self) -> Handler:
-        """FastAPI's own, over our request."""
-        handler = super().get_route_handler()
-
-        async def strict(request: Request) -> Response:
-            return await handler(StrictRequest(request.scope, request.receive))
-
-        return strict
-
-
-def router() -> APIRouter:
-    """An empty list of routes."""
-    return APIRouter(route_class=StrictRoute)
 
 
 def wanted_vectors(

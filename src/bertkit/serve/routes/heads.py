@@ -5,16 +5,17 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, Response
+from starlette.responses import Response
 
 from bertkit.predict.fill import Filled
+from bertkit.serve.http.routing import Routes
 from bertkit.serve.models import Served
 from bertkit.serve.plans.fill import plan_fill
 from bertkit.serve.plans.heads import plan_answer, plan_choose, plan_classify, plan_tag, told_as
 from bertkit.serve.plans.inside import plan_attention
 from bertkit.serve.plans.plan import Plan
 from bertkit.serve.replies import encoded, length_note, reply, told
-from bertkit.serve.routes.common import fill_policy, router, size_of
+from bertkit.serve.routes.common import fill_policy, size_of
 from bertkit.serve.routes.schema import (
     AnswerRequest,
     AttentionRequest,
@@ -26,9 +27,9 @@ from bertkit.serve.routes.schema import (
 from bertkit.serve.service import Service
 
 
-def head_routes(service: Service) -> APIRouter:
+def head_routes(service: Service) -> Routes:
     """/fill, /classify, /tag, /answer and /choose; those that no model can answer are not in the documentation."""
-    routes, models, limits = router(), service.models, service.settings
+    routes, models, limits = Routes(), service.models, service.settings
 
     @routes.post("/fill", summary="The blanks of texts", tags=["heads"], include_in_schema=_can(service, "fill"))
     async def fill(asked: FillRequest) -> Response:
@@ -65,9 +66,9 @@ def head_routes(service: Service) -> APIRouter:
     return routes
 
 
-def inside_routes(service: Service) -> APIRouter:
+def inside_routes(service: Service) -> Routes:
     """/attention and /neuron."""
-    routes = router()
+    routes = Routes()
 
     @routes.post("/attention", summary="What every token looks at", tags=["inside"])
     async def attention(asked: AttentionRequest) -> Response:

@@ -4,17 +4,18 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, Response
 from pydantic import ValidationError
+from starlette.responses import Response
 
 from bertkit.predict.fill import Filled
+from bertkit.serve.http.routing import Routes
 from bertkit.serve.models import Served
 from bertkit.serve.plans.fill import plan_fill
 from bertkit.serve.plans.heads import plan_answer, plan_tag, told_as
 from bertkit.serve.plans.plan import check_count
-from bertkit.serve.refusals import Refusal
-from bertkit.serve.replies import reply, wrong_field
-from bertkit.serve.routes.common import fill_policy, length_policy, router, size_of
+from bertkit.serve.refusals import Refusal, wrong_field
+from bertkit.serve.replies import reply
+from bertkit.serve.routes.common import fill_policy, length_policy, size_of
 from bertkit.serve.routes.schema import EmbedRequest
 from bertkit.serve.routes.schema_tei import HuggingFaceRequest
 from bertkit.serve.routes.tei import SENTENCES, cosines, predict_labels
@@ -26,9 +27,9 @@ Parameters = dict[str, Any]
 Task = Callable[[Service, Served, Any, Parameters], Awaitable[Answer]]
 
 
-def hugging_face_routes(service: Service) -> APIRouter:
+def hugging_face_routes(service: Service) -> Routes:
     """POST /, /models/NAME and /models/NAME/pipeline/TASK."""
-    routes = router()
+    routes = Routes()
 
     @routes.post("/", summary="As Hugging Face's InferenceClient asks", tags=["hugging face"])
     async def first_model(asked: HuggingFaceRequest) -> Response:

@@ -5,17 +5,18 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, Response
+from starlette.responses import Response
 
 from bertkit._version import __version__
 from bertkit.predict.length import TooLong
+from bertkit.serve.http.routing import Routes
 from bertkit.serve.models import Served
 from bertkit.serve.plans.heads import plan_classify, told_as
 from bertkit.serve.plans.plan import check_count, check_texts
 from bertkit.serve.plans.vectors import PAIR, Wanted, both_of, plan_cosines
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.replies import reply
-from bertkit.serve.routes.common import length_policy, router, size_of
+from bertkit.serve.routes.common import length_policy, size_of
 from bertkit.serve.routes.schema_tei import (
     DecodeRequest,
     PredictRequest,
@@ -31,9 +32,9 @@ Label = dict[str, Any]
 SENTENCES = ("inputs.source_sentence", "inputs.sentences")
 
 
-def tei_routes(service: Service) -> APIRouter:
+def tei_routes(service: Service) -> Routes:
     """/predict, /rerank, /similarity, /tokenize, /decode and /info."""
-    routes, models = router(), service.models
+    routes, models = Routes(), service.models
     can_classify = "classify" in models.abilities
 
     @routes.post("/predict", summary="Classes with scores", tags=["heads"], include_in_schema=can_classify)

@@ -4,20 +4,21 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, Response
+from starlette.responses import Response
 
+from bertkit.serve.http.routing import Routes
 from bertkit.serve.models import Served
 from bertkit.serve.plans.vectors import plan_vectors
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.replies import encoded, length_note, reply
-from bertkit.serve.routes.common import length_policy, router, size_of, wanted_vectors
+from bertkit.serve.routes.common import length_policy, size_of, wanted_vectors
 from bertkit.serve.routes.schema import EmbedRequest, OpenAIRequest
 from bertkit.serve.service import Answer, Service
 
 
-def vector_routes(service: Service) -> APIRouter:
+def vector_routes(service: Service) -> Routes:
     """/v1/embeddings, /v1/models, /embed and /embed_all."""
-    routes = router()
+    routes = Routes()
 
     @routes.post("/v1/embeddings", summary="Vectors, as OpenAI's clients ask for them", tags=["vectors"])
     async def embeddings(asked: OpenAIRequest) -> Response:
