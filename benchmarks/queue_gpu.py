@@ -29,10 +29,9 @@ import numpy as np
 import torch
 
 from bertkit.files import whole_file
-from bertkit.serve.interpreter import settle
+from bertkit.serve.memory import tune_gc
 from bertkit.serve.models import load_models
-from bertkit.serve.planner import Planner, Told
-from bertkit.serve.plans.plan import Plan
+from bertkit.serve.planner import Plan, Planned, Planner
 from bertkit.serve.plans.vectors import Wanted, plan_vectors
 from bertkit.serve.settings import GPU_TOKENS, ServeSettings
 from bertkit.serve.worker import BatchDone, Ticket, Workers
@@ -77,7 +76,7 @@ class Ours:
         make = partial(plan_vectors, self._served, texts, self._wanted, self._limits)
         self._planner.submit(reply, make, sum(map(len, texts)))
 
-    def _queue(self, made: Told[Reply]) -> None:
+    def _queue(self, made: Planned[Reply]) -> None:
         tickets = []
         for reply, plan in made:
             if isinstance(plan, Exception):
@@ -276,7 +275,7 @@ def main() -> None:
     likeness = {name: round(float((vectors(each, texts) * ours).sum(1).min()), 6) for name, each in found.items()}
     if min(likeness.values()) < NEAR:
         raise SystemExit(f"the vectors differ: {likeness}")
-    settle()  # as the server does
+    tune_gc()  # as the server does
     rounds = measure(found, options)
     for each in found.values():
         each.close()

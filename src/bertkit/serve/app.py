@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 
 from bertkit.serve.http.auth import Keys
-from bertkit.serve.http.middleware import Gate
+from bertkit.serve.http.middleware import Middleware
 from bertkit.serve.http.openapi import MASK, openapi
 from bertkit.serve.http.routing import Routes, starlette_route
 from bertkit.serve.http.static import static_routes
@@ -24,8 +24,8 @@ from bertkit.serve.settings import ServeSettings
 
 def create_app(
     models: Models, settings: ServeSettings | None = None, keys: Keys | None = None, *, local: bool = False
-) -> Gate:
-    """The whole server as an ASGI application; a `local` one is asked for by no name but localhost."""
+) -> Middleware:
+    """The whole server as an ASGI application; a `local` one answers to no host name but localhost."""
     service = Service(models, settings or ServeSettings())
 
     @asynccontextmanager
@@ -43,7 +43,7 @@ def create_app(
 
     routes = [starlette_route(row, service.read_off_loop) for row in rows]
     routes += [Route("/openapi.json", description), *static_routes()]
-    return Gate(Router(routes, redirect_slashes=False, lifespan=lifespan), service, keys or Keys(), local=local)
+    return Middleware(Router(routes, redirect_slashes=False, lifespan=lifespan), service, keys, local=local)
 
 
 def status_routes(service: Service) -> Routes:

@@ -1,4 +1,4 @@
-"""Threads that take batches from the queue and compute them; each request hears of its rows once, all together."""
+"""Threads that take batches from the queue and compute them; a request is delivered once, with all its rows."""
 
 import threading
 import time
@@ -19,11 +19,11 @@ class Ticket:
 
     lane: Lane
     pieces: Sequence[Piece]
-    wake: Callable[["Ticket"], None] = lambda _: None  # whom to tell; called by whoever gets the delivery
+    wake: Callable[["Ticket"], None] = lambda _: None  # called by whoever gets the delivery
     rows: list[Any] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     taken: int = 0  # sequences that are computed or being computed
-    missing: int = 0  # rows that have not come yet
+    missing: int = 0  # rows that are not computed
     cancelled: bool = False
     failure: Exception | None = None
 
@@ -54,7 +54,7 @@ class BatchDone:
 
 
 class Observer(Protocol):
-    """Whoever counts batches."""
+    """Counts batches."""
 
     def batch_done(self, batch: BatchDone) -> None:
         """Called after each batch, by the thread that computed it."""
@@ -63,8 +63,8 @@ class Observer(Protocol):
 class Workers:
     """The queue and the threads at it. `deliver` is called from these threads, once for each batch.
 
-    A batch that is computed alone has all `cores`; where several are, each has its share, and they do not wait for each
-    other at every map as one batch's threads do.
+    A batch that is computed alone has all `cores`; several have a share each, and need not wait for each other at every
+    linear layer as the threads of one batch do.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Workers:
         self._waiting: list[Ticket] = []
         self._tokens = 0  # of all that wait
         self._computing = 0  # tokens that are being computed
-        self._speed = 0.0  # tokens per second, of late
+        self._speed = 0.0  # tokens per second, moving average
         self._closing = False
         self._busy = 0  # threads that compute
         self._cores = cores
@@ -92,7 +92,7 @@ class Workers:
         self._threads = [threading.Thread(target=self._work, name=f"worker-{n}", daemon=True) for n in range(threads)]
 
     def start(self) -> None:
-        """Begin to compute."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
@@ -130,7 +130,7 @@ class Workers:
         return refused
 
     def cancel(self, ticket: Ticket) -> None:
-        """Take a request out; what of it is being computed is computed for nothing."""
+        """Take a request out of the queue; rows that are being computed are dropped."""
         with self._changed:
             ticket.cancelled = True
             if ticket in self._waiting:
@@ -142,13 +142,13 @@ class Workers:
             set_own_threads(1)  # short texts are computed right here, on one core
         while taken := self._take():
             (parts, tokens, cores), started = taken, time.perf_counter()
-            done = self._settle(_compute(parts, cores), tokens)
-            self._account(parts, tokens, time.perf_counter() - started)
+            done = self._store(_compute(parts, cores), tokens)
+            self._count(parts, tokens, time.perf_counter() - started)
             if done:
                 self._deliver(done)
 
     def _share(self) -> int | None:
-        """How many cores the batch that was just taken gets: all where no other will be computed; None: as it comes."""
+        """Cores for the batch just taken: all where no other is or will be computed; None: torch's default."""
         if self._cores is None or (self._busy == 1 and not self._waiting):
             return self._cores
         return max(1, self._cores // len(self._threads))
@@ -182,7 +182,7 @@ class Workers:
             return [len(ticket.lengths) - ticket.taken for ticket in self._waiting]
         return next_batch([Waiting(each.lane.key, each.lengths, each.taken) for each in self._waiting], budget)
 
-    def _settle(self, results: Sequence[tuple[Part, list[Any] | Exception]], tokens: int) -> list[Ticket]:
+    def _store(self, results: Sequence[tuple[Part, list[Any] | Exception]], tokens: int) -> list[Ticket]:
         """Write rows into their tickets; returns those that are complete."""
         done = []
         with self._changed:
@@ -198,7 +198,7 @@ class Workers:
                     done.append(ticket)
         return done
 
-    def _account(self, parts: Sequence[Part], tokens: int, seconds: float) -> None:
+    def _count(self, parts: Sequence[Part], tokens: int, seconds: float) -> None:
         lengths = [length for ticket, start, stop in parts for length in ticket.lengths[start:stop]]
         self._speed += 0.2 * (tokens / seconds - self._speed) if self._speed else tokens / seconds
         self._observer.batch_done(BatchDone(len(lengths), tokens, max(lengths), seconds, len(parts)))

@@ -7,7 +7,7 @@ import numpy as np
 from bertkit.engine.batches import Passage
 from bertkit.serve.engine import Piece, ReadAttention
 from bertkit.serve.models import Served
-from bertkit.serve.plans.plan import Plan, check_size, check_texts
+from bertkit.serve.planner import Plan, check_size, check_texts
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.settings import ServeSettings
 

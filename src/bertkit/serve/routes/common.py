@@ -1,15 +1,28 @@
-"""What all routes share: bodies read by a fast and strict parser, and the settings of their vectors."""
+"""What all routes share: settings of the vectors, length policies, and replies as JSON."""
 
-from collections.abc import Iterable
+import base64
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
+import numpy as np
+import orjson
+from starlette.responses import Response
+
 from bertkit.errors import RequestError
-from bertkit.predict.length import TooLong
+from bertkit.predict.length import LengthReport, TooLong
 from bertkit.serve.models import Served
+from bertkit.serve.planner import Plan
 from bertkit.serve.plans.vectors import Wanted
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.routes.schema import VectorChoices
+from bertkit.serve.service import Service
 from bertkit.serve.settings import LARGE, ServeSettings
+from bertkit.tasks.answer import Answered
+
+ORJSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+MAX_LISTED = 20  # of the texts that were too long
 
 
 def wanted_vectors(
@@ -47,3 +60,51 @@ def size_of(texts: Iterable[Any]) -> int:
         if size > LARGE:
             break
     return size
+
+
+async def reply(service: Service, content: Any, plan: Plan | None = None, numbers: int = 0) -> Response:
+    """The content as JSON, made in a thread where there is much of it; texts that were cut are in the headers."""
+    dump = partial(orjson.dumps, content, default=_default, option=ORJSON_OPTIONS)
+    body = await service.off_loop(dump, numbers) if numbers > LARGE else dump()
+    return Response(body, media_type="application/json", headers=length_headers(plan.lengths if plan else None))
+
+
+def length_headers(report: LengthReport | None) -> dict[str, str]:
+    """How many texts were over the limit, and in a sentence what was done."""
+    if report is None or not report.long:
+        return {}
+    return {"bertkit-long-texts": str(len(report.long)), "bertkit-length-note": str(report)}
+
+
+def length_note(report: LengthReport | None) -> dict[str, Any]:
+    """The same for the reply itself; nothing where every text was read whole."""
+    if report is None or not report.long:
+        return {}
+    texts = [{"index": index, "tokens": tokens} for index, tokens in report.long[:MAX_LISTED]]
+    note = {"limit": report.limit, "policy": report.policy, "count": len(report.long), "texts": texts}
+    return {"long_texts": note}
+
+
+def encoded(array: np.ndarray, how: str) -> np.ndarray | str:
+    """Numbers as they are, or their float32 bytes, little-endian, in base64."""
+    if how == "float":
+        return np.ascontiguousarray(array, dtype=np.float32)
+    return base64.b64encode(np.ascontiguousarray(array, dtype="<f4").tobytes()).decode("ascii")
+
+
+def as_json(prediction: Any, best: int = 0) -> dict[str, Any]:
+    """A prediction as an object: the fields of its Python class, nothing renamed."""
+    found = asdict(prediction)
+    found.pop("id", None)  # made up by us
+    if isinstance(prediction, Answered):
+        found["candidates"] = found["candidates"][:best]
+    return found
+
+
+def _default(value: Any) -> Any:
+    """What orjson does not know by itself: arrays that are not contiguous."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Sequence):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} has no JSON")

@@ -10,8 +10,7 @@ from bertkit.serve.http.routing import Routes
 from bertkit.serve.models import Served
 from bertkit.serve.plans.vectors import plan_vectors
 from bertkit.serve.refusals import Refusal
-from bertkit.serve.replies import encoded, length_note, reply
-from bertkit.serve.routes.common import length_policy, size_of, wanted_vectors
+from bertkit.serve.routes.common import encoded, length_note, length_policy, reply, size_of, wanted_vectors
 from bertkit.serve.routes.schema import EmbedRequest, OpenAIRequest
 from bertkit.serve.service import Answer, Service
 

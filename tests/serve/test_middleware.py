@@ -11,8 +11,7 @@ from serving import Hold, running, wait_until
 
 import bertkit
 from bertkit.errors import RequestError
-from bertkit.serve.http import middleware as gate
-from bertkit.serve.http import protocol
+from bertkit.serve.http import middleware, protocol
 from bertkit.serve.settings import ServeSettings
 
 TIGHT = ServeSettings(
@@ -23,7 +22,7 @@ TIGHT = ServeSettings(
 @pytest.fixture
 def tight(models, monkeypatch):
     monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.5)
-    monkeypatch.setattr(gate, "LINGER_SECONDS", 0.5)
+    monkeypatch.setattr(middleware, "LINGER_SECONDS", 0.5)
     with running(models, TIGHT) as found:
         yield found
 
