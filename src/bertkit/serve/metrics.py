@@ -15,6 +15,7 @@ class Metrics:
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
+        self._by_status: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self.registry = registry = CollectorRegistry()
         self._requests = Counter(
             "bertkit_requests", "Requests by route and status.", ["route", "status"], registry=registry
@@ -55,8 +56,14 @@ class Metrics:
 
     def request_done(self, route: str, status: int, seconds: float) -> None:
         """Count one request."""
-        self._requests.labels(route, str(status)).inc()
-        self._seconds.labels(route).observe(seconds)
+        count, latency = self._by_status.get((route, status)) or self._labeled(route, status)
+        count.inc()
+        latency.observe(seconds)
+
+    def _labeled(self, route: str, status: int) -> tuple[Counter, Histogram]:
+        """The metrics of a route and status, looked up by their labels once: a lookup costs more than a count."""
+        labeled = self._requests.labels(route, str(status)), self._seconds.labels(route)
+        return self._by_status.setdefault((route, status), labeled)
 
     def batch_done(self, batch: BatchDone) -> None:
         """Count one batch."""

@@ -199,9 +199,9 @@ class Middleware:
 
     def _log(self, exchange: HttpExchange) -> None:
         """Log and count a request that is over; status 499 where the client had gone before the reply."""
-        seconds, status = time.perf_counter() - exchange.started, exchange.status or 499
-        self.service.metrics.request_done(exchange.route, status, seconds)
-        fields = {"id": exchange.id, "method": exchange.scope["method"], "route": exchange.route}
+        seconds, status, route = time.perf_counter() - exchange.started, exchange.status or 499, exchange.route
+        self.service.metrics.request_done(route, status, seconds)
+        fields = {"id": exchange.id, "method": exchange.scope["method"], "route": route}
         LOGGER.info("request", extra={"fields": {**fields, "status": status, "seconds": round(seconds, 6)}})
 
 
