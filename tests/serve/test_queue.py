@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.serve.queue import ENOUGH, Waiting, fair_budget, next_batch, seconds_to_wait
+from bertkit.serve.queue import EFFICIENT_TOKENS, Waiting, fair_budget, next_batch, seconds_to_wait
 
 BUDGET = 64
 lengths = st.lists(st.integers(1, BUDGET // 2), min_size=1, max_size=20)
@@ -123,5 +123,5 @@ def test_one_worker_takes_what_it_can_and_several_leave_each_other_something():
     assert fair_budget(1_000_000, 1, most=4096) == fair_budget(10, 1, most=4096) == 4096
     assert fair_budget(3000, 2, most=4096) == 1000
     assert fair_budget(1_000_000, 4, most=4096) == 4096
-    assert fair_budget(10, 2, most=4096) == ENOUGH, "few tokens are not worth dividing"
+    assert fair_budget(10, 2, most=4096) == EFFICIENT_TOKENS, "few tokens are not worth dividing"
     assert fair_budget(10, 2, most=100) == 100
