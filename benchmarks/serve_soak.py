@@ -29,7 +29,7 @@ from serve_fuzz import REFUSED, described, request, tiny_models
 from serve_process import HOST, Connection, Reply, ServerProcess, bertkit_server, machine, post, write_report
 
 import bertkit
-from bertkit.serve.routes.common import as_json
+from bertkit.serve.http.routing import as_json
 
 POOL = 200  # texts of each kind
 NEAR = 1e-4

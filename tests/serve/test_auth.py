@@ -153,7 +153,7 @@ def test_a_key_of_the_environment_opens_the_server_that_has_it(models, monkeypat
     monkeypatch.setenv("BERTKIT_API_KEY", key)
     with running(models, keys=read_keys(None)) as server, bertkit.Client(server.url) as client:
         assert client.embed("a").shape == (16,)
-        assert measure(server.url, Load(seconds=0.05), key=None).waits
+        assert measure(server.url, Load(seconds=0.05), key=None).latencies
 
 
 def test_a_key_that_is_two(monkeypatch):

@@ -41,7 +41,7 @@ def create_app(
     async def description(_: Request) -> Response:
         return Response(document, media_type="application/json")
 
-    routes = [starlette_route(row, service.read_off_loop) for row in rows]
+    routes = [starlette_route(row, service) for row in rows]
     routes += [Route("/openapi.json", description), *static_routes()]
     return Middleware(Router(routes, redirect_slashes=False, lifespan=lifespan), service, keys, local=local)
 

@@ -8,17 +8,15 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from bertkit.engine.batches import Passage
-from bertkit.errors import BertkitError, RequestError
-from bertkit.predict.length import LengthReport, TooLong, report_lengths
+from bertkit.errors import BertkitError
+from bertkit.predict.length import LengthReport
 from bertkit.serve.engine import Lane, Piece
-from bertkit.serve.refusals import Refusal, detached
-from bertkit.serve.settings import ServeSettings
+from bertkit.serve.refusals import detached
 from bertkit.text.tokenizer import Tokenizer
 
 GROUP_CHARACTERS = 16_000  # planned together: a few milliseconds, which the first of these requests waits for the last
 MIN_CHARACTERS = 100  # what a request counts for at least
 TOKENIZE_CHARACTERS = 200_000  # in one call: an encoding is some hundred bytes for each token
-SIZED = (str, list, tuple)
 Client = TypeVar("Client")
 Result = TypeVar("Result")
 
@@ -129,49 +127,3 @@ def _attempt(make: Callable[..., Result], *arguments: object) -> Result | Except
         return detached(error)
     except BaseException as error:  # a library's panic is no Exception, and must not take others' requests along
         return BertkitError(f"planning failed: {error}")
-
-
-def check_count(texts: Sequence[object], field: str, settings: ServeSettings) -> None:
-    """Refuse more texts than one request may have."""
-    if len(texts) > settings.max_texts:
-        raise Refusal(413, f"{field} has {len(texts):,} texts; at most {settings.max_texts:,} go in a request", field)
-
-
-def check_texts(texts: Sequence[object], field: str, settings: ServeSettings) -> None:
-    """Refuse more, or longer, texts than one request may have."""
-    if not texts:
-        raise Refusal(422, f"{field} is empty; give one text at least", field)
-    check_count(texts, field, settings)
-    for number, text in enumerate(texts):
-        size = len(text) if isinstance(text, SIZED) else 0
-        if size > settings.max_characters:
-            limit = settings.max_characters
-            raise Refusal(
-                413, f"{field}[{number}] has {size:,} characters, over the {limit:,} of one text; split it", field
-            )
-
-
-def check_size(numbers: int, remedy: str, settings: ServeSettings) -> None:
-    """Refuse a reply that would fill the memory."""
-    if numbers > settings.max_numbers:
-        raise Refusal(413, f"the reply would have {numbers:,} numbers, over {settings.max_numbers:,}; {remedy}")
-
-
-def check_held(numbers: int, settings: ServeSettings) -> None:
-    """Refuse a request whose long texts would fill the memory before their vectors are pooled."""
-    if numbers > settings.max_held:
-        raise Refusal(
-            413,
-            f"long texts through windows would keep {numbers:,} numbers, over {settings.max_held:,}; send fewer or "
-            "shorter texts at a time, or ask for fewer layers",
-        )
-
-
-def reported(
-    lengths: Sequence[int], limit: int, too_long: TooLong, field: str, where: Callable[[int], str]
-) -> LengthReport:
-    """Which texts are over the limit; refused where that is the policy."""
-    try:
-        return report_lengths(lengths, limit, too_long, where=where)
-    except RequestError as error:
-        raise Refusal(413, str(error), field) from error

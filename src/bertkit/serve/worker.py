@@ -160,7 +160,7 @@ class Workers:
                 if self._closing:
                     return None
                 self._changed.wait()
-            budget = fair_budget(self._tokens + self._computing, len(self._threads), self._budget)
+            budget = self._batch_budget()
             parts: list[Part] = []
             for ticket, count in zip(self._waiting, self._counts(budget), strict=True):
                 if count:
@@ -174,6 +174,12 @@ class Workers:
                 self._changed.notify()  # there is work for another thread
             self._busy += 1
             return parts, taken, self._share()
+
+    def _batch_budget(self) -> int:
+        """Tokens of the next batch: all that fit for a single thread, a fair part for one of several."""
+        if len(self._threads) == 1:
+            return self._budget
+        return fair_budget(self._tokens + self._computing, len(self._threads), self._budget)
 
     def _counts(self, budget: int) -> list[int]:
         """How many sequences of each waiting request go next: all, where that is one batch; else by the policy."""

@@ -1,16 +1,18 @@
-"""Routes as data: a path, a request model, a function, and what the documentation says about it.
+"""JSON routes as data: a path, a request model, a function, and what the documentation says about it.
 
 Each becomes a Starlette route that validates the JSON body and calls the function. Bodies over `LARGE` are parsed and
 validated in a thread, so that the event loop, and with it /health, does not wait for them.
 """
 
+import base64
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from inspect import signature
-from typing import Protocol, TypeVar
+from typing import Any
 
+import numpy as np
 import orjson
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
@@ -18,20 +20,18 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from bertkit.errors import BertkitError, RequestError
+from bertkit.predict.length import LengthReport
+from bertkit.serve.planner import Plan
 from bertkit.serve.refusals import Refusal, not_json, wrong_field
+from bertkit.serve.service import Service
 from bertkit.serve.settings import LARGE
+from bertkit.tasks.answer import Answered
 
 JSON_TYPE = re.compile(rb"application/([^/]+\+)?json")
 MAX_FIELDS = 100  # of a request object; pydantic lists every unknown field
-Value = TypeVar("Value")
+ORJSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+MAX_LISTED = 20  # of the texts that were too long
 Handler = Callable[..., Awaitable[Response]]
-
-
-class OffLoop(Protocol):
-    """Runs a function in a thread."""
-
-    def __call__(self, work: Callable[[], Value], /) -> Awaitable[Value]:
-        """What the function gives."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +80,16 @@ class Routes:
         return handler
 
 
-def starlette_route(row: JsonRoute, off_loop: OffLoop) -> Route:
-    """The route as Starlette's router takes it; `off_loop` parses large bodies."""
-    return Route(row.path, JsonEndpoint(row, off_loop), methods=[row.method], include_in_schema=row.documented)
+def starlette_route(row: JsonRoute, service: Service) -> Route:
+    """The route as Starlette's router takes it."""
+    return Route(row.path, JsonEndpoint(row, service), methods=[row.method])
 
 
 class JsonEndpoint:
     """ASGI application of one route: body to request model to reply."""
 
-    def __init__(self, row: JsonRoute, off_loop: OffLoop) -> None:
-        self._row, self._off_loop = row, off_loop
+    def __init__(self, row: JsonRoute, service: Service) -> None:
+        self._row, self._service = row, service
         self._request = row.request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -113,7 +113,7 @@ class JsonEndpoint:
             return read_body(self._request[1], body)
         work = partial(read_body, self._request[1], body)
         del body
-        return await self._off_loop(work)
+        return await self._service.read_off_loop(work)
 
     async def _reply(self, asked: BaseModel | None, scope: Scope) -> Response:
         body = {} if self._request is None else {self._request[0]: asked}
@@ -145,3 +145,51 @@ def _is_json(scope: Scope) -> bool:
     """Whether the request has exactly one content type, and that is JSON."""
     kinds = [value.partition(b";")[0].strip().lower() for name, value in scope["headers"] if name == b"content-type"]
     return len(kinds) == 1 and JSON_TYPE.fullmatch(kinds[0]) is not None
+
+
+async def reply(service: Service, content: Any, plan: Plan | None = None, numbers: int = 0) -> Response:
+    """The content as JSON, made in a thread where there is much of it; texts that were cut are in the headers."""
+    dump = partial(orjson.dumps, content, default=_default, option=ORJSON_OPTIONS)
+    body = await service.off_loop(dump, numbers) if numbers > LARGE else dump()
+    return Response(body, media_type="application/json", headers=length_headers(plan.lengths if plan else None))
+
+
+def length_headers(report: LengthReport | None) -> dict[str, str]:
+    """How many texts were over the limit, and in a sentence what was done."""
+    if report is None or not report.long:
+        return {}
+    return {"bertkit-long-texts": str(len(report.long)), "bertkit-length-note": str(report)}
+
+
+def length_note(report: LengthReport | None) -> dict[str, Any]:
+    """The same for the reply itself; nothing where every text was read whole."""
+    if report is None or not report.long:
+        return {}
+    texts = [{"index": index, "tokens": tokens} for index, tokens in report.long[:MAX_LISTED]]
+    note = {"limit": report.limit, "policy": report.policy, "count": len(report.long), "texts": texts}
+    return {"long_texts": note}
+
+
+def encoded(array: np.ndarray, how: str) -> np.ndarray | str:
+    """Numbers as they are, or their float32 bytes, little-endian, in base64."""
+    if how == "float":
+        return np.ascontiguousarray(array, dtype=np.float32)
+    return base64.b64encode(np.ascontiguousarray(array, dtype="<f4").tobytes()).decode("ascii")
+
+
+def as_json(prediction: Any, best: int = 0) -> dict[str, Any]:
+    """A prediction as an object: the fields of its Python class, nothing renamed."""
+    found = asdict(prediction)
+    found.pop("id", None)  # made up by us
+    if isinstance(prediction, Answered):
+        found["candidates"] = found["candidates"][:best]
+    return found
+
+
+def _default(value: Any) -> Any:
+    """What orjson does not know by itself: arrays that are not contiguous."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Sequence):
+        return list(value)
+    raise TypeError(f"{type(value).__name__} has no JSON")

@@ -6,8 +6,9 @@ from typing import Any
 from bertkit.predict.fill import Filled, fill_blanks, find_blanks
 from bertkit.predict.length import TooLong
 from bertkit.serve.engine import Piece, ReadBlanks
+from bertkit.serve.http.limits import check_size, check_texts, reported
 from bertkit.serve.models import Served
-from bertkit.serve.planner import Plan, check_size, check_texts, reported
+from bertkit.serve.planner import Plan
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.settings import ServeSettings
 

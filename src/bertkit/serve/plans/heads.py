@@ -14,8 +14,9 @@ from bertkit.finetuning.evaluate import make_windows, window_passages
 from bertkit.predict.answers import Answers
 from bertkit.predict.length import LengthReport, TooLong
 from bertkit.serve.engine import Piece, ReadReduced, read_head
+from bertkit.serve.http.limits import check_texts
 from bertkit.serve.models import Served
-from bertkit.serve.planner import Plan, check_texts
+from bertkit.serve.planner import Plan
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.settings import ServeSettings
 from bertkit.tasks.classify import TextTask

@@ -6,8 +6,9 @@ import numpy as np
 
 from bertkit.engine.batches import Passage
 from bertkit.serve.engine import Piece, ReadAttention
+from bertkit.serve.http.limits import check_size, check_texts
 from bertkit.serve.models import Served
-from bertkit.serve.planner import Plan, check_size, check_texts
+from bertkit.serve.planner import Plan
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.settings import ServeSettings
 

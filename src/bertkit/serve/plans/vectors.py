@@ -14,8 +14,9 @@ from bertkit.model.batch import Batch
 from bertkit.model.pooling import EmbedSettings, pool
 from bertkit.predict.length import LengthReport, TooLong
 from bertkit.serve.engine import Piece, ReadPooled, ReadTokens
+from bertkit.serve.http.limits import check_held, check_size, check_texts, reported
 from bertkit.serve.models import Served
-from bertkit.serve.planner import Draft, Plan, check_held, check_size, check_texts, reported
+from bertkit.serve.planner import Draft, Plan
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.settings import ServeSettings
 from bertkit.tasks.length import LengthPolicy, sequences, take

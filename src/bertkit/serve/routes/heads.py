@@ -8,13 +8,13 @@ import numpy as np
 from starlette.responses import Response
 
 from bertkit.predict.fill import Filled
-from bertkit.serve.http.routing import Routes
+from bertkit.serve.http.limits import fill_policy, size_of
+from bertkit.serve.http.routing import Routes, as_json, encoded, length_note, reply
 from bertkit.serve.models import Served
 from bertkit.serve.planner import Plan
 from bertkit.serve.plans.fill import plan_fill
 from bertkit.serve.plans.heads import plan_answer, plan_choose, plan_classify, plan_tag, told_as
 from bertkit.serve.plans.inside import plan_attention
-from bertkit.serve.routes.common import as_json, encoded, fill_policy, length_note, reply, size_of
 from bertkit.serve.routes.schema import (
     AnswerRequest,
     AttentionRequest,

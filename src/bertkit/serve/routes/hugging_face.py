@@ -8,17 +8,15 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from bertkit.predict.fill import Filled
-from bertkit.serve.http.routing import Routes
+from bertkit.serve.http.limits import check_count, fill_policy, length_policy, size_of
+from bertkit.serve.http.routing import Routes, reply
 from bertkit.serve.models import Served
-from bertkit.serve.planner import check_count
 from bertkit.serve.plans.fill import plan_fill
 from bertkit.serve.plans.heads import plan_answer, plan_tag, told_as
 from bertkit.serve.refusals import Refusal, wrong_field
-from bertkit.serve.routes.common import fill_policy, length_policy, reply, size_of
-from bertkit.serve.routes.schema import EmbedRequest
 from bertkit.serve.routes.schema_tei import HuggingFaceRequest
 from bertkit.serve.routes.tei import SENTENCES, cosines, predict_labels
-from bertkit.serve.routes.vectors import embed_reply
+from bertkit.serve.routes.vectors import EmbedRequest, embed_reply
 from bertkit.serve.service import Answer, Service
 from bertkit.tasks.tag import Tagged
 

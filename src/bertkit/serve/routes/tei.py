@@ -9,13 +9,12 @@ from starlette.responses import Response
 
 from bertkit._version import __version__
 from bertkit.predict.length import TooLong
-from bertkit.serve.http.routing import Routes
+from bertkit.serve.http.limits import check_count, check_texts, length_policy, size_of
+from bertkit.serve.http.routing import Routes, reply
 from bertkit.serve.models import Served
-from bertkit.serve.planner import check_count, check_texts
 from bertkit.serve.plans.heads import plan_classify, told_as
 from bertkit.serve.plans.vectors import PAIR, Wanted, both_of, plan_cosines
 from bertkit.serve.refusals import Refusal
-from bertkit.serve.routes.common import length_policy, reply, size_of
 from bertkit.serve.routes.schema_tei import (
     DecodeRequest,
     PredictRequest,
