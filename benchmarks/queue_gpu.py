@@ -67,7 +67,7 @@ class Ours:
         self._loop, self._small = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         self._planner = Planner(self._small, self._queue)
         self._workers = Workers(
-            self._deliver, self.counted, budget=max_tokens, most_tokens=self._limits.waiting_tokens, threads=1
+            self._deliver, self.counted, budget=max_tokens, max_waiting=self._limits.waiting_tokens, threads=1
         )
         self._workers.start()
 

@@ -63,7 +63,7 @@ class Desk:
     def __init__(self, **options):
         self.done, self.metrics = [], Metrics()
         self.lane = Slow()
-        options = {"budget": 100, "most_tokens": 1000} | options
+        options = {"budget": 100, "max_waiting": 1000} | options
         self.workers = Workers(self.done.extend, self.metrics, **options)
         self.workers.start()
 
@@ -142,7 +142,7 @@ def test_cancelled_in_the_middle_it_is_computed_for_nothing(desk):
 
 
 def test_a_full_queue_takes_no_more_and_says_when_to_come_back():
-    desk = Desk(most_tokens=10)
+    desk = Desk(max_waiting=10)
     desk.hold()
     desk.ask("12345678")
     assert desk.ask("123") is None
@@ -152,7 +152,7 @@ def test_a_full_queue_takes_no_more_and_says_when_to_come_back():
 
 
 def test_requests_that_come_together_are_computed_together_and_only_those_without_room_are_refused():
-    desk = Desk(most_tokens=10)
+    desk = Desk(max_waiting=10)
     desk.lane.open.set()
     tickets = [Ticket(desk.lane, [Word(word)]) for word in ("12345", "1234567", "123", "45")]
     assert desk.workers.submit(tickets) == [tickets[1]]
@@ -162,7 +162,7 @@ def test_requests_that_come_together_are_computed_together_and_only_those_withou
 
 
 def test_one_request_over_the_limit_is_taken_where_nothing_waits():
-    desk = Desk(most_tokens=10)
+    desk = Desk(max_waiting=10)
     ticket = desk.ask("123456789012345")
     desk.finish()
     assert ticket.rows == ["123456789012345"]
@@ -221,7 +221,7 @@ def test_after_the_others_are_done_a_batch_has_all_cores_again():
 
 @pytest.mark.parametrize(("threads", "largest"), [(1, 30), (2, 10)])
 def test_of_two_none_takes_all_that_waits(threads, largest):
-    desk = Desk(threads=threads, budget=10_000, most_tokens=100_000)
+    desk = Desk(threads=threads, budget=10_000, max_waiting=100_000)
     for _ in range(threads):
         desk.hold()
     tickets = [desk.ask("w" * 100) for _ in range(30)]
@@ -267,7 +267,7 @@ def test_a_failure_keeps_neither_what_its_pass_had_nor_its_request():
 def test_what_goes_next_is_the_policys_choice_also_where_all_fits(jobs, data):
     """The short cut for what is one batch, and its slow twin."""
     lanes = Slow(), Slow()
-    workers = Workers(lambda done: None, Metrics(), budget=100, most_tokens=10_000)
+    workers = Workers(lambda done: None, Metrics(), budget=100, max_waiting=10_000)
     tickets = [Ticket(lanes[other], [Word("a" * length) for length in lengths]) for other, lengths in jobs]
     assert workers.submit(tickets) == []
     for ticket in tickets:  # as if some of it were computed

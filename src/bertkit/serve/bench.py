@@ -131,8 +131,8 @@ class _Connection:
             async with asyncio.timeout(target.timeout):
                 return await self._ask(target, body)
         except TimeoutError as error:
-            said = f"{target.host} port {target.port} did not answer within {target.timeout:g} s"
-            raise BertkitError(f"{said}; is this a bertkit server, and is it overloaded?") from error
+            message = f"{target.host} port {target.port} did not answer within {target.timeout:g} s"
+            raise BertkitError(f"{message}; is this a bertkit server, and is it overloaded?") from error
 
     async def _ask(self, target: Target, body: bytes) -> int:
         if self._streams is None:

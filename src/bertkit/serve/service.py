@@ -53,7 +53,7 @@ class Service:
             self._deliver,
             self.metrics,
             budget=self.settings.max_tokens,
-            most_tokens=self.settings.waiting_tokens,
+            max_waiting=self.settings.waiting_tokens,
             threads=self.settings.workers,
             cores=torch.get_num_threads() if self.models.on_cpu else None,
         )

@@ -73,14 +73,14 @@ class Workers:
         observer: Observer,
         *,
         budget: int,
-        most_tokens: int,
+        max_waiting: int,
         threads: int = 1,
         cores: int | None = None,
     ) -> None:
         self._deliver = deliver
         self._observer = observer
         self._budget = budget
-        self._most_tokens = most_tokens
+        self._most_tokens = max_waiting
         self._waiting: list[Ticket] = []
         self._tokens = 0  # of all that wait
         self._computing = 0  # tokens that are being computed
@@ -214,12 +214,12 @@ def _compute(parts: Sequence[Part], cores: int | None) -> list[tuple[Part, list[
     """Rows for each part. Where a batch fails, its parts are computed one by one, so that only the guilty one fails."""
     pieces = [piece for ticket, start, stop in parts for piece in ticket.pieces[start:stop]]
     try:
-        found = parts[0][0].lane.compute(pieces, cores)
-        assert len(found) == len(pieces)
+        computed = parts[0][0].lane.compute(pieces, cores)
+        assert len(computed) == len(pieces)
     except Exception as error:
         failure = detached(error)
     else:
-        rows = iter(found)
+        rows = iter(computed)
         return [(part, list(islice(rows, part[2] - part[1]))) for part in parts]
     if len(parts) == 1:
         return [(parts[0], failure)]

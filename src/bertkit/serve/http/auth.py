@@ -35,7 +35,7 @@ class Keys:
 
 def read_keys(path: Path | None) -> Keys:
     """One key on each line of the file, and those of BERTKIT_API_KEY, separated by spaces."""
-    found = os.environ.get(VARIABLE, "").split()
+    keys = os.environ.get(VARIABLE, "").split()
     if path is not None:
         if not path.is_file():
             raise RequestError(
@@ -47,25 +47,25 @@ def read_keys(path: Path | None) -> Keys:
         own = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
         if not own:
             raise RequestError(f"{path} holds no key; write one on each line")
-        found += own
-    for key in found:
+        keys += own
+    for key in keys:
         if len(key) < MIN_CHARACTERS:
             raise RequestError(f"a key of {len(key)} characters is guessed in no time; use {MIN_CHARACTERS} or more")
-    return Keys(found)
+    return Keys(keys)
 
 
 def _given(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-    found = []
+    given = []
     for name, value in headers:
         if name in (b"x-api-key", b"api-key"):
-            found.append(value.strip())
+            given.append(value.strip())
         elif name == b"authorization":
             scheme, _, rest = value.partition(b" ")
             if scheme.lower() == b"bearer":
-                found.append(rest.strip())
+                given.append(rest.strip())
             elif scheme.lower() == b"basic":
-                found.append(_password(rest))
-    return found[:4]
+                given.append(_password(rest))
+    return given[:4]
 
 
 def _password(encoded: bytes) -> bytes:

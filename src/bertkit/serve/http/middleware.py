@@ -9,7 +9,6 @@ import random
 import re
 import time
 
-import orjson
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -62,13 +61,11 @@ class HttpExchange:
 
     async def refuse(self, refusal: Refusal, *, close: bool = False) -> None:
         """Send the error; with `close` the connection ends after it, since the rest of the request is not read."""
-        body = orjson.dumps(refusal.content(self.scope["path"]))
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        headers += [(name.lower().encode(), value.encode()) for name, value in refusal.headers.items()]
-        headers += [(b"connection", b"close")] if close else []
+        response = refusal.response(self.scope["path"])
+        headers = [*response.raw_headers, *([(b"connection", b"close")] if close else [])]
         await self.send({"type": "http.response.start", "status": refusal.status, "headers": headers})
         self.closing = close
-        await self.send({"type": "http.response.body", "body": body, "more_body": close})
+        await self.send({"type": "http.response.body", "body": response.body, "more_body": close})
 
     async def linger(self, receive: Receive) -> None:
         """Discard the rest of a refused request for a while, then close: closing on unread bytes loses the reply."""

@@ -38,18 +38,18 @@ def openapi(routes: Sequence[JsonRoute], mask: str = MASK) -> dict[str, Any]:
 
 
 def _operation(route: JsonRoute) -> dict[str, Any]:
-    found: dict[str, Any] = {"tags": list(route.tags), "summary": route.summary}
+    operation: dict[str, Any] = {"tags": list(route.tags), "summary": route.summary}
     name = re.sub(r"\W", "_", f"{route.handler.__name__}{route.path}")
-    found["operationId"] = f"{name}_{route.method.lower()}"
+    operation["operationId"] = f"{name}_{route.method.lower()}"
     names = compile_path(route.path)[2]
     if names:
         place = {"in": "path", "required": True, "schema": {"type": "string"}}
-        found["parameters"] = [{"name": name, **place} for name in names]
+        operation["parameters"] = [{"name": name, **place} for name in names]
     if (request := route.request) is not None:
         schema = {"$ref": f"#/components/schemas/{request[1].__name__}"}
-        found["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
-    replies = {status: {"description": said} for status, said in ERRORS.items()}
-    return {**found, "responses": {"200": {"description": "Successful Response", "content": {JSON: {}}}, **replies}}
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
+    replies = {status: {"description": text} for status, text in ERRORS.items()}
+    return {**operation, "responses": {"200": {"description": "Successful Response", "content": {JSON: {}}}, **replies}}
 
 
 def _with_mask(schema: dict[str, Any], mask: str) -> dict[str, Any]:

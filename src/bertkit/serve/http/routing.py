@@ -179,11 +179,11 @@ def encoded(array: np.ndarray, how: str) -> np.ndarray | str:
 
 def as_json(prediction: Any, best: int = 0) -> dict[str, Any]:
     """A prediction as an object: the fields of its Python class, nothing renamed."""
-    found = asdict(prediction)
-    found.pop("id", None)  # made up by us
+    fields = asdict(prediction)
+    fields.pop("id", None)  # made up by us
     if isinstance(prediction, Answered):
-        found["candidates"] = found["candidates"][:best]
-    return found
+        fields["candidates"] = fields["candidates"][:best]
+    return fields
 
 
 def _default(value: Any) -> Any:

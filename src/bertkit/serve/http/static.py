@@ -1,4 +1,4 @@
-"""Files of the web pages, read once: right types, tags that save sending them again, and no way to other origins."""
+"""Static files of the web pages, read once: content types, ETags, and a policy that allows no other origin."""
 
 import hashlib
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ TYPES = {
     ".woff2": "font/woff2",
     ".txt": "text/plain; charset=utf-8",
 }
-# Only this origin: no script, style, picture or request goes anywhere else, and nobody frames the page.
+# Only this origin: no script, style, image or request from elsewhere, and no frames.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -42,7 +42,7 @@ class StaticFile:
     tag: str
 
     def response(self, request: Request) -> Response:
-        """The file, or that it has not changed; browsers keep it, but ask each time."""
+        """The file, or 304; browsers cache it, and revalidate each time."""
         headers = {"etag": self.tag, "cache-control": "no-cache", "content-security-policy": POLICY}
         if self.tag in [each.strip() for each in request.headers.get("if-none-match", "").split(",")]:
             return Response(status_code=304, headers=headers)
@@ -51,13 +51,13 @@ class StaticFile:
 
 @cache
 def static_files() -> Mapping[str, StaticFile]:
-    """Every file by its address. A name that is not in here is not a file, whatever it is on disk."""
-    found: dict[str, StaticFile] = {}
+    """Every file by its path. A name that is not in here does not exist, whatever is on disk."""
+    table: dict[str, StaticFile] = {}
     for address, folder in FOLDERS.items():
         place = files("bertkit").joinpath(*folder.split("/"))
         if place.is_dir():
-            found |= _read(place, address)
-    return found
+            table |= _read(place, address)
+    return table
 
 
 def static_routes() -> list[Route]:
@@ -72,10 +72,10 @@ def static_routes() -> list[Route]:
 
     def folder(address: str) -> Route:
         async def file(request: Request) -> Response:
-            found = static_files().get(f"{address}/{request.path_params['name']}")
-            if found is None:
+            static = static_files().get(f"{address}/{request.path_params['name']}")
+            if static is None:
                 raise Refusal(404, "there is no such file")
-            return found.response(request)
+            return static.response(request)
 
         return Route(f"{address}/{{name:path}}", file)
 
@@ -83,15 +83,15 @@ def static_routes() -> list[Route]:
 
 
 def _read(place: Traversable, address: str) -> dict[str, StaticFile]:
-    found: dict[str, StaticFile] = {}
+    table: dict[str, StaticFile] = {}
     for child in place.iterdir():
         if child.is_dir():
-            found |= _read(child, f"{address}/{child.name}")
+            table |= _read(child, f"{address}/{child.name}")
             continue
         kind = TYPES.get("." + child.name.rpartition(".")[2])
         if kind is not None:
             content = child.read_bytes()
-            found[f"{address}/{child.name}"] = StaticFile(
+            table[f"{address}/{child.name}"] = StaticFile(
                 content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
             )
-    return found
+    return table

@@ -1,4 +1,4 @@
-"""What requests look like: read strictly, explained by the schema, each with an example that works."""
+"""Request models: validated strictly, described in the OpenAPI document, each with an example that works."""
 
 from typing import Annotated, Any, Literal
 
@@ -74,12 +74,12 @@ Choices = Annotated[list[list[str]], PlainValidator(read_choices), WithJsonSchem
 
 
 def example(**fields: Any) -> ConfigDict:
-    """A request's example; fields that nobody knows are refused."""
+    """Config with an example; unknown fields are refused."""
     return ConfigDict(extra="forbid", json_schema_extra={"example": fields})
 
 
 def lenient_example(**fields: Any) -> ConfigDict:
-    """The same for routes whose clients send more than we read."""
+    """Config with an example; unknown fields are ignored, for clients that send more than is read here."""
     return ConfigDict(extra="ignore", json_schema_extra={"example": fields})
 
 
