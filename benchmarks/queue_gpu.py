@@ -31,8 +31,8 @@ import torch
 from bertkit.files import whole_file
 from bertkit.serve.memory import tune_gc
 from bertkit.serve.models import load_models
-from bertkit.serve.planner import Plan, Planned, Planner
 from bertkit.serve.plans.vectors import Wanted, plan_vectors
+from bertkit.serve.service import Plan, Planned, Planner
 from bertkit.serve.settings import GPU_TOKENS, ServeSettings
 from bertkit.serve.worker import BatchDone, Ticket, Workers
 from bertkit.text.corpus import CorpusReport, read_documents

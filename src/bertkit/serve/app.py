@@ -1,19 +1,24 @@
 """The application: all routes in one router, behind the middleware."""
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
+from bertkit.engine.recorded import OFTEN
 from bertkit.serve.http.auth import Keys
 from bertkit.serve.http.middleware import Middleware
 from bertkit.serve.http.openapi import MASK, openapi
 from bertkit.serve.http.routing import Routes, starlette_route
 from bertkit.serve.http.static import static_routes
-from bertkit.serve.models import Models
+from bertkit.serve.models import Models, Served
+from bertkit.serve.plans.vectors import Wanted, plan_vectors
+from bertkit.serve.refusals import Refusal
 from bertkit.serve.routes.heads import head_routes, inside_routes
 from bertkit.serve.routes.hugging_face import hugging_face_routes
 from bertkit.serve.routes.tei import tei_routes
@@ -31,6 +36,8 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         await service.start()
+        await asyncio.gather(*(warm_up(service, served) for served in models.by_name.values()))
+        service.ready = True
         yield
         await service.stop()
 
@@ -63,6 +70,16 @@ def status_routes(service: Service) -> Routes:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return routes
+
+
+async def warm_up(service: Service, served: Served) -> None:
+    """Run first passes, which allocate memory and choose or compile kernels, before the first request."""
+    wanted = Wanted(settings=served.bert.embed_settings())
+    doublings = [1 << each for each in range(served.limit.bit_length() + 1)] * OFTEN  # a GPU's differ by length
+    for words in (1, 64) if service.models.on_cpu else doublings:
+        text = "warm " * min(words, served.limit - 2)  # [CLS] and [SEP] count
+        with suppress(Refusal):  # where the limits are smaller than this
+            await service.answer(partial(plan_vectors, served, [text] * 4, wanted, service.settings))
 
 
 def _mask(models: Models) -> str:

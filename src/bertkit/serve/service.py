@@ -1,27 +1,58 @@
-"""From a request to its answer: planned in a thread, computed by the workers, finished where it holds nobody up."""
+"""From a request to its answer: a plan is made in a thread, computed by the workers, and finished.
+
+The texts of requests that wait together are tokenized in one call, and what they need is queued in one call.
+"""
 
 import asyncio
-import contextlib
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
 import torch
 
-from bertkit.engine.recorded import OFTEN
+from bertkit.engine.batches import Passage
 from bertkit.errors import BertkitError, RequestError
+from bertkit.predict.length import LengthReport
 from bertkit.serve import memory
+from bertkit.serve.engine import Lane, Piece
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.models import Models
-from bertkit.serve.planner import Draft, Plan, Planned, Planner
-from bertkit.serve.plans.vectors import Wanted, plan_vectors
-from bertkit.serve.refusals import Refusal
+from bertkit.serve.refusals import Refusal, detached
 from bertkit.serve.settings import LARGE, ServeSettings
 from bertkit.serve.worker import Ticket, Workers
+from bertkit.text.tokenizer import Tokenizer
 
+GROUP_CHARACTERS = 16_000  # planned together: a few milliseconds, which the first of these requests waits for the last
+MIN_CHARACTERS = 100  # what a request counts for at least
+TOKENIZE_CHARACTERS = 200_000  # in one call: an encoding is some hundred bytes for each token
+Client = TypeVar("Client")
 Value = TypeVar("Value")
+
+
+@dataclass(slots=True)  # not frozen, as one is made for every request: that takes three times as long
+class Plan:
+    """What the encoder computes for a request, and how its rows become the answer."""
+
+    lane: Lane
+    pieces: Sequence[Piece]
+    finish: Callable[[list[Any]], Any]
+    tokens: int  # of the texts, as the reply states them
+    lengths: LengthReport | None = None  # which texts were over the limit
+    quick: bool = False  # whether finishing takes no time worth a thread
+    made: int = 0  # characters and numbers that finishing makes, where they are more than the tokens
+
+
+@dataclass(slots=True)
+class Draft:
+    """A plan without the tokens of its texts, which are tokenized together with those of other requests."""
+
+    tokenizer: Tokenizer
+    texts: Sequence[str]
+    complete: Callable[[Iterable[Passage]], Plan]
 
 
 @dataclass(frozen=True)
@@ -30,6 +61,10 @@ class Answer:
 
     value: Any
     plan: Plan
+
+
+Make = Callable[[], Plan | Draft]
+Planned = list[tuple[Client, Plan | Exception]]
 
 
 class Service:
@@ -47,7 +82,7 @@ class Service:
         self._planners = {pool: Planner(pool, self._enqueue) for pool in (self._small, self._large)}
 
     async def start(self) -> None:
-        """Start the workers, and send one text through every encoder."""
+        """Start the workers; the server sets `ready` once it is warm."""
         self._loop = asyncio.get_running_loop()
         self.workers = Workers(
             self._deliver,
@@ -59,9 +94,7 @@ class Service:
         )
         self.metrics.watch(lambda: self.inside, lambda: self.workers.depth)
         self.workers.start()
-        await asyncio.gather(*(self._warm(name) for name in self.models.by_name))
         self._trimming = asyncio.create_task(memory.keep_trimming())
-        self.ready = True
 
     async def stop(self) -> None:
         """Compute what waits, then stop the threads."""
@@ -136,15 +169,11 @@ class Service:
         """On a worker's thread: one call to the event loop for all requests that a batch completed."""
         self._loop.call_soon_threadsafe(_resolve_all, done)
 
-    async def _warm(self, name: str) -> None:
-        """Run first passes, which allocate memory and choose or compile kernels, before the first request."""
-        served = self.models.by_name[name]
-        wanted = Wanted(settings=served.bert.embed_settings())
-        doublings = [1 << each for each in range(served.limit.bit_length() + 1)] * OFTEN  # a GPU's differ by length
-        for words in (1, 64) if self.models.on_cpu else doublings:
-            text = "warm " * min(words, served.limit - 2)  # [CLS] and [SEP] count
-            with contextlib.suppress(Refusal):  # where the limits are smaller than this
-                await self.answer(partial(plan_vectors, served, [text] * 4, wanted, self.settings))
+
+def _resolve_all(done: list[Ticket]) -> None:
+    """On the event loop."""
+    for ticket in done:
+        ticket.wake(ticket)
 
 
 class PendingReply:
@@ -175,7 +204,83 @@ class PendingReply:
             self.future.set_exception(error)
 
 
-def _resolve_all(done: list[Ticket]) -> None:
-    """On the event loop."""
-    for ticket in done:
-        ticket.wake(ticket)
+class Planner(Generic[Client]):
+    """Makes plans on the one thread of `pool`, and delivers each, or what is wrong with its request.
+
+    Requests that arrive while it is busy are planned together, up to a size; then the thread is free for other work. A
+    text at a time, tokenizing takes longer than a GPU takes for the vectors, and leaves all cores but one idle.
+    """
+
+    def __init__(self, pool: Executor, deliver: Callable[[Planned[Client]], None]) -> None:
+        self._pool = pool
+        self._deliver = deliver
+        self._waiting: deque[tuple[Client, Make, int]] = deque()
+        self._scheduled = False  # whether the thread will look at what waits
+
+    def submit(self, client: Client, make: Make, size: int = 0) -> None:
+        """Have a plan made; `size` is about how many characters it reads."""
+        self._waiting.append((client, make, max(size, MIN_CHARACTERS)))
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            try:
+                self._pool.submit(self._work)
+            except RuntimeError:  # the pool is closed
+                self._scheduled = False
+                raise
+
+    def _work(self) -> None:
+        self._scheduled = False  # first: a request that comes from here on may be too late for this turn
+        try:
+            for group in self._take():
+                plans = complete([draft for _, draft in group])
+                self._deliver([(client, plan) for (client, _), plan in zip(group, plans, strict=True)])
+        finally:
+            if self._waiting:
+                self._schedule()
+
+    def _take(self) -> list[list[tuple[Client, Draft]]]:
+        """The drafts of the next requests, by tokenizer; what needs no tokens, or is wrong, is delivered at once."""
+        size, drafts = 0, dict[int, list[tuple[Client, Draft]]]()
+        while self._waiting and size < GROUP_CHARACTERS:
+            client, make, characters = self._waiting.popleft()
+            size += characters
+            made = _attempt(make)
+            if isinstance(made, Draft):
+                drafts.setdefault(id(made.tokenizer), []).append((client, made))
+            else:
+                self._deliver([(client, made)])
+        return [*drafts.values()]
+
+
+def complete(drafts: Sequence[Draft]) -> list[Plan | Exception]:
+    """Plans of drafts with one tokenizer. Where a text is refused, each by itself: only the guilty request fails."""
+    if len(drafts) == 1:  # a long text's tokens may be dropped as they come
+        return [_attempt(drafts[0].complete, tokenize(drafts[0].tokenizer, drafts[0].texts))]
+    tokens = _attempt(lambda: [*tokenize(drafts[0].tokenizer, [text for draft in drafts for text in draft.texts])])
+    if isinstance(tokens, Exception):
+        return [plan for draft in drafts for plan in complete([draft])]
+    left = iter(tokens)
+    parts = [list(islice(left, len(draft.texts))) for draft in drafts]
+    return [_attempt(draft.complete, part) for draft, part in zip(drafts, parts, strict=True)]
+
+
+def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[Passage]:
+    """The tokens of each text; not all texts in one call, for encodings are large."""
+    start = size = 0
+    for stop, text in enumerate(texts, start=1):
+        size += len(text)
+        if size > TOKENIZE_CHARACTERS or stop == len(texts):
+            yield from (Passage(*plain) for plain in tokenizer.encode_plain(texts[start:stop]))
+            start, size = stop, 0
+
+
+def _attempt(make: Callable[..., Value], *arguments: object) -> Value | Exception:
+    try:
+        return make(*arguments)
+    except Exception as error:
+        return detached(error)
+    except BaseException as error:  # a library's panic is no Exception, and must not take others' requests along
+        return BertkitError(f"planning failed: {error}")

@@ -21,9 +21,8 @@ from starlette.types import Receive, Scope, Send
 
 from bertkit.errors import BertkitError, RequestError
 from bertkit.predict.length import LengthReport
-from bertkit.serve.planner import Plan
 from bertkit.serve.refusals import Refusal, not_json, wrong_field
-from bertkit.serve.service import Service
+from bertkit.serve.service import Plan, Service
 from bertkit.serve.settings import LARGE
 from bertkit.tasks.answer import Answered
 

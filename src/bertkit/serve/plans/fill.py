@@ -8,8 +8,8 @@ from bertkit.predict.length import TooLong
 from bertkit.serve.engine import Piece, ReadBlanks
 from bertkit.serve.http.limits import check_size, check_texts, reported
 from bertkit.serve.models import Served
-from bertkit.serve.planner import Plan
 from bertkit.serve.refusals import Refusal
+from bertkit.serve.service import Plan
 from bertkit.serve.settings import ServeSettings
 
 

@@ -16,8 +16,8 @@ from bertkit.predict.length import LengthReport, TooLong
 from bertkit.serve.engine import Piece, ReadReduced, read_head
 from bertkit.serve.http.limits import check_texts
 from bertkit.serve.models import Served
-from bertkit.serve.planner import Plan
 from bertkit.serve.refusals import Refusal
+from bertkit.serve.service import Plan
 from bertkit.serve.settings import ServeSettings
 from bertkit.tasks.classify import TextTask
 from bertkit.tasks.length import Seen

@@ -8,8 +8,8 @@ from bertkit.engine.batches import Passage
 from bertkit.serve.engine import Piece, ReadAttention
 from bertkit.serve.http.limits import check_size, check_texts
 from bertkit.serve.models import Served
-from bertkit.serve.planner import Plan
 from bertkit.serve.refusals import Refusal
+from bertkit.serve.service import Plan
 from bertkit.serve.settings import ServeSettings
 
 MOST_TOKENS = 512  # weights grow with the square of the length

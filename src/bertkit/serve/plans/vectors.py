@@ -16,8 +16,8 @@ from bertkit.predict.length import LengthReport, TooLong
 from bertkit.serve.engine import Piece, ReadPooled, ReadTokens
 from bertkit.serve.http.limits import check_held, check_size, check_texts, reported
 from bertkit.serve.models import Served
-from bertkit.serve.planner import Draft, Plan
 from bertkit.serve.refusals import Refusal
+from bertkit.serve.service import Draft, Plan
 from bertkit.serve.settings import ServeSettings
 from bertkit.tasks.length import LengthPolicy, sequences, take
 from bertkit.text.tokenizer import Encoding

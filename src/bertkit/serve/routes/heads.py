@@ -11,7 +11,6 @@ from bertkit.predict.fill import Filled
 from bertkit.serve.http.limits import fill_policy, size_of
 from bertkit.serve.http.routing import Routes, as_json, encoded, length_note, reply
 from bertkit.serve.models import Served
-from bertkit.serve.planner import Plan
 from bertkit.serve.plans.fill import plan_fill
 from bertkit.serve.plans.heads import plan_answer, plan_choose, plan_classify, plan_tag, told_as
 from bertkit.serve.plans.inside import plan_attention
@@ -23,7 +22,7 @@ from bertkit.serve.routes.schema import (
     FillRequest,
     TagRequest,
 )
-from bertkit.serve.service import Service
+from bertkit.serve.service import Plan, Service
 
 
 def head_routes(service: Service) -> Routes:
