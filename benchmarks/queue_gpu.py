@@ -81,7 +81,7 @@ class Ours:
         for reply, plan in made:
             if isinstance(plan, Exception):
                 _stop(f"a request was refused: {plan}")
-            tickets.append(Ticket(plan.lane, plan.pieces, partial(_finish, plan, reply)))
+            tickets.append(Ticket(plan.shared_encoder, plan.sequences, partial(_finish, plan, reply)))
         if self._workers.submit(tickets):
             _stop("the queue is full")
 

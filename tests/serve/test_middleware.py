@@ -401,8 +401,8 @@ def test_request_ids_and_headers(server):
 
 def test_a_failure_inside_is_one_sentence_and_a_log(models, monkeypatch, caplog):
     with running(models) as server:
-        lane = server.service.models.named(None).lane
-        monkeypatch.setattr(type(lane), "compute", lambda own, pieces: 1 / 0)
+        shared = server.service.models.named(None).shared_encoder
+        monkeypatch.setattr(type(shared), "compute", lambda own, pieces: 1 / 0)
         with caplog.at_level("ERROR", logger="bertkit.serve"):
             reply = server.post("/embed", {"inputs": "a"})
         assert reply.status_code == 500

@@ -18,23 +18,23 @@ def tokens(waiting, counts):
 def play(jobs, arrivals=()):
     """Batches until all is computed: for each job the number of the batch that finished it.
 
-    `arrivals` are (batch, lane, lengths): requests that come while others wait.
+    `arrivals` are (batch, encoder, lengths): requests that come while others wait.
     """
-    queue = [[number, lane, own, 0] for number, (lane, own) in enumerate(jobs)]
+    queue = [[number, encoder, own, 0] for number, (encoder, own) in enumerate(jobs)]
     later = sorted(arrivals, key=lambda arrival: arrival[0])
     finished, batch, number = {}, 0, len(jobs)
     while queue or later:
         while later and (later[0][0] <= batch or not queue):
-            _, lane, own = later.pop(0)
-            queue.append([number, lane, own, 0])
+            _, encoder, own = later.pop(0)
+            queue.append([number, encoder, own, 0])
             number += 1
-        waiting = [Waiting(lane, own, start) for _, lane, own, start in queue]
+        waiting = [Waiting(encoder, own, start) for _, encoder, own, start in queue]
         counts = next_batch(waiting, BUDGET)
         batch += 1
         assert counts[0] >= 1, "the oldest always moves on"
         used = tokens(waiting, counts)
         assert used <= BUDGET or sum(counts) == 1, "the budget is kept; a single long sequence goes alone"
-        assert len({w.lane for w, n in zip(waiting, counts, strict=True) if n}) == 1
+        assert len({w.encoder for w, n in zip(waiting, counts, strict=True) if n}) == 1
         for job, count in zip(queue, counts, strict=True):
             job[3] += count
             assert job[3] <= len(job[2])

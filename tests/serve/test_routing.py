@@ -11,7 +11,7 @@ from serving import Running, running
 from starlette.responses import Response
 from starlette.routing import compile_path
 
-from bertkit.serve.engine import Lane
+from bertkit.serve.engine import SharedEncoder
 from bertkit.serve.http.openapi import openapi
 from bertkit.serve.http.routing import JsonRoute, Routes
 from bertkit.serve.routes.vectors import vector_routes
@@ -129,7 +129,7 @@ def test_a_failure_is_told_by_its_id_alone(small, monkeypatch):
     def fail(*_, **__):
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr(Lane, "compute", fail)
+    monkeypatch.setattr(SharedEncoder, "compute", fail)
     reply = small.http.post("/v1/embeddings", json={"input": "a", "model": "fill"})
     assert reply.status_code == 500
     assert reply.headers["x-request-id"] in reply.text

@@ -18,7 +18,7 @@ from bertkit.model.kernels import takes_packed
 from bertkit.predict.answers import Answers
 from bertkit.predict.bert import BACKENDS, Bert, load
 from bertkit.predict.quantize import int8_maps
-from bertkit.serve.engine import Lane
+from bertkit.serve.engine import SharedEncoder
 from bertkit.serve.refusals import Refusal
 
 # Which route a task of fine-tuning answers at.
@@ -28,11 +28,11 @@ ROUTES |= {"tag": "tag", "answer": "answer", "choose": "choose"}
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """One loaded model: its name, what it can do, and the lane that its sequences take."""
+    """One loaded model: its name, what it can do, and the encoder that its sequences go through."""
 
     name: str
     bert: Bert
-    lane: Lane
+    shared_encoder: SharedEncoder
     checksum: str  # of the encoder
     answers: Answers | None = None  # of fine-tuned models
 
@@ -68,9 +68,9 @@ class Models:
         self.by_name: Mapping[str, Served] = {each.name: each for each in served}
 
     @property
-    def lanes(self) -> list[Lane]:
+    def shared_encoders(self) -> list[SharedEncoder]:
         """Every encoder once."""
-        return list({each.lane.key: each.lane for each in self.by_name.values()}.values())
+        return list({each.shared_encoder.key: each.shared_encoder for each in self.by_name.values()}.values())
 
     @property
     def on_cpu(self) -> bool:
@@ -121,32 +121,32 @@ def load_models(
             raise RequestError(f"{path} holds no tokenizer, so its model can read nothing; put its vocab.txt there")
     models = Models(share_encoders(berts))
     if chosen is not None:
-        for bert in {served.lane.key: served.bert for served in models.by_name.values()}.values():
+        for bert in {served.shared_encoder.key: served.bert for served in models.by_name.values()}.values():
             chosen(bert)
     return models
 
 
 def share_encoders(berts: Mapping[str, Bert]) -> list[Served]:
     """Served models; of equal encoders only the first is kept."""
-    lanes: dict[str, Lane] = {}
+    shared_encoders: dict[str, SharedEncoder] = {}
     served = []
     for name, bert in berts.items():
         checksum = encoder_checksum(bert.model.encoder)
-        if checksum not in lanes:
-            lanes[checksum] = new_lane(bert.model.encoder)
-        lane = lanes[checksum]
-        _adopt(bert, lane.encoder)
+        if checksum not in shared_encoders:
+            shared_encoders[checksum] = new_shared_encoder(bert.model.encoder)
+        shared_encoder = shared_encoders[checksum]
+        _adopt(bert, shared_encoder.encoder)
         answers = bert.answers if _is_fine_tuned(bert) else None
-        served.append(Served(name, bert, lane, checksum, answers))
+        served.append(Served(name, bert, shared_encoder, checksum, answers))
     return served
 
 
-def new_lane(encoder: Encoder) -> Lane:
-    """An encoder's lane; on a GPU its passes are recorded, where its attention takes batches without padding."""
+def new_shared_encoder(encoder: Encoder) -> SharedEncoder:
+    """For one encoder; on a GPU its passes are recorded, if its attention takes batches without padding."""
     weight, config = encoder.stack[0].attention.out.weight, encoder.config
     with torch.inference_mode():
         packed = takes_packed(weight.new_empty(0, 3, config.heads, config.width // config.heads))
-    return Lane(encoder, RecordedPasses(encoder, CudaRecorder(weight.device)) if packed else None)
+    return SharedEncoder(encoder, RecordedPasses(encoder, CudaRecorder(weight.device)) if packed else None)
 
 
 def encoder_checksum(encoder: Encoder) -> str:

@@ -15,20 +15,20 @@ EFFICIENT_TOKENS = 256  # tokens that go through a model on one core at nearly i
 class Waiting:
     """A request in the queue: the encoder it needs, and the lengths of its sequences, of which `start` are gone."""
 
-    lane: Hashable
+    encoder: Hashable
     lengths: Sequence[int]
     start: int = 0
 
 
 def next_batch(waiting: Sequence[Waiting], budget: int) -> list[int]:
-    """How many sequences of each request, oldest first, go next: of one lane, at most `budget` tokens together.
+    """How many sequences of each request, oldest first, go next: of one encoder, at most `budget` tokens together.
 
-    A single sequence over the budget goes alone. The lane is the oldest request's.
+    A single sequence over the budget goes alone. The encoder is the oldest request's.
     """
     counts = [0] * len(waiting)
     if not waiting:
         return counts
-    own = [i for i, request in enumerate(waiting) if request.lane == waiting[0].lane]
+    own = [i for i, request in enumerate(waiting) if request.encoder == waiting[0].encoder]
     first = waiting[0].lengths[waiting[0].start]
     counts[0] = 1
     left = budget - first

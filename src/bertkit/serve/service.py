@@ -18,7 +18,7 @@ from bertkit.engine.batches import Passage
 from bertkit.errors import BertkitError, RequestError
 from bertkit.predict.length import LengthReport
 from bertkit.serve import memory
-from bertkit.serve.engine import Lane, Piece
+from bertkit.serve.engine import SharedEncoder, TokenSequence
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.models import Models
 from bertkit.serve.refusals import Refusal, detached
@@ -37,8 +37,8 @@ Value = TypeVar("Value")
 class Plan:
     """What the encoder computes for a request, and how its rows become the answer."""
 
-    lane: Lane
-    pieces: Sequence[Piece]
+    shared_encoder: SharedEncoder
+    sequences: Sequence[TokenSequence]
     finish: Callable[[list[Any]], Any]
     tokens: int  # of the texts, as the reply states them
     lengths: LengthReport | None = None  # which texts were over the limit
@@ -148,7 +148,7 @@ class Service:
             elif refusal := self._over_limit(plan):
                 self._loop.call_soon_threadsafe(pending.fail, refusal)
             elif not pending.cancelled:
-                pending.ticket = Ticket(plan.lane, plan.pieces, partial(pending.resolve, plan))
+                pending.ticket = Ticket(plan.shared_encoder, plan.sequences, partial(pending.resolve, plan))
                 queued[pending.ticket] = pending
         for ticket in self.workers.submit([*queued]):
             seconds = self.workers.seconds_behind
@@ -160,7 +160,7 @@ class Service:
                 self.workers.cancel(ticket)
 
     def _over_limit(self, plan: Plan) -> Refusal | None:
-        tokens, limit = sum(map(len, plan.pieces)), self.settings.waiting_tokens
+        tokens, limit = sum(map(len, plan.sequences)), self.settings.waiting_tokens
         if tokens <= limit:
             return None
         return Refusal(413, f"the request has {tokens:,} tokens, over the {limit:,} of one request; split it")

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from bertkit.engine.threads import set_own_threads
-from bertkit.serve.engine import Lane, Piece
+from bertkit.serve.engine import SharedEncoder, TokenSequence
 from bertkit.serve.queue import Waiting, fair_budget, next_batch, seconds_to_wait
 from bertkit.serve.refusals import detached
 
@@ -17,8 +17,8 @@ from bertkit.serve.refusals import detached
 class Ticket:
     """One request's sequences in the queue, and the rows that have come back."""
 
-    lane: Lane
-    pieces: Sequence[Piece]
+    shared_encoder: SharedEncoder
+    sequences: Sequence[TokenSequence]
     wake: Callable[["Ticket"], None] = lambda _: None  # called by whoever gets the delivery
     rows: list[Any] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
@@ -28,9 +28,9 @@ class Ticket:
     failure: Exception | None = None
 
     def __post_init__(self) -> None:
-        self.lengths = [len(piece) for piece in self.pieces]
-        self.rows = [None] * len(self.pieces)
-        self.missing = len(self.pieces)
+        self.lengths = [len(sequence) for sequence in self.sequences]
+        self.rows = [None] * len(self.sequences)
+        self.missing = len(self.sequences)
 
     @property
     def tokens_left(self) -> int:
@@ -38,7 +38,7 @@ class Ticket:
         return sum(self.lengths[self.taken :])
 
 
-Part = tuple[Ticket, int, int]  # pieces [start, stop) of a ticket
+Part = tuple[Ticket, int, int]  # sequences [start, stop) of a ticket
 Deliver = Callable[[list[Ticket]], None]
 
 
@@ -169,7 +169,7 @@ class Workers:
             taken = sum(sum(ticket.lengths[start:stop]) for ticket, start, stop in parts)
             self._tokens -= taken
             self._computing += taken
-            self._waiting = [ticket for ticket in self._waiting if ticket.taken < len(ticket.pieces)]
+            self._waiting = [ticket for ticket in self._waiting if ticket.taken < len(ticket.sequences)]
             if self._waiting:
                 self._changed.notify()  # there is work for another thread
             self._busy += 1
@@ -183,10 +183,12 @@ class Workers:
 
     def _counts(self, budget: int) -> list[int]:
         """How many sequences of each waiting request go next: all, where that is one batch; else by the policy."""
-        only = self._waiting[0].lane
-        if self._tokens <= budget and all(ticket.lane is only for ticket in self._waiting):
+        only = self._waiting[0].shared_encoder
+        if self._tokens <= budget and all(ticket.shared_encoder is only for ticket in self._waiting):
             return [len(ticket.lengths) - ticket.taken for ticket in self._waiting]
-        return next_batch([Waiting(each.lane.key, each.lengths, each.taken) for each in self._waiting], budget)
+        return next_batch(
+            [Waiting(each.shared_encoder.key, each.lengths, each.taken) for each in self._waiting], budget
+        )
 
     def _store(self, results: Sequence[tuple[Part, list[Any] | Exception]], tokens: int) -> list[Ticket]:
         """Write rows into their tickets; returns those that are complete."""
@@ -212,10 +214,10 @@ class Workers:
 
 def _compute(parts: Sequence[Part], cores: int | None) -> list[tuple[Part, list[Any] | Exception]]:
     """Rows for each part. Where a batch fails, its parts are computed one by one, so that only the guilty one fails."""
-    pieces = [piece for ticket, start, stop in parts for piece in ticket.pieces[start:stop]]
+    sequences = [sequence for ticket, start, stop in parts for sequence in ticket.sequences[start:stop]]
     try:
-        computed = parts[0][0].lane.compute(pieces, cores)
-        assert len(computed) == len(pieces)
+        computed = parts[0][0].shared_encoder.compute(sequences, cores)
+        assert len(computed) == len(sequences)
     except Exception as error:
         failure = detached(error)
     else:

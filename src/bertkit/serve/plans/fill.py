@@ -5,7 +5,7 @@ from typing import Any
 
 from bertkit.predict.fill import Filled, fill_blanks, find_blanks
 from bertkit.predict.length import TooLong
-from bertkit.serve.engine import Piece, ReadBlanks
+from bertkit.serve.engine import ReadBlanks, TokenSequence
 from bertkit.serve.http.limits import check_size, check_texts, reported
 from bertkit.serve.models import Served
 from bertkit.serve.refusals import Refusal
@@ -33,8 +33,10 @@ def plan_fill(
     # Every candidate carries the whole text.
     characters = sum(len(blanks.text) * len(blanks.places) * top for blanks in masked)
     check_size(characters // 8, "ask for fewer words or shorter texts", limits)
-    pieces = [
-        Piece(passage, ReadBlanks(model, tuple(at for _, at in inside), top, tokenizer.size, (model.config.depth,)))
+    sequences = [
+        TokenSequence(
+            passage, ReadBlanks(model, tuple(at for _, at in inside), top, tokenizer.size, (model.config.depth,))
+        )
         for blanks in masked
         for passage, inside in blanks.views
     ]
@@ -43,4 +45,4 @@ def plan_fill(
         left = iter(rows)
         return [fill_blanks(tokenizer, blanks, [next(left) for _ in blanks.views]) for blanks in masked]
 
-    return Plan(served.lane, pieces, finish, sum(lengths), report, made=characters + words)
+    return Plan(served.shared_encoder, sequences, finish, sum(lengths), report, made=characters + words)
