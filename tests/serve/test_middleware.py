@@ -11,8 +11,7 @@ from serving import Hold, running, wait_until
 
 import bertkit
 from bertkit.errors import RequestError
-from bertkit.serve.http import middleware as gate
-from bertkit.serve.http import protocol
+from bertkit.serve.http import middleware, protocol
 from bertkit.serve.settings import ServeSettings
 
 TIGHT = ServeSettings(
@@ -23,7 +22,7 @@ TIGHT = ServeSettings(
 @pytest.fixture
 def tight(models, monkeypatch):
     monkeypatch.setattr(protocol, "HEADER_SECONDS", 0.5)
-    monkeypatch.setattr(gate, "LINGER_SECONDS", 0.5)
+    monkeypatch.setattr(middleware, "LINGER_SECONDS", 0.5)
     with running(models, TIGHT) as found:
         yield found
 
@@ -402,8 +401,8 @@ def test_request_ids_and_headers(server):
 
 def test_a_failure_inside_is_one_sentence_and_a_log(models, monkeypatch, caplog):
     with running(models) as server:
-        lane = server.service.models.named(None).lane
-        monkeypatch.setattr(type(lane), "compute", lambda own, pieces: 1 / 0)
+        shared = server.service.models.named(None).shared_encoder
+        monkeypatch.setattr(type(shared), "compute", lambda own, pieces: 1 / 0)
         with caplog.at_level("ERROR", logger="bertkit.serve"):
             reply = server.post("/embed", {"inputs": "a"})
         assert reply.status_code == 500

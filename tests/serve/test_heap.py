@@ -29,7 +29,7 @@ for _ in range(2000):  # small ones between the large keep the heap from shrinki
     small.append(bytearray(2_000))
 large.clear()
 before = resident()
-print(memory.give_back(), before - resident())
+print(memory.trim_heap(), before - resident())
 """
 
 
@@ -43,10 +43,10 @@ def test_what_is_free_between_what_is_used_is_given_back():
 
 def test_it_is_done_again_and_again(monkeypatch):
     given = []
-    monkeypatch.setattr(memory, "give_back", lambda: given.append(1) is None)
+    monkeypatch.setattr(memory, "trim_heap", lambda: given.append(1) is None)
 
     async def three_times() -> None:
-        keeping = asyncio.create_task(memory.keep_giving_back(every=0.001))
+        keeping = asyncio.create_task(memory.keep_trimming(every=0.001))
         async with asyncio.timeout(10):
             while len(given) < 3:
                 await asyncio.sleep(0.001)
@@ -56,8 +56,8 @@ def test_it_is_done_again_and_again(monkeypatch):
 
 
 def test_where_it_cannot_be_done_it_is_not_tried_again(monkeypatch):
-    monkeypatch.setattr(memory, "give_back", lambda: False)
-    asyncio.run(asyncio.wait_for(memory.keep_giving_back(), 5))
+    monkeypatch.setattr(memory, "trim_heap", lambda: False)
+    asyncio.run(asyncio.wait_for(memory.keep_trimming(), 5))
 
 
 def test_a_server_does_it_for_as_long_as_it_runs(models, berts, monkeypatch):
@@ -70,7 +70,7 @@ def test_a_server_does_it_for_as_long_as_it_runs(models, berts, monkeypatch):
         finally:
             events.append("ended")
 
-    monkeypatch.setattr(memory, "keep_giving_back", recorded)
+    monkeypatch.setattr(memory, "keep_trimming", recorded)
     with running(models, berts=berts):
         wait_until(lambda: events == ["begun"])
     assert events == ["begun", "ended"], "a server that has stopped leaves the memory alone"
@@ -120,7 +120,7 @@ def test_what_only_refers_to_itself_is_given_back():
     gc.disable()
     try:
         del texts
-        memory.give_back()
+        memory.trim_heap()
         assert left() is None
     finally:
         gc.enable()

@@ -16,7 +16,7 @@ from bertkit.errors import RequestError
 from bertkit.serve.bench import Load, measure
 from bertkit.serve.http import logs
 from bertkit.serve.http.auth import Keys, read_keys
-from bertkit.serve.http.listener import is_loopback, names_this_machine, refuse_open_door
+from bertkit.serve.http.listener import is_local_name, is_loopback, require_key
 from bertkit.serve.settings import ServeSettings
 
 KEY = "a-key-of-our-own"
@@ -153,7 +153,7 @@ def test_a_key_of_the_environment_opens_the_server_that_has_it(models, monkeypat
     monkeypatch.setenv("BERTKIT_API_KEY", key)
     with running(models, keys=read_keys(None)) as server, bertkit.Client(server.url) as client:
         assert client.embed("a").shape == (16,)
-        assert measure(server.url, Load(seconds=0.05), key=None).waits
+        assert measure(server.url, Load(seconds=0.05), key=None).latencies
 
 
 def test_a_key_that_is_two(monkeypatch):
@@ -181,22 +181,22 @@ def test_a_key_on_the_command_line_is_not_taken(tmp_path):
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.9.9.9"])
 def test_loopback_needs_no_key(host):
     assert is_loopback(host)
-    refuse_open_door(host, Keys(), told=False)
+    require_key(host, Keys(), no_key=False)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.invalid", "10.0.0.1", ""])
 def test_other_addresses_need_one_or_a_word(host):
     with pytest.raises(RequestError, match="lets others in"):
-        refuse_open_door(host, Keys(), told=False)
-    refuse_open_door(host, Keys([KEY]), told=False)
-    refuse_open_door(host, Keys(), told=True)
+        require_key(host, Keys(), no_key=False)
+    require_key(host, Keys([KEY]), no_key=False)
+    require_key(host, Keys(), no_key=True)
 
 
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST:8000", "localhost.", "page.localhost:1", "127.0.0.1", "127.0.0.1:80", "[::1]:80"]
 )
 def test_names_of_this_machine(host):
-    assert names_this_machine(host)
+    assert is_local_name(host)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_names_of_this_machine(host):
     ["", "example.org", "localhost.example.org:8000", "127.0.0.1.example.org", "notlocalhost", "[", "::1", "\xff"],
 )
 def test_names_that_a_foreign_page_may_have(host):
-    assert not names_this_machine(host)
+    assert not is_local_name(host)
 
 
 def test_without_a_key_no_foreign_name_is_answered(models):
