@@ -82,7 +82,7 @@ class Parts:
     global_every: int = 3  # with a window: every third layer still sees everything
     theta: float = 160_000.0  # rotary base of layers that see everything
     local_theta: float = 10_000.0  # rotary base of local layers
-    word_head: Literal["gelu", "gelu_tanh", "relu", "silu"] | None = None  # its bend; None: the activation's
+    word_head: Literal["gelu", "gelu_tanh", "relu", "silu"] | None = None  # its activation; None: the layers'
     pooler: Literal["tanh", "gelu", "relu", "none"] = "tanh"  # after the dense map that class heads read; none: no map
     pooler_norm: bool = False  # ModernBERT: a norm after it
     pooling: Literal["first", "mean", "max", "attention"] = "first"  # what that dense map reads: [CLS], or all

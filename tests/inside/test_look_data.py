@@ -167,6 +167,6 @@ def test_byte_level_pieces_are_shown_as_characters(byte_bert):
 def test_a_server_names_tokens_as_the_page_does(bert, byte_bert, kind, pair):
     """Two small functions, for neither folder may import the other."""
     own = byte_bert if kind == "bytes" else bert
-    served = SimpleNamespace(bert=own, limit=64, lane=SimpleNamespace(encoder=own.model.encoder))
+    served = SimpleNamespace(bert=own, limit=64, shared_encoder=SimpleNamespace(encoder=own.model.encoder))
     plan = plan_attention(served, "Cab é##", pair, 1, 1, ServeSettings())
     assert tuple(plan.finish([[{}]])["tokens"]) == read(own, "Cab é##", pair).tokens
