@@ -92,7 +92,7 @@ def _silencer(numbers: Sequence[int], heads: Collection[Head], width: int) -> Ca
 
 
 class _WordLoss:
-    """Mean loss of hidden tokens: every seventh token of the text that is not wiring."""
+    """Mean loss of hidden tokens: every seventh token of the text that is not a special token."""
 
     name = "masked-word loss"
 

@@ -91,6 +91,8 @@ def _transformers_settings(
     return rebuilt[1]
 
 
-# Files that hold a tokenizer, the first found is read.
-LOADERS: dict[str, Callable[[Path], tuple[Backend, SpecialTokens]]] = {"tokenizer.json": _load_tokenizer_json}
-LOADERS |= {name: load for kind in TOKENIZER_KINDS.values() for name, load in kind.load.items()}
+# Files that hold a tokenizer: the first one that exists is read.
+LOADERS: dict[str, Callable[[Path], Loaded]] = {
+    "tokenizer.json": _load_tokenizer_json,
+    **{name: load for kind in TOKENIZER_KINDS.values() for name, load in kind.load.items()},
+}

@@ -17,7 +17,7 @@ SHARES = ("next", "previous", "itself", "first", "separator", "same_word")
 
 @dataclass(frozen=True)
 class HeadKind:
-    """One head over some texts. Shares are mean weights from the tokens of the text, wiring left out."""
+    """One head over some texts. Shares are mean weights from the tokens of the text, special tokens left out."""
 
     layer: int  # from 1
     head: int  # from 1
@@ -93,9 +93,9 @@ def _measures(reading: Reading) -> dict[str, Tensor]:
 def _masks(reading: Reading, ahead: Tensor) -> dict[str, Tensor]:
     """L L bool for each share: True where the row's token looks at such a column."""
     ids = torch.tensor(reading.encoding.ids)
-    wiring = torch.tensor(reading.encoding.special)
+    special = torch.tensor(reading.encoding.special)
     place = torch.arange(len(ids))
-    columns = {"first": place == 0, "separator": wiring & (place > 0)}
+    columns = {"first": place == 0, "separator": special & (place > 0)}
     return {
         "next": ahead == 1,
         "previous": ahead == -1,
@@ -106,7 +106,7 @@ def _masks(reading: Reading, ahead: Tensor) -> dict[str, Tensor]:
 
 
 def _looking(special: Sequence[bool]) -> Tensor:
-    """L bool: the tokens whose looks are counted; an empty text has only its wiring."""
+    """L bool: the tokens whose looks are counted; an empty text has only special tokens."""
     real = ~torch.tensor(special)
     return real if bool(real.any()) else ~real
 
