@@ -19,6 +19,7 @@ ORDER = [
     "folder_lock",
     "progress",
     "config",
+    "report",
     "text",
     "model",
     "engine",

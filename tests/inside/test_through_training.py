@@ -85,7 +85,7 @@ def test_page_json_and_lines(course, tmp_path):
         "mlm loss",
         "the river [MASK]",
         "step 12",
-        "default-src &#x27;none",
+        "default-src 'none",
     ):
         assert part in page
     assert "<script" not in page

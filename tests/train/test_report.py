@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 import pytest
 
 from bertkit.errors import RequestError
+from bertkit.train import report
 from bertkit.train.records import code_version, mirror, read_records, write_code_version
-from bertkit.train.report import page as report
-from bertkit.train.report.page import write_report
+from bertkit.train.report import write_report
 
 VOID = {"meta", "path", "circle", "br"}
 HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>&amp;\u202e\ud800'
@@ -211,7 +211,7 @@ def test_a_folder_that_is_not_there(tmp_path):
 def test_a_failed_report_leaves_the_old_one(write, tmp_path, monkeypatch):
     write(full_run())
     before = write.text
-    monkeypatch.setattr("bertkit.train.report.page.report_page", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("bertkit.train.report.report_page", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write([])
     folder = tmp_path / "my run"

@@ -21,9 +21,9 @@ from bertkit.finetuning.session import open_session
 from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.model.model import BertModel
 from bertkit.progress import ShowProgress, silent
+from bertkit.report.page import REPORT
 from bertkit.tasks.table import read_task
 from bertkit.train.distributed import ranks
-from bertkit.train.report.page import REPORT
 from bertkit.train.runs import Run
 from bertkit.train.stop import asked_to_stop
 

@@ -21,8 +21,8 @@ from bertkit.inside.probes.word_vectors import cut_sentences, word_vectors
 from bertkit.predict.bert import Bert, load
 from bertkit.pretraining.samples import BLANK, SENTENCES, fill_samples
 from bertkit.progress import ShowProgress, silent
+from bertkit.report.chart import Point
 from bertkit.train.records import read_records
-from bertkit.train.report.chart import Point
 from bertkit.train.runs import Run, read_progress
 
 SENTENCES_PROBED = 1000  # learned from at every checkpoint; more makes the curve smoother, and slower

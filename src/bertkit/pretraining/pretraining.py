@@ -41,7 +41,7 @@ from bertkit.train.optimizer import Optimizers, build_optimizer
 from bertkit.train.prefetch import prefetching
 from bertkit.train.records import mirror, write_code_version
 from bertkit.train.replay import Replay
-from bertkit.train.report.page import write_report
+from bertkit.train.report import write_report
 from bertkit.train.runs import Progress, Run, SavedTensors, read_optimizer, read_part, read_progress
 from bertkit.train.schedule import Budget, Schedule
 from bertkit.train.stop import asked_to_stop

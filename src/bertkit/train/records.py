@@ -12,7 +12,7 @@ from typing import Any
 
 from bertkit._version import __version__
 from bertkit.files import whole_file
-from bertkit.train.report.chart import Point, finite
+from bertkit.report.chart import Point, finite
 
 Line = Mapping[str, Any]
 CODE = "code.json"

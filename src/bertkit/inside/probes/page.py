@@ -1,9 +1,8 @@
-"""A probe's report as a table, and as one HTML page with charts and trees; nothing on it comes from elsewhere."""
+"""A probe's report as a table, and as one HTML page with charts and trees."""
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
 from bertkit.files import whole_folder
@@ -12,10 +11,9 @@ from bertkit.inside.probes.labels import LabelReport
 from bertkit.inside.probes.probe import ProbeReport
 from bertkit.inside.probes.structure import StructureReport, StructureScore
 from bertkit.inside.probes.tree_drawing import draw_space, draw_tree
-from bertkit.train.report.chart import FROM_ZERO, Line, chart
-from bertkit.train.report.page import POLICY, STYLE
+from bertkit.report.chart import FROM_ZERO, Line, chart
+from bertkit.report.page import REPORT, render_page
 
-MORE_STYLE = ".tree{margin-top:14px}"
 PUBLISHED = (
     "Published for Penn Treebank (Hewitt & Manning 2019): BERT-base layer 7 at rank 128, UUAS 79.9 and Spearman .85; "
     "a chain of neighbors 48.9. Universal Dependencies has other trees, so its scores are not comparable with these."
@@ -42,27 +40,23 @@ def probe_table(report: ProbeReport) -> ProbeTable:
 
 def probe_page(report: ProbeReport, model: str) -> str:
     """The whole page as text."""
-    table = probe_table(report)
-    sections = [
-        f"<h1>{escape(model)}: {WHATS[report.what]}, layer by layer</h1>",
-        "".join(f'<p class="soft">{escape(note)}</p>' for note in table.notes),
-        f'<div class="charts">{"".join(_charts(report))}</div>',
-        "<h2>Numbers</h2>",
-        _html_table(table),
-        *(_trees(report) if isinstance(report, StructureReport) else ()),
-    ]
-    head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">'
-    head += '<meta name="viewport" content="width=device-width,initial-scale=1">'
-    head += f"<title>{escape(model)}: bertkit probe</title><style>{STYLE}{MORE_STYLE}</style>"
-    body = "\n".join(sections)
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+    structure = isinstance(report, StructureReport)
+    return render_page(
+        "probe.html",
+        title=f"{model}: bertkit probe",
+        heading=f"{model}: {WHATS[report.what]}, layer by layer",
+        table=probe_table(report),
+        charts=list(_charts(report)),
+        layer=report.best.layer if structure else None,
+        trees=[(" ".join(each.words), draw_tree(each), draw_space(each)) for each in report.drawn] if structure else [],
+    )
 
 
 def write_probe(report: ProbeReport, model: str, out: Path) -> None:
     """`report.html` and `result.json` in a new folder, whole or not at all."""
     with whole_folder(out) as folder:
         page = probe_page(report, model)
-        (folder / "report.html").write_text(page, encoding="utf-8", errors="replace")
+        (folder / REPORT).write_text(page, encoding="utf-8", errors="replace")
         found = {"model": model, **report.to_json()}
         text = json.dumps(found, indent=1, ensure_ascii=False)
         (folder / "result.json").write_text(text + "\n", encoding="utf-8", errors="replace")
@@ -132,30 +126,6 @@ def _structure_lines(report: StructureReport, name: str) -> list[Line]:
         _line(title, [getattr(each, name) or 0.0 for each in scores], kind)
         for (title, scores), kind in zip(sides.items(), kinds, strict=True)
     ]
-
-
-def _trees(report: StructureReport) -> Iterator[str]:
-    if report.drawn:
-        yield f"<h2>Trees at layer {report.best.layer}</h2>"
-        yield (
-            '<p class="soft">Above the words the gold tree, blue where the probe missed it; below them the spanning '
-            "tree of the probe's distances; green edges are in both. Punctuation is not counted. Beside them the words "
-            "in the probe's space, in the two directions of their largest spread, with the gold edges: gray ones have "
-            "the right length, blue ones are too long, orange ones too short; the root is orange.</p>"
-        )
-    for tree in report.drawn:
-        drawn = f'<div class="charts"><div class="wide">{draw_tree(tree)}</div>{draw_space(tree)}</div>'
-        yield f'<figure class="tree"><figcaption>{escape(" ".join(tree.words))}</figcaption>{drawn}</figure>'
-
-
-def _html_table(table: ProbeTable) -> str:
-    rows = [f"<tr>{''.join(f'<{kind}>{escape(cell)}</{kind}>' for cell in row)}</tr>" for kind, row in _kinds(table)]
-    return f'<p>{escape(table.title)}</p><div class="wide"><table>{"".join(rows)}</table></div>'
-
-
-def _kinds(table: ProbeTable) -> Iterator[tuple[str, Sequence[str]]]:
-    yield "th", table.columns
-    yield from (("td", row) for row in table.rows)
 
 
 def _line(name: str, values: Sequence[float], kind: str = "main") -> Line:
