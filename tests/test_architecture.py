@@ -18,6 +18,7 @@ ORDER = [
     "files",
     "folder_lock",
     "progress",
+    "settings",
     "config",
     "report",
     "text",

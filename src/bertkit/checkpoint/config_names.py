@@ -6,8 +6,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from bertkit.checkpoint.names import CAUSAL_CLASSES, HEADS_OF_CLASS
-from bertkit.config import FAMILIES, BertConfig, Family, Parts, family_config, pick
+from bertkit.config import FAMILIES, BertConfig, Family, Parts, family_config
 from bertkit.errors import RequestError
+from bertkit.settings import pick
 
 _BERT = {
     "vocab_size": "vocab_size",

@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.config import pick
 from bertkit.engine.onnx_encoder import OnnxEncoder, refuse_unable
 from bertkit.engine.watched import Watched
 from bertkit.errors import RequestError
@@ -24,6 +23,7 @@ from bertkit.model.encoder import Encoder
 from bertkit.model.feed_forward import ACTIVATIONS, GatedFeedForward
 from bertkit.model.kernels import attend
 from bertkit.model.layer import PostNormLayer, PreNormLayer
+from bertkit.settings import pick
 
 Bend = Callable[[Tensor], Tensor]
 

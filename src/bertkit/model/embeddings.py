@@ -4,8 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.config import BertConfig, pick
+from bertkit.config import BertConfig
 from bertkit.model.batch import Batch
+from bertkit.settings import pick
 
 
 class Nothing(nn.Module):

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bertkit.config import BertConfig, pick
+from bertkit.config import BertConfig
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.embeddings import Embeddings
 from bertkit.model.layer import LAYERS, PostNormLayer, PreNormLayer
+from bertkit.settings import pick
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.config import BertConfig, pick
+from bertkit.config import BertConfig
 from bertkit.model.kernels import bias_gelu, triton_can
+from bertkit.settings import pick
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,

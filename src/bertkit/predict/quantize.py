@@ -15,13 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.config import pick
 from bertkit.engine.cpu_forward import Bend, MappedLinear
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import pool
+from bertkit.settings import pick
 from bertkit.text.tokenizer import Tokenizer
 
 Quantize = Literal["int8"]

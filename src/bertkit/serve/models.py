@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from bertkit.config import pick
 from bertkit.engine.cuda_graph import CudaRecorder
 from bertkit.engine.recorded import RecordedPasses
 from bertkit.errors import RequestError
@@ -20,6 +19,7 @@ from bertkit.predict.bert import BACKENDS, Bert, load
 from bertkit.predict.quantize import int8_maps
 from bertkit.serve.engine import Lane
 from bertkit.serve.refusals import Refusal
+from bertkit.settings import pick
 
 # Which route a task of fine-tuning answers at.
 ROUTES = {"classify": "classify", "multilabel": "classify", "regress": "classify"}

@@ -7,7 +7,6 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from bertkit.config import pick
 from bertkit.data.examples import TaggedExample
 from bertkit.data.read import Columns, read_examples
 from bertkit.data.tables import ending
@@ -16,6 +15,7 @@ from bertkit.inside.probes.linear import LinearSettings
 from bertkit.inside.probes.structural import MOST_WORDS, StructureSettings
 from bertkit.inside.probes.tree_files import Tree, read_trees
 from bertkit.inside.probes.word_vectors import PIECES
+from bertkit.settings import pick
 
 WHATS = {
     "pos": "parts of speech",

@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.config import pick
 from bertkit.model.batch import Batch
 from bertkit.model.heads import Pooler
 from bertkit.model.kernels import Sight
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings
 from bertkit.model.self_attention import SelfAttention
+from bertkit.settings import pick
 
 VECTORS = "vectors"  # the answer that no head gives
 LOWEST = torch.finfo(torch.float32).min  # not -inf: a cell that sees nothing would become NaN

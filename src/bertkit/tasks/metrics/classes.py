@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.config import pick
 from bertkit.errors import RequestError
+from bertkit.settings import pick
 from bertkit.tasks.metrics.correlation import Numbers, check_lengths, finite
 
 Labels = Sequence[Hashable] | NDArray[Any]
