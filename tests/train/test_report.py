@@ -85,7 +85,7 @@ def write(tmp_path):
 
 def test_a_full_run_shows_everything(write):
     page = write(full_run())
-    for title in ("Loss: masked words, nats", "Right answers: masked words, %", "Perplexity of masked words"):
+    for title in ("Loss: masked words, nats", "Accuracy: masked words, %", "Perplexity of masked words"):
         assert title in page.text
     for title in ("Learning rate", "Speed, tokens/s", "Padding, %", "Share of the matmul rate, %", "GiB", "skipped"):
         assert title in page.text
@@ -112,7 +112,7 @@ def test_the_most_memory_so_far_does_not_fall_when_a_run_is_resumed(monkeypatch,
     monkeypatch.setattr(report, "chart", drawing)
     held = [2.0, 3.5, None, 1.0, 1.5, 4.0]  # the process of the fourth line is another than that of the third
     page = write([training(step, memory_gib=gib, share=0.3) for step, gib in enumerate(held, 1)])
-    [line] = drawn["Memory, the most so far"]
+    [line] = drawn["Peak memory"]
     assert line.points == [(1, 2.0), (2, 3.5), (4, 3.5), (5, 3.5), (6, 4.0)]
     assert "since the last start" in page.text  # what a share of the matmul rate is taken over
 

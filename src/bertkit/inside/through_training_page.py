@@ -10,8 +10,8 @@ from bertkit.train.report import filled_table
 if TYPE_CHECKING:
     from bertkit.inside.through_training import Course, Stage
 
-KINDS = {"same_word": "other places of the same word", "itself": "the token itself", "first": "the first token"}
-KINDS |= {"next": "the next token", "previous": "the token before", "separator": "separators"}
+KINDS = {"same_word": "other occurrences of the same word", "itself": "the token itself", "first": "the first token"}
+KINDS |= {"next": "the next token", "previous": "the previous token", "separator": "separators"}
 
 
 def course_lines(course: "Course") -> Iterator[str]:
@@ -65,9 +65,9 @@ def _probe_charts(course: "Course") -> Iterator[str]:
         Line("last layer", [(step, 100 * layers[-1]) for step, layers in probed], "second"),
         Line("embeddings", [(step, 100 * layers[0]) for step, layers in probed], "faint"),
     ]
-    yield chart("Right parts of speech", lines, unit="%", along=course.along)
+    yield chart("Accuracy of part-of-speech probes", lines, unit="%", along=course.along)
     best = [(stage.step, float(_best(stage))) for stage in course.stages if stage.accuracy]
-    yield chart("The layer that tells most", [Line("", best)], axis=COUNT, along=course.along)
+    yield chart("Best layer", [Line("", best)], axis=COUNT, along=course.along)
 
 
 def _head_charts(course: "Course") -> Iterator[str]:

@@ -82,7 +82,7 @@ def _facts(records: Records) -> list[tuple[str, str]]:
 
 def _learning(records: Records) -> Iterable[str]:
     evaluated, averaged = records.evaluated(), records.evaluated("averaged")
-    for table, what, unit in (("loss", "Loss", "nats"), ("right", "Right answers", "%")):
+    for table, what, unit in (("loss", "Loss", "nats"), ("right", "Accuracy", "%")):
         curves, times = records.curves(table), 100 if unit == "%" else 1
         tested = [name.removesuffix(f"_{table}") for name in evaluated if name.endswith(f"_{table}")]
         for name in dict.fromkeys([*curves, *tested]):
@@ -96,13 +96,13 @@ def _learning(records: Records) -> Iterable[str]:
 
 
 def _hardware(records: Records) -> Iterable[str]:
-    since_start = Line("since the start", records.curve("tokens_per_second"), "second")
-    yield chart("Speed", [Line("at the time", smoothed(records.speed())), since_start], unit="tokens/s", axis=FROM_ZERO)
+    since_start = Line("mean since the start", records.curve("tokens_per_second"), "second")
+    yield chart("Speed", [Line("current", smoothed(records.speed())), since_start], unit="tokens/s", axis=FROM_ZERO)
     share, padding = _times(records.curve("share"), 100), _times(records.curve("padding"), 100)
     yield chart("Share of the matmul rate", [Line("since the last start", share)], unit="%", axis=FROM_ZERO)
     yield chart("Padding", [Line("", padding)], unit="%", axis=FROM_ZERO)
     memory = _peak_so_far(records.curve("memory_gib"))
-    yield chart("Memory, the most so far", [Line("", memory)], unit="GiB", axis=FROM_ZERO)
+    yield chart("Peak memory", [Line("", memory)], unit="GiB", axis=FROM_ZERO)
     yield chart("Steps skipped because of NaN", [Line("", records.curve("skipped"))], axis=COUNT)
 
 
@@ -118,7 +118,7 @@ def _raw_and_smooth(points: Sequence[Point]) -> list[Line]:
 
 
 def _perplexities(records: Records) -> Iterable[str]:
-    """Exponential of the loss; beyond e^12 a model knows nothing anyway, and the chart would show only that."""
+    """Exponential of the loss; beyond e^12 the model predicts nothing, and the chart would show little else."""
     losses, tested, averaged = records.curves("loss"), records.evaluated(), records.evaluated("averaged")
     for name in ("mlm", "causal"):
         if name in losses or f"{name}_loss" in tested:
@@ -134,7 +134,7 @@ def _perplexities(records: Records) -> Iterable[str]:
 
 
 def _others(evaluated: Mapping[str, list[Point]]) -> Iterable[str]:
-    """Replaced tokens as one chart of three lines, and whatever has no chart yet."""
+    """Replaced tokens as one chart of three lines, and every metric that has no chart yet."""
     named = {name: evaluated.get(f"rtd_{name}", []) for name in DETECTION}
     if any(named.values()):
         lines = [Line(name, _times(points, 100), DETECTION[name]) for name, points in named.items()]
@@ -167,14 +167,15 @@ def _times(points: Sequence[Point], factor: float) -> list[Point]:
 
 
 def _peak_so_far(points: Sequence[Point]) -> list[Point]:
-    """Each process counts anew: the most of all sessions is the most of the lines until then."""
+    """A resumed process counts from zero: the peak of a run is the maximum of the lines so far."""
     known = finite(points)
     return list(zip((x for x, _ in known), accumulate((y for _, y in known), max), strict=True))
 
 
 def _name(name: str) -> str:
     first, _, rest = name.partition("_")
-    return " ".join(part for part in (NAMES.get(first, first), rest.replace("_", " ")) if part)
+    rest = {"right": "accuracy"}.get(rest, rest.replace("_", " "))
+    return " ".join(part for part in (NAMES.get(first, first), rest) if part)
 
 
 def _ending(name: str, points: Sequence[Point]) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bertkit.inside.attribution.counterfactuals import Flips
 
 MAX_WORDS = 12  # listed below the text
-UNSEEN = {"\u200e", "\u200f", "\u061c", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
+DIRECTION_MARKS = {"\u200e", "\u200f", "\u061c", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
 
 
 def why_page(why: "Why", flips: "Flips | None" = None) -> str:
@@ -31,7 +31,7 @@ def why_page(why: "Why", flips: "Flips | None" = None) -> str:
 
 
 def why_lines(why: "Why") -> Iterator[str]:
-    """The same as plain lines, the words that count most first."""
+    """The same as plain lines, the largest contributions first."""
     yield _title(why)
     for each in why.top(MAX_WORDS):
         yield f"{each.share:+9.3f}  {visible(each.word)}"
@@ -65,9 +65,11 @@ def why_notes(why: "Why") -> Iterator[str]:
         yield "gradient x input: one gradient at the text; its shares need not add up to the difference"
     else:
         steps = f"integrated gradients, {why.steps} steps: the shares add up to the difference"
-        yield steps + (f" (gap {why.gap:.2%})" if why.complete else f" only with a gap of {why.gap:.1%}; mind it")
+        yield steps + (
+            f" (gap {why.gap:.2%})" if why.complete else f" only with a gap of {why.gap:.1%}, so treat them with care"
+        )
     if why.cut_from is not None:
-        yield f"the model was taught to read a part of longer texts: this one has {why.cut_from} tokens"
+        yield f"the model was fine-tuned to read a part of longer texts: this one has {why.cut_from} tokens"
 
 
 def flip_lines(flips: "Flips") -> Iterator[str]:
@@ -81,8 +83,10 @@ def flip_lines(flips: "Flips") -> Iterator[str]:
 
 
 def visible(text: str) -> str:
-    """Control characters would move a terminal's cursor, and marks of direction turn a line around: as � both."""
-    return "".join("�" if (unicodedata.category(c) == "Cc" and c not in "\n\t") or c in UNSEEN else c for c in text)
+    """Control characters and direction marks as �: a terminal would obey them."""
+    return "".join(
+        "�" if (unicodedata.category(c) == "Cc" and c not in "\n\t") or c in DIRECTION_MARKS else c for c in text
+    )
 
 
 def _title(why: "Why") -> str:
@@ -132,5 +136,5 @@ def _largest(why: "Why") -> float:
 
 
 def _mixed(color: tuple[int, int, int], size: float) -> str:
-    """White at no size, the color at the largest."""
+    """From white at size 0 to the color at size 1."""
     return "#" + "".join(f"{round(255 + (part - 255) * (0.15 + 0.7 * size)):02x}" for part in color)

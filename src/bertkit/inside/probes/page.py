@@ -22,7 +22,7 @@ PUBLISHED = (
 
 @dataclass(frozen=True)
 class ProbeTable:
-    """A title, the names of the columns, rows of cells, and what else is to be said."""
+    """A title, column names, rows of cells, and notes."""
 
     title: str
     columns: tuple[str, ...]
@@ -40,15 +40,15 @@ def probe_table(report: ProbeReport) -> ProbeTable:
 
 def probe_page(report: ProbeReport, model: str) -> str:
     """The whole page as text."""
-    structure = isinstance(report, StructureReport)
+    drawn = report.drawn if isinstance(report, StructureReport) else ()
     return render_page(
         "probe.html",
         title=f"{model}: bertkit probe",
         heading=f"{model}: {WHATS[report.what]}, layer by layer",
         table=probe_table(report),
         charts=list(_charts(report)),
-        layer=report.best.layer if structure else None,
-        trees=[(" ".join(each.words), draw_tree(each), draw_space(each)) for each in report.drawn] if structure else [],
+        layer=report.best.layer,
+        trees=[(" ".join(tree.words), draw_tree(tree), draw_space(tree)) for tree in drawn],
     )
 
 
@@ -75,12 +75,12 @@ def _label_table(report: LabelReport, notes: Sequence[str]) -> ProbeTable:
         for each in report.layers
     ]
     said = (
-        f"without an encoder: {_percent(report.by_word)} by each word's usual label, "
+        f"without an encoder: {_percent(report.by_word)} by each word's most frequent label, "
         f"{_percent(report.majority)} by the most frequent one of {len(report.labels)}",
         f"center of gravity: layer {report.gravity:.2f} by the mixture's weights, "
         + ("none: the layers add nothing" if report.expected is None else f"{report.expected:.2f} by what each adds"),
     )
-    title = f"{WHATS[report.what]}: {report.rows['test']:,} to be told, learned from {report.rows['train']:,}; percent"
+    title = f"{WHATS[report.what]}: tested on {report.rows['test']:,}, trained on {report.rows['train']:,}; percent"
     return ProbeTable(title, columns, tuple(rows), (*said, *notes))
 
 
@@ -105,12 +105,12 @@ def _charts(report: ProbeReport) -> Iterator[str]:
         lines = [_line("probe", [each.accuracy for each in report.layers])]
         lines.append(_line("control task", [each.control for each in report.layers], "second"))
         lines.append(_line("untrained encoder", [each.random for each in report.layers], "faint"))
-        lines.append(_line("each word's usual label", [report.by_word] * len(report.layers), "third"))
-        yield chart("Right labels", lines, unit="%", axis=FROM_ZERO, along="layer")
+        lines.append(_line("each word's most frequent label", [report.by_word] * len(report.layers), "third"))
+        yield chart("Accuracy", lines, unit="%", axis=FROM_ZERO, along="layer")
         yield chart("Selectivity", [_line("", [each.selectivity for each in report.layers])], unit="%", along="layer")
-        mixed = _line("mixture of the layers so far", [each.cumulative for each in report.layers])
+        mixed = _line("mixture of layers 0 to this one", [each.cumulative for each in report.layers])
         alone = _line("layer alone", [each.accuracy for each in report.layers], "faint")
-        yield chart("Layers together", [mixed, alone], unit="%", along="layer")
+        yield chart("Cumulative accuracy", [mixed, alone], unit="%", along="layer")
         yield chart("Weight in the mixture", [_line("", report.mix)], unit="%", axis=FROM_ZERO, along="layer")
         return
     for title, name in (("Edges found (UUAS)", "uuas"), ("Roots found", "root")):

@@ -31,7 +31,7 @@ def sense_page(found: "SenseMap") -> str:
 
 
 def _groups(found: "SenseMap") -> list[str]:
-    """What colors each use: its labeled sense, else its cluster."""
+    """The group that colors each use: its labeled sense, else its cluster."""
     if all(use.sense is not None for use in found.uses):
         return [str(use.sense) for use in found.uses]
     return [f"cluster {number + 1}" for number in found.clusters]
@@ -41,10 +41,10 @@ def _facts(found: "SenseMap") -> Iterator[str]:
     clear = "" if found.silhouette is None else f", silhouette {found.silhouette:.2f}"
     clusters = f"{len(set(found.clusters))} clusters by k-means{clear}"
     yield f"{len(found.uses):,} uses; {clusters}; {found.model}, layer {found.layer}"
-    yield f"The map shows {found.shown:.0%} of how the vectors differ: the two directions in which they differ most."
+    yield f"The map shows {found.shown:.0%} of the vectors' variance: their first two principal components."
     if found.scores is not None:
         near = found.scores.neighbors
-        beside = "" if near is None else f", by the mean of static vectors around {near:.1%}"
+        beside = "" if near is None else f", by the mean of the static vectors of the words around it in {near:.1%}"
         yield (
             f"The nearest other use has the same sense in {found.scores.contextual:.1%} of cases; "
             f"by one vector per word, which is chance, in {found.scores.static:.1%}{beside}."
