@@ -80,7 +80,7 @@ class LabelTask:
         return np.array([counts[name] for name in self.names]) / len(self.train)
 
     def rows(self, side: Rows, vectors: WordVectors) -> ProbeRows:
-        """With two tasks: the labels, and those of the control. A label that training lacks is -1, and never correct."""
+        """With two tasks: the labels, and those of the control. A label that training lacks is -1: never correct."""
         number = {name: at for at, name in enumerate(self.names)}
         words = tuple(np.array(column) for column in zip(*(words for words, _, _ in side), strict=True))
         bounds = self.shares().cumsum()
