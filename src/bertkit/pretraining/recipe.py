@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 from bertkit.config import BertConfig, family_config
 from bertkit.errors import RequestError
+from bertkit.files import FORMAT_VERSION, VERSION_KEY, check_format_version
 from bertkit.pretraining.batches import DataSettings
+from bertkit.pretraining.objectives.table import OBJECTIVES
 from bertkit.settings import as_text, change, check_name, flat, read_toml, split_pair, toml_lines
 from bertkit.train.schedule import Decay
 
@@ -78,15 +80,18 @@ def build_recipe(settings: Mapping[str, str]) -> Recipe:
         check_name(name, _names())
     start = Recipe(shards=Path(), model=family_config(left.pop("family", "bert"), left.pop("size", "base")))
     recipe = change(start, left)
-    if recipe.model.parts.causal and "causal" not in recipe.data.objective:
-        listed = ",".join(recipe.data.objective)
-        raise RequestError(f"causal=true goes with objective=causal, not {listed}; leave it out")
+    if recipe.model.parts.causal and not recipe.data.causal:
+        others, listed = (
+            " or ".join(row.name for row in OBJECTIVES.values() if row.causal),
+            ",".join(recipe.data.objective),
+        )
+        raise RequestError(f"causal=true goes with objective={others}, not {listed}; leave it out")
     return replace(recipe, model=directed(recipe.model, recipe.data))
 
 
 def directed(model: BertConfig, data: DataSettings) -> BertConfig:
     """The shape with the attention that the objective needs: causal to predict next words, else in both directions."""
-    return replace(model, parts=replace(model.parts, causal="causal" in data.objective))
+    return replace(model, parts=replace(model.parts, causal=data.causal))
 
 
 def with_whole_paths(recipe: Recipe) -> Recipe:
@@ -97,18 +102,21 @@ def with_whole_paths(recipe: Recipe) -> Recipe:
 
 def recipe_toml(recipe: Recipe, begun: Mapping[str, str] = MappingProxyType({})) -> str:
     """The recipe as TOML that `read_recipe` reads back to an equal one; what a run has `begun` with is passed over."""
-    folders = {"shards": recipe.shards, "heldout": recipe.heldout}
+    top = {VERSION_KEY: FORMAT_VERSION, "shards": recipe.shards, "heldout": recipe.heldout}
     sections = {name: flat(getattr(recipe, name)) for name in SECTIONS} | {BEGUN: dict(begun)}
     for name in ("data", "train"):  # their None is the default; a model's is not always
         sections[name] = {key: value for key, value in sections[name].items() if value is not None}
-    top = toml_lines({name: folder for name, folder in folders.items() if folder})
-    return top + "".join(f"\n[{name}]\n{toml_lines(values)}" for name, values in sections.items() if values)
+    lines = toml_lines({name: value for name, value in top.items() if value})
+    return lines + "".join(f"\n[{name}]\n{toml_lines(values)}" for name, values in sections.items() if values)
 
 
 def _flat(table: Mapping[str, Any], path: Path) -> dict[str, str]:
     settings: dict[str, str] = {}
     for name, value in table.items():
         if name == BEGUN and isinstance(value, dict):
+            continue
+        if name == VERSION_KEY:
+            check_format_version(value, path)
             continue
         inner = value if isinstance(value, dict) else {name: value}
         if isinstance(value, dict) and name not in SECTIONS:
