@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from bertkit.config import BertConfig, Parts, config_settings, family_config, pick
+from bertkit.config import BertConfig, Parts, family_config
 from bertkit.errors import RequestError
 from bertkit.families.family import Family, json_object, whole_number
 from bertkit.families.table import FAMILIES
+from bertkit.settings import flat, pick
 
 FLOATS = ("dropout", "attention_dropout", "norm_epsilon", "init_std")
 
@@ -104,7 +105,7 @@ def _read_causal(family: Family, data: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def _write_family(config: BertConfig) -> dict[str, Any]:
-    family, settings = FAMILIES[config.family], config_settings(config)
+    family, settings = FAMILIES[config.family], flat(config)
     data: dict[str, Any] = {"model_type": family.name}
     data |= {key: settings[ours] for ours, key in family.config_fields.items()}
     data[family.activation_field] = next(name for name, ours in ACTIVATIONS.items() if ours == config.parts.activation)

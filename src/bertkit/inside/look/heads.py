@@ -10,7 +10,7 @@ from torch import Tensor
 from bertkit.errors import RequestError
 from bertkit.inside.look.reading import Reading
 
-MOST = 0.5  # a head is named for what gets more than half of its weight
+MIN_SHARE = 0.5  # a head is named for what gets more than this share of its weight
 BROAD = 0.8  # or, when its entropy is this share of the largest possible, it is broad
 SHARES = ("next", "previous", "itself", "first", "separator", "same_word")
 
@@ -119,5 +119,5 @@ def _sum_and_count(values: Tensor, rows: Tensor) -> Tensor:
 def _named(means: dict[str, list[list[float]]], layer: int, head: int) -> HeadKind:
     row = {name: values[layer][head] for name, values in means.items()}
     most = max(SHARES, key=row.__getitem__)
-    kind = most if row[most] > MOST else "broad" if row["breadth"] >= BROAD else "mixed"
+    kind = most if row[most] > MIN_SHARE else "broad" if row["breadth"] >= BROAD else "mixed"
     return HeadKind(layer + 1, head + 1, kind, **row)
