@@ -18,7 +18,7 @@ from bertkit.model.attention_pattern import AttentionPattern, AttentionWindow
 from bertkit.model.batch import Batch, Layout
 from bertkit.model.heads import Pooler
 from bertkit.model.model import BertModel
-from bertkit.model.operations import TorchOperations
+from bertkit.model.operations import Operations
 from bertkit.model.pooling import EmbedSettings
 from bertkit.settings import pick
 
@@ -61,7 +61,7 @@ class Rectangle(Batch):
         return seen & (before >= 0) if window.causal else seen
 
 
-class PaddedOperations(TorchOperations):
+class PaddedOperations(Operations):
     """Torch's operations, with the formula of attention over rectangles: what ONNX can say."""
 
     def attend(self, qkv_TX: Tensor, batch: Batch, pattern: AttentionPattern, dropout: float) -> Tensor:
