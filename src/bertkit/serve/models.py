@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from bertkit.config import pick
 from bertkit.engine.cuda_graph import CudaRecorder
 from bertkit.engine.recorded import RecordedPasses
 from bertkit.errors import RequestError
@@ -22,6 +21,7 @@ from bertkit.predict.quantize import int8_maps
 from bertkit.serve.engine import SharedEncoder
 from bertkit.serve.refusals import Refusal
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.settings import pick
 
 SETTINGS_CACHED = 256  # different ones, of each model
 # Which route a task of fine-tuning answers at.
