@@ -20,8 +20,8 @@ from bertkit.predict.bert import BACKENDS, Bert, load
 from bertkit.predict.quantize import int8_maps
 from bertkit.serve.engine import SharedEncoder
 from bertkit.serve.refusals import Refusal
-from bertkit.text.tokenizer import Tokenizer
 from bertkit.settings import pick
+from bertkit.text.tokenizer import Tokenizer
 
 SETTINGS_CACHED = 256  # different ones, of each model
 # Which route a task of fine-tuning answers at.
