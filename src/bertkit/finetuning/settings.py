@@ -12,6 +12,7 @@ from bertkit.errors import RequestError
 from bertkit.tasks.reading import ReadingSettings
 from bertkit.train.schedule import DECAYS, Decay
 
+DEFAULT_OPTIMIZER = "adamw"
 LARGEST_SEED = 2**62  # some are added to it
 MIN_STEPS, MIN_EPOCHS, MAX_EPOCHS = 500, 3, 20  # of a run whose epochs are not given
 
@@ -25,6 +26,7 @@ class LearningSettings:
     learning_rate: float = 2e-4  # of the head; see layer_decay
     warmup: float = 0.2  # share of all steps; with 0.1 deep models can collapse in the first steps (docs/LOG.md)
     decay: Decay = "linear"
+    optimizer: str = DEFAULT_OPTIMIZER  # a row of train.optimizer.OPTIMIZERS
     weight_decay: float = 0.01
     layer_decay: float = 0.8  # each layer's learning rate is this many times that of the layer above it
     clip: float = 1.0
@@ -38,6 +40,10 @@ class LearningSettings:
     def __post_init__(self) -> None:
         check_choice(self, "class_weights")
         pick(dict.fromkeys(DECAYS), self.decay, "decay")
+        if self.optimizer != DEFAULT_OPTIMIZER:
+            from bertkit.train.optimizer import OPTIMIZERS  # torch is slow to import
+
+            pick(OPTIMIZERS, self.optimizer, "optimizer")
         for name in ("epochs", "batch"):
             check_at_least(self, name, 1)
         check_at_least(self, "frozen", 0)
