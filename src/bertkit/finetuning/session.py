@@ -71,7 +71,8 @@ def open_session(
     set_free(model, lowest_free(settings, len(model.encoder.layers), 1.0))
     scales = {f"model.{name}": scale for name, scale in rate_scales(model, settings.learning.layer_decay).items()}
     # Devlin's numbers but for the second moment's, where AdamW's usual 0.999 forgets slowly enough for small batches.
-    wanted = OptimizerSettings(beta2=0.999, weight_decay=settings.learning.weight_decay, fused=True)
+    name, weight_decay = settings.learning.optimizer, settings.learning.weight_decay
+    wanted = OptimizerSettings(name=name, beta2=0.999, weight_decay=weight_decay, fused=True)
     optimizers = build_optimizer(learner, wanted, scales)
     progress = read_progress(latest) if latest else Progress()
     optimizers.load_state_tensors(read_optimizer(latest) if latest else {})
