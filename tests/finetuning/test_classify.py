@@ -17,10 +17,13 @@ from bertkit.errors import RequestError
 from bertkit.finetuning.evaluate import make_windows, run_model
 from bertkit.finetuning.learner import joined_logits, pack
 from bertkit.model.weights import new_model
-from bertkit.tasks.classify import Classify, Multilabel, Regress, balanced_weights
+from bertkit.tasks.classify import Classify
 from bertkit.tasks.decision import Decision
+from bertkit.tasks.folder import read_task, task_json
+from bertkit.tasks.labels import balanced_weights
 from bertkit.tasks.length import LengthPolicy
-from bertkit.tasks.table import read_task, task_json
+from bertkit.tasks.multilabel import Multilabel
+from bertkit.tasks.regress import Regress
 from bertkit.tasks.task import LossSettings
 
 HERE = Place(Path("data.tsv"), 7)

@@ -15,14 +15,14 @@ import transformers
 
 import bertkit
 from bertkit.checkpoint.save_load import load_checkpoint
-from bertkit.data.examples import TASKS
-from bertkit.data.read import read_examples
 from bertkit.errors import RequestError
 from bertkit.finetuning.evaluate import make_windows, run_model
 from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.learner import load_start
 from bertkit.finetuning.settings import read_settings
-from bertkit.tasks.table import build_task, read_task
+from bertkit.tasks.folder import build_task, read_task
+from bertkit.tasks.read import read_examples
+from bertkit.tasks.table import TASKS
 
 AUTO = {
     "classify": transformers.AutoModelForSequenceClassification,
@@ -37,7 +37,7 @@ import sys, torch
 from pathlib import Path
 torch.set_num_threads(1)
 import bertkit
-from bertkit.data.read import read_examples
+from bertkit.tasks.read import read_examples
 for task, run, file in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3], strict=True):
     print(bertkit.load(run).answers.predict(read_examples(task, Path(file)).examples))
 """

@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,11 @@ from bertkit.checkpoint.tensors import read_object, read_tensors, write_tensors
 from bertkit.config import BertConfig
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.files import whole_folder
+from bertkit.model.heads import HEADS as OUTPUT_HEADS
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings
 from bertkit.text.tokenizer import Tokenizer
 
-LABELED = ("classify", "tag")
 MOST_LABELS = 1_000_000
 # Settings of config.json that change nothing here but that other tools read: they travel on.
 KEPT: tuple[str, ...] = (
@@ -84,7 +84,7 @@ def load_checkpoint(
     return Checkpoint(
         model=model.eval(),
         tokenizer=words,
-        labels=_labels(source.settings) if set(model.heads) & set(LABELED) else (),
+        labels=_labels(source.settings) if _named_outputs(model.heads) else (),
         embed=_embed(folder, source.folder),
         max_length=_max_length(folder, source),
         settings={key: source.settings[key] for key in KEPT if key in source.settings},
@@ -136,13 +136,18 @@ def folder_config(model: BertModel, labels: tuple[str, ...] = ()) -> tuple[dict[
     known = hugging_face.has_place(model.config, heads, model.pooler is not None)
     if settings["model_type"] != OWN_TYPE and known:
         settings["architectures"] = [hugging_face.hugging_face_class(model.config, heads)]
-        if set(heads) & set(LABELED):
+        if _named_outputs(heads):
             names = labels or tuple(f"LABEL_{i}" for i in range(next(iter(heads.values())) or 0))
             settings["id2label"] = {str(i): name for i, name in enumerate(names)}
             settings["label2id"] = {name: i for i, name in enumerate(names)}
         return settings, False
     own = write_hugging_face(model.config, own=True)
     return {**own, "heads": heads, "pooler": model.pooler is not None, "id2label": dict(enumerate(labels))}, True
+
+
+def _named_outputs(heads: Iterable[str]) -> bool:
+    """Whether one of the heads has outputs that config.json names."""
+    return any(OUTPUT_HEADS[head].labels for head in heads)
 
 
 def _fill(source: _Source, heads: Mapping[str, int | None] | None, seed: int) -> tuple[BertModel, LoadReport]:

@@ -15,14 +15,15 @@ from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config
 from bertkit.data.examples import Example, Place, TextExample
 from bertkit.facts.random_text import RandomText
-from bertkit.finetuning.prepare import Part, Prepared
+from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.settings import FineTuneSettings, read_settings
 from bertkit.model.model import BertModel
 from bertkit.model.weights import new_model
 from bertkit.pretraining.batches import DataSettings, ExampleSource
 from bertkit.pretraining.examples import to_inputs
 from bertkit.pretraining.objectives import MaskedWords
-from bertkit.tasks.table import build_task
+from bertkit.tasks.folder import build_task
+from bertkit.tasks.task import Part
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
 

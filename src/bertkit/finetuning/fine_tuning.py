@@ -7,8 +7,7 @@ from typing import Any
 
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint
 from bertkit.config import pick
-from bertkit.data.examples import TASKS
-from bertkit.data.read import Columns
+from bertkit.data.tables import Columns
 from bertkit.files import refuse_to_overwrite
 from bertkit.finetuning.distill import Teacher, load_teacher
 from bertkit.finetuning.evaluate import predict
@@ -21,7 +20,8 @@ from bertkit.finetuning.session import open_session
 from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.model.model import BertModel
 from bertkit.progress import ShowProgress, silent
-from bertkit.tasks.table import read_task
+from bertkit.tasks.folder import read_task
+from bertkit.tasks.table import TASKS
 from bertkit.train.distributed import ranks
 from bertkit.train.report.page import REPORT
 from bertkit.train.runs import Run
@@ -124,7 +124,7 @@ def open_data(
     show: ShowProgress = silent,
 ) -> tuple[Checkpoint, Prepared]:
     """The model to start from, as it is, and the task with both files read."""
-    pick(dict.fromkeys(TASKS), task, "task")
+    pick(TASKS, task, "task")
     begin = load_checkpoint(model)
     files = DataFiles(train=Path(train_file), dev=Path(dev_file) if dev_file else None, columns=columns)
     return begin, prepare(task, begin, files, settings, show)

@@ -17,7 +17,7 @@ from bertkit.finetuning.batches import EpochPlan, within_budget
 from bertkit.finetuning.collapse import describe_collapse
 from bertkit.finetuning.distill import Pupil, Teacher
 from bertkit.finetuning.evaluate import Outputs, run_model
-from bertkit.finetuning.fit_decision import Fitted, fit_decision, judge_decision
+from bertkit.finetuning.fit_decision import judge_decision
 from bertkit.finetuning.learner import (
     TASK,
     Learner,
@@ -28,7 +28,7 @@ from bertkit.finetuning.learner import (
     set_free,
     start_at_prior,
 )
-from bertkit.finetuning.prepare import Prepared, loss_settings, prior_logits
+from bertkit.finetuning.prepare import Prepared, loss_settings
 from bertkit.finetuning.result import FineTuned
 from bertkit.finetuning.run_state import (
     RESULT,
@@ -42,9 +42,9 @@ from bertkit.finetuning.run_state import (
 )
 from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.progress import Meter
-from bertkit.tasks.decision import Decision
+from bertkit.tasks.decision import Decision, Fitted
 from bertkit.tasks.fixed import can_fix, fixed_batch
-from bertkit.tasks.table import PROBLEM_TYPES, task_json
+from bertkit.tasks.folder import task_json
 from bertkit.tasks.task import LossSettings, Window
 from bertkit.train.distributed import Ranks
 from bertkit.train.half import HalfPrecision
@@ -73,8 +73,9 @@ def open_session(
     if settings.run.checkpointing:
         compute_twice(model)
     weights = loss_settings(prepared.task, prepared.train, settings)
-    if prepared.task.name in ("classify", "multilabel") and not latest:
-        start_at_prior(model, prepared.task, prior_logits(prepared.task, prepared.train, weights))
+    prior = None if latest else prepared.task.prior(prepared.train, weights)
+    if prior is not None:
+        start_at_prior(model, prepared.task, prior)
     learner = Pupil(model, prepared.task, weights, teacher) if teacher else Learner(model, prepared.task, weights)
     set_free(model, lowest_free(settings, len(model.encoder.layers), 1.0))
     scales = {f"model.{name}": scale for name, scale in rate_scales(model, settings.learning.layer_decay).items()}
@@ -255,7 +256,7 @@ class Session:
         if best.state is not None and self.settings.run.keep == "best":
             load_state(self.learner.model, best.state)
         outputs, task, dev = self._outputs(), self.prepared.task, self.prepared.dev
-        fitted = fit_decision(task, dev, outputs.rows, self.settings.run.abstain)
+        fitted = task.fit_decision(dev, outputs.rows, self.settings.run.abstain)
         judged = judge_decision(task, dev, outputs.rows, fitted.decision)
         plain = task.decode(dev.examples, dev.flat, outputs.rows, Decision())
         learning = replace(self.settings.learning, epochs=self.total // self.plan.steps)
@@ -281,7 +282,7 @@ class Session:
     def _write_model(self, fitted: Fitted, result: FineTuned) -> None:
         record = {"scores": dict(result.scores), "best_step": result.best_step, "settings": self.settings.flat()}
         task = self.prepared.task
-        kept = {"problem_type": PROBLEM_TYPES[task.name]} if task.name in PROBLEM_TYPES else {}
+        kept = {"problem_type": task.row.problem_type} if task.row.problem_type else {}
         checkpoint = replace(
             self.start,
             model=self.learner.model,

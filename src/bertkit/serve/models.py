@@ -20,10 +20,7 @@ from bertkit.predict.bert import BACKENDS, Bert, load
 from bertkit.predict.quantize import int8_maps
 from bertkit.serve.engine import Lane
 from bertkit.serve.refusals import Refusal
-
-# Which route a task of fine-tuning answers at.
-ROUTES = {"classify": "classify", "multilabel": "classify", "regress": "classify"}
-ROUTES |= {"tag": "tag", "answer": "answer", "choose": "choose"}
+from bertkit.tasks.table import task_heads
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +51,7 @@ class Served:
     @property
     def abilities(self) -> tuple[str, ...]:
         """The routes that it can answer, best first: what it was taught comes before what every encoder can."""
-        own = (ROUTES[self.task],) if self.task else ()
+        own = (self.answers.task.row.route,) if self.answers else ()
         fill = ("fill",) if self.bert.model.fills else ()
         return (*own, *fill, "embed")
 
@@ -136,7 +133,7 @@ def share_encoders(berts: Mapping[str, Bert]) -> list[Served]:
             lanes[checksum] = new_lane(bert.model.encoder)
         lane = lanes[checksum]
         _adopt(bert, lane.encoder)
-        answers = bert.answers if _is_taught(bert) else None
+        answers = bert.answers if set(task_heads()) & set(bert.model.heads) else None
         served.append(Served(name, bert, lane, checksum, answers))
     return served
 
@@ -172,10 +169,6 @@ def _adopt(bert: Bert, encoder: Encoder) -> None:
         head = bert.model.heads["masked_word"]
         assert isinstance(head, MaskedWordHead)
         head.decoder.weight = encoder.embeddings.word.weight
-
-
-def _is_taught(bert: Bert) -> bool:
-    return bool({"classify", "tag", "answer", "choose"} & set(bert.model.heads))
 
 
 def _named(given: str) -> tuple[str, str | None]:

@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,6 @@ from bertkit.serve.plans.plan import Plan
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.service import Service
 from bertkit.serve.settings import LARGE
-from bertkit.tasks.answer import Answered
 
 OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 LISTED = 20  # of the texts that were too long
@@ -87,15 +85,6 @@ def encoded(array: np.ndarray, how: str) -> np.ndarray | str:
     if how == "float":
         return np.ascontiguousarray(array, dtype=np.float32)
     return base64.b64encode(np.ascontiguousarray(array, dtype="<f4").tobytes()).decode("ascii")
-
-
-def told(prediction: Any, best: int = 0) -> dict[str, Any]:
-    """A prediction as an object: the fields of its Python class, nothing renamed."""
-    found = asdict(prediction)
-    found.pop("id", None)  # made up by us
-    if isinstance(prediction, Answered):
-        found["candidates"] = found["candidates"][:best]
-    return found
 
 
 def _plain(value: Any) -> Any:

@@ -5,7 +5,6 @@ A policy says which tokens of an encoding make up the sequences that the model r
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from types import MappingProxyType
 from typing import Any, Literal
 
 from bertkit.config import pick
@@ -18,7 +17,8 @@ Kind = Literal["head", "tail", "head-tail", "windows", "hierarchical"]
 Pool = Literal["mean", "max"]
 CUTS: tuple[Kind, ...] = ("head", "tail", "head-tail")
 SPREADS: tuple[Kind, ...] = ("windows", "hierarchical")
-KINDS: dict[str, Kind] = {kind: kind for kind in CUTS + SPREADS}
+EVERY_KIND: tuple[Kind, ...] = CUTS + SPREADS
+KINDS: dict[str, Kind] = {kind: kind for kind in EVERY_KIND}
 MOST_TOKENS = 65_536  # of one text's windows: they go through the model together, and fill what machines have
 LEAST = 8  # tokens in a sequence: four of wiring around a pair, two for each text
 POOLS: dict[str, Pool] = {"mean": "mean", "max": "max"}
@@ -55,27 +55,9 @@ class LengthPolicy:
         return cls(**content)
 
 
-# Tags and answers may stand anywhere, so their texts are never cut; the end of a story is what its ending follows.
-# 128 shared tokens are the usual SQuAD recipe's.
-DEFAULT_POLICIES: Mapping[str, LengthPolicy] = MappingProxyType(
-    {
-        "classify": LengthPolicy("head"),
-        "multilabel": LengthPolicy("head"),
-        "regress": LengthPolicy("head"),
-        "tag": LengthPolicy("windows"),
-        "answer": LengthPolicy("windows", stride=128),
-        "choose": LengthPolicy("tail"),
-    }
-)
-POSSIBLE: Mapping[str, tuple[Kind, ...]] = MappingProxyType(
-    {"tag": ("windows",), "answer": ("windows",), "choose": CUTS}
-)
-
-
-def check_policy(task: str, policy: LengthPolicy, limit: int = LEAST) -> None:
+def check_policy(task: str, policy: LengthPolicy, limit: int = LEAST, possible: Sequence[Kind] | None = None) -> None:
     """Refuse a policy under which the task would lose what it is asked for, and sequences too short for a pair."""
-    possible = POSSIBLE.get(task, tuple(KINDS.values()))
-    if policy.kind not in possible:
+    if possible is not None and policy.kind not in possible:
         raise RequestError(
             f"length policy '{policy.kind}' does not go with '{task}'; choose from: {', '.join(possible)}"
         )

@@ -9,13 +9,13 @@ import numpy as np
 
 from bertkit.config import pick
 from bertkit.data.examples import TaggedExample
-from bertkit.data.read import Columns, read_examples
 from bertkit.data.tables import ending
 from bertkit.errors import RequestError
 from bertkit.inside.probes.linear import LinearSettings
 from bertkit.inside.probes.structural import MOST_WORDS, StructureSettings
 from bertkit.inside.probes.tree_files import Tree, read_trees
 from bertkit.inside.probes.word_vectors import PIECES
+from bertkit.tasks.read import Columns, read_examples
 
 WHATS = {
     "pos": "parts of speech",

@@ -1,33 +1,30 @@
 """Every head, and what happens inside: the Python API's own words over HTTP."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Response
+from pydantic import BaseModel
 
 from bertkit.predict.fill import Filled
 from bertkit.serve.models import Served
 from bertkit.serve.plans.fill import plan_fill
-from bertkit.serve.plans.heads import plan_answer, plan_choose, plan_classify, plan_tag, told_as
+from bertkit.serve.plans.heads import plan_task, replied, told_as
 from bertkit.serve.plans.inside import plan_attention
 from bertkit.serve.plans.plan import Plan
-from bertkit.serve.replies import encoded, length_note, reply, told
+from bertkit.serve.replies import encoded, length_note, reply
 from bertkit.serve.routes.common import fill_policy, router, size_of
-from bertkit.serve.routes.schema import (
-    AnswerRequest,
-    AttentionRequest,
-    ChooseRequest,
-    ClassifyRequest,
-    FillRequest,
-    TagRequest,
-)
+from bertkit.serve.routes.schema import AttentionRequest, FillRequest, request_schema
 from bertkit.serve.service import Service
+from bertkit.tasks.row import TaskRow
+from bertkit.tasks.table import routes as task_routes
 
 
 def head_routes(service: Service) -> APIRouter:
-    """/fill, /classify, /tag, /answer and /choose; those that no model can answer are not in the documentation."""
+    """/fill, and a route for each task; those that no model can answer are not in the documentation."""
     routes, models, limits = router(), service.models, service.settings
 
     @routes.post("/fill", summary="The blanks of texts", tags=["heads"], include_in_schema=_can(service, "fill"))
@@ -37,32 +34,29 @@ def head_routes(service: Service) -> APIRouter:
         plan = partial(plan_fill, served, asked.text, asked.top, policy, limits)
         return await _predicted(service, served, partial(told_as, plan, _candidates), size_of(asked.text))
 
-    @routes.post("/classify", summary="Labels or numbers", tags=["heads"], include_in_schema=_can(service, "classify"))
-    async def classify(asked: ClassifyRequest) -> Response:
-        served = models.able(asked.model, "classify")
-        plan = partial(plan_classify, served, asked.texts, asked.pairs, limits)
-        return await _predicted(service, served, partial(told_as, plan, told), size_of(asked.texts))
-
-    @routes.post("/tag", summary="A tag for each word", tags=["heads"], include_in_schema=_can(service, "tag"))
-    async def tag(asked: TagRequest) -> Response:
-        served = models.able(asked.model, "tag")
-        plan = partial(plan_tag, served, asked.texts, limits)
-        return await _predicted(service, served, partial(told_as, plan, told), size_of(asked.texts))
-
-    @routes.post("/answer", summary="Answers in passages", tags=["heads"], include_in_schema=_can(service, "answer"))
-    async def answer(asked: AnswerRequest) -> Response:
-        served = models.able(asked.model, "answer")
-        plan = partial(plan_answer, served, asked.question, asked.passage, limits)
-        tell = partial(told, best=asked.best)
-        return await _predicted(service, served, partial(told_as, plan, tell), size_of(asked.passage))
-
-    @routes.post("/choose", summary="Which choice fits", tags=["heads"], include_in_schema=_can(service, "choose"))
-    async def choose(asked: ChooseRequest) -> Response:
-        served = models.able(asked.model, "choose")
-        plan = partial(plan_choose, served, asked.question, asked.choices, limits)
-        return await _predicted(service, served, partial(told_as, plan, told), size_of(asked.question))
-
+    for name, rows in task_routes().items():
+        _add_route(routes, service, name, rows)
     return routes
+
+
+def _add_route(routes: APIRouter, service: Service, name: str, rows: Sequence[TaskRow]) -> None:
+    """One route, for all tasks that take the same request."""
+    first = rows[0]
+    schema = request_schema(first)
+
+    async def ask(asked: BaseModel) -> Response:
+        served = service.models.able(getattr(asked, "model", None), name)
+        inputs = {field.name: getattr(asked, field.name) for field in first.fields}
+        options = {option.name: getattr(asked, option.name) for option in first.options}
+        plan = partial(plan_task, served, inputs, service.settings)
+        size = sum(size_of(value) for value in inputs.values() if value is not None)
+        return await _predicted(service, served, partial(replied, plan, served, options), size)
+
+    ask.__name__ = name
+    ask.__annotations__["asked"] = schema
+    summary = " or ".join(row.summary for row in rows)
+    can = _can(service, name)
+    routes.post(f"/{name}", summary=summary[0].upper() + summary[1:], tags=["heads"], include_in_schema=can)(ask)
 
 
 def inside_routes(service: Service) -> APIRouter:
@@ -85,7 +79,7 @@ def _can(service: Service, ability: str) -> bool:
 
 
 def _candidates(filled: list[Filled]) -> list[dict[str, Any]]:
-    return [told(candidate) for candidate in filled]
+    return [asdict(candidate) for candidate in filled]
 
 
 async def _predicted(service: Service, served: Served, plan: Callable[[], Plan], size: int) -> Response:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from bertkit.predict.fill import Filled
 from bertkit.serve.models import Served
 from bertkit.serve.plans.fill import plan_fill
-from bertkit.serve.plans.heads import plan_answer, plan_tag, told_as
+from bertkit.serve.plans.heads import plan_task, told_as
 from bertkit.serve.plans.plan import check_count
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.replies import reply, wrong_field
@@ -92,7 +92,7 @@ async def _token_classification(service: Service, served: Served, inputs: Any, p
     """Spans by default, as the client's models give them; words with aggregation_strategy 'none'."""
     _needs(served, "tag")
     texts, ignored = _texts(service, inputs), _ignored(service, parameters)
-    plan = partial(plan_tag, served, texts, service.settings, "inputs")
+    plan = partial(plan_task, served, {"texts": texts}, service.settings, {"texts": "inputs"})
     answer = await service.answer(partial(told_as, plan, partial(_spans, ignored=ignored)), size_of(texts))
     return _alone(inputs, answer)
 
@@ -121,7 +121,7 @@ def _ignored(service: Service, parameters: Parameters) -> list[str]:
 async def _question_answering(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Answer:
     _needs(served, "answer")
     question, context = _fields(service, inputs, "question", "context")
-    plan = partial(plan_answer, served, [question], [context], service.settings)
+    plan = partial(plan_task, served, {"question": [question], "passage": [context]}, service.settings)
     answer = await service.answer(plan, len(context))
     [found] = answer.value
     top = _whole(parameters, "top_k", 1)

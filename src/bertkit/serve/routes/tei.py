@@ -10,7 +10,7 @@ from fastapi import APIRouter, Response
 from bertkit._version import __version__
 from bertkit.predict.length import TooLong
 from bertkit.serve.models import Served
-from bertkit.serve.plans.heads import plan_classify, told_as
+from bertkit.serve.plans.heads import plan_task, told_as
 from bertkit.serve.plans.plan import check_count, check_texts
 from bertkit.serve.plans.vectors import PAIR, Wanted, both_of, plan_cosines
 from bertkit.serve.refusals import Refusal
@@ -25,7 +25,9 @@ from bertkit.serve.routes.schema_tei import (
 )
 from bertkit.serve.routes.vectors import model_card
 from bertkit.serve.service import Answer, Service
-from bertkit.tasks.classify import Classified, Labelled, Rated
+from bertkit.tasks.classify import Classified
+from bertkit.tasks.multilabel import Labelled
+from bertkit.tasks.regress import Rated
 
 Label = dict[str, Any]
 SENTENCES = ("inputs.source_sentence", "inputs.sentences")
@@ -102,7 +104,8 @@ async def predict_labels(
     texts = [first for first, _ in pairs]
     seconds = [second for _, second in pairs if second is not None]
     how = {"refuse_long": policy == "refuse", "raw": raw and served.task != "regress"}  # whose score is the logit
-    plan = partial(plan_classify, served, texts, seconds or None, service.settings, names, **how)
+    inputs, called = {"texts": texts, "pairs": seconds or None}, {"texts": names[0], "pairs": names[1]}
+    plan = partial(plan_task, served, inputs, service.settings, called, **how)
     told = partial(told_as, plan, partial(_labels, served=served, raw=raw))
     return await service.answer(told, size_of(texts) + size_of(seconds))
 
