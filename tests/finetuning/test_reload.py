@@ -24,10 +24,8 @@ from bertkit.tasks.folder import build_task, read_task
 from bertkit.tasks.read import read_examples
 from bertkit.tasks.table import TASKS
 
-AUTO = {
+AUTO = {  # by head
     "classify": transformers.AutoModelForSequenceClassification,
-    "multilabel": transformers.AutoModelForSequenceClassification,
-    "regress": transformers.AutoModelForSequenceClassification,
     "tag": transformers.AutoModelForTokenClassification,
     "answer": transformers.AutoModelForQuestionAnswering,
     "choose": transformers.AutoModelForMultipleChoice,
@@ -82,7 +80,7 @@ def test_transformers_gives_the_taught_logits(task, taught):
     own, _ = read_task(checkpoint)
     windows = make_windows(own, read_examples(task, dev).examples)
     ours = run_model(checkpoint.model, own, windows).rows
-    theirs, told = AUTO[task].from_pretrained(run / "model", output_loading_info=True)
+    theirs, told = AUTO[TASKS[task].head].from_pretrained(run / "model", output_loading_info=True)
     assert not told["missing_keys"]
     assert not told["unexpected_keys"]
     theirs.eval()

@@ -149,7 +149,7 @@ def test_python_answers_one_and_many(task, made):
     many = method(**{name: [value if isinstance(first, str) else value[0]] * 2 for name, value in request.items()})
     options = {option.name: option.default for option in found.row.options}
     first_reply, *replies = (found.row.reply(each, **options) for each in (one, *many))
-    same([first_reply, first_reply], replies)
+    same(json.loads(json.dumps([first_reply, first_reply])), json.loads(json.dumps(replies)))
     assert one.seen.windows >= 1
     others = [route for route in routes() if route != found.row.route]
     with pytest.raises(RequestError, match=f"it cannot {others[0]}"):
@@ -224,3 +224,11 @@ def test_a_prediction_is_explained_or_refused_with_a_sentence(task, made):
     shares = sum(word.share for word in explained.words)
     assert [word.word for word in explained.words if word.part == 0]
     assert shares == pytest.approx(explained.score - explained.baseline_score, abs=0.05)
+
+
+@ROWS
+def test_the_documentation_has_a_line_for_it(task):
+    docs = Path(__file__).parents[2] / "docs"
+    assert (docs / "fine-tuning.md").read_text(encoding="utf-8").count(f"\n| {task}") == 2, "what it learns, its files"
+    assert f"\n| {task} | " in (docs / "answers.md").read_text(encoding="utf-8"), "its columns"
+    assert f"/{TASKS[task].route}`" in (docs / "serving.md").read_text(encoding="utf-8"), "its route"
