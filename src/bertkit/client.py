@@ -199,6 +199,17 @@ class Client:
         found: Reply | list[Reply] = self._results("/choose", question, question=question, choices=choices)
         return found
 
+    @overload
+    def rate_words(self, texts: str) -> Reply: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def rate_words(self, texts: Sequence[str | Sequence[str]]) -> list[Reply]: ...
+
+    def rate_words(self, texts: str | Sequence[str | Sequence[str]]) -> Reply | list[Reply]:
+        """What `Bert.rate_words` says: words, values, characters."""
+        found: Reply | list[Reply] = self._results("/rate-words", texts, texts=texts)
+        return found
+
     def attention(
         self, text: str, pair: str | None = None, *, layer: int | None = None, head: int | None = None
     ) -> Any:
@@ -384,6 +395,17 @@ class AsyncClient:
     ) -> Reply | list[Reply]:
         """As `Client.choose`."""
         found: Reply | list[Reply] = await self._run(self._client.choose, question, choices)
+        return found
+
+    @overload
+    async def rate_words(self, texts: str) -> Reply: ...  # type: ignore[overload-overlap]
+
+    @overload
+    async def rate_words(self, texts: Sequence[str | Sequence[str]]) -> list[Reply]: ...
+
+    async def rate_words(self, texts: str | Sequence[str | Sequence[str]]) -> Reply | list[Reply]:
+        """As `Client.rate_words`."""
+        found: Reply | list[Reply] = await self._run(self._client.rate_words, texts)
         return found
 
     async def attention(self, text: str, pair: str | None = None, **options: Any) -> Any:

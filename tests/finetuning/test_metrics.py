@@ -238,6 +238,7 @@ def test_every_task_gives_the_metrics_it_names():
         "tag": tag_scores(tags, tags, "IOB2"),
         "answer": squad_scores([["a b"], []], ["b", ""]),
         "choose": choice_scores([0, 1], [0, 0]),
+        "rate-words": number_scores([1.0, 2.0], [1.0, 3.0]),
     }
     for task, measures in ((name, row.metrics) for name, row in TASKS.items()):
         assert set(found[task]) == set(measures.names), task

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from bertkit.tasks.choose import Chosen
     from bertkit.tasks.classify import Classified
     from bertkit.tasks.multilabel import Labelled
+    from bertkit.tasks.rate_words import RatedWords
     from bertkit.tasks.regress import Rated
     from bertkit.tasks.tag import Tagged
 
@@ -308,6 +309,17 @@ class Bert:
         """A Chosen: which of its choices fits a question; for several questions, a list."""
         own = [choices] if isinstance(question, str) else choices
         found: Chosen | list[Chosen] = self._ask("choose", question, question=_listed(question), choices=own)
+        return found
+
+    @overload
+    def rate_words(self, texts: str) -> "RatedWords": ...  # type: ignore[overload-overlap]
+
+    @overload
+    def rate_words(self, texts: Sequence[str | Sequence[str]]) -> "list[RatedWords]": ...
+
+    def rate_words(self, texts: str | Sequence[str | Sequence[str]]) -> "RatedWords | list[RatedWords]":
+        """A RatedWords, a number for each word, for a text; for several, which may come in words, a list of them."""
+        found: RatedWords | list[RatedWords] = self._ask("rate-words", texts, texts=_sentences(texts))
         return found
 
     def _ask(self, route: str, given: object, **inputs: Any) -> Any:

@@ -8,11 +8,20 @@ from bertkit.tasks.rows.answer import AnswerRow
 from bertkit.tasks.rows.choose import ChooseRow
 from bertkit.tasks.rows.classify import ClassifyRow
 from bertkit.tasks.rows.multilabel import MultilabelRow
+from bertkit.tasks.rows.rate_words import RateWordsRow
 from bertkit.tasks.rows.regress import RegressRow
 from bertkit.tasks.rows.tag import TagRow
 
 # In the order in which they are listed. A file whose task nobody named is for the last row that it fits.
-ROWS: tuple[TaskRow, ...] = (ClassifyRow(), MultilabelRow(), RegressRow(), TagRow(), AnswerRow(), ChooseRow())
+ROWS: tuple[TaskRow, ...] = (
+    ClassifyRow(),
+    MultilabelRow(),
+    RegressRow(),
+    TagRow(),
+    AnswerRow(),
+    ChooseRow(),
+    RateWordsRow(),
+)
 TASKS: Mapping[str, TaskRow] = MappingProxyType({row.name: row for row in ROWS})
 
 
