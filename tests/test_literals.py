@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from bertkit.pretraining.objectives.table import OBJECTIVES
 from bertkit.tasks.table import TASKS
 
 ROOT = Path(__file__).parents[1] / "src" / "bertkit"
-# Adapters to other people's protocols, which have names for the same things; facts, which are about single tasks; and
-# the table of heads, whose keys are stored in model folders.
+# Adapters to protocols and formats of others, which have names for the same things (families: Hugging Face's classes);
+# facts, which are about single tasks; and the table of heads, whose keys are stored in model folders.
 ADAPTERS = (
-    "checkpoint/names.py",
+    "families/",
     "model/heads.py",
     "serve/routes/hugging_face.py",
     "serve/routes/tei.py",
@@ -24,6 +25,9 @@ ADAPTERS = (
 TABLES: dict[str, dict[str, tuple[str, ...]]] = {
     "tasks": {name: (f"tasks/rows/{name}.py", f"tasks/{name}.py") for name in (n.replace("-", "_") for n in TASKS)},
 }
+# "causal" is a part of a model's shape as well, and "fill" a verb of the command line.
+_OBJECTIVES = [name for name in OBJECTIVES if name not in ("causal", "fill")]
+TABLES["objectives"] = {name: (f"pretraining/objectives/{name}.py",) for name in _OBJECTIVES}
 TABLES["tasks"] |= {name: TABLES["tasks"][name.replace("-", "_")] for name in TASKS}
 
 

@@ -13,10 +13,11 @@ from bertkit.errors import RequestError
 from bertkit.finetuning.evaluate import make_windows, window_passages
 from bertkit.predict.answers import Answers
 from bertkit.predict.length import LengthReport, TooLong
-from bertkit.serve.engine import Piece, ReadReduced, read_head
+from bertkit.serve.engine import ReadReduced, TokenSequence, read_head
+from bertkit.serve.http.limits import check_texts
 from bertkit.serve.models import Served
-from bertkit.serve.plans.plan import Plan, check_texts
 from bertkit.serve.refusals import Refusal
+from bertkit.serve.service import Plan
 from bertkit.serve.settings import ServeSettings
 from bertkit.tasks.length import Seen
 from bertkit.tasks.row import TaskRow
@@ -97,7 +98,7 @@ def _planned(served: Served, answers: Answers, examples: Sequence[Example], *, r
     windows = make_windows(task, examples)
     depth, joined = served.bert.model.config.depth, task.joins_windows
     read = ReadReduced(answers.model, (depth,)) if joined else read_head(answers.model, task.head, (depth,))
-    pieces = [Piece(passage, read) for passage in window_passages(windows, served.bert.model.config)]
+    sequences = [TokenSequence(passage, read) for passage in window_passages(windows, served.bert.model.config)]
 
     def finish(rows: list[Any]) -> list[Any]:
         outputs = _joined(answers, windows, rows) if joined else rows
@@ -105,7 +106,7 @@ def _planned(served: Served, answers: Answers, examples: Sequence[Example], *, r
             return [task.pooled(own) for _, _, own in by_example(examples, windows, outputs)]
         return task.decode(examples, windows, outputs, answers.decision)
 
-    return Plan(served.lane, pieces, finish, sum(map(len, pieces))), windows
+    return Plan(served.shared_encoder, sequences, finish, sum(map(len, sequences))), windows
 
 
 def _joined(answers: Answers, windows: Sequence[Window], rows: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -6,26 +6,25 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, Response
 from pydantic import BaseModel
+from starlette.responses import Response
 
 from bertkit.predict.fill import Filled
+from bertkit.serve.http.limits import fill_policy, size_of
+from bertkit.serve.http.routing import Routes, encoded, length_note, reply
 from bertkit.serve.models import Served
 from bertkit.serve.plans.fill import plan_fill
 from bertkit.serve.plans.heads import plan_task, replied, told_as
 from bertkit.serve.plans.inside import plan_attention
-from bertkit.serve.plans.plan import Plan
-from bertkit.serve.replies import encoded, length_note, reply
-from bertkit.serve.routes.common import fill_policy, router, size_of
 from bertkit.serve.routes.schema import AttentionRequest, FillRequest, request_schema
-from bertkit.serve.service import Service
+from bertkit.serve.service import Plan, Service
 from bertkit.tasks.row import TaskRow
 from bertkit.tasks.table import routes as task_routes
 
 
-def head_routes(service: Service) -> APIRouter:
+def head_routes(service: Service) -> Routes:
     """/fill, and a route for each task; those that no model can answer are not in the documentation."""
-    routes, models, limits = router(), service.models, service.settings
+    routes, models, limits = Routes(), service.models, service.settings
 
     @routes.post("/fill", summary="The blanks of texts", tags=["heads"], include_in_schema=_can(service, "fill"))
     async def fill(asked: FillRequest) -> Response:
@@ -39,10 +38,9 @@ def head_routes(service: Service) -> APIRouter:
     return routes
 
 
-def _add_route(routes: APIRouter, service: Service, name: str, rows: Sequence[TaskRow]) -> None:
+def _add_route(routes: Routes, service: Service, name: str, rows: Sequence[TaskRow]) -> None:
     """One route, for all tasks that take the same request."""
     first = rows[0]
-    schema = request_schema(first)
 
     async def ask(asked: BaseModel) -> Response:
         served = service.models.able(getattr(asked, "model", None), name)
@@ -52,16 +50,16 @@ def _add_route(routes: APIRouter, service: Service, name: str, rows: Sequence[Ta
         size = sum(size_of(value) for value in inputs.values() if value is not None)
         return await _predicted(service, served, partial(replied, plan, served, options), size)
 
-    ask.__name__ = name
-    ask.__annotations__["asked"] = schema
-    summary = " or ".join(row.summary for row in rows)
+    ask.__name__ = name.replace("-", "_")
+    ask.__annotations__["asked"] = request_schema(first)
+    summary = ", or ".join(row.summary for row in rows)
     can = _can(service, name)
     routes.post(f"/{name}", summary=summary[0].upper() + summary[1:], tags=["heads"], include_in_schema=can)(ask)
 
 
-def inside_routes(service: Service) -> APIRouter:
+def inside_routes(service: Service) -> Routes:
     """/attention and /neuron."""
-    routes = router()
+    routes = Routes()
 
     @routes.post("/attention", summary="What every token looks at", tags=["inside"])
     async def attention(asked: AttentionRequest) -> Response:
