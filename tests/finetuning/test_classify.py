@@ -234,13 +234,13 @@ def test_a_folder_of_transformers_answers_with_its_own_labels(tmp_path):
     tiny.tokenizer().save(tmp_path)
     found = bertkit.load(tmp_path).classify(["good film", "bad"])
     assert {prediction.label for prediction in found} <= {"no", "yes"}
-    with pytest.raises(RequestError, match="this model was taught 'classify'; it cannot tag"):
+    with pytest.raises(RequestError, match="this model was fine-tuned for 'classify'; it cannot tag"):
         bertkit.load(tmp_path).tag("good")
 
 
 def test_a_model_without_a_task_says_how_to_teach_it_one(tmp_path):
     bert = bertkit.load(tiny.tiny_folder(tmp_path / "m"))
-    with pytest.raises(RequestError, match="no head for a task; teach it one: bertkit finetune"):
+    with pytest.raises(RequestError, match="no head for a task; fine-tune it: bertkit finetune"):
         bert.classify("good")
 
 

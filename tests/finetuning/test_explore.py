@@ -14,7 +14,7 @@ import torch
 import bertkit
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.errors import RequestError
-from bertkit.finetuning.distill import Pupil, Teacher, kl, load_teacher
+from bertkit.finetuning.distill import Student, Teacher, kl, load_teacher
 from bertkit.finetuning.explore.curve import curve_table, learning_curve
 from bertkit.finetuning.explore.features import (
     Features,
@@ -217,10 +217,10 @@ def test_class_distance_is_kl_times_the_square_of_the_temperature(model, tmp_pat
 def test_a_pupil_learns_from_its_teacher_and_the_teacher_stays_as_it_is(model, taught, tmp_path):
     train, dev = tiny.files(tmp_path, "classify")
     before = load_checkpoint(taught).model.state_dict()
-    found = fine_tune("classify", QUICK, model, train, dev, tmp_path / "pupil", teacher=taught)
+    found = fine_tune("classify", QUICK, model, train, dev, tmp_path / "student", teacher=taught)
     assert found.score > 0.9
     assert all(torch.equal(before[name], tensor) for name, tensor in load_checkpoint(taught).model.state_dict().items())
-    learner = Pupil(
+    learner = Student(
         load_checkpoint(taught).model,
         load_teacher_task(taught),
         LossSettings(),
@@ -235,7 +235,7 @@ def load_teacher_task(folder):
 
 def test_a_teacher_of_something_else_is_refused(model, taught, tmp_path):
     _, prepared = data("multilabel", model, tmp_path)
-    with pytest.raises(RequestError, match="was taught 'classify' with 2 labels, not 'multilabel'"):
+    with pytest.raises(RequestError, match="was fine-tuned for 'classify' with 2 labels, not 'multilabel'"):
         load_teacher(taught, prepared.task)
     with pytest.raises(RequestError, match="no head for a task"):
         load_teacher(model, prepared.task)

@@ -1,4 +1,4 @@
-"""A large model teaches a small one: the pupil learns the teacher's probabilities, not only the right answers."""
+"""Distillation: a student learns its teacher's probabilities, not only the labels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ def kl(p: Tensor, q: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Teacher:
-    """A taught model, and how its pupil listens."""
+    """A fine-tuned model, and how its student learns from it."""
 
     model: BertModel
     task: Task
@@ -38,17 +38,17 @@ class Teacher:
 
 
 def load_teacher(path: Path, task: Task, windows: Sequence[Window] = ()) -> Teacher:
-    """A folder that was taught the same task with the same labels, and that reads the same tokens: these windows."""
+    """A folder fine-tuned for the same task with the same labels, that reads the same tokens: these windows."""
     found = load_checkpoint(path)
     own, _ = read_task(found)
     if own.name != task.name or own.labels != task.labels:
         raise RequestError(
-            f"{path} was taught '{own.name}' with {len(own.labels)} labels, not '{task.name}' with these "
-            f"{len(task.labels)}; a teacher must know the pupil's task and labels"
+            f"{path} was fine-tuned for '{own.name}' with {len(own.labels)} labels, not '{task.name}' with these "
+            f"{len(task.labels)}; a teacher must know the student's task and labels"
         )
     student, teacher = task.tokenizer, found.tokenizer
     if teacher is None or student.hash != teacher.hash:
-        raise RequestError(f"{path} reads another vocabulary than its pupil; a teacher must see the same tokens")
+        raise RequestError(f"{path} reads another vocabulary than its student; a teacher must see the same tokens")
     positions, longest = found.model.config.max_length, max((len(window.ids) for window in windows), default=0)
     if longest > positions:
         raise RequestError(
@@ -58,7 +58,7 @@ def load_teacher(path: Path, task: Task, windows: Sequence[Window] = ()) -> Teac
     return Teacher(model=found.model, task=own)
 
 
-class Pupil(Learner):
+class Student(Learner):
     """A learner that listens to a teacher as well as to the labels."""
 
     def __init__(self, model: BertModel, task: Task, loss: LossSettings, teacher: Teacher) -> None:

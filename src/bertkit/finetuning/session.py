@@ -12,7 +12,7 @@ from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.finetuning.batches import EpochPlan, within_budget
 from bertkit.finetuning.best_session import BestSession
 from bertkit.finetuning.collapse import describe_collapse
-from bertkit.finetuning.distill import Pupil, Teacher
+from bertkit.finetuning.distill import Student, Teacher
 from bertkit.finetuning.evaluate import Outputs, run_model
 from bertkit.finetuning.fit_decision import judge_decision
 from bertkit.finetuning.learner import (
@@ -68,7 +68,7 @@ def open_session(
     prior = None if latest else prepared.task.prior(prepared.train, weights)
     if prior is not None:
         start_at_prior(model, prepared.task, prior)
-    learner = Pupil(model, prepared.task, weights, teacher) if teacher else Learner(model, prepared.task, weights)
+    learner = Student(model, prepared.task, weights, teacher) if teacher else Learner(model, prepared.task, weights)
     set_free(model, lowest_free(settings, len(model.encoder.layers), 1.0))
     scales = {f"model.{name}": scale for name, scale in rate_scales(model, settings.learning.layer_decay).items()}
     # Devlin's numbers but for the second moment's, where AdamW's usual 0.999 forgets slowly enough for small batches.
@@ -217,7 +217,7 @@ class FineTuneSession(BestSession):
         settings, model = self.settings, self.learner.model
         if not self.on_cuda or not settings.run.replay or settings.run.checkpointing or settings.learning.unfreeze:
             return False
-        return not isinstance(self.learner, Pupil) and can_fix(self.prepared.task, self._weights, model.config)
+        return not isinstance(self.learner, Student) and can_fix(self.prepared.task, self._weights, model.config)
 
     @cached_property
     def options(self) -> SessionSettings:

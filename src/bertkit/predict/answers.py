@@ -40,5 +40,5 @@ class Answers:
     def ask(self, route: str, **inputs: Any) -> list[Prediction]:
         """What the model predicts for a request; `route` is what is asked for, a key of `tasks.table.routes()`."""
         if self.task.row.route != route:
-            raise RequestError(f"this model was taught '{self.task.name}'; it cannot {route}")
+            raise RequestError(f"this model was fine-tuned for '{self.task.name}'; it cannot {route}")
         return self.predict(self.task.row.examples(**inputs))

@@ -26,7 +26,7 @@ from bertkit.tasks.task import LossSettings, Mistake, Part, Predict, Rows, Size,
 from bertkit.tasks.texts import counting_rows, filled
 from bertkit.text.characters import whole_words, with_marks
 
-CANDIDATES = 20  # spans that share the probability, and the most that are told
+CANDIDATES = 20  # spans that share the probability, and the most that are listed
 NO_SPAN = float(np.finfo(np.float32).max)  # the no-answer score of an empty passage: finite, so that JSON can hold it
 
 

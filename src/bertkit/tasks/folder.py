@@ -67,7 +67,7 @@ def read_task(checkpoint: Checkpoint) -> tuple[Task, Decision]:
 
 
 def task_name(checkpoint: Checkpoint) -> str | None:
-    """What a model was taught: as bertkit.json says, or else as its head shows; None where it has none."""
+    """What a model was fine-tuned for: as bertkit.json says, or else as its head shows; None where it has none."""
     known = any(head in checkpoint.model.heads for head in task_heads())
     return str(checkpoint.task["name"]) if checkpoint.task else _name_by_head(checkpoint) if known else None
 
@@ -94,7 +94,7 @@ def _name_by_head(checkpoint: Checkpoint) -> str:
     head = next((head for head in task_heads() if head in checkpoint.model.heads), None)
     if head is None:
         raise RequestError(
-            "this model has no head for a task; teach it one: bertkit finetune TASK --from MODEL --train F --dev F"
+            "this model has no head for a task; fine-tune it: bertkit finetune TASK --from MODEL --train F --dev F"
         )
     rows = [row for row in TASKS.values() if row.head == head]
     said = checkpoint.settings.get("problem_type")

@@ -1,6 +1,6 @@
 """One policy for texts that are too long, the same in training, evaluation and prediction.
 
-A policy says which tokens of an encoding make up the sequences that the model reads; wiring ([CLS], [SEP]) is in all.
+A policy says which tokens of an encoding make up the sequences that the model reads; special tokens are in all of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ SPREADS: tuple[Kind, ...] = ("windows", "hierarchical")
 EVERY_KIND: tuple[Kind, ...] = CUTS + SPREADS
 KINDS: dict[str, Kind] = {kind: kind for kind in EVERY_KIND}
 MOST_TOKENS = 65_536  # of one text's windows: they go through the model together, and fill what machines have
-LEAST = 8  # tokens in a sequence: four of wiring around a pair, two for each text
+LEAST = 8  # tokens in a sequence: four special ones around a pair, two for each text
 POOLS: dict[str, Pool] = {"mean": "mean", "max": "max"}
 
 
@@ -121,22 +121,22 @@ def sequences(encoding: Encoding, limit: int, policy: LengthPolicy) -> list[tupl
     if len(encoding) <= limit:
         return [tuple(range(len(encoding)))]
     check_policy("", policy, limit)
-    wiring, first, second = layout(encoding)
-    room = limit - len(wiring)
+    special, first, second = layout(encoding)
+    room = limit - len(special)
     if policy.kind in CUTS:
         shared = shares(len(first), len(second), room)
         texts = zip((first, second), shared, strict=True)
         stays = [text[place] for text, share in texts for place in kept(len(text), share, policy.kind)]
-        return [tuple(sorted((*wiring, *stays)))]
+        return [tuple(sorted((*special, *stays)))]
     # Windows run over the longer text of a pair; the other one is in all of them, at most with its first half window.
     still, moving = sorted((first, second), key=len)
     still = still[: room // 2]
     spans = spread(len(moving), room - len(still), policy.stride)
-    return [tuple(sorted((*wiring, *still, *moving[a:b]))) for a, b in spans]
+    return [tuple(sorted((*special, *still, *moving[a:b]))) for a, b in spans]
 
 
 def layout(encoding: Encoding) -> tuple[list[int], list[int], list[int]]:
-    """Places of the wiring, of the first text's tokens and of the second's."""
+    """Places of the special tokens, of the first text's tokens and of the second's."""
     places: dict[int | None, list[int]] = {None: [], 0: [], 1: []}
     for place, part in enumerate(encoding.part):
         places[part].append(place)

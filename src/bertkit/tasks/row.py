@@ -42,7 +42,7 @@ class RequestField:
 
 @dataclass(frozen=True)
 class RequestOption:
-    """A whole number that says how much of a prediction is told."""
+    """A whole number that says how much of a prediction is in the reply."""
 
     name: str
     default: int

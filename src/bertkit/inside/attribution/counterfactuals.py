@@ -127,7 +127,7 @@ def flips(
 def _filler(bert: Bert, fill: Bert | None) -> Bert:
     row = bert.answers.task.row
     if not row.labeled or row.word_level:
-        raise RequestError(f"this model was taught '{bert.answers.task.name}'; only a label can be flipped")
+        raise RequestError(f"this model was fine-tuned for '{bert.answers.task.name}'; only a label can be flipped")
     source = bert if fill is None else fill
     if not source.model.fills:
         who = "this classifier" if fill is None else "the model given as --fill-model"

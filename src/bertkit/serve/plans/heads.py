@@ -57,10 +57,10 @@ def plan_task(
 def replied(make: Callable[[], Plan], served: Served, options: Mapping[str, int]) -> Plan:
     """A plan whose predictions become JSON objects, as the task's row has them."""
     assert served.answers is not None
-    return told_as(make, partial(served.answers.task.row.reply, **options))
+    return with_form(make, partial(served.answers.task.row.reply, **options))
 
 
-def told_as(make: Callable[[], Plan], tell: Callable[[Any], Any]) -> Plan:
+def with_form(make: Callable[[], Plan], tell: Callable[[Any], Any]) -> Plan:
     """A plan whose predictions are told in another form, made where they are: off the event loop."""
     plan = make()
     predict = plan.finish

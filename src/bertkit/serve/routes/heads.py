@@ -14,7 +14,7 @@ from bertkit.serve.http.limits import fill_policy, size_of
 from bertkit.serve.http.routing import Routes, encoded, length_note, reply
 from bertkit.serve.models import Served
 from bertkit.serve.plans.fill import plan_fill
-from bertkit.serve.plans.heads import plan_task, replied, told_as
+from bertkit.serve.plans.heads import plan_task, replied, with_form
 from bertkit.serve.plans.inside import plan_attention
 from bertkit.serve.routes.schema import AttentionRequest, FillRequest, request_schema
 from bertkit.serve.service import Plan, Service
@@ -31,7 +31,7 @@ def head_routes(service: Service) -> Routes:
         served = models.able(asked.model, "fill")
         policy = fill_policy(asked.too_long, limits)
         plan = partial(plan_fill, served, asked.text, asked.top, policy, limits)
-        return await _predicted(service, served, partial(told_as, plan, _candidates), size_of(asked.text))
+        return await _predicted(service, served, partial(with_form, plan, _candidates), size_of(asked.text))
 
     for name, rows in task_routes().items():
         _add_route(routes, service, name, rows)
