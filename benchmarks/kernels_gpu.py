@@ -15,17 +15,20 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from bertkit.config import FAMILIES, family_config
+from bertkit.config import family_config
 from bertkit.engine.batches import Passage
 from bertkit.engine.cuda_graph import CudaRecorder
 from bertkit.engine.recorded import RecordedPasses, RowReader
+from bertkit.families.table import FAMILIES
 from bertkit.model.attention_pattern import AttentionWindow
 from bertkit.model.batch import Batch
 from bertkit.model.kernels import KERNELS, bias_gelu
 from bertkit.model.pooling import pool
 from bertkit.model.weights import new_model
 from bertkit.model.word_loss import IGNORE, sampled_words, word_losses
-from bertkit.pretraining.objectives import MaskedWords, Targets
+from bertkit.pretraining.objectives.module import ForPretraining
+from bertkit.pretraining.objectives.table import objective_rows
+from bertkit.pretraining.objectives.targets import Targets
 from bertkit.train.distributed import Ranks
 from bertkit.train.loop import LoopSettings, Micro, take_step, train
 from bertkit.train.optimizer import OptimizerSettings, build_optimizer
@@ -202,7 +205,8 @@ def replayed_autocast() -> dict[str, object]:
     for name, take in {"launched": take_step, "replayed": recorded}.items():
         torch.manual_seed(7)
         config = family_config("bert", "mini", vocab_size=1000, pad_id=0, dropout=0.0, attention_dropout=0.0)
-        module = MaskedWords(new_model(config, {"masked_word": None}, pooler=False, seed=7)).cuda()
+        model = new_model(config, {"masked_word": None}, pooler=False, seed=7)
+        module = ForPretraining(model, objective_rows(["mlm"])).cuda()
         seen = dtypes.setdefault(name, [])
         layer = module.model.encoder.layers[0].attention.out
         layer.register_forward_hook(lambda _, __, output, seen=seen: seen.append(str(output.dtype)))

@@ -1,4 +1,4 @@
-"""Two versions of this package, taking turns: is the new one as fast as the old one, and no larger?
+"""Compare two versions of this package that take turns: time and memory of the new one beside the old one.
 
     python benchmarks/side_by_side.py --old OLD/src --new src --model FOLDER --texts TEXTS.txt.zst --out RESULT.json
         [--workloads encode-short,encode-passages,latency-8] [--rounds 10] [--threads 2]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import bertkit
 from bertkit.checkpoint.save_load import Checkpoint
-from bertkit.config import FAMILIES, family_config, override
+from bertkit.config import family_config, override
 from bertkit.engine import batches as engine
 from bertkit.engine import cpu, maps
 from bertkit.engine.batches import each_batch, layer_vectors, token_batches, token_budget
@@ -21,6 +21,7 @@ from bertkit.engine.cpu import CpuOperations, filled_up
 from bertkit.engine.forward import quickest
 from bertkit.engine.maps import PackedMap, PlainMap
 from bertkit.errors import RequestError
+from bertkit.families.table import FAMILIES
 from bertkit.model.batch import Batch
 from bertkit.model.feed_forward import ACTIVATIONS
 from bertkit.model.operations import TORCH

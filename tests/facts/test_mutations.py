@@ -17,7 +17,7 @@ from bertkit.model.embeddings import Segments
 from bertkit.model.encoder import AttentionRecorder, Encoder
 from bertkit.model.layer import PostNormLayer
 from bertkit.model.self_attention import SelfAttention
-from bertkit.pretraining.objectives import ReplacedTokens
+from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
 from bertkit.tasks.classify import TextTask
 from bertkit.tasks.metrics.correlation import pearson
 from bertkit.text.tokenizer import Tokenizer

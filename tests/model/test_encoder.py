@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bertkit.config import FAMILIES, family_config, override
+from bertkit.config import family_config, override
 from bertkit.errors import RequestError
+from bertkit.families.table import FAMILIES
 from bertkit.model import operations
 from bertkit.model.batch import Batch
 from bertkit.model.kernels import KERNELS

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 import bertkit
 from bertkit.checkpoint.save_load import Checkpoint
-from bertkit.config import FAMILIES, family_config
+from bertkit.config import family_config
 from bertkit.engine import int8
 from bertkit.engine.int8 import Int8Map, round_rows
 from bertkit.engine.maps import MappedLinear, pack
 from bertkit.errors import RequestError
+from bertkit.families.table import FAMILIES
 from bertkit.model.weights import new_model
 from bertkit.predict import quantize as quantizing
 from bertkit.predict.bert import Bert

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint
-from bertkit.config import pick
 from bertkit.data.examples import TASKS
 from bertkit.data.read import Columns
 from bertkit.files import refuse_to_overwrite
@@ -21,9 +20,10 @@ from bertkit.finetuning.session import open_session
 from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.model.model import BertModel
 from bertkit.progress import ShowProgress, silent
+from bertkit.report.page import REPORT
+from bertkit.settings import pick
 from bertkit.tasks.table import read_task
 from bertkit.train.distributed import ranks
-from bertkit.train.report.page import REPORT
 from bertkit.train.runs import Run
 from bertkit.train.stop import asked_to_stop
 
@@ -158,6 +158,6 @@ def run_prepared(
 ) -> FineTuned:
     """The same from data in memory, in a run's folder that is there; goes on where the folder stands."""
     with ranks(device) as place, asked_to_stop(place) as stop:
-        session, progress, best = open_session(run, prepared, start, settings, place, teacher)
+        session, progress = open_session(run, prepared, start, settings, place, teacher)
         with show("fine-tuning", session.total) as meter:
-            return session.train(progress, best, meter, stop)
+            return session.train(progress, meter, stop)

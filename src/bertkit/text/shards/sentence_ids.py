@@ -1,6 +1,6 @@
-"""Sentences → ids for a whole corpus, by the library: right for every tokenizer, and the slow twin of table_ids.py.
+"""Sentences → ids for a whole corpus, by the library: correct for every tokenizer, and the slow twin of table_ids.py.
 
-A special piece written out in a text, like [MASK], is taken for ordinary characters: text must never become wiring.
+A special token written in a text, like [MASK], counts as ordinary characters: text never becomes special tokens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as Backend
 
-from bertkit.text.pipelines import SpecialNames
 from bertkit.text.sentences import split_sentences
+from bertkit.text.tokenizer_kinds.kind import SpecialTokens
 
 Ids = NDArray[Any]  # "<u2" or "<u4"
 Flags = NDArray[np.uint8]
 Integers = NDArray[np.int64]
 
-BATCH = 4096  # texts the library holds at once
+BATCH = 4096  # texts that the library encodes at once
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def sentence_texts(paragraph: str) -> Iterator[str]:
 class LibraryIds:
     """Every text through the library."""
 
-    def __init__(self, backend: Backend, names: SpecialNames) -> None:
+    def __init__(self, backend: Backend, names: SpecialTokens) -> None:
         self.backend = backend
         self.backend.encode_special_tokens = True  # "[MASK]" in a text is a bracket, a word and a bracket
         vocab = backend.get_vocab()
