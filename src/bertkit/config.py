@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from bertkit.errors import RequestError
+from bertkit.poolings import HeadPooling
 
 Value = TypeVar("Value")
 
@@ -84,7 +85,7 @@ class Parts:
     word_head: Literal["gelu", "gelu_tanh", "relu", "silu"] | None = None  # its bend; None: the activation's
     pooler: Literal["tanh", "gelu", "relu", "none"] = "tanh"  # after the dense map that class heads read; none: no map
     pooler_norm: bool = False  # ModernBERT: a norm after it
-    pooling: Literal["first", "mean", "max", "attention"] = "first"  # what that dense map reads: [CLS], or all
+    pooling: HeadPooling = "first"  # what that dense map reads: [CLS], or all
     token_pooler: bool = False  # ModernBERT: token heads read through the same dense map
 
     def __post_init__(self) -> None:

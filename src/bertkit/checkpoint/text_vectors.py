@@ -39,7 +39,7 @@ def text_vectors(
     model, limit = checkpoint.model, min(length or checkpoint.max_length, checkpoint.max_length)
     if settings.layers != (-1,):
         raise RequestError(f"vectors of layers {settings.layers} are not for training; only those of the last one are")
-    vectors = np.zeros((len(texts), _width(checkpoint)), dtype=kind) if out is None else out
+    vectors = np.zeros((len(texts), settings.width(model.config.width)), dtype=kind) if out is None else out
     training = model.training
     model.eval()
     with show("vectors", len(texts)) as meter, torch.inference_mode():
@@ -68,11 +68,6 @@ def _pooled(checkpoint: Checkpoint, encoded: Ids, settings: EmbedSettings) -> Te
         hidden_TD = model(batch)
     vectors_ND = pool(hidden_TD.float(), batch, settings.pooling)
     return F.normalize(vectors_ND, dim=-1) if settings.normalize else vectors_ND
-
-
-def _width(checkpoint: Checkpoint) -> int:
-    pooling = (checkpoint.embed or EmbedSettings()).pooling
-    return checkpoint.model.config.width * (2 if pooling == "mean-max" else 1)
 
 
 def _cut(ids: Sequence[int], segments: Sequence[int], limit: int) -> tuple[Sequence[int], Sequence[int]]:

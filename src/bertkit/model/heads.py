@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from bertkit.config import BertConfig, pick
 from bertkit.model.batch import Batch
 from bertkit.model.feed_forward import ACTIVATIONS
-from bertkit.model.pooling import attentive, pool
+from bertkit.model.pooling import pool
+from bertkit.poolings import POOLINGS
 
 ALIGNED = 64  # columns of a matrix that CUDA multiplies at full speed come in such multiples
 
@@ -22,7 +23,7 @@ class Pooler(nn.Module):
         super().__init__()
         parts = config.parts
         self.pooling = parts.pooling
-        self.query = nn.Linear(config.width, 1, bias=False) if parts.pooling == "attention" else None
+        self.query = nn.Linear(config.width, 1, bias=False) if POOLINGS[parts.pooling].scored else None
         plain = parts.pooler == "none"  # the head reads the pooled vector itself
         self.dense = nn.Identity() if plain else nn.Linear(config.width, config.width, bias=parts.bias)
         self.bend = nn.Identity() if plain else pick(ACTIVATIONS, parts.pooler, "pooler")
@@ -36,9 +37,7 @@ class Pooler(nn.Module):
 
     def reduce(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """N D: what the dense map reads of each sequence."""
-        if self.query is None:
-            return pool(x_TD, batch, self.pooling)
-        return attentive(x_TD, self.query(x_TD).squeeze(-1), batch)
+        return pool(x_TD, batch, self.pooling, None if self.query is None else self.query(x_TD).squeeze(-1))
 
     def forward(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """N D: one vector for each sequence."""

@@ -2,9 +2,8 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, reduce
-from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -20,7 +19,8 @@ from bertkit.errors import BertkitWarning, RequestError
 from bertkit.given import listed_texts, refuse_unlisted
 from bertkit.model.encoder import Trace
 from bertkit.model.model import BertModel
-from bertkit.model.pooling import NAMES, EmbedSettings, Pooling
+from bertkit.model.pooling import EmbedSettings, Layers
+from bertkit.poolings import NoPooling, PoolingName
 from bertkit.predict import embed as embedding
 from bertkit.predict import search as searching
 from bertkit.predict.fill import Filled, fill
@@ -32,8 +32,6 @@ from bertkit.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from bertkit.predict.answers import Answers
     from bertkit.predict.onnx.export import Exported
-
-Layers = Sequence[int] | int | None
 
 
 @dataclass(frozen=True)
@@ -93,8 +91,8 @@ class Bert:
         self,
         texts: Sequence[str],
         *,
-        pooling: Literal["none"],
-        layers: Layers = None,
+        pooling: NoPooling,
+        layers: Layers | None = None,
         normalize: bool | None = None,
         too_long: TooLong = "truncate",
     ) -> list[np.ndarray]: ...
@@ -104,8 +102,8 @@ class Bert:
         self,
         texts: str | Sequence[str],
         *,
-        pooling: Pooling | None = None,
-        layers: Layers = None,
+        pooling: PoolingName | None = None,
+        layers: Layers | None = None,
         normalize: bool | None = None,
         too_long: TooLong = "truncate",
     ) -> np.ndarray: ...
@@ -115,13 +113,13 @@ class Bert:
         texts: str | Sequence[str],
         *,
         pooling: str | None = None,
-        layers: Layers = None,
+        layers: Layers | None = None,
         normalize: bool | None = None,
         too_long: TooLong = "truncate",
     ) -> np.ndarray | list[np.ndarray]:
         """float32 [texts, width], or [width] for one text; with pooling='none' a list of [tokens, width].
 
-        pooling: cls, first, last, mean, max, mean-max, none. layers: any of them, concatenated; -1 is the last, 0 the
+        pooling: a row of `bertkit.poolings`, or none. layers: any of them, concatenated; -1 is the last, 0 the
         embeddings. Texts over the limit are truncated with a warning, read through windows, or refused.
         What is not given is as the folder says (a sentence-transformers folder does), else mean over the last layer.
         """
@@ -131,7 +129,7 @@ class Bert:
         if isinstance(texts, str):
             vector: np.ndarray = blocks[0].vectors[0]
             return vector
-        if settings.pooling == "none":
+        if settings.per_token:
             return [vector for block in blocks for vector in block.vectors]
         if not blocks:
             return np.zeros((0, self.width(settings)), dtype=np.float32)
@@ -149,16 +147,11 @@ class Bert:
         return embedding.embed_blocks(self.model, self.tokenizer, texts, settings, limit, too_long, where)
 
     def embed_settings(
-        self, *, pooling: str | None = None, layers: Layers = None, normalize: bool | None = None
+        self, *, pooling: str | None = None, layers: Layers | None = None, normalize: bool | None = None
     ) -> EmbedSettings:
         """The folder's settings with these changes."""
         base = self.checkpoint.embed or EmbedSettings()
-        return replace(
-            base,
-            pooling=base.pooling if pooling is None else pooling,
-            layers=base.layers if layers is None else _numbers(layers),
-            normalize=base.normalize if normalize is None else normalize,
-        )
+        return base.changed(pooling=pooling, layers=layers, normalize=normalize)
 
     def similarity(self, one: Sequence[str], other: Sequence[str] | None = None) -> np.ndarray:
         """float32 [one, other]: cosines between the texts' vectors; with one list, between its own texts."""
@@ -187,8 +180,7 @@ class Bert:
     def _searched(
         self, texts: searching.Searched | None, vectors: searching.Stored | None
     ) -> Iterator[searching.Block]:
-        settings = self.embed_settings()
-        pick(NAMES, settings.pooling, "pooling of one vector per text")
+        settings = self.embed_settings().one_vector()
         known, stored = searching.sort_out(texts, vectors)
         if stored is not None:
             return searching.vector_blocks(searching.open_vectors(stored, self.width(settings)), known)
@@ -355,7 +347,7 @@ class Bert:
 
     def width(self, settings: EmbedSettings) -> int:
         """How many numbers a vector has."""
-        return self.model.config.width * len(settings.layers) * (2 if settings.pooling == "mean-max" else 1)
+        return settings.width(self.model.config.width)
 
 
 # What weights are held in; int8 maps are made from them, and beside them.
@@ -379,10 +371,3 @@ def _warn_of_long(reports: Sequence[LengthReport]) -> None:
 def _one_or_many(given: object, found: list[Any]) -> Any:
     """One for one, a list for a list."""
     return found[0] if isinstance(given, str) else found
-
-
-def _numbers(layers: Sequence[int] | int) -> tuple[int, ...]:
-    try:
-        return tuple(map(index, layers if isinstance(layers, Iterable) else [layers]))
-    except TypeError as error:
-        raise RequestError(f"layers={layers!r} must be whole numbers") from error

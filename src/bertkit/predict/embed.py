@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import cast
 
@@ -27,22 +27,15 @@ from bertkit.engine.batches import (
 )
 from bertkit.engine.cpu_forward import onnx_of
 from bertkit.engine.threads import with_threads
-from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
-from bertkit.model.pooling import POOLINGS, EmbedSettings, pool
+from bertkit.model.pooling import EmbedSettings, pool, pool_array
 from bertkit.predict.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Tokenizer
 
 Vectors = np.ndarray | list[np.ndarray]  # N D; with pooling 'none' L D of each text
 Rows = Tensor | tuple[Tensor, ...]
 TEXTS_PER_BLOCK = 2048  # sorted by length within a block; enough for batches with hardly any waste
-# Poolings of one text whose rows are at hand: the twins of model/pooling.py.
-PLAINLY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "mean": lambda x_TD: np.add.reduce(x_TD) / np.float32(len(x_TD)),  # what np.mean does, without its questions
-    "cls": lambda x_TD: x_TD[0],
-    "first": lambda x_TD: x_TD[0],
-}
 TINY = 1e-12  # as F.normalize has it
 TEXTS_FOR_A_GPU = 8192  # it is waited for at the end of each block
 
@@ -66,7 +59,7 @@ def embed_blocks(
     where: Callable[[int], str] = "text number {}".format,
 ) -> Iterator[Embedded]:
     """Texts in, vectors out, block by block: memory does not grow with their number. `where` names text number n."""
-    settings, done = checked(settings, model.config.depth), 0
+    settings, done = settings.resolved(model.config.depth), 0
     on_gpu = model.device.type == "cuda"
     blocks = _blocks(iter(texts), TEXTS_FOR_A_GPU if on_gpu else TEXTS_PER_BLOCK)
     encoded = _encoded(tokenizer, settings.prefix, blocks, ahead=on_gpu)
@@ -104,7 +97,7 @@ def _encoded(
 def embed_passages(
     model: BertModel, encodings: Sequence[Passage], settings: EmbedSettings, limit: int, too_long: TooLong
 ) -> Vectors:
-    """The vectors of texts that are encoded already, in order; `settings` as `checked` gives them."""
+    """The vectors of texts that are encoded already, in order; `settings` are resolved."""
     if len(encodings) == 1 and len(encodings[0].ids) <= limit:
         return _embed_one(model, encodings[0], settings)
     with torch.inference_mode():
@@ -122,7 +115,7 @@ def embed_passages(
     batches = list(token_batches(lengths, token_budget(lengths, model.device)))
     computed = each_batch(compute, batches, sum(lengths), model.device)
     order = [*long, *(whole[i] for chosen in batches for i in chosen)]
-    if settings.pooling == "none":
+    if settings.per_token:
         parts = [*long.values(), *(row.numpy() for rows in computed for row in rows)]
         return [part for _, part in sorted(zip(order, parts, strict=True), key=lambda each: each[0])]
     return _in_order(order, [*long.values()], cast(list[Tensor], computed))
@@ -149,10 +142,10 @@ def _fetched(rows_ND: Tensor) -> np.ndarray:
 
 def _embed_one(model: BertModel, passage: Passage, settings: EmbedSettings) -> Vectors:
     """What the general way would give: a query waits for it, and sorting and sharing out took longer than a layer."""
-    read = PLAINLY.get(settings.pooling) if settings.layers == (model.config.depth,) else None
+    plain = settings.layers == (model.config.depth,) and not settings.per_token
     short = onnx_of(model.encoder)
-    if short is not None and read is not None and short.takes(passage.ids, passage.segments):
-        vector_D = read(short(passage.ids))
+    if short is not None and plain and short.takes(passage.ids, passage.segments):
+        vector_D = pool_array(short(passage.ids), settings.pooling)
         return (vector_D / max(math.sqrt(vector_D.dot(vector_D)), TINY) if settings.normalize else vector_D)[None]
 
     @torch.inference_mode()
@@ -161,18 +154,6 @@ def _embed_one(model: BertModel, passage: Passage, settings: EmbedSettings) -> V
         return _arrays(_pool(layer_vectors(model.encoder, batch, settings.layers), batch, settings))
 
     return with_threads(compute, len(passage.ids), model.device)
-
-
-def checked(settings: EmbedSettings, depth: int) -> EmbedSettings:
-    """Known pooling, layers counted from the bottom: 0 the embeddings, `depth` the last."""
-    if not isinstance(settings.pooling, str) or settings.pooling not in (*POOLINGS, "none"):
-        raise RequestError(f"unknown pooling '{settings.pooling}'; choose from: {', '.join(POOLINGS)}, none")
-    layers = tuple(depth + 1 + layer if layer < 0 else layer for layer in settings.layers)
-    if not layers or not all(0 <= layer <= depth for layer in layers):
-        raise RequestError(
-            f"layers {settings.layers} must be from 0 (embeddings) to {depth}, or -1 (last) to {-depth - 1}"
-        )
-    return replace(settings, layers=layers)
 
 
 def _embed_windows(
@@ -195,7 +176,7 @@ def _embed_windows(
 
 def _pool(x_TD: Tensor, batch: Batch, settings: EmbedSettings) -> Rows:
     """A row for each sequence, still where the model is; with pooling 'none' its tokens' rows, off it."""
-    if settings.pooling == "none":
+    if settings.per_token:
         return batch.split(_normalized(x_TD, settings).cpu())
     return _normalized(pool(x_TD, batch, settings.pooling), settings)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bertkit.config import check_at_least, check_choice
+from bertkit.poolings import HeadPooling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,7 +15,7 @@ class ReadingSettings:
     length: str | None = None  # of texts over it: head, tail, head-tail, windows, hierarchical; None: the task's own
     stride: int | None = None  # tokens that neighboring windows share; None: the policy's own
     window_pool: Literal["mean", "max"] = "mean"  # of the logits of a text's windows
-    pooling: Literal["model", "first", "mean", "max", "attention"] = "model"  # model: as its family does it
+    pooling: Literal["model", HeadPooling] = "model"  # model: as its family does it
 
     def __post_init__(self) -> None:
         check_choice(self, "pooling")

@@ -12,7 +12,8 @@ from bertkit.config import pick
 from bertkit.data.columns import find, first_known
 from bertkit.data.tables import Row, Table, cell, checked
 from bertkit.errors import RequestError
-from bertkit.model.pooling import NAMES, EmbedSettings
+from bertkit.model.pooling import EmbedSettings
+from bertkit.poolings import TEXT_POOLINGS
 from bertkit.predict.bert import Bert
 from bertkit.predict.files.outputs import (
     KINDS,
@@ -57,13 +58,12 @@ class VectorSettings:
     def __post_init__(self) -> None:
         pick(POLICIES, self.too_long, "length policy")
         if self.pooling is not None:
-            pick(NAMES, self.pooling, "pooling of one vector per text")
+            pick(TEXT_POOLINGS, self.pooling, "pooling of one vector per text")
 
     def of(self, bert: Bert) -> EmbedSettings:
         """With what the folder says."""
         settings = bert.embed_settings(pooling=self.pooling, layers=self.layers, normalize=self.normalize)
-        pick(NAMES, settings.pooling, "pooling of one vector per text")
-        return settings
+        return settings.one_vector()
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ def plan_checked(
         else:
             done, told = _done(lengths, limit, joins, wanted.too_long)
             report = reported(told, limit, done, field, where or f"{field}[{{}}]".format)
-        rows = sum(map(len, pieces)) if wanted.settings.pooling == "none" else len(inputs)
+        rows = sum(map(len, pieces)) if wanted.settings.per_token else len(inputs)
         check_size(rows * width, "send fewer texts at a time", limits)
         windowed = any(joins)
         if windowed:
@@ -124,7 +124,7 @@ def _counted(layers: tuple[int, ...], depth: int) -> tuple[int, ...]:
 
 
 def _reader(settings: EmbedSettings, layers: tuple[int, ...]) -> ReadPooled | ReadTokens:
-    if settings.pooling == "none":
+    if settings.per_token:
         return ReadTokens(layers)
     return ReadPooled(layers, settings.pooling, settings.normalize)
 
@@ -221,7 +221,7 @@ def _finished(rows: list[Any], joins: Sequence[_Windowed | None], wanted: Wanted
     for join in joins:
         count = 1 if join is None else len(join.spans)
         vector = rows[at] if join is None else _stitched(rows[at : at + count], join, wanted.settings)
-        if join is None and wanted.settings.pooling == "none" and wanted.settings.normalize:
+        if join is None and wanted.settings.per_token and wanted.settings.normalize:
             vector = F.normalize(torch.from_numpy(vector), dim=-1).numpy()
         vectors.append(_shortened(vector, wanted.dimensions))
         at += count
@@ -231,7 +231,7 @@ def _finished(rows: list[Any], joins: Sequence[_Windowed | None], wanted: Wanted
 def _stitched(parts: Sequence[np.ndarray], join: _Windowed, settings: EmbedSettings) -> np.ndarray:
     """The windows of one long text as one sequence, pooled like any other."""
     whole_LD = stitch([torch.from_numpy(part) for part in parts], join.spans)
-    if settings.pooling != "none":
+    if not settings.per_token:
         nothing = torch.zeros(len(whole_LD), dtype=torch.long)
         whole_LD = pool(whole_LD, Batch(nothing, nothing, (len(whole_LD),)), settings.pooling)[0]
     found: np.ndarray = (F.normalize(whole_LD, dim=-1) if settings.normalize else whole_LD).numpy()

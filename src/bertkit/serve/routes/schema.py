@@ -5,10 +5,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
+from bertkit.poolings import NoPooling, PoolingName
 from bertkit.predict.length import TooLong
 from bertkit.serve.plans.vectors import Input
 
-Pooling = Literal["cls", "first", "last", "mean", "max", "mean-max", "none"]
 TEXT = {"type": "string"}
 IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 MODEL = Field(None, description="One of /v1/models; without it the first that can do what is asked.")
@@ -111,7 +111,9 @@ class VectorChoices(BaseModel):
     """How texts become vectors; what is not said is as the model's folder says."""
 
     model: str | None = MODEL
-    pooling: Pooling | None = Field(None, description="One vector for each text, or with 'none' for each token.")
+    pooling: PoolingName | NoPooling | None = Field(
+        None, description="One vector for each text, or with 'none' for each token."
+    )
     layers: Annotated[list[int], Field(min_length=1, max_length=100)] | None = Field(
         None, description="Put side by side; -1 is the last, 0 the embeddings."
     )

@@ -134,7 +134,7 @@ async def cosines(
 ) -> Answer:
     """Between one text and others; `names` are what they are called in the request."""
     settings = served.bert.embed_settings(normalize=True)
-    if settings.pooling == "none":
+    if settings.per_token:
         raise Refusal(422, f"the model '{served.name}' has no pooling, so its texts have no single vector", "model")
     wanted = Wanted(settings=settings, too_long=policy)
     plan = partial(plan_cosines, served, sentence, others, wanted, service.settings, names)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, Response
 
+from bertkit.poolings import NO_POOLING, TEXT_POOLINGS
 from bertkit.serve.models import Served
 from bertkit.serve.plans.vectors import plan_vectors
 from bertkit.serve.refusals import Refusal
@@ -24,7 +25,7 @@ def vector_routes(service: Service) -> APIRouter:
         served = service.models.named(asked.model)
         policy = length_policy(asked.too_long, None, service.settings)
         wanted = wanted_vectors(served, asked, asked.normalize, policy)
-        if wanted.settings.pooling == "none":
+        if wanted.settings.per_token:
             raise Refusal(422, "pooling 'none' gives many vectors for a text; use /embed_all", "pooling")
         plan = partial(plan_vectors, served, asked.input, wanted, service.settings, "input")
         answer = await service.answer(plan, size_of(asked.input))
@@ -53,7 +54,7 @@ async def embed_reply(service: Service, asked: EmbedRequest, served: Served, *, 
         raise Refusal(422, "prompts have no names here; write the prompt before the text", "prompt_name")
     policy = length_policy(asked.too_long, asked.truncate, service.settings)
     normalize = asked.normalize if not every or "normalize" in asked.model_fields_set else False
-    wanted = wanted_vectors(served, asked, normalize, policy, "none" if every else None)
+    wanted = wanted_vectors(served, asked, normalize, policy, NO_POOLING if every else None)
     plan = partial(plan_vectors, served, asked.inputs, wanted, service.settings)
     answer = await service.answer(plan, size_of(asked.inputs))
     content = [encoded(vector, asked.encoding_format) for vector in answer.value]
@@ -78,6 +79,7 @@ def model_card(served: Served) -> dict[str, Any]:
         "width": config.width,
         "max_length": served.limit,
         "pooling": settings.pooling,
+        "poolings": list(TEXT_POOLINGS),
         "normalize": settings.normalize,
         "encoder": served.checksum[:16],
     }
