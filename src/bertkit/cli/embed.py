@@ -40,8 +40,8 @@ def embed(
     from bertkit.predict.files.embed import VectorSettings, embed_file
     from bertkit.predict.files.settings import EMBED_SETTINGS, read_file_settings
     from bertkit.predict.files.work import HowToRun
-    from bertkit.predict.length import POLICIES
     from bertkit.progress import progress
+    from bertkit.text.length import POLICIES
 
     policy = pick(POLICIES, too_long, "length policy")
     wanted = VectorSettings(pooling=pooling, layers=_numbers(layers), normalize=normalize, too_long=policy)

@@ -26,7 +26,7 @@ def fill(
     from bertkit.config import pick
     from bertkit.predict.bert import load
     from bertkit.predict.fill import Filled
-    from bertkit.predict.length import POLICIES
+    from bertkit.text.length import POLICIES
 
     policy = pick(POLICIES, too_long, "length policy")
     words = None if candidates is None else [word.strip() for word in candidates.split(",")]

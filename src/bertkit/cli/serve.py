@@ -39,10 +39,10 @@ def serve(
     SIGTERM and Ctrl-C answer what has come in, then stop. Logs are JSON on standard error.
     """
     from bertkit.config import pick
-    from bertkit.predict.length import POLICIES
     from bertkit.serve.http.auth import read_keys
     from bertkit.serve.http.listener import bind, refuse_open_door
     from bertkit.serve.settings import ServeSettings, fitted
+    from bertkit.text.length import POLICIES
 
     asked = {"max_tokens": max_tokens, "workers": workers}
     given = {name: number for name, number in asked.items() if number is not None}

@@ -68,7 +68,7 @@ def _resolved(settings: EmbedSettings, depth: int) -> EmbedSettings:
     layers = tuple(depth + 1 + layer if layer < 0 else layer for layer in settings.layers)
     if not layers or not all(0 <= layer <= depth for layer in layers):
         raise RequestError(
-            f"layers {list(settings.layers)[:20]} must be from 0 (embeddings) to {depth}, or -1 (last) to {-depth - 1}"
+            f"layers {settings.layers[:20]} must be from 0 (embeddings) to {depth}, or -1 (last) to {-depth - 1}"
         )
     return replace(settings, layers=layers)
 

@@ -15,18 +15,18 @@ from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_check
 from bertkit.config import pick
 from bertkit.engine.batches import Passage, make_batch
 from bertkit.engine.cpu_forward import repack, use_onnx
+from bertkit.engine.embed import Embedded, embed_blocks
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.given import listed_texts, refuse_unlisted
 from bertkit.model.encoder import Trace
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings, Layers
 from bertkit.poolings import NoPooling, PoolingName
-from bertkit.predict import embed as embedding
 from bertkit.predict import search as searching
 from bertkit.predict.fill import Filled, fill
 from bertkit.predict.fill_words import ChainFiller, FilledTogether
-from bertkit.predict.length import LengthReport, TooLong, report_lengths
 from bertkit.predict.quantize import Fidelity, dequantize, int8_maps, quantize
+from bertkit.text.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -141,10 +141,10 @@ class Bert:
         settings: EmbedSettings,
         too_long: TooLong = "truncate",
         where: Callable[[int], str] = "text number {}".format,
-    ) -> Iterator[embedding.Embedded]:
+    ) -> Iterator[Embedded]:
         """The same for any number of texts in little memory: blocks of texts with their vectors."""
         limit = self.checkpoint.max_length
-        return embedding.embed_blocks(self.model, self.tokenizer, texts, settings, limit, too_long, where)
+        return embed_blocks(self.model, self.tokenizer, texts, settings, limit, too_long, where)
 
     def embed_settings(
         self, *, pooling: str | None = None, layers: Layers | None = None, normalize: bool | None = None

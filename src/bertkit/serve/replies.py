@@ -13,12 +13,12 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from bertkit.errors import RequestError
-from bertkit.predict.length import LengthReport
 from bertkit.serve.plans.plan import Plan
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.service import Service
 from bertkit.serve.settings import LARGE
 from bertkit.tasks.answer import Answered
+from bertkit.text.length import LengthReport
 
 OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 LISTED = 20  # of the texts that were too long

@@ -5,7 +5,7 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from bertkit.errors import RequestError
-from bertkit.predict.length import TooLong
+from bertkit.text.length import TooLong
 
 LARGE = 20_000  # bytes, characters or numbers: what takes longer than a millisecond or two, and so waits for a thread
 GPU_TOKENS = 32_768  # through the model at once, on a GPU: what `embed` is quickest with there

@@ -39,8 +39,8 @@ from bertkit.predict.files.work import (
     run_file,
 )
 from bertkit.predict.files.workers import Compute, Computed
-from bertkit.predict.length import POLICIES, TooLong, report_lengths
 from bertkit.progress import ShowProgress, silent
+from bertkit.text.length import POLICIES, TooLong, report_lengths
 
 IDS = "ids"  # the stream that becomes vectors.npy.ids.jsonl
 ID_NAMES = ("id", "_id", "idx", "guid", "uid", "doc_id", "index")

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertkit.predict.fill import Filled, fill_blanks, find_blanks
-from bertkit.predict.length import TooLong
 from bertkit.serve.engine import Piece, ReadBlanks
 from bertkit.serve.models import Served
 from bertkit.serve.plans.plan import Plan, check_size, check_texts, reported
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.settings import ServeSettings
+from bertkit.text.length import TooLong
 
 
 def plan_fill(

@@ -12,7 +12,6 @@ from bertkit.data.examples import ChoiceExample, Example, Place, QuestionExample
 from bertkit.errors import RequestError
 from bertkit.finetuning.evaluate import make_windows, window_passages
 from bertkit.predict.answers import Answers
-from bertkit.predict.length import LengthReport, TooLong
 from bertkit.serve.engine import Piece, ReadReduced, read_head
 from bertkit.serve.models import Served
 from bertkit.serve.plans.plan import Plan, check_texts
@@ -22,6 +21,7 @@ from bertkit.tasks.classify import TextTask
 from bertkit.tasks.length import Seen
 from bertkit.tasks.tag import Tagged, located, words_of
 from bertkit.tasks.task import Window, by_example
+from bertkit.text.length import LengthReport, TooLong
 
 Words = tuple[str, ...]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from bertkit.engine.batches import Passage
 from bertkit.errors import RequestError
-from bertkit.predict.length import LengthReport, TooLong, report_lengths
 from bertkit.serve.engine import Lane, Piece
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.settings import ServeSettings
+from bertkit.text.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Tokenizer
 
 SIZED = (str, list, tuple)

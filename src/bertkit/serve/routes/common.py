@@ -9,12 +9,12 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from bertkit.errors import RequestError
-from bertkit.predict.length import TooLong
 from bertkit.serve.models import Served
 from bertkit.serve.plans.vectors import Wanted
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.routes.schema import VectorChoices
 from bertkit.serve.settings import LARGE, ServeSettings
+from bertkit.text.length import TooLong
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from bertkit.poolings import NoPooling, PoolingName
-from bertkit.predict.length import TooLong
 from bertkit.serve.plans.vectors import Input
+from bertkit.text.length import TooLong
 
 TEXT = {"type": "string"}
 IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}

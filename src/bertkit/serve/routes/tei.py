@@ -8,7 +8,6 @@ import numpy as np
 from fastapi import APIRouter, Response
 
 from bertkit._version import __version__
-from bertkit.predict.length import TooLong
 from bertkit.serve.models import Served
 from bertkit.serve.plans.heads import plan_classify, told_as
 from bertkit.serve.plans.plan import check_count, check_texts
@@ -26,6 +25,7 @@ from bertkit.serve.routes.schema_tei import (
 from bertkit.serve.routes.vectors import model_card
 from bertkit.serve.service import Answer, Service
 from bertkit.tasks.classify import Classified, Labelled, Rated
+from bertkit.text.length import TooLong
 
 Label = dict[str, Any]
 SENTENCES = ("inputs.source_sentence", "inputs.sentences")
