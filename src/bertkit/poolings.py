@@ -86,12 +86,17 @@ def _mean_and_maximum(x: Array, tokens: Tokens[Array]) -> Array:
     return tokens.concatenate([tokens.mean(x), tokens.maximum(x)])
 
 
+def _weighted_mean(x: Array, tokens: Tokens[Array]) -> Array:
+    """Token i weighs i, as in SGPT: later tokens of a causal model have seen more (Muennighoff 2022)."""
+    return tokens.weighted_sum(x, tokens.shares(tokens.places))
+
+
 def _attention(x: Array, tokens: Tokens[Array]) -> Array:
     return tokens.weighted_sum(x, tokens.softmax(tokens.scores))
 
 
 CLS = ("cls", "pooling_mode_cls_token")
-PoolingName = Literal["mean", "cls", "first", "last", "max", "mean-max"]
+PoolingName = Literal["mean", "cls", "first", "last", "max", "mean-max", "weighted-mean"]
 HeadPooling = Literal["first", "mean", "max", "attention"]
 POOLINGS: dict[str, Pooling] = {
     "mean": Pooling(pool=_mean, sentence_transformers=("mean", "pooling_mode_mean_tokens"), head=True),
@@ -100,6 +105,9 @@ POOLINGS: dict[str, Pooling] = {
     "last": Pooling(pool=_last, sentence_transformers=("lasttoken", "pooling_mode_lasttoken")),
     "max": Pooling(pool=_maximum, sentence_transformers=("max", "pooling_mode_max_tokens"), head=True),
     "mean-max": Pooling(pool=_mean_and_maximum, width=2),
+    "weighted-mean": Pooling(
+        pool=_weighted_mean, sentence_transformers=("weightedmean", "pooling_mode_weightedmean_tokens")
+    ),
     "attention": Pooling(pool=_attention, head=True, scored=True),
 }
 # Those that need no training: what `embed` takes. The first is the default.
