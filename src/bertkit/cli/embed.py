@@ -38,15 +38,15 @@ def embed(
     from bertkit.cli.predict import say, tell_skipped
     from bertkit.config import pick
     from bertkit.predict.files.embed import VectorSettings, embed_file
+    from bertkit.predict.files.pipeline import RunOptions
     from bertkit.predict.files.settings import EMBED_SETTINGS, read_file_settings
-    from bertkit.predict.files.work import HowToRun
     from bertkit.progress import progress
     from bertkit.text.length import POLICIES
 
     policy = pick(POLICIES, too_long, "length policy")
     wanted = VectorSettings(pooling=pooling, layers=_numbers(layers), normalize=normalize, too_long=policy)
     reading = read_file_settings(settings or [], EMBED_SETTINGS)
-    how = HowToRun(resume=resume, on_error=on_error, workers=workers, cluster=cluster, device=device, dtype=dtype)
+    how = RunOptions(resume=resume, on_error=on_error, workers=workers, cluster=cluster, device=device, dtype=dtype)
     found = embed_file(model, texts, out, wanted, reading, how, show=progress, say=say)
     say(found.note)
     tell_skipped(out, found.state.skipped)

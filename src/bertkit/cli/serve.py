@@ -55,7 +55,7 @@ def serve(
 
     import torch
 
-    from bertkit.predict.files.work import Hardware
+    from bertkit.predict.files.pipeline import Hardware
     from bertkit.serve.app import create_app
     from bertkit.serve.http.logs import start_logs
     from bertkit.serve.models import load_models
