@@ -22,15 +22,15 @@ from bertkit.model.encoder import Trace
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings, Layers
 from bertkit.poolings import NoPooling, PoolingName
-from bertkit.predict import search as searching
-from bertkit.predict.fill import Filled, fill
-from bertkit.predict.fill_words import ChainFiller, FilledTogether
 from bertkit.predict.quantize import Fidelity, dequantize, int8_maps, quantize
 from bertkit.text.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from bertkit.predict import search as searching
     from bertkit.predict.answers import Answers
+    from bertkit.predict.fill import Filled
+    from bertkit.predict.fill_words import FilledTogether
     from bertkit.predict.onnx.export import Exported
 
 
@@ -163,40 +163,46 @@ class Bert:
     def search(
         self,
         query: str | Sequence[str],
-        texts: searching.Searched | None = None,
+        texts: "searching.Searched | None" = None,
         k: int = 10,
         *,
-        vectors: searching.Stored | None = None,
+        vectors: "searching.Stored | None" = None,
     ) -> Any:
         """The `k` texts nearest to the query by cosine, a Found each: best first, equals in order; none is left out.
 
         `texts` is any iterable of str, read in blocks, or an array or Path of vectors. `vectors`: those of the texts,
         which are then not computed; an array, or a .npy file as `bertkit embed` writes it. For several queries a list.
         """
-        count, blocks = searching.check_count(k), self._searched(texts, vectors)
-        found = searching.search_blocks(self.embed(_listed(query)), blocks, count)
+        from bertkit.predict.search import check_count, search_blocks
+
+        count, blocks = check_count(k), self._searched(texts, vectors)
+        found = search_blocks(self.embed(_listed(query)), blocks, count)
         return _one_or_many(query, found)
 
     def _searched(
-        self, texts: searching.Searched | None, vectors: searching.Stored | None
-    ) -> Iterator[searching.Block]:
+        self, texts: "searching.Searched | None", vectors: "searching.Stored | None"
+    ) -> "Iterator[searching.Block]":
+        from bertkit.predict import search as searching
+
         settings = self.embed_settings().one_vector()
         known, stored = searching.sort_out(texts, vectors)
         if stored is not None:
             return searching.vector_blocks(searching.open_vectors(stored, self.width(settings)), known)
         return self._embedded(known or (), settings)
 
-    def _embedded(self, texts: Iterable[str], settings: EmbedSettings) -> Iterator[searching.Block]:
+    def _embedded(self, texts: Iterable[str], settings: EmbedSettings) -> "Iterator[searching.Block]":
+        from bertkit.predict.search import Block
+
         reports = []
         for block in self.embed_blocks(texts, settings):
             reports += [block.lengths] if block.lengths.long else []
-            yield searching.Block(np.asarray(block.vectors), block.texts)
+            yield Block(np.asarray(block.vectors), block.texts)
         _warn_of_long(reports)
 
     @overload
     def fill(
         self, text: str, *, top: int = 5, together: Literal[True], too_long: TooLong = "window"
-    ) -> list[FilledTogether]: ...
+    ) -> "list[FilledTogether]": ...
 
     @overload
     def fill(
@@ -208,7 +214,7 @@ class Bert:
         pieces: int = 1,
         together: Literal[False] = False,
         too_long: TooLong = "window",
-    ) -> list[Filled]: ...
+    ) -> "list[Filled]": ...
 
     def fill(
         self,
@@ -219,7 +225,7 @@ class Bert:
         pieces: int = 1,
         together: bool = False,
         too_long: TooLong = "window",
-    ) -> list[Filled] | list[FilledTogether]:
+    ) -> "list[Filled] | list[FilledTogether]":
         """The best words for each [MASK] of the text, with probabilities.
 
         `candidates`: only these, of any number of pieces, all of them. `pieces`: whole words of up to so many.
@@ -227,6 +233,9 @@ class Bert:
         """
         if [candidates is not None, pieces != 1, together].count(True) > 1:
             raise RequestError("candidates, pieces and together are three ways to fill; choose one of them")
+        from bertkit.predict.fill import fill
+        from bertkit.predict.fill_words import ChainFiller
+
         limit = self.checkpoint.max_length
         if candidates is None and pieces == 1 and not together:
             return fill(self.model, self.tokenizer, text, top=top, limit=limit, too_long=too_long)

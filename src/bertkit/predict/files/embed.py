@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from bertkit.config import pick
-from bertkit.data.columns import find, first_known
 from bertkit.data.tables import Row, Table, cell, checked
 from bertkit.errors import RequestError
 from bertkit.model.pooling import EmbedSettings
@@ -119,6 +118,10 @@ class Identity:
 
 def identity_of(table: Table, named: str | None) -> Identity:
     """The id column that was named, or one that is called so."""
+    if named is None and len(table.names) == 1:
+        return Identity(None, "int64")
+    from bertkit.data.columns import find, first_known
+
     column = find(table, named, "id") if named else first_known(table, ID_NAMES)
     if column is None:
         return Identity(None, "int64")

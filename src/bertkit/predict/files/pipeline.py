@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import torch
 
 from bertkit._version import __version__
-from bertkit.checkpoint.delta import fingerprint
 from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.checkpoint.tensors import fingerprint
 from bertkit.config import pick
 from bertkit.data.tables import Row
 from bertkit.errors import BertkitError, RequestError
