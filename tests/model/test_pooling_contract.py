@@ -1,7 +1,9 @@
 """Every row of the table of poolings, in each of its forms; a new row is tested by being there, once it has a twin."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -173,6 +175,12 @@ def test_it_is_what_sentence_transformers_computes(name):
         {"token_embeddings": batch.pad(x), "attention_mask": batch.mask.long(), "cls_token_embeddings": batch.first(x)}
     )
     torch.testing.assert_close(pool(x, batch, name), theirs["sentence_embedding"])
+
+
+def test_the_docs_name_every_row():
+    page = (Path(__file__).parents[2] / "docs" / "answers.md").read_text(encoding="utf-8")
+    [listed] = re.findall(r"Pooling is one of ([^.]*)\.", page)
+    assert re.findall(r"[a-z-]+", re.sub(r"\([^)]*\)|\band\b", "", listed)) == [*TEXT_POOLINGS, NO_POOLING]
 
 
 @pytest.mark.parametrize("name", [*TEXT_POOLINGS, NO_POOLING])
