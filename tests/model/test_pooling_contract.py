@@ -27,7 +27,7 @@ from bertkit.poolings import (
     PoolingName,
 )
 from bertkit.predict.onnx.graph import PaddedTokens, Rectangle
-from bertkit.serve.routes.schema import EmbedRequest, OpenAIRequest
+from bertkit.serve.routes.vectors import EmbedRequest, OpenAIRequest
 
 # The slow twins: what each row gives for the vectors of one sequence, [L, D], and the scores of its tokens, [L].
 TWINS = {
@@ -114,7 +114,7 @@ class EveryPooling(torch.nn.Module):
     """All rows over one padded rectangle, as an exported graph has one of them."""
 
     def forward(self, x_NLD: torch.Tensor, scores_NL: torch.Tensor, mask_NL: torch.Tensor) -> list[torch.Tensor]:
-        tokens = PaddedTokens(Rectangle(mask_NL, mask_NL, mask_NL), scores_NL)
+        tokens = PaddedTokens(Rectangle.of(mask_NL, mask_NL, mask_NL), scores_NL)
         return [row.pool(x_NLD, tokens) for row in POOLINGS.values()]
 
 

@@ -11,10 +11,11 @@ from bertkit.engine.batches import Passage
 from bertkit.engine.embed import Spans, split_text, stitched_vectors
 from bertkit.errors import RequestError
 from bertkit.model.pooling import EmbedSettings
-from bertkit.serve.engine import Piece, ReadPooled, ReadTokens
+from bertkit.serve.engine import ReadPooled, ReadTokens, TokenSequence
+from bertkit.serve.http.limits import check_held, check_size, check_texts, reported
 from bertkit.serve.models import Served
-from bertkit.serve.plans.plan import Draft, Plan, check_held, check_size, check_texts, refused, reported
 from bertkit.serve.refusals import Refusal
+from bertkit.serve.service import Draft, Plan
 from bertkit.serve.settings import ServeSettings
 from bertkit.tasks.length import LengthPolicy, sequences, take
 from bertkit.text.length import LengthReport, TooLong
@@ -71,7 +72,7 @@ def plan_checked(
     single = [settings.prefix + each for each in inputs if isinstance(each, str) and not _is_pair(each, wanted)]
 
     def complete(tokens: Iterable[Passage]) -> Plan:
-        pieces: list[Piece] = []
+        sequences: list[TokenSequence] = []
         joins: list[Spans | None] = []  # of texts that are read through windows
         lengths: list[int] = []
         read, limit, plain = _reader(settings), served.limit, served.plain_texts
@@ -79,10 +80,11 @@ def plan_checked(
         for encoding, length in _counted_tokens(tokens) if usual else _encodings(served, inputs, wanted, tokens, field):
             join = None
             if length <= limit and plain and isinstance(encoding, Passage):  # most are
-                pieces.append(Piece(encoding, read))
+                sequences.append(TokenSequence(encoding, read))
             else:
                 passages, join = _passages(served, encoding, wanted.too_long)
-                pieces += [Piece(passage, ReadTokens(settings.layers) if join else read) for passage in passages]
+                tokens_read = ReadTokens(settings.layers) if join else read
+                sequences += [TokenSequence(passage, tokens_read) for passage in passages]
             joins.append(join)
             lengths.append(length)
         if max(lengths) <= limit:
@@ -90,14 +92,16 @@ def plan_checked(
         else:
             done, told = _done(lengths, limit, joins, wanted.too_long)
             report = reported(told, limit, done, field, where or f"{field}[{{}}]".format)
-        rows = sum(map(len, pieces)) if settings.per_token else len(inputs)
+        rows = sum(map(len, sequences)) if settings.per_token else len(inputs)
         check_size(rows * width, "send fewer texts at a time", limits)
         windowed = any(joins)
         if windowed:
-            held = sum(len(piece) for piece in pieces if isinstance(piece.read, ReadTokens))
+            held = sum(len(sequence) for sequence in sequences if isinstance(sequence.read, ReadTokens))
             check_held(held * len(settings.layers) * served.bert.model.config.width, limits)
         quick = len(inputs) <= QUICK and not windowed
-        return Plan(served.lane, pieces, lambda found: _finished(found, joins, wanted), sum(lengths), report, quick)
+        return Plan(
+            served.shared_encoder, sequences, lambda found: _finished(found, joins, wanted), sum(lengths), report, quick
+        )
 
     return Draft(served.bert.tokenizer, single, complete)
 
@@ -108,7 +112,7 @@ def _resolved(settings: EmbedSettings, served: Served) -> EmbedSettings:
     try:
         resolved = settings.resolved(depth)
     except RequestError as error:
-        raise refused(error, "layers") from error
+        raise Refusal(422, str(error), "layers") from error
     if len(resolved.layers) > depth + 1:  # each makes rows wider
         said = f"{len(resolved.layers)} layers are more than the model's {depth + 1}; name each once"
         raise Refusal(422, said, "layers")
