@@ -36,11 +36,11 @@ def embed(
     Killed or out of space, --resume goes on; each row is there once, as in a run that was never stopped.
     """
     from bertkit.cli.predict import say, tell_skipped
-    from bertkit.config import pick
     from bertkit.predict.files.embed import VectorSettings, embed_file
     from bertkit.predict.files.pipeline import RunOptions
     from bertkit.predict.files.settings import EMBED_SETTINGS, read_file_settings
     from bertkit.progress import progress
+    from bertkit.settings import pick
     from bertkit.text.length import POLICIES
 
     policy = pick(POLICIES, too_long, "length policy")

@@ -23,9 +23,9 @@ def fill(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per candidate.")] = False,
 ) -> None:
     """Fill each [MASK] of a text with the model's best words."""
-    from bertkit.config import pick
     from bertkit.predict.bert import load
     from bertkit.predict.fill import Filled
+    from bertkit.settings import pick
     from bertkit.text.length import POLICIES
 
     policy = pick(POLICIES, too_long, "length policy")

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertkit.config import pick
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.poolings import DEFAULT_POOLING, NO_POOLING, POOLINGS, TEXT_POOLINGS
+from bertkit.settings import pick
 
 Layers = Sequence[int] | int
 CHOICES = dict.fromkeys((*TEXT_POOLINGS, NO_POOLING))

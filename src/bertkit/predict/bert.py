@@ -12,7 +12,6 @@ import torch
 
 from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
-from bertkit.config import pick
 from bertkit.engine.batches import Passage, make_batch
 from bertkit.engine.cpu import repack, use_onnx
 from bertkit.engine.embed import Embedded, embed_blocks
@@ -23,6 +22,7 @@ from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings, Layers
 from bertkit.poolings import NoPooling, PoolingName
 from bertkit.predict.quantize import Fidelity, dequantize, int8_maps, quantize
+from bertkit.settings import pick
 from bertkit.text.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Tokenizer
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from bertkit.config import pick
 from bertkit.errors import RequestError
+from bertkit.settings import pick
 
 TooLong = Literal["truncate", "window", "refuse"]
 POLICIES: dict[str, TooLong] = {"truncate": "truncate", "window": "window", "refuse": "refuse"}

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.config import pick
 from bertkit.data.tables import Row, Table, cell, checked
 from bertkit.errors import RequestError
 from bertkit.model.pooling import EmbedSettings
@@ -29,6 +28,7 @@ from bertkit.predict.files.resume import ROWS, State, check_outputs
 from bertkit.predict.files.rows import EMBED, Item, open_source
 from bertkit.predict.files.settings import FileSettings
 from bertkit.progress import ShowProgress, silent
+from bertkit.settings import pick
 from bertkit.text.length import POLICIES, TooLong, report_lengths
 
 IDS = "ids"  # the stream that becomes vectors.npy.ids.jsonl

@@ -17,7 +17,6 @@ import torch
 from bertkit._version import __version__
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.checkpoint.tensors import fingerprint
-from bertkit.config import pick
 from bertkit.data.tables import Row
 from bertkit.engine.int8 import levels
 from bertkit.errors import BertkitError, RequestError
@@ -26,6 +25,7 @@ from bertkit.predict.files.resume import ROWS, State, draft_of
 from bertkit.predict.files.rows import Item, RowBlock, Source, items_of, row_blocks
 from bertkit.predict.files.workers import Pool, cluster, processes
 from bertkit.progress import ShowProgress
+from bertkit.settings import pick
 from bertkit.text.corpus import STDIN
 
 Begun = TypeVar("Begun")

@@ -65,7 +65,7 @@ def plan_checked(
 ) -> Draft:
     """The same for inputs that are not too many; `where` names them one by one."""
     settings = _resolved(wanted.settings, served)
-    width = served.bert.width(settings)
+    width = served.width(settings)
     if wanted.dimensions is not None and not 1 <= wanted.dimensions <= width:
         raise Refusal(422, f"dimensions={wanted.dimensions} must be from 1 to the model's {width}", "dimensions")
 
@@ -103,12 +103,12 @@ def plan_checked(
             served.shared_encoder, sequences, lambda found: _finished(found, joins, wanted), sum(lengths), report, quick
         )
 
-    return Draft(served.bert.tokenizer, single, complete)
+    return Draft(served.tokenizer, single, complete)
 
 
 def _resolved(settings: EmbedSettings, served: Served) -> EmbedSettings:
     """Layers counted from the embeddings, 0; a wrong one, or more than the model has, are refused."""
-    depth = served.bert.model.config.depth
+    depth = served.shared_encoder.encoder.config.depth
     try:
         resolved = settings.resolved(depth)
     except RequestError as error:
