@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from bertkit.checkpoint.sentence_transformers import read_settings, write_settings
 from bertkit.config import Parts
+from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.pooling import EmbedSettings, pool, pool_array
 from bertkit.poolings import (
@@ -194,5 +195,5 @@ def test_a_head_reads_it_where_the_row_says_so(name):
     if POOLINGS[name].head:
         assert Parts(pooling=name).pooling == name
     else:
-        with pytest.raises(Exception, match=f"pooling='{name}' is unknown; choose from: first, mean"):
+        with pytest.raises(RequestError, match=f"unknown pooling '{name}'; choose from: first, mean"):
             Parts(pooling=name)
