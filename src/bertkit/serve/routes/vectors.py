@@ -48,7 +48,7 @@ class VectorChoices(BaseModel):
     """How texts become vectors; what is not said is as the model's folder says."""
 
     model: str | None = MODEL
-    pooling: PoolingName | NoPooling | None = Field(
+    pooling: Literal[PoolingName, NoPooling] | None = Field(
         None, description="One vector for each text, or with 'none' for each token."
     )
     layers: Annotated[list[int], Field(min_length=1, max_length=100)] | None = Field(
