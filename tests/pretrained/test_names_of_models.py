@@ -70,13 +70,17 @@ COMMANDS = {
     "finetune --from": ["finetune", "classify", "--from", "{}", *TRAIN, "--out", "out"],
     "finetune vectors --from": ["finetune", "vectors", "--from", "{}", *PAIRS, "--out", "out"],
     "finetune vectors --teacher": ["finetune", "vectors", "--teacher", "{}", *PAIRS, "--out", "out"],
-    "glue --from": ["glue", "tasks", "--from", "{}", "epochs=1", "--out", "out"],
+    "finetune glue --from": ["finetune", "glue", "tasks", "--from", "{}", "epochs=1", "--out", "out"],
     "check --model": ["check", "rows.tsv", "--model", "{}"],
     "embed --model": ["embed", "text.txt", "--model", "{}", "--out", "out.npy"],
     "fill --model": ["fill", "the [MASK] falls.", "--model", "{}"],
     "look --model": ["look", "the film falls.", "--model", "{}", "--out", "out.html"],
     "look --runs": ["look", "--runs", "{}", "--runs", "{}"],
-    "look --fill-model": ["look", "a good film", "--model", "taught", "--why", "--flip", "--fill-model", "{}"],
+    "heads --model": ["heads", "the film falls.", "--model", "{}"],
+    "why --model": ["why", "the [MASK] falls.", "--model", "{}"],
+    "why --fill-model": ["why", "a good film", "--model", "taught", "--flip", "--fill-model", "{}"],
+    "tokenize --model": ["tokenize", "a good film", "--model", "{}"],
+    "info": ["info", "{}"],
     "probe --model": ["probe", "trees.conllu", "trees.conllu", "--model", "{}", "--what", "pos"],
     "senses --model": ["senses", "film", "text.txt", "--model", "{}"],
     "convert": ["convert", "{}", "out"],
@@ -85,6 +89,7 @@ COMMANDS = {
 # Verbs that need a fine-tuned model: the name is understood, and what is missing is its task.
 TAUGHT = {
     "predict": ["predict", "{}", "rows.tsv", "--out", "out.jsonl"],
+    "evaluate": ["evaluate", "{}", "rows.tsv"],
     "finetune --teacher": ["finetune", "classify", "--teacher", "{}", *TRAIN, "--out", "out"],
 }
 

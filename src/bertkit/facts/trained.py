@@ -79,7 +79,7 @@ def by_trace(reading: Reading, found: LinkedHead, source: str, target: str) -> f
 @facts(
     "I3",
     "D547-560, D699, E345",
-    '`look --link`: some head links "stuff" to "ridiculous", "it" to the animal more than to the street; "he" not to '
+    '`heads --link`: some head links "stuff" to "ridiculous", "it" to the animal more than to the street; "he" not to '
     "Bert alone, but to Ernie as well",
 )
 def linking_heads(_: Vocabularies) -> Outcome:
