@@ -40,7 +40,7 @@ browser: setup
 
 # The sdist and the wheel, in dist/.
 wheel: setup
-	@$(BIN)/python tools/wheel.py dist
+	@$(BIN)/python tools/build_wheel.py dist
 
 clean:
 	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, ROOT / "tools" / "wheel.py", folder]
+    command = [sys.executable, ROOT / "tools" / "build_wheel.py", folder]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
     return folder
 

@@ -1,6 +1,6 @@
 """Build the sdist and the wheel into a folder, from a copy of the sources, so that no leftover of a build gets in.
 
-python tools/wheel.py dist
+python tools/build_wheel.py dist
 """
 
 import os
