@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from bertkit.api import EvaluationResult, Report, TrainingResult, evaluate, finetune, pretrain
     from bertkit.bert_client import BertClient
     from bertkit.client import AsyncClient, Client
-    from bertkit.inside.attribution.attribution import Why, why
+    from bertkit.inside.attribution.attribution import why
+    from bertkit.inside.attribution.page import Why
     from bertkit.inside.look.look import Look, look
     from bertkit.predict.bert import Bert, load
     from bertkit.predict.fill import Filled
@@ -33,7 +34,8 @@ _LATE_NAMES = {
     "bertkit.api": ("EvaluationResult", "Report", "TrainingResult", "evaluate", "finetune", "pretrain"),
     "bertkit.bert_client": ("BertClient",),
     "bertkit.client": ("AsyncClient", "Client"),
-    "bertkit.inside.attribution.attribution": ("Why", "why"),
+    "bertkit.inside.attribution.attribution": ("why",),
+    "bertkit.inside.attribution.page": ("Why",),
     "bertkit.inside.look.look": ("Look", "look"),
     "bertkit.predict.bert": ("Bert", "load"),
     "bertkit.predict.fill": ("Filled",),

@@ -95,7 +95,8 @@ TAUGHT = {
 
 
 OPTIONS = {"--from", "--model", "--teacher", "--extend", "--vocab", "--fill-model", "--tokenizer", "--runs"}
-ELSEWHERE = {"bench --model", "predict --model"}  # a name that the server knows; an argument by its place
+ELSEWHERE = {"bench --model", "predict --model", "evaluate --model", "info --model", "look --fill-model"}
+# A name that the server knows; arguments by their place; an old spelling.
 
 
 def test_every_option_that_names_a_model_is_in_the_tables():
@@ -116,7 +117,7 @@ def named(words: list[str], name: str) -> list[str]:
 def test_every_verb_knows_the_names(here, command, name, capsys):
     if command == "pretrain --from":
         assert run(["shards", "text.txt", "--vocab", name, "--out", "shards", "--processes", "1"]) == 0
-    if command == "look --fill-model":
+    if command == "why --fill-model":
         assert run(["finetune", "classify", *TRAIN, "--out", "taught"]) == 0
     assert run(named(COMMANDS[command], name)) == 0, capsys.readouterr().err
 

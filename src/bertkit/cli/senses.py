@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from bertkit.inside.senses.senses import SenseMap
+    from bertkit.inside.senses.page import SenseMap
 
 SHOWN_SENTENCES = 3  # of each cluster
 SHOWN_CHARACTERS = 100  # of each sentence

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertkit.inside.attribution.attribution import Why
+    from bertkit.inside.attribution.page import Why
     from bertkit.inside.look.heads import HeadKind, LinkedHead
     from bertkit.inside.look.reading import Reading
     from bertkit.inside.prune import PruneReport
-    from bertkit.inside.through_training import Course
+    from bertkit.inside.through_training_page import Course
     from bertkit.predict.bert import Bert
 
 SHOWN_HEADS = 10  # of a ranking that is printed; JSON has them all
@@ -91,7 +91,7 @@ def check_request(request: ViewRequest) -> None:
     if request.out:
         _refuse_place(request.out)
         if request.runs:
-            from bertkit.inside.through_training import numbers_beside
+            from bertkit.inside.through_training_page import numbers_beside
 
             _refuse_place(numbers_beside(request.out))
 

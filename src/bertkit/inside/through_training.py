@@ -4,25 +4,22 @@ At every checkpoint: how many heads of each kind there are, which words fill the
 what a linear probe reads off each layer. So one sees when heads find their neighbors, and when syntax appears.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bertkit.errors import RequestError
-from bertkit.files import whole_file
 from bertkit.inside.look.heads import catalogue
 from bertkit.inside.look.reading import read
 from bertkit.inside.probes.data import ProbeData, ProbeSettings, read_probe_files
 from bertkit.inside.probes.labels import fit_and_say, label_task
 from bertkit.inside.probes.word_vectors import cut_sentences, word_vectors
+from bertkit.inside.through_training_page import CheckpointView, Course
 from bertkit.predict.bert import Bert, load
 from bertkit.pretraining.samples import BLANK, SENTENCES, fill_samples
 from bertkit.progress import ShowProgress, silent
 from bertkit.train.records import read_records
-from bertkit.train.report.chart import Point
 from bertkit.train.runs import Run, read_progress
 
 SENTENCES_PROBED = 1000  # learned from at every checkpoint; more makes the curve smoother, and slower
@@ -30,55 +27,10 @@ SENTENCES_PROBED = 1000  # learned from at every checkpoint; more makes the curv
 
 @dataclass(frozen=True)
 class Moment:
-    """A model on its way: after so many steps, or the so manieth of a list."""
+    """A model on its way: after so many steps, or the n-th of a list."""
 
     step: int
     folder: Path
-
-
-@dataclass(frozen=True)
-class Stage:
-    """What the model was like at one moment."""
-
-    step: int
-    heads: dict[str, int]  # how many of each kind
-    filled: tuple[dict[str, Any], ...]  # {"text": ..., "words": [...]}, a line of metrics.jsonl
-    accuracy: tuple[float, ...] | None = None  # of a probe at the embeddings and every layer
-
-
-@dataclass(frozen=True)
-class Course:
-    """A training from its first kept checkpoint to its last."""
-
-    title: str
-    along: str  # what is counted: steps, or models of a list
-    stages: tuple[Stage, ...]
-    held_out: dict[str, list[Point]] = field(default_factory=dict)  # what the run wrote down itself
-    notes: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, for a file."""
-        return asdict(self)
-
-    @property
-    def html(self) -> str:
-        """The page, complete; no script runs on it."""
-        from bertkit.inside.through_training_page import course_page
-
-        return course_page(self)
-
-    def save(self, path: Path | str) -> None:
-        """Write the page, and beside it the numbers as .json."""
-        path = Path(path)
-        with whole_file(numbers_beside(path)) as draft:
-            draft.write_text(json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n", "utf-8", "replace")
-        with whole_file(path) as draft:
-            draft.write_text(self.html, encoding="utf-8", newline="\n", errors="replace")
-
-    def __str__(self) -> str:
-        from bertkit.inside.through_training_page import course_lines
-
-        return "\n".join(course_lines(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +41,6 @@ class CourseSettings:
     probe: tuple[Path, ...] = ()  # CoNLL-U files: learn from all but the last, measure on that
     sentences: int = SENTENCES_PROBED
     seed: int = 0
-
-
-def numbers_beside(page: Path) -> Path:
-    """Where the numbers of a page go."""
-    if page.suffix.lower() == ".json":
-        raise RequestError(f"{page}: name a page, such as {page.with_suffix('.html')}; the numbers go beside it")
-    return page.with_suffix(".json")
 
 
 def find_moments(folders: Sequence[Path | str]) -> list[Moment]:
@@ -148,13 +93,13 @@ def _probing(settings: CourseSettings) -> ProbeSettings:
     return ProbeSettings(what="pos", sentences=settings.sentences, seed=settings.seed)
 
 
-def _stage(moment: Moment, settings: CourseSettings, data: ProbeData | None) -> Stage:
+def _stage(moment: Moment, settings: CourseSettings, data: ProbeData | None) -> CheckpointView:
     bert = load(moment.folder)
     texts = [text.replace(BLANK, bert.tokenizer.mask_token) for text in settings.texts]
     kinds = Counter(head.kind for head in catalogue(read(bert, text) for text in texts))
     filled = fill_samples(bert.model, bert.tokenizer, settings.texts) if bert.model.fills else []
     accuracy = None if data is None else probe_accuracy(bert, data, _probing(settings))
-    return Stage(moment.step, dict(kinds), tuple(filled), accuracy)
+    return CheckpointView(moment.step, dict(kinds), tuple(filled), accuracy)
 
 
 def probe_accuracy(bert: Bert, data: ProbeData, settings: ProbeSettings) -> tuple[float, ...]:

@@ -1,20 +1,70 @@
 """A training's course for the eye: a table of lines, and one HTML page with charts and filled blanks."""
 
+import json
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from html import escape
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
-from bertkit.train.report.chart import COUNT, FROM_ZERO, PLAIN, Line, chart
+from bertkit.errors import RequestError
+from bertkit.files import whole_file
+from bertkit.train.report.chart import COUNT, FROM_ZERO, PLAIN, Line, Point, chart
 from bertkit.train.report.page import POLICY, STYLE, filled_table
-
-if TYPE_CHECKING:
-    from bertkit.inside.through_training import Course, Stage
 
 KINDS = {"same_word": "other places of the same word", "itself": "the token itself", "first": "the first token"}
 KINDS |= {"next": "the next token", "previous": "the token before", "separator": "separators"}
 
 
-def course_lines(course: "Course") -> Iterator[str]:
+@dataclass(frozen=True)
+class CheckpointView:
+    """What the model was like at one moment."""
+
+    step: int
+    heads: dict[str, int]  # how many of each kind
+    filled: tuple[dict[str, Any], ...]  # {"text": ..., "words": [...]}, a line of metrics.jsonl
+    accuracy: tuple[float, ...] | None = None  # of a probe at the embeddings and every layer
+
+
+@dataclass(frozen=True)
+class Course:
+    """A training from its first kept checkpoint to its last."""
+
+    title: str
+    along: str  # what is counted: steps, or models of a list
+    stages: tuple[CheckpointView, ...]
+    held_out: dict[str, list[Point]] = field(default_factory=dict)  # what the run wrote down itself
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, for a file."""
+        return asdict(self)
+
+    @property
+    def html(self) -> str:
+        """The page, complete; no script runs on it."""
+        return course_page(self)
+
+    def save(self, path: Path | str) -> None:
+        """Write the page, and beside it the numbers as .json."""
+        path = Path(path)
+        with whole_file(numbers_beside(path)) as draft:
+            draft.write_text(json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n", "utf-8", "replace")
+        with whole_file(path) as draft:
+            draft.write_text(self.html, encoding="utf-8", newline="\n", errors="replace")
+
+    def __str__(self) -> str:
+        return "\n".join(course_lines(self))
+
+
+def numbers_beside(page: Path) -> Path:
+    """Where the numbers of a page go."""
+    if page.suffix.lower() == ".json":
+        raise RequestError(f"{page}: name a page, such as {page.with_suffix('.html')}; the numbers go beside it")
+    return page.with_suffix(".json")
+
+
+def course_lines(course: Course) -> Iterator[str]:
     """A line for each checkpoint: its heads, the best layer of its probe."""
     kinds = _kinds(course)
     probed = "  best layer" if course.stages[0].accuracy else ""
@@ -26,12 +76,12 @@ def course_lines(course: "Course") -> Iterator[str]:
     yield from course.notes
 
 
-def _best(stage: "Stage") -> int:
+def _best(stage: CheckpointView) -> int:
     accuracy = stage.accuracy or (0.0,)
     return max(range(len(accuracy)), key=accuracy.__getitem__)
 
 
-def _kinds(course: "Course") -> list[str]:
+def _kinds(course: Course) -> list[str]:
     """Kinds of heads that occur, the most frequent at the end first."""
     last = course.stages[-1].heads
     return sorted(
@@ -39,7 +89,7 @@ def _kinds(course: "Course") -> list[str]:
     )
 
 
-def course_page(course: "Course") -> str:
+def course_page(course: Course) -> str:
     """The whole page as text."""
     first, last = course.stages[0].step, course.stages[-1].step
     samples = [{"step": stage.step, "filled": list(stage.filled)} for stage in course.stages]
@@ -66,7 +116,7 @@ def _section(title: str, charts: Iterator[str]) -> Iterator[str]:
         yield f'<h2>{title}</h2><div class="charts">{drawn}</div>'
 
 
-def _probe_charts(course: "Course") -> Iterator[str]:
+def _probe_charts(course: Course) -> Iterator[str]:
     probed = [(stage.step, stage.accuracy) for stage in course.stages if stage.accuracy]
     if not probed:
         return
@@ -80,14 +130,14 @@ def _probe_charts(course: "Course") -> Iterator[str]:
     yield chart("The layer that tells most", [Line("", best)], axis=COUNT, along=course.along)
 
 
-def _head_charts(course: "Course") -> Iterator[str]:
+def _head_charts(course: Course) -> Iterator[str]:
     for kind in _kinds(course):
         points = [(stage.step, float(stage.heads.get(kind, 0))) for stage in course.stages]
         name = KINDS.get(kind, kind)
         yield chart(f"Heads: {name}", [Line("", points)], axis=COUNT, along=course.along)
 
 
-def _held_out_charts(course: "Course") -> Iterator[str]:
+def _held_out_charts(course: Course) -> Iterator[str]:
     for name, points in course.held_out.items():
         share = name.endswith("_right")
         shown = [(step, 100 * value if share else value) for step, value in points]

@@ -186,7 +186,7 @@ class Bert:
 
     def _searched(
         self, texts: searching.Searched | None, vectors: searching.Stored | None
-    ) -> Iterator[searching.Block]:
+    ) -> Iterator[searching.VectorBlock]:
         settings = self.embed_settings()
         pick(NAMES, settings.pooling, "pooling of one vector per text")
         known, stored = searching.sort_out(texts, vectors)
@@ -194,11 +194,11 @@ class Bert:
             return searching.vector_blocks(searching.open_vectors(stored, self.width(settings)), known)
         return self._embedded(known or (), settings)
 
-    def _embedded(self, texts: Iterable[str], settings: EmbedSettings) -> Iterator[searching.Block]:
+    def _embedded(self, texts: Iterable[str], settings: EmbedSettings) -> Iterator[searching.VectorBlock]:
         reports = []
         for block in self.embed_blocks(texts, settings):
             reports += [block.lengths] if block.lengths.long else []
-            yield searching.Block(np.asarray(block.vectors), block.texts)
+            yield searching.VectorBlock(np.asarray(block.vectors), block.texts)
         _warn_of_long(reports)
 
     @overload

@@ -7,9 +7,7 @@ to the difference between the scores at both ends: that is checked, and steps ar
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,7 +15,7 @@ from torch import Tensor, nn
 
 from bertkit.config import pick
 from bertkit.errors import RequestError
-from bertkit.files import whole_file
+from bertkit.inside.attribution.page import ENOUGH, Why, WordShare
 from bertkit.inside.attribution.targets import Read, Request, Target, find_target
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
@@ -25,7 +23,6 @@ from bertkit.predict.bert import Bert
 
 METHODS = {"integrated": "mask", "gradient": "zero"}  # and the baseline that each is usually taken from
 BASELINES = ("mask", "pad", "zero")
-ENOUGH = 0.01  # the largest gap, as a share of what there is to explain
 MOST_STEPS = 1024
 TOKENS_AT_ONCE = 4096
 LEAST = 1e-4  # a difference of scores below this is none: float32 knows a logit no better
@@ -49,71 +46,6 @@ class WhySettings:
     def start(self) -> str:
         """The baseline that is meant."""
         return METHODS[self.method] if self.baseline is None else self.baseline
-
-
-@dataclass(frozen=True)
-class WordShare:
-    """What a word adds to the score: its pieces' shares, summed."""
-
-    word: str
-    part: int  # 0: in the text; 1: in the pair
-    start: int  # characters [start, end)
-    end: int
-    share: float
-    pieces: tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True)
-class Why:
-    """How much each word adds to a score. A notebook shows it; `save` writes a page; `str` is for the terminal."""
-
-    text: str
-    pair: str | None
-    target: str
-    units: str
-    method: str
-    baseline: str
-    steps: int
-    score: float
-    baseline_score: float  # with every word at the baseline
-    gap: float | None  # |sum of shares - (score - baseline_score)| as a share of the latter; None: not a sum to check
-    cut_from: int | None
-    words: tuple[WordShare, ...]
-
-    @property
-    def complete(self) -> bool:
-        """Whether the shares add up."""
-        return self.gap is not None and self.gap < ENOUGH
-
-    def top(self, count: int) -> list[WordShare]:
-        """The words that count most, for or against."""
-        return sorted(self.words, key=lambda each: -abs(each.share))[:count]
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, for a file."""
-        return asdict(self)
-
-    @property
-    def html(self) -> str:
-        """The page, complete; no script runs on it."""
-        from bertkit.inside.attribution.page import why_page
-
-        return why_page(self)
-
-    def save(self, path: Path | str) -> None:
-        """Write the page whole or not at all."""
-        with whole_file(path) as draft:
-            draft.write_text(self.html, encoding="utf-8", newline="\n", errors="replace")
-
-    def _repr_html_(self) -> str:
-        from bertkit.inside.look.page import frame
-
-        return frame(self.html, height=320)
-
-    def __str__(self) -> str:
-        from bertkit.inside.attribution.page import why_lines
-
-        return "\n".join(why_lines(self))
 
 
 def why(

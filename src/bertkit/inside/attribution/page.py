@@ -2,17 +2,19 @@
 
 import unicodedata
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from bertkit.inside.look.page import style
+from bertkit.files import whole_file
+from bertkit.inside.look.page import frame, style
 from bertkit.train.report.page import POLICY
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from bertkit.inside.attribution.attribution import Why, WordShare
-    from bertkit.inside.attribution.counterfactuals import Flips
 
 SHOWN = 12  # words that are listed below the text
 # Blue adds, orange takes away, as in the view of neurons.
@@ -31,7 +33,113 @@ font-variant-numeric:tabular-nums;unicode-bidi:plaintext;overflow-wrap:anywhere}
 UNSEEN = {"\u200e", "\u200f", "\u061c", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
 
 
-def why_page(why: "Why", flips: "Flips | None" = None) -> str:
+ENOUGH = 0.01  # the largest gap, as a share of what there is to explain
+
+
+@dataclass(frozen=True)
+class WordShare:
+    """What a word adds to the score: its pieces' shares, summed."""
+
+    word: str
+    part: int  # 0: in the text; 1: in the pair
+    start: int  # characters [start, end)
+    end: int
+    share: float
+    pieces: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Why:
+    """How much each word adds to a score. A notebook shows it; `save` writes a page; `str` is for the terminal."""
+
+    text: str
+    pair: str | None
+    target: str
+    units: str
+    method: str
+    baseline: str
+    steps: int
+    score: float
+    baseline_score: float  # with every word at the baseline
+    gap: float | None  # |sum of shares - (score - baseline_score)| as a share of the latter; None: not a sum to check
+    cut_from: int | None
+    words: tuple[WordShare, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the shares add up."""
+        return self.gap is not None and self.gap < ENOUGH
+
+    def top(self, count: int) -> list[WordShare]:
+        """The words that count most, for or against."""
+        return sorted(self.words, key=lambda each: -abs(each.share))[:count]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, for a file."""
+        return asdict(self)
+
+    @property
+    def html(self) -> str:
+        """The page, complete; no script runs on it."""
+        return why_page(self)
+
+    def save(self, path: Path | str) -> None:
+        """Write the page whole or not at all."""
+        with whole_file(path) as draft:
+            draft.write_text(self.html, encoding="utf-8", newline="\n", errors="replace")
+
+    def _repr_html_(self) -> str:
+        return frame(self.html, height=320)
+
+    def __str__(self) -> str:
+        return "\n".join(why_lines(self))
+
+
+@dataclass(frozen=True)
+class Change:
+    """One word for another, and how probable the masked-word model finds the new one there."""
+
+    old: str
+    new: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A text that the classifier answers otherwise."""
+
+    text: str
+    changes: tuple[Change, ...]
+    places: tuple[tuple[int, int], ...]  # characters of the new words in the text
+    answer: str
+    probability: float  # that the classifier gives its new answer
+
+    @property
+    def likely(self) -> float:
+        """The product of the replacements' probabilities."""
+        return prod(change.probability for change in self.changes)
+
+
+@dataclass(frozen=True)
+class Flips:
+    """What was found, the fewest changes and the likeliest words first."""
+
+    text: str
+    answer: str
+    probability: float
+    tried: int  # texts put to the classifier
+    most_words: int
+    found: tuple[Flip, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, for a file."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return "\n".join(flip_lines(self))
+
+
+def why_page(why: Why, flips: Flips | None = None) -> str:
     """The whole page. Texts reach it escaped, and its policy lets no script run and nothing be fetched."""
     texts = [_marked(why, part, text) for part, text in enumerate((why.text, why.pair)) if text is not None]
     sections = [
@@ -51,7 +159,7 @@ def why_page(why: "Why", flips: "Flips | None" = None) -> str:
     )
 
 
-def why_lines(why: "Why") -> Iterator[str]:
+def why_lines(why: Why) -> Iterator[str]:
     """The same as plain lines, the words that count most first."""
     yield _title(why)
     for each in why.top(SHOWN):
@@ -62,7 +170,7 @@ def why_lines(why: "Why") -> Iterator[str]:
     yield from why_notes(why)
 
 
-def why_text(why: "Why") -> "Text":
+def why_text(why: Why) -> "Text":
     """The texts with their words in color; a terminal without colors shows them plain."""
     from rich.text import Text
 
@@ -78,7 +186,7 @@ def why_text(why: "Why") -> "Text":
     return shown
 
 
-def why_notes(why: "Why") -> Iterator[str]:
+def why_notes(why: Why) -> Iterator[str]:
     """Where the numbers come from, and whether they add up."""
     line = f"{why.score:.3f} with the text, {why.baseline_score:.3f} with every word at the {why.baseline} baseline"
     yield f"{line}; {why.units}"
@@ -91,7 +199,7 @@ def why_notes(why: "Why") -> Iterator[str]:
         yield f"the model was taught to read a part of longer texts: this one has {why.cut_from} tokens"
 
 
-def flip_lines(flips: "Flips") -> Iterator[str]:
+def flip_lines(flips: Flips) -> Iterator[str]:
     """What would change the answer, most likely words first."""
     yield visible(f"'{flips.answer}' with {flips.probability:.1%}; {flips.tried:,} texts tried")
     if not flips.found:
@@ -106,11 +214,11 @@ def visible(text: str) -> str:
     return "".join("�" if (unicodedata.category(c) == "Cc" and c not in "\n\t") or c in UNSEEN else c for c in text)
 
 
-def _title(why: "Why") -> str:
+def _title(why: Why) -> str:
     return visible(f"Why {why.target}?").replace("\n", " ")
 
 
-def _marked(why: "Why", part: int, text: str) -> str:
+def _marked(why: Why, part: int, text: str) -> str:
     largest, out = _largest(why), []
     for words, each in _pieces(why, part, text):
         if each is None:
@@ -122,7 +230,7 @@ def _marked(why: "Why", part: int, text: str) -> str:
     return "".join(out)
 
 
-def _pieces(why: "Why", part: int, text: str) -> Iterator[tuple[str, "WordShare | None"]]:
+def _pieces(why: Why, part: int, text: str) -> Iterator[tuple[str, WordShare | None]]:
     """The text from its beginning to its end: words with their shares, and what stands between them."""
     at = 0
     for each in why.words:
@@ -133,12 +241,12 @@ def _pieces(why: "Why", part: int, text: str) -> Iterator[tuple[str, "WordShare 
     yield text[at:], None
 
 
-def _table(why: "Why") -> str:
+def _table(why: Why) -> str:
     rows = "".join(f"<tr><td>{escape(each.word)}</td><td>{each.share:+.3f}</td></tr>" for each in why.top(SHOWN))
     return f"<table><tr><th>word</th><th>adds</th></tr>{rows}</table>"
 
 
-def _flips(flips: "Flips") -> Iterator[str]:
+def _flips(flips: Flips) -> Iterator[str]:
     yield "<h2>What would change it</h2>"
     yield f'<p class="quiet">{escape(next(flip_lines(flips)))}</p>'
     if not flips.found:
@@ -160,7 +268,7 @@ def _inserted(text: str, places: Sequence[tuple[int, int]]) -> str:
     return "".join(out) + escape(text[at:])
 
 
-def _largest(why: "Why") -> float:
+def _largest(why: Why) -> float:
     return max((abs(each.share) for each in why.words), default=0.0) or 1.0
 
 

@@ -5,14 +5,16 @@ There is no script: each point holds its sentence, and the style sheet shows the
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from bertkit.files import whole_file
+from bertkit.inside.senses.uses import Use
 from bertkit.train.report.page import POLICY, STYLE
-
-if TYPE_CHECKING:
-    from bertkit.inside.senses.senses import SenseMap
-    from bertkit.inside.senses.uses import Use
 
 COLORS = ("#2563eb", "#d9730d", "#15803d", "#b5338a", "#0e8f9e", "#8a6d00", "#7c4dff", "#c0392b", "#5f6b7a", "#3e7d5a")
 OWN_STYLE = """
@@ -32,7 +34,62 @@ border-radius:50%;vertical-align:-1px}
 """
 
 
-def sense_page(found: "SenseMap") -> str:
+@dataclass(frozen=True)
+class SenseScores:
+    """How often the nearest other use has the same sense, by kind of vector; senses as labeled."""
+
+    contextual: float
+    static: float  # one vector for all uses: every neighbor is as near as every other, so this is chance
+    neighbors: float | None  # the mean of the static vectors of the words around; None without static vectors
+    silhouette: float | None  # of the labeled senses, in contextual vectors
+
+
+@dataclass(frozen=True, eq=False)
+class SenseMap:
+    """The uses of a word, each with its place on a map, its cluster, and, where they are labeled, scores."""
+
+    word: str
+    model: str
+    layer: int
+    uses: tuple[Use, ...]
+    points: tuple[tuple[float, float], ...]
+    shown: float  # share of the variance that the map holds
+    clusters: tuple[int, ...]
+    silhouette: float | None
+    scores: SenseScores | None
+
+    @property
+    def html(self) -> str:
+        """The map as one page that needs nothing else and runs no script."""
+        return sense_page(self)
+
+    def save(self, path: Path | str) -> None:
+        """Write the page whole or not at all."""
+        with whole_file(path) as draft:
+            draft.write_text(self.html, encoding="utf-8", newline="\n", errors="replace")
+
+    def typical(self, cluster: int, count: int = 3) -> list[Use]:
+        """The uses nearest to the middle of a cluster's part of the map."""
+        own = [number for number, each in enumerate(self.clusters) if each == cluster]
+        points = np.array([self.points[number] for number in own])
+        order = np.argsort(np.linalg.norm(points - points.mean(axis=0), axis=1), kind="stable")
+        return [self.uses[own[place]] for place in order[:count]]
+
+    def plain(self) -> dict[str, Any]:
+        """Everything as JSON can write it."""
+        return asdict(self)
+
+    def _repr_html_(self) -> str:
+        from bertkit.inside.look.page import frame
+
+        return frame(self.html)
+
+    def __repr__(self) -> str:
+        count = len(set(self.clusters))
+        return f"SenseMap('{self.word}', {len(self.uses)} uses, {count} clusters; save it, or show it in a notebook)"
+
+
+def sense_page(found: SenseMap) -> str:
     """The whole page as text; whatever stands in a sentence is shown and never obeyed."""
     groups = _groups(found)
     sections = [
@@ -51,14 +108,14 @@ def sense_page(found: "SenseMap") -> str:
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
 
 
-def _groups(found: "SenseMap") -> list[str]:
+def _groups(found: SenseMap) -> list[str]:
     """What colors each use: its labeled sense, else its cluster."""
     if all(use.sense is not None for use in found.uses):
         return [str(use.sense) for use in found.uses]
     return [f"cluster {number + 1}" for number in found.clusters]
 
 
-def _facts(found: "SenseMap") -> Iterator[str]:
+def _facts(found: SenseMap) -> Iterator[str]:
     clear = "" if found.silhouette is None else f", silhouette {found.silhouette:.2f}"
     clusters = f"{len(set(found.clusters))} clusters by k-means{clear}"
     yield f"{len(found.uses):,} uses; {clusters}; {found.model}, layer {found.layer}"
@@ -86,7 +143,7 @@ def _key(groups: list[str]) -> str:
     return f'<p class="groups">{"".join(parts)}</p>'
 
 
-def _drawing(found: "SenseMap", groups: list[str]) -> str:
+def _drawing(found: SenseMap, groups: list[str]) -> str:
     colors = _colors(groups)
     places = zip(_shares([x for x, _ in found.points]), _shares([-y for _, y in found.points]), strict=True)
     points = (
@@ -105,7 +162,7 @@ def _shares(values: list[float]) -> list[float]:
     return [(value - low) / (high - low) for value in values]
 
 
-def _lists(found: "SenseMap", groups: list[str]) -> Iterator[str]:
+def _lists(found: SenseMap, groups: list[str]) -> Iterator[str]:
     for name in _colors(groups):
         own = [use for use, group in zip(found.uses, groups, strict=True) if group == name]
         lines = "".join(f"<li>{marked(use)}</li>" for use in own)
@@ -113,7 +170,7 @@ def _lists(found: "SenseMap", groups: list[str]) -> Iterator[str]:
         yield f'<details>{title}<ol class="sentences">{lines}</ol></details>'
 
 
-def marked(use: "Use") -> str:
+def marked(use: Use) -> str:
     """The sentence as HTML, with the word marked."""
     before, word, after = use.sentence[: use.start], use.sentence[use.start : use.end], use.sentence[use.end :]
     return f"{escape(before)}<mark>{escape(word)}</mark>{escape(after)}"
