@@ -42,7 +42,7 @@ def ours(begin: Checkpoint, prepared: Prepared, settings: FineTuneSettings, devi
     """Examples a second of all steps but the first."""
     start, place = load_start(begin, prepared.task, settings), Ranks(device=torch.device(device))
     with tempfile.TemporaryDirectory() as folder:
-        session, progress, _ = open_session(Run(Path(folder)), prepared, start, settings, place)
+        session, progress = open_session(Run(Path(folder)), prepared, start, settings, place)
         steps = session.steps(progress)
         next(steps)
         began = now(device)

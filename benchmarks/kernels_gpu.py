@@ -15,16 +15,20 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from bertkit.config import FAMILIES, family_config
+from bertkit.config import family_config
 from bertkit.engine.batches import Passage
 from bertkit.engine.cuda_graph import CudaRecorder
 from bertkit.engine.recorded import RecordedPasses, RowReader
+from bertkit.families.table import FAMILIES
+from bertkit.model.attention_pattern import AttentionWindow
 from bertkit.model.batch import Batch
-from bertkit.model.kernels import KERNELS, Sight, bias_gelu
+from bertkit.model.kernels import KERNELS, bias_gelu
 from bertkit.model.pooling import pool
 from bertkit.model.weights import new_model
 from bertkit.model.word_loss import IGNORE, sampled_words, word_losses
-from bertkit.pretraining.objectives import MaskedWords, Targets
+from bertkit.pretraining.objectives.module import ForPretraining
+from bertkit.pretraining.objectives.table import objective_rows
+from bertkit.pretraining.objectives.targets import Targets
 from bertkit.train.distributed import Ranks
 from bertkit.train.loop import LoopSettings, Micro, take_step, train
 from bertkit.train.optimizer import OptimizerSettings, build_optimizer
@@ -41,7 +45,12 @@ MIXES = {
     "32": (9, 32, 17, 1),
     "16": (16, 1, 7),
 }
-SIGHTS = {"all": Sight(), "window 8": Sight(8), "causal": Sight(None, True), "causal window 8": Sight(8, True)}
+WINDOWS = {
+    "all": AttentionWindow(),
+    "window 8": AttentionWindow(8),
+    "causal": AttentionWindow(None, True),
+    "causal window 8": AttentionWindow(8, True),
+}
 
 
 def gap(got: torch.Tensor, expected: torch.Tensor) -> float:
@@ -62,13 +71,13 @@ def kernel_gaps() -> dict[str, float]:
 def mix_gaps(batch: Batch, width: int) -> dict[str, float]:
     """The same for one mix of lengths and one width of head."""
     gaps = {}
-    for name, sight in SIGHTS.items():
+    for name, window in WINDOWS.items():
         torch.manual_seed(1)
         tensors = [torch.randn(len(batch.ids), 12, width, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
         results = {}
         for kernel, dtype in (("eager", torch.float64), *((name, torch.bfloat16) for name in HALF)):
             inputs = [tensor.to(dtype, copy=True).requires_grad_() for tensor in tensors]
-            out = KERNELS[kernel](*inputs, batch, sight)
+            out = KERNELS[kernel](*inputs, batch, window)
             (out.double().pow(2).sum() / 2).backward()
             results[kernel] = [out.detach(), *(tensor.grad for tensor in inputs)]
         for kernel in HALF:
@@ -86,11 +95,11 @@ def dropout_gaps() -> dict[str, float]:
         batch = Batch(ids[: sum(lengths)], ids[: sum(lengths)], tuple(lengths))
         q, k, v = (torch.randn(sum(lengths), 12, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
         v.requires_grad_()
-        mixed = KERNELS["fused"](q, k, v, batch, Sight(), 0.2)
+        mixed = KERNELS["fused"](q, k, v, batch, AttentionWindow(), 0.2)
         grad = torch.randn_like(mixed)
         mixed.backward(grad)
         there, back = (grad.double() * mixed.double()).sum(), (v.grad.double() * v.double()).sum()
-        ones = KERNELS["fused"](q, k, torch.ones_like(v), batch, Sight(), 0.2).double().mean()
+        ones = KERNELS["fused"](q, k, torch.ones_like(v), batch, AttentionWindow(), 0.2).double().mean()
         size = (grad.double() * mixed.double()).norm()
         found[f"{name}, there and back"] = ((there - back).abs() / size).item()
         found[f"{name}, mean weight less 1"] = (ones - 1).item()
@@ -104,10 +113,10 @@ def gelu_gap() -> float:
         torch.randn(shape, device="cuda", dtype=torch.bfloat16) for shape in ((999, 520), (520,), (999, 520))
     )
     ours, plain = ([t.to(kind, copy=True).requires_grad_() for t in (x, bias)] for kind in (x.dtype, torch.float64))
-    bent, expected = bias_gelu(*ours), F.gelu(plain[0] + plain[1])
-    bent.backward(grad)
+    activated, expected = bias_gelu(*ours), F.gelu(plain[0] + plain[1])
+    activated.backward(grad)
     expected.backward(grad.double())
-    pairs = [(bent.detach(), expected.detach()), *((a.grad, b.grad) for a, b in zip(ours, plain, strict=True))]
+    pairs = [(activated.detach(), expected.detach()), *((a.grad, b.grad) for a, b in zip(ours, plain, strict=True))]
     return max(gap(got, wanted) for got, wanted in pairs)
 
 
@@ -196,7 +205,8 @@ def replayed_autocast() -> dict[str, object]:
     for name, take in {"launched": take_step, "replayed": recorded}.items():
         torch.manual_seed(7)
         config = family_config("bert", "mini", vocab_size=1000, pad_id=0, dropout=0.0, attention_dropout=0.0)
-        module = MaskedWords(new_model(config, {"masked_word": None}, pooler=False, seed=7)).cuda()
+        model = new_model(config, {"masked_word": None}, pooler=False, seed=7)
+        module = ForPretraining(model, objective_rows(["mlm"])).cuda()
         seen = dtypes.setdefault(name, [])
         layer = module.model.encoder.layers[0].attention.out
         layer.register_forward_hook(lambda _, __, output, seen=seen: seen.append(str(output.dtype)))

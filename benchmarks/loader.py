@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from bertkit.files import whole_file
-from bertkit.pretraining.batches import DataSettings, Examples, ExampleSource
+from bertkit.pretraining.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples import Examples
 from bertkit.pretraining.masking import Packed, choose_packed, n_gram_starts, word_starts
 from bertkit.pretraining.random import Purpose, draw
 from bertkit.pretraining.spans import Ranges

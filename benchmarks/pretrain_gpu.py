@@ -21,10 +21,12 @@ import torch
 
 from bertkit.config import BertConfig, family_config
 from bertkit.model.weights import new_model
-from bertkit.pretraining.batches import DataSettings, Examples, ExampleSource
-from bertkit.pretraining.examples import to_inputs
-from bertkit.pretraining.learner import generator_config
-from bertkit.pretraining.objectives import MaskedWords
+from bertkit.pretraining.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples import Examples
+from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.objectives.electra import generator_config
+from bertkit.pretraining.objectives.module import ForPretraining
+from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.pretraining.pretraining import pretrain
 from bertkit.pretraining.recipe import Recipe, TrainSettings
 from bertkit.text.shards.reader import open_shards
@@ -81,7 +83,7 @@ def end_to_end(shape: Shape, shards: Path, peak: float) -> dict[str, float]:
         lines = (Path(folder) / "run/metrics.jsonl").read_text(encoding="utf-8").splitlines()
     half, whole = [line for line in map(json.loads, lines) if "tokens_per_second" in line][-2:]
     seconds, tokens = whole["seconds"] - half["seconds"], whole["tokens"] - half["tokens"]
-    generator = generator_config(recipe) if "rtd" in shape.objective else None
+    generator = generator_config(recipe.model, recipe.train.generator) if "rtd" in shape.objective else None
     source = ExampleSource(open_shards(shards), recipe.data)
     seen = float(seen_length(np.concatenate([source.block(n).lengths for n in range(STEPS // 2, STEPS)])))
     flops = flops_per_token(shape.config, seen, RATE, generator=generator)
@@ -119,7 +121,7 @@ def full_rows(shape: Shape, seed: int = 0) -> Examples:
 def our_step(shape: Shape) -> Callable[[], object]:
     """Forward, backward, clipping and update of our model on one batch."""
     heads = ("masked_word", "next_sentence") if "nsp" in shape.objective else ("masked_word",)
-    objective = MaskedWords(new_model(shape.config, dict.fromkeys(heads)).cuda())
+    objective = ForPretraining(new_model(shape.config, dict.fromkeys(heads)).cuda(), objective_rows(shape.objective))
     inputs = to_inputs(full_rows(shape), torch.device("cuda"), fixed_length=shape.length)
     compiled = torch.compile(HalfPrecision(objective))
     optimizers = build_optimizer(objective, OptimizerSettings())

@@ -29,11 +29,10 @@ import numpy as np
 import torch
 
 from bertkit.files import whole_file
-from bertkit.serve.interpreter import settle
+from bertkit.serve.memory import tune_gc
 from bertkit.serve.models import load_models
-from bertkit.serve.planner import Planner, Told
-from bertkit.serve.plans.plan import Plan
 from bertkit.serve.plans.vectors import Wanted, plan_vectors
+from bertkit.serve.service import Plan, Planned, Planner
 from bertkit.serve.settings import GPU_TOKENS, ServeSettings
 from bertkit.serve.worker import BatchDone, Ticket, Workers
 from bertkit.text.corpus import CorpusReport, read_documents
@@ -68,7 +67,7 @@ class Ours:
         self._loop, self._small = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         self._planner = Planner(self._small, self._queue)
         self._workers = Workers(
-            self._deliver, self.counted, budget=max_tokens, most_tokens=self._limits.waiting_tokens, threads=1
+            self._deliver, self.counted, budget=max_tokens, max_waiting=self._limits.waiting_tokens, threads=1
         )
         self._workers.start()
 
@@ -77,12 +76,12 @@ class Ours:
         make = partial(plan_vectors, self._served, texts, self._wanted, self._limits)
         self._planner.submit(reply, make, sum(map(len, texts)))
 
-    def _queue(self, made: Told[Reply]) -> None:
+    def _queue(self, made: Planned[Reply]) -> None:
         tickets = []
         for reply, plan in made:
             if isinstance(plan, Exception):
                 _stop(f"a request was refused: {plan}")
-            tickets.append(Ticket(plan.lane, plan.pieces, partial(_finish, plan, reply)))
+            tickets.append(Ticket(plan.shared_encoder, plan.sequences, partial(_finish, plan, reply)))
         if self._workers.submit(tickets):
             _stop("the queue is full")
 
@@ -276,7 +275,7 @@ def main() -> None:
     likeness = {name: round(float((vectors(each, texts) * ours).sum(1).min()), 6) for name, each in found.items()}
     if min(likeness.values()) < NEAR:
         raise SystemExit(f"the vectors differ: {likeness}")
-    settle()  # as the server does
+    tune_gc()  # as the server does
     rounds = measure(found, options)
     for each in found.values():
         each.close()

@@ -38,8 +38,9 @@ from bertkit.errors import RequestError
 from bertkit.files import whole_file
 from bertkit.pretraining.batches import DataSettings, ExampleSource
 from bertkit.pretraining.evaluation import evaluate
-from bertkit.pretraining.examples import to_inputs
-from bertkit.pretraining.objectives import MaskedWords
+from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.objectives.module import ForPretraining
+from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.pretraining.pretraining import pretrain
 from bertkit.pretraining.recipe import Recipe, read_recipe
 from bertkit.progress import progress
@@ -202,7 +203,7 @@ def held_out(folder: Path, heldout: Path) -> dict[str, dict[str, float]]:
     if loaded.report.new:
         return {}
     place, found = Ranks(device=torch.device(device())), {}
-    module, shards = MaskedWords(loaded.model).to(place.device), open_shards(heldout)
+    module, shards = ForPretraining(loaded.model, objective_rows(["mlm"])).to(place.device), open_shards(heldout)
     for length in LENGTHS:
         if length > loaded.model.config.max_length:
             continue

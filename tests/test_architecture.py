@@ -18,6 +18,7 @@ ORDER = [
     "files",
     "folder_lock",
     "progress",
+    "families",
     "config",
     "text",
     "model",
@@ -180,6 +181,10 @@ def test_text_does_without_torch():
     assert "torch" not in modules_after(
         "import bertkit.text.tokenizer, bertkit.text.vocabulary.build, bertkit.text.corpus"
     )
+
+
+def test_the_families_are_plain_data():
+    assert not {"torch", "numpy", "tokenizers"} & modules_after("import bertkit.families.table, bertkit.config")
 
 
 def test_help_answers_in_a_third_of_a_second():

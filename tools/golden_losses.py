@@ -21,6 +21,7 @@ RUNS = {
     "n-gram": {"masking": "n-gram"},
     "rtd": {"objective": "rtd"},
     "causal": {"objective": "causal"},
+    "mlm + sbo": {"objective": "mlm,sbo", "masking": "span"},
 }
 # No dropout: torch draws it in a way that depends on the machine's math library.
 COMMON = {"size": "tiny", "width": 32, "depth": 2, "heads": 2, "inner": 64, "max_length": 32, "dropout": 0}

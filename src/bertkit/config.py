@@ -1,7 +1,7 @@
 """The shape of a model, as frozen dataclasses: an impossible shape cannot be built.
 
-`Parts` says which piece stands in each slot of the encoder, `BertConfig` says how large it is. The rows of
-FAMILIES are the published models; any other mixture of parts is as good, only nobody else can load it.
+`Parts` says which module fills each slot of the encoder, `BertConfig` says how large it is. The rows of
+families/ are the published models; any other mixture of parts works too, but only bertkit can load it.
 """
 
 import json
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from bertkit.errors import RequestError
+from bertkit.families.table import FAMILIES
 
 Value = TypeVar("Value")
 
@@ -81,7 +82,7 @@ class Parts:
     global_every: int = 3  # with a window: every third layer still sees everything
     theta: float = 160_000.0  # rotary base of layers that see everything
     local_theta: float = 10_000.0  # rotary base of local layers
-    word_head: Literal["gelu", "gelu_tanh", "relu", "silu"] | None = None  # its bend; None: the activation's
+    word_head: Literal["gelu", "gelu_tanh", "relu", "silu"] | None = None  # its activation; None: the layers'
     pooler: Literal["tanh", "gelu", "relu", "none"] = "tanh"  # after the dense map that class heads read; none: no map
     pooler_norm: bool = False  # ModernBERT: a norm after it
     pooling: Literal["first", "mean", "max", "attention"] = "first"  # what that dense map reads: [CLS], or all
@@ -103,7 +104,7 @@ LARGEST = {"vocab_size": 10**8, "width": 10**6, "depth": 10**4, "heads": 10**5, 
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig:
-    """The shape of one model. Hugging Face's names for these fields are in checkpoint/config_names.py."""
+    """The shape of one model. Hugging Face's names for these fields are in the rows of families/."""
 
     family: str = "bert"
     vocab_size: int = 30522
@@ -151,50 +152,6 @@ class BertConfig:
         return self.width if self.embedding_width is None else self.embedding_width
 
 
-@dataclass(frozen=True)
-class Family:
-    """One published family: its parts, and the numbers it does not share with BERT."""
-
-    parts: Parts
-    numbers: Mapping[str, Any]
-
-
-FAMILIES: dict[str, Family] = {
-    "bert": Family(Parts(), {}),
-    "roberta": Family(
-        Parts(position="offset", word_head="gelu"),
-        {"vocab_size": 50265, "segments": 1, "pad_id": 1, "norm_epsilon": 1e-5},
-    ),
-    "albert": Family(
-        Parts(activation="gelu_tanh", shared_layers=True),
-        {"vocab_size": 30000, "embedding_width": 128, "dropout": 0.0, "attention_dropout": 0.0},
-    ),
-    "electra": Family(Parts(word_head="gelu", pooler="gelu"), {}),
-    "distilbert": Family(Parts(pooler="relu"), {"segments": 0}),
-    "modernbert": Family(
-        Parts(
-            position="rotary",
-            norm="pre",
-            feed_forward="gated",
-            bias=False,
-            window=128,
-            word_head="gelu",
-            pooler="gelu",
-            pooler_norm=True,
-            token_pooler=True,
-        ),
-        {
-            "vocab_size": 50368,
-            "max_length": 8192,
-            "segments": 0,
-            "pad_id": 50283,
-            "norm_epsilon": 1e-5,
-            "dropout": 0.0,
-            "attention_dropout": 0.0,
-        },
-    ),
-}
-
 # Turc 2019's miniatures, and the two sizes of the BERT paper.
 SIZES: dict[str, dict[str, int]] = {
     "tiny": {"depth": 2, "width": 128, "heads": 2, "inner": 512},
@@ -206,13 +163,14 @@ SIZES: dict[str, dict[str, int]] = {
 }
 
 
-def family_config(family: str = "bert", size: str = "base", **numbers: Any) -> BertConfig:
-    """`family_config("roberta", "small", vocab_size=8000)`: a row of each table, then your own numbers."""
+def family_config(family: str = "bert", size: str = "base", **settings: Any) -> BertConfig:
+    """`family_config("roberta", "small", vocab_size=8000)`: a row of each table, then settings of your own."""
     row = pick(FAMILIES, family, "family")
-    settings = {**row.numbers, **pick(SIZES, size, "size"), **numbers}
-    if "vocab_size" in numbers and "pad_id" not in numbers and settings.get("pad_id", 0) >= numbers["vocab_size"]:
-        settings["pad_id"] = 0
-    return BertConfig(family=family, parts=row.parts, **settings)
+    merged = {**row.settings, **pick(SIZES, size, "size"), **settings}
+    if "vocab_size" in settings and "pad_id" not in settings and merged.get("pad_id", 0) >= settings["vocab_size"]:
+        merged["pad_id"] = 0
+    parts = {name: merged.pop(name) for name in _kinds(Parts) if name in merged}
+    return BertConfig(family=family, parts=Parts(**parts), **merged)
 
 
 def override(config: BertConfig, *pairs: str) -> BertConfig:
@@ -243,10 +201,15 @@ def read_config(path: Path) -> BertConfig:
         raise RequestError(f"{path}: {error}") from error
 
 
+def config_settings(config: BertConfig) -> dict[str, Any]:
+    """Every setting by name, those of `parts` beside the others."""
+    settings = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "parts"}
+    return settings | {f.name: getattr(config.parts, f.name) for f in fields(config.parts)}
+
+
 def config_toml(config: BertConfig) -> str:
     """The shape as TOML that `read_config` reads back to an equal config."""
-    settings = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "parts"}
-    settings |= {f.name: getattr(config.parts, f.name) for f in fields(config.parts)}
+    settings = config_settings(config)
     lines = (f"{name} = {_toml('none' if value is None else value)}" for name, value in settings.items())
     return "".join(f"{line}\n" for line in lines)
 

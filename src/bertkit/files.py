@@ -9,6 +9,9 @@ from pathlib import Path
 
 from bertkit.errors import BertkitError, RequestError
 
+VERSION_KEY = "format_version"
+FORMAT_VERSION = 1  # of a run's records
+
 
 @contextmanager
 def whole_file(path: Path | str) -> Iterator[Path]:
@@ -38,6 +41,14 @@ def whole_folder(path: Path | str) -> Iterator[Path]:
                 file.rename(path / file.name)
         else:
             draft.rename(path)
+
+
+def check_format_version(found: object, path: Path) -> None:
+    """Refuse what a later bertkit has written; a file that does not say its version is of version 1."""
+    if found is not None and (type(found) is not int or not 1 <= found <= FORMAT_VERSION):
+        raise RequestError(
+            f"{path} has {VERSION_KEY}={found}, and this bertkit reads up to {FORMAT_VERSION}; update bertkit"
+        )
 
 
 def refuse_to_overwrite(path: Path | str) -> None:

@@ -5,8 +5,8 @@ import torch
 import transformers
 
 from bertkit.checkpoint.hugging_face import clean_names, state_names
-from bertkit.checkpoint.names import CLASSES, ENCODERS, HEADS, HEADS_OF_CLASS, PREFIXES
-from bertkit.config import FAMILIES, family_config
+from bertkit.config import family_config
+from bertkit.families.table import FAMILIES
 from bertkit.model.model import BertModel
 
 
@@ -15,13 +15,9 @@ def shape_only(family, heads):
         return BertModel(family_config(family, "tiny", vocab_size=50), dict.fromkeys(heads, 3))
 
 
-def test_every_family_has_its_tables():
-    assert set(FAMILIES) == set(ENCODERS) == set(PREFIXES) == set(HEADS) == set(CLASSES)
-
-
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_both_columns_are_unique(family):
-    for heads in CLASSES[family]:
+    for heads in FAMILIES[family].classes:
         pairs = list(state_names(shape_only(family, heads)))
         ours = [name for name, _ in pairs]
         theirs = [name for _, names in pairs for name in names]
@@ -29,7 +25,7 @@ def test_both_columns_are_unique(family):
         assert len(theirs) == len(set(theirs))
 
 
-@pytest.mark.parametrize("name", [name for rows in HEADS_OF_CLASS.values() for name in rows])
+@pytest.mark.parametrize("name", [name for family in FAMILIES.values() for name in family.heads_of_class])
 def test_every_class_exists_in_transformers(name):
     assert issubclass(getattr(transformers, name), transformers.PreTrainedModel)
 

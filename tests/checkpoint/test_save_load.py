@@ -14,12 +14,10 @@ import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from bertkit.checkpoint.config_names import read_hugging_face
-from bertkit.checkpoint.save_load import Checkpoint, folder_config, load_checkpoint, save_checkpoint
-from bertkit.config import FAMILIES, SIZES, Parts, family_config
+from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
+from bertkit.config import Parts, family_config
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.batch import Batch
-from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings
 from bertkit.model.weights import new_model
 from bertkit.text.tokenizer import Tokenizer
@@ -325,24 +323,6 @@ def test_a_config_of_2019_has_no_model_type(folder, checkpoint):
     same_answers(load_checkpoint(folder), checkpoint)
     rewrite(folder, model_type=None, architectures=None, hidden_size=128.0)
     same_answers(load_checkpoint(folder), checkpoint)
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_in_every_size_is_one_that_others_know(family, size):
-    with torch.device("meta"):
-        settings, own = folder_config(BertModel(family_config(family, size)))
-    assert not own
-    assert settings["model_type"] == family
-    assert read_hugging_face(settings, "") == family_config(family, size)
-
-
-@pytest.mark.parametrize("kind", ["Bert", "Roberta", "Albert", "Electra", "DistilBert", "ModernBert"])
-def test_what_a_config_leaves_out_is_as_transformers_has_it(kind):
-    theirs = getattr(transformers, f"{kind}Config")()
-    said = {key: value for key, value in theirs.to_dict().items() if key not in ("layer_types", "rope_parameters")}
-    short = {"model_type": theirs.model_type}
-    assert read_hugging_face(short, "") == read_hugging_face(said, "")
 
 
 def test_stacked_wrappers_and_doubled_names(folder, checkpoint):

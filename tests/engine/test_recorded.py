@@ -22,7 +22,7 @@ from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.pooling import POOLINGS, pool
 from bertkit.model.weights import new_model
-from bertkit.serve.engine import Lane, Piece, ReadPooled, ReadTokens
+from bertkit.serve.engine import ReadPooled, ReadTokens, SharedEncoder, TokenSequence
 
 LIMIT = 160
 
@@ -140,21 +140,21 @@ def test_who_asks_for_something_else_each_time_fills_no_memory(monkeypatch):
 
 def test_what_is_too_long_is_left_to_the_encoder_to_refuse():
     encoder, read = small(), ReadPooled((2,), "mean", True)
-    lane = Lane(encoder, RecordedPasses(encoder, often=1))
+    shared = SharedEncoder(encoder, RecordedPasses(encoder, often=1))
     with pytest.raises(RequestError, match="over this model's 160 positions"):
-        lane.compute([Piece(passage, read) for passage in passages(5, LIMIT + 1)])
+        shared.compute([TokenSequence(passage, read) for passage in passages(5, LIMIT + 1)])
 
 
 def test_a_lane_records_what_gives_rows_and_computes_the_rest_as_ever():
     encoder = small()
-    lane, twin = Lane(encoder, RecordedPasses(encoder, often=1)), Lane(encoder)
+    shared, twin = SharedEncoder(encoder, RecordedPasses(encoder, often=1)), SharedEncoder(encoder)
     pooled, other, tokens = ReadPooled((2,), "mean", True), ReadPooled((1,), "max", False), ReadTokens((2,))
     given = passages(5, 17, 3, 40)
     for readers in ([pooled] * 4, [pooled, other] * 2, [tokens] * 4, [other] * 4):
-        pieces = [Piece(passage, read) for passage, read in zip(given, readers, strict=True)]
-        for one, two in zip(lane.compute(pieces), twin.compute(pieces), strict=True):
+        pieces = [TokenSequence(passage, read) for passage, read in zip(given, readers, strict=True)]
+        for one, two in zip(shared.compute(pieces), twin.compute(pieces), strict=True):
             np.testing.assert_allclose(one, two, atol=2e-6)
-    assert len(lane.recorded) == 2
+    assert len(shared.recorded) == 2
 
 
 def test_a_form_is_recorded_once_it_is_asked_for_often():
@@ -181,10 +181,10 @@ def test_what_cannot_be_recorded_is_launched_and_said_once():
     recorded = RecordedPasses(encoder, refuse, often=1)
     with pytest.warns(BertkitWarning, match=r"one kernel at a time.*\(operation not permitted.*capturing\)$"):
         assert recorded(given, read) is None
-    lane, pieces = Lane(encoder, recorded), [Piece(passage, read) for passage in given]
+    shared, pieces = SharedEncoder(encoder, recorded), [TokenSequence(passage, read) for passage in given]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        np.testing.assert_array_equal(lane.compute(pieces), Lane(encoder).compute(pieces))
+        np.testing.assert_array_equal(shared.compute(pieces), SharedEncoder(encoder).compute(pieces))
 
 
 def test_where_there_was_no_memory_it_is_not_tried_again_at_once():

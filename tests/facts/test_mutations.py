@@ -12,12 +12,12 @@ from bertkit.facts.run import run_facts
 from bertkit.finetuning import learner
 from bertkit.finetuning.explore import glue
 from bertkit.model import embeddings, kernels
+from bertkit.model.attention_pattern import AttentionPattern, AttentionWindow
 from bertkit.model.embeddings import Segments
-from bertkit.model.encoder import Encoder
-from bertkit.model.kernels import Sight
+from bertkit.model.encoder import AttentionRecorder, Encoder
 from bertkit.model.layer import PostNormLayer
 from bertkit.model.self_attention import SelfAttention
-from bertkit.pretraining.objectives import ReplacedTokens
+from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
 from bertkit.tasks.classify import TextTask
 from bertkit.tasks.metrics.correlation import pearson
 from bertkit.text.tokenizer import Tokenizer
@@ -40,7 +40,7 @@ Patch = pytest.MonkeyPatch
 
 
 def positions_before_every_layer(patch: Patch) -> None:
-    def forward(self, batch, ids=None):
+    def forward(self, batch, ids=None, ops=None):
         self.refuse_too_long(batch)
         x_TD = self.embeddings(batch, ids)
         for number, layer in enumerate(self.stack):
@@ -51,7 +51,10 @@ def positions_before_every_layer(patch: Patch) -> None:
 
 
 def no_output_projection(patch: Patch) -> None:
-    patch.setattr(SelfAttention, "forward", SelfAttention.mix)
+    def mixed(self, x_TD, batch, ops):
+        return ops.attend(ops.project(self.qkv, x_TD), batch, self.pattern, 0.0)
+
+    patch.setattr(SelfAttention, "forward", mixed)
 
 
 def the_loop_ignores_weights(patch: Patch) -> None:
@@ -78,13 +81,13 @@ def similarity_by_pearson(patch: Patch) -> None:
 
 
 def one_projection_for_all_heads(patch: Patch) -> None:
-    projected = SelfAttention.projected
+    split = AttentionPattern.split
 
-    def first_head(self, x_TD, batch):
-        qkv = projected(self, x_TD, batch)
+    def first_head(self, qkv_TX, batch):
+        qkv = split(self, qkv_TX, batch)
         return qkv[:, :, :1].expand_as(qkv)
 
-    patch.setattr(SelfAttention, "projected", first_head)
+    patch.setattr(AttentionPattern, "split", first_head)
 
 
 def causal_mask_one_ahead(patch: Patch) -> None:
@@ -94,33 +97,35 @@ def causal_mask_one_ahead(patch: Patch) -> None:
         place = torch.arange(length, device=device)
         return place[None, :] - place[:, None] <= 1
 
-    patch.setattr(Sight, "mask", mask)
+    patch.setattr(AttentionWindow, "mask", mask)
 
 
 def always_left_to_right(patch: Patch) -> None:
-    mask = Sight.mask
-    patch.setattr(Sight, "mask", lambda self, *given: mask(Sight(self.radius, causal=True), *given))
+    mask = AttentionWindow.mask
+    patch.setattr(AttentionWindow, "mask", lambda self, *given: mask(AttentionWindow(self.radius, causal=True), *given))
 
 
 def all_weights_alike(patch: Patch) -> None:
-    def grouped(qkv, batch, sight, dropout):
+    def grouped(qkv, batch, window, dropout):
         return torch.cat([part[:, 2].mean(dim=0, keepdim=True).expand_as(part[:, 2]) for part in batch.split(qkv)])
 
     patch.setattr(kernels, "_grouped", grouped)
 
 
 def scores_that_are_not_the_models(patch: Patch) -> None:
-    project = SelfAttention.project
+    attend = AttentionRecorder.attend
 
-    def larger(self, x_TD, batch):
-        q, k, v = project(self, x_TD, batch)
-        return 1.01 * q, k, v
+    def larger(self, *given):
+        mixed = attend(self, *given)
+        queries, *rest = self.seen[-1]
+        self.seen[-1] = (1.01 * queries, *rest)
+        return mixed
 
-    patch.setattr(SelfAttention, "project", larger)
+    patch.setattr(AttentionRecorder, "attend", larger)
 
 
 def no_dropout(patch: Patch) -> None:
-    def forward(self, x_TD, batch):
+    def forward(self, x_TD, batch, ops=None):
         x_TD = self.attention_norm(x_TD + self.attention(x_TD, batch))
         return self.feed_forward_norm(x_TD + self.feed_forward(x_TD))
 

@@ -14,8 +14,9 @@ from bertkit.model import self_attention
 from bertkit.model.batch import Batch
 from bertkit.model.kernels import KERNELS
 from bertkit.model.weights import new_model
-from bertkit.text.pipelines import ROBERTA_NAMES, byte_level_backend
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.tokenizer_kinds.byte_level_bpe import byte_level_backend
+from bertkit.text.tokenizer_kinds.kind import ROBERTA_TOKENS
 
 PLACE = Place(Path("train.tsv"), 7)
 
@@ -43,9 +44,9 @@ odd_words = st.lists(st.sampled_from(ODD), min_size=1, max_size=4).map("".join)
 
 def byte_tokenizer():
     """RoBERTa's wiring over single bytes: odd characters are several tokens, and two separators part a pair."""
-    pieces = [*asdict(ROBERTA_NAMES).values(), *sorted(ByteLevel.alphabet())]
+    pieces = [*asdict(ROBERTA_TOKENS).values(), *sorted(ByteLevel.alphabet())]
     vocab = {piece: number for number, piece in enumerate(pieces)}
-    return Tokenizer(byte_level_backend(vocab, [], ROBERTA_NAMES, add_prefix_space=False), ROBERTA_NAMES)
+    return Tokenizer(byte_level_backend(vocab, [], ROBERTA_TOKENS, add_prefix_space=False), ROBERTA_TOKENS)
 
 
 def tiny_model(tokenizer, head, outputs, **numbers):

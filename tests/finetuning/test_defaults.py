@@ -48,7 +48,7 @@ def similarity_of_tokens(folder: Path, *pairs: str) -> float:
     begin, data = load_checkpoint(bundled_folder()), write_rows(folder / "rows.tsv", 96)
     prepared = prepare("classify", begin, DataFiles(train=data, dev=data), settings)
     start = load_start(begin, prepared.task, settings)
-    session, progress, _ = open_session(
+    session, progress = open_session(
         Run(folder / "-".join(pairs)), prepared, start, settings, Ranks(device=torch.device("cpu"))
     )
     for _ in session.steps(progress):

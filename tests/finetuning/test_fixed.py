@@ -111,7 +111,7 @@ def test_a_form_never_asks_for_positions_that_the_model_lacks(tmp_path):
 @pytest.mark.parametrize("task", TASKS)
 def test_steps_have_few_forms(task, model, tmp_path):
     prepared, start, settings = prepared_for(task, model, tmp_path, "batch=8")
-    session, _, _ = open_session(Run(tmp_path / "run"), prepared, start, settings, Ranks())
+    session, _ = open_session(Run(tmp_path / "run"), prepared, start, settings, Ranks())
     forms = set()
     for step in range(session.plan.steps):
         windows = [window for number in session.plan.step(step) for window in prepared.train.windows[number]]
@@ -155,10 +155,10 @@ def test_replayed_steps_are_the_steps(task, model, tmp_path):
     for replays in (False, True):
         prepared, start, settings = prepared_for(task, model, tmp_path, "batch=8", "epochs=3", "learning_rate=1e-3")
         folder = tmp_path / f"run{replays}"
-        session, progress, _ = open_session(Run(folder), prepared, start, settings, Ranks())
+        session, progress = open_session(Run(folder), prepared, start, settings, Ranks())
         session.__dict__["_replays"] = True  # fixed forms on both sides
         take = Replay(torch.device("cpu"), replaying) if replays else None
-        loop = session._loop_settings()
+        loop = session.options.loop
         steps = train(session.learner, {TASK: 1.0}, session.micros, session.optimizers, loop, Ranks(), progress, take)
         losses = [(report.losses[TASK], report.norm) for report in steps]
         runs.append((losses, {name: p.detach().clone() for name, p in session.learner.named_parameters()}))
@@ -174,14 +174,14 @@ def test_replayed_steps_are_the_steps(task, model, tmp_path):
 
 def test_a_step_that_no_graph_can_hold_is_taken_as_usual(model, tmp_path):
     prepared, start, settings = prepared_for("classify", model, tmp_path, "batch=8", "epochs=2")
-    session, progress, _ = open_session(Run(tmp_path / "run"), prepared, start, settings, Ranks())
+    session, progress = open_session(Run(tmp_path / "run"), prepared, start, settings, Ranks())
     session.__dict__["_replays"] = True
 
     def refuse(run):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     take = Replay(torch.device("cpu"), refuse)
-    loop = session._loop_settings()
+    loop = session.options.loop
     args = (session.learner, {TASK: 1.0}, session.micros, session.optimizers, loop, Ranks(), progress, take)
     with pytest.warns(UserWarning, match="one kernel at a time.*not permitted when stream is capturing.$"):
         steps = list(train(*args))
@@ -195,10 +195,11 @@ def test_the_last_step_can_be_kept_so_that_nothing_is_chosen_on_dev(model, tmp_p
     for keep in ("best", "last"):
         prepared, start, settings = prepared_for("classify", model, tmp_path, "epochs=3", "batch=16", f"keep={keep}")
         (tmp_path / keep).mkdir()
-        session, progress, best = open_session(Run(tmp_path / keep), prepared, start, settings, Ranks())
-        worse = replace(best, step=4, score=2.0, state=snapshot(start.model))  # no accuracy can be better
+        session, progress = open_session(Run(tmp_path / keep), prepared, start, settings, Ranks())
+        # no accuracy can be better
+        session.best = replace(session.best, step=4, score=2.0, state=snapshot(start.model))
         with silent("", session.total) as meter:
-            results[keep] = session.train(progress, worse, meter, lambda: False)
+            results[keep] = session.train(progress, meter, lambda: False)
     assert results["best"].best_step == 4
     assert results["last"].best_step == results["last"].steps == 12
     kept, last = (load_file(tmp_path / keep / "model" / "model.safetensors") for keep in ("best", "last"))

@@ -10,7 +10,7 @@ import tiny
 from bertkit.finetuning.explore.curve import learning_curve
 from bertkit.finetuning.explore.search import search
 from bertkit.finetuning.fine_tuning import open_data
-from bertkit.finetuning.session import Session
+from bertkit.finetuning.session import FineTuneSession
 from bertkit.finetuning.settings import read_settings
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -29,13 +29,13 @@ def given(tmp_path):
 def trained(monkeypatch) -> list[str]:
     """The folders in which a run was trained, in order."""
     folders: list[str] = []
-    train = Session.train
+    train = FineTuneSession.train
 
     def noting(self, *given):
         folders.append(self.run.folder.name)
         return train(self, *given)
 
-    monkeypatch.setattr(Session, "train", noting)
+    monkeypatch.setattr(FineTuneSession, "train", noting)
     return folders
 
 
@@ -58,7 +58,7 @@ def test_finished_trials_are_not_trained_again(given, trained, tmp_path):
 
 def test_a_search_that_was_stopped_goes_on_in_the_trial_that_was_not_finished(given, trained, tmp_path, monkeypatch):
     straight = search_again(given, tmp_path / "straight")
-    noting = Session.train
+    noting = FineTuneSession.train
 
     def killed(self, *given):
         if self.run.folder.name == "1-0":
@@ -66,7 +66,7 @@ def test_a_search_that_was_stopped_goes_on_in_the_trial_that_was_not_finished(gi
         return noting(self, *given)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Session, "train", killed)
+        patched.setattr(FineTuneSession, "train", killed)
         search_again(given, tmp_path / "out")
     trained.clear()
     assert search_again(given, tmp_path / "out") == straight

@@ -247,7 +247,7 @@ def test_killed_while_the_model_is_written_it_has_the_same_result_when_resumed(
 ):
     given = (read_vector_settings(SLOW), model, files / "pairs.tsv", files / dev if dev else None)
     with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(VectorSession, "_write_model", lambda session: killed())
+        patched.setattr(VectorSession, "_write_model", lambda session, checkpoint: killed())
         tune_vectors(*given, tmp_path / "run")
     resumed = tune_vectors(*given, tmp_path / "run", resume=True)
     assert resumed == tune_vectors(*given, tmp_path / "straight")

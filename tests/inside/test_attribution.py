@@ -17,8 +17,9 @@ from bertkit.inside.attribution.attribution import LEAST, WhySettings, from_sums
 from bertkit.inside.attribution.targets import Request, find_target
 from bertkit.model.batch import Batch
 from bertkit.model.weights import new_model
-from bertkit.text.pipelines import ROBERTA_NAMES, byte_level_backend
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.tokenizer_kinds.byte_level_bpe import byte_level_backend
+from bertkit.text.tokenizer_kinds.kind import ROBERTA_TOKENS
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 TEXT = "a cab up a hill."
@@ -82,12 +83,12 @@ def test_masked_words_are_explained_in_every_family(tiny_bert, family):
 
 def byte_level_bert(head: str, outputs: int | None) -> bertkit.Bert:
     """A tiny RoBERTa over bytes, two of them joined: a space and a."""
-    pieces = [*asdict(ROBERTA_NAMES).values(), *sorted(ByteLevel.alphabet()), "\u0120a"]
+    pieces = [*asdict(ROBERTA_TOKENS).values(), *sorted(ByteLevel.alphabet()), "\u0120a"]
     vocab = {piece: number for number, piece in enumerate(pieces)}
-    backend = byte_level_backend(vocab, [("\u0120", "a")], ROBERTA_NAMES, add_prefix_space=False)
+    backend = byte_level_backend(vocab, [("\u0120", "a")], ROBERTA_TOKENS, add_prefix_space=False)
     config = family_config("roberta", "tiny", vocab_size=len(pieces), max_length=64, init_std=0.3)
     model = new_model(config, {head: outputs}, seed=1).eval()
-    tokenizer = Tokenizer(backend, ROBERTA_NAMES)
+    tokenizer = Tokenizer(backend, ROBERTA_TOKENS)
     return bertkit.Bert(
         Checkpoint(model=model, tokenizer=tokenizer, max_length=64, labels=("O", "B-X")[: outputs or 0])
     )

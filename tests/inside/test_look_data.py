@@ -24,8 +24,8 @@ from bertkit.inside.look.reading import read, states
 from bertkit.predict.bert import Bert
 from bertkit.serve.plans.inside import plan_attention
 from bertkit.serve.settings import ServeSettings
-from bertkit.text.pipelines import BERT_NAMES
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.tokenizer_kinds.kind import BERT_TOKENS
 
 shapes = arrays.array_shapes(min_dims=1, max_dims=3, max_side=6)
 
@@ -154,7 +154,7 @@ def byte_bert(tiny_bert):
     )
     checkpoint = tiny_bert(heads=()).checkpoint
     checkpoint.model.encoder.embeddings.word = torch.nn.Embedding(len(pieces), checkpoint.model.config.width)
-    return Bert(replace(checkpoint, tokenizer=Tokenizer(backend, BERT_NAMES)))
+    return Bert(replace(checkpoint, tokenizer=Tokenizer(backend, BERT_TOKENS)))
 
 
 def test_byte_level_pieces_are_shown_as_characters(byte_bert):
@@ -167,6 +167,6 @@ def test_byte_level_pieces_are_shown_as_characters(byte_bert):
 def test_a_server_names_tokens_as_the_page_does(bert, byte_bert, kind, pair):
     """Two small functions, for neither folder may import the other."""
     own = byte_bert if kind == "bytes" else bert
-    served = SimpleNamespace(bert=own, limit=64, lane=SimpleNamespace(encoder=own.model.encoder))
+    served = SimpleNamespace(bert=own, limit=64, shared_encoder=SimpleNamespace(encoder=own.model.encoder))
     plan = plan_attention(served, "Cab é##", pair, 1, 1, ServeSettings())
     assert tuple(plan.finish([[{}]])["tokens"]) == read(own, "Cab é##", pair).tokens

@@ -51,7 +51,7 @@ def test_a_mean_in_half_precision_is_not_added_up_in_it(dtype):
 def test_a_fixed_layout_reads_the_same(monkeypatch):
     batch = Batch.pack([[1, 2, 3], [4, 5]])
     expected = batch.positions.clone(), batch.first(batch.ids).clone()
-    batch.laid_out(longest=8, sequences=4)
+    batch = batch.laid_out(longest=8, sequences=4)
     assert (batch.longest, batch.offsets.tolist()) == (8, [0, 3, 5, 5, 5])
     assert torch.equal(batch.positions, expected[0])
     assert torch.equal(batch.first(batch.ids)[:2], expected[1])

@@ -5,8 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertkit.model.attention_pattern import AttentionWindow
 from bertkit.model.batch import Batch
-from bertkit.model.kernels import KERNELS, Sight, attend, attention_weights, eager
+from bertkit.model.kernels import KERNELS, attend, attention_weights, eager
 
 FAST = ["grouped", "padded"]  # the others run on CUDA only: benchmarks/kernels_gpu.py holds them to the same twin
 
@@ -21,46 +22,48 @@ def qkv(tokens, seed=0):
     return [torch.randn(tokens, 2, 6, generator=generator) for _ in range(3)]
 
 
-sights = st.builds(Sight, st.one_of(st.none(), st.integers(0, 9)), st.booleans())
+windows = st.builds(AttentionWindow, st.one_of(st.none(), st.integers(0, 9)), st.booleans())
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.integers(1, 12), min_size=1, max_size=8), sights, st.integers(0, 99))
-def test_every_kernel_equals_the_formula(lengths, sight, seed):
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=8), windows, st.integers(0, 99))
+def test_every_kernel_equals_the_formula(lengths, window, seed):
     batch, tensors = batch_of(lengths), qkv(sum(lengths), seed)
-    expected = eager(*tensors, batch, sight)
+    expected = eager(*tensors, batch, window)
     for name in FAST:
-        torch.testing.assert_close(KERNELS[name](*tensors, batch, sight), expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(attend(torch.stack(tensors, dim=1), batch, sight), expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(KERNELS[name](*tensors, batch, window), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(attend(torch.stack(tensors, dim=1), batch, window), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", FAST)
-@pytest.mark.parametrize("sight", [Sight(), Sight(2), Sight(None, True), Sight(3, True)])
-def test_gradients_equal_too(name, sight):
+@pytest.mark.parametrize(
+    "window", [AttentionWindow(), AttentionWindow(2), AttentionWindow(None, True), AttentionWindow(3, True)]
+)
+def test_gradients_equal_too(name, window):
     lengths = (5, 5, 1, 9)
     results = []
     for kernel in (eager, KERNELS[name]):
         tensors = [tensor.requires_grad_() for tensor in qkv(20)]
-        kernel(*tensors, batch_of(lengths), sight).pow(2).sum().backward()
+        kernel(*tensors, batch_of(lengths), window).pow(2).sum().backward()
         results.append([tensor.grad for tensor in tensors])
     for expected, got in zip(*results, strict=True):
         assert torch.isfinite(got).all()
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
 
 
-@given(st.integers(1, 20), sights)
-def test_sight_is_what_its_words_say(length, sight):
-    mask = sight.mask(length, torch.device("cpu"))
+@given(st.integers(1, 20), windows)
+def test_sight_is_what_its_words_say(length, window):
+    mask = window.mask(length, torch.device("cpu"))
     for row in range(length):
         for column in range(length):
-            near = sight.radius is None or abs(row - column) <= sight.radius
-            before = not sight.causal or column <= row
+            near = window.radius is None or abs(row - column) <= window.radius
+            before = not window.causal or column <= row
             assert (mask is None or bool(mask[row, column])) == (near and before)
 
 
 def test_weights_are_a_distribution_and_zero_out_of_sight():
     q, k, _ = qkv(7)
-    weights = attention_weights(q, k, Sight(1))
+    weights = attention_weights(q, k, AttentionWindow(1))
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 7))
     assert (weights[:, 0, 2:] == 0).all()
     assert (weights[:, 0, :2] > 0).all()
@@ -69,5 +72,7 @@ def test_weights_are_a_distribution_and_zero_out_of_sight():
 def test_dropout_drops():
     q, k, v = qkv(30)
     torch.manual_seed(0)
-    one, two = (attend(torch.stack((q, k, v), dim=1), batch_of((30,)), Sight(), dropout=0.5) for _ in range(2))
+    one, two = (
+        attend(torch.stack((q, k, v), dim=1), batch_of((30,)), AttentionWindow(), dropout=0.5) for _ in range(2)
+    )
     assert not torch.allclose(one, two)

@@ -4,8 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from bertkit.model.attention_pattern import AttentionWindow
 from bertkit.model.batch import Batch
-from bertkit.model.kernels import Sight, attention_weights, eager
+from bertkit.model.kernels import attention_weights, eager
 from bertkit.model.word_loss import IGNORE, plain_losses, plain_sample
 
 MIXES = {
@@ -14,17 +15,22 @@ MIXES = {
     "long, several blocks": (257, (200, 130, 7, 257)),
     "long, and empty places of a fixed layout": (300, (140, 1, 64)),
 }
-SIGHTS = {"all": Sight(), "window": Sight(9), "backwards": Sight(None, True), "window backwards": Sight(20, True)}
+WINDOWS = {
+    "all": AttentionWindow(),
+    "window": AttentionWindow(9),
+    "backwards": AttentionWindow(None, True),
+    "window backwards": AttentionWindow(20, True),
+}
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # rows behind the end of a block are computed and never written
-@pytest.mark.parametrize("sight", SIGHTS)
+@pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("mix", MIXES)
-def test_attention_and_its_gradient_are_the_formula(mix, sight):
+def test_attention_and_its_gradient_are_the_formula(mix, window):
     from bertkit.model.triton_attention import attention
 
     longest, lengths = MIXES[mix]
-    seen, ids = SIGHTS[sight], torch.zeros(sum(lengths), dtype=torch.long)
+    seen, ids = WINDOWS[window], torch.zeros(sum(lengths), dtype=torch.long)
     batch = Batch(ids, ids, lengths).laid_out(longest, len(lengths) + 2)
     generator = torch.Generator().manual_seed(0)
     ours = torch.randn(len(ids), 3, 2, 16, generator=generator).requires_grad_()
@@ -51,7 +57,7 @@ def test_dropout_leaves_out_the_same_weights_on_the_way_back(longest, lengths):
     mixed, _ = attention(ours, batch.offsets, seeds, longest, -1, False, 0.3)
     expected, kept = [], []
     for q, k, v in zip(*map(batch.split, plain.unbind(1)), strict=True):
-        weights, length = attention_weights(q, k, Sight()), len(q)
+        weights, length = attention_weights(q, k, AttentionWindow()), len(q)
         thin = thinned_weights(q, k, longest, seeds, len(expected))
         kept.append((thin > 0).flatten())
         assert torch.allclose(thin[thin > 0], (weights / 0.7)[thin > 0], atol=1e-5)
@@ -88,10 +94,10 @@ def test_gelu_takes_the_bias_and_gives_its_gradient(shape):
     x[0, 0], x[0, 1] = 40.0, -40.0
     ours, plain = ([t.clone().requires_grad_() for t in (x, bias)] for _ in range(2))
     grad = torch.randn(shape, generator=generator)
-    bent, expected = bias_gelu(*ours), F.gelu(plain[0] + plain[1])
-    bent.backward(grad)
+    activated, expected = bias_gelu(*ours), F.gelu(plain[0] + plain[1])
+    activated.backward(grad)
     expected.backward(grad)
-    torch.testing.assert_close(bent, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(activated, expected, atol=1e-5, rtol=1e-5)
     for got, wanted in zip(ours, plain, strict=True):
         torch.testing.assert_close(got.grad, wanted.grad, atol=5e-5, rtol=1e-5)
 

@@ -1,4 +1,5 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+for folder in ("parity", "model"):  # model/family_rows.py is for both
+    sys.path.insert(0, str(Path(__file__).parents[1] / folder))

@@ -5,19 +5,17 @@ import json
 import pytest
 import torch
 import transformers
-from rows import LENGTHS, inputs, random_model, their_outputs
+from family_rows import CAUSAL_ROWS, LENGTHS, inputs, random_model, their_outputs
 
 from bertkit.checkpoint.save_load import load_checkpoint, save_checkpoint
 from bertkit.model.batch import Batch
 
 DECODER = {"is_decoder": True}
 ROWS = [
-    ("bert", transformers.BertLMHeadModel, ("masked_word",)),
+    *CAUSAL_ROWS,
     ("bert", transformers.BertModel, ()),
     ("bert", transformers.BertForSequenceClassification, ("classify",)),
-    ("roberta", transformers.RobertaForCausalLM, ("masked_word",)),
     ("roberta", transformers.RobertaForTokenClassification, ("tag",)),
-    ("electra", transformers.ElectraForCausalLM, ("masked_word",)),
     ("electra", transformers.ElectraForQuestionAnswering, ("answer",)),
 ]
 IDS = [kind.__name__ for _, kind, _ in ROWS]

@@ -8,13 +8,16 @@ from hypothesis import strategies as st
 
 import bertkit
 from bertkit.checkpoint.save_load import Checkpoint
-from bertkit.config import FAMILIES, family_config
-from bertkit.engine.cpu_forward import MappedLinear, pack
+from bertkit.config import family_config
+from bertkit.engine import int8
+from bertkit.engine.int8 import Int8Map, round_rows
+from bertkit.engine.maps import MappedLinear, pack
 from bertkit.errors import RequestError
+from bertkit.families.table import FAMILIES
 from bertkit.model.weights import new_model
 from bertkit.predict import quantize as quantizing
 from bertkit.predict.bert import Bert
-from bertkit.predict.quantize import Int8Map, compare, layer_maps, quantize, round_rows
+from bertkit.predict.quantize import compare, layer_maps, quantize
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 TEXTS = [
@@ -55,17 +58,17 @@ def test_an_int8_map_equals_its_arithmetic_in_whole_numbers(rows, width, outputs
     linear, x, base = torch.nn.Linear(width, outputs, biased), torch.randn(rows, width), torch.randn(rows, outputs)
     with torch.inference_mode():
         made = Int8Map.of(linear, x.abs().amax(0), smoothing)
-        rounded, scale = round_rows(x * made.unsmooth_I, quantizing.levels())
+        rounded, scale = round_rows(x * made.unsmooth_I, int8.levels())
         steps = linear.weight / made.unsmooth_I / made.scale_O[:, None]
-        numbers = rounded.long() - quantizing.levels() - 1
+        numbers = rounded.long() - int8.levels() - 1
         expected = numbers @ steps.round().long().T * scale * made.scale_O + (linear.bias if biased else 0)
         # A weight half-way between two numbers may become either: the last bit of its division decides.
         either = (steps - steps.floor() - 0.5).abs() < 1e-4
         most = 1e-4 + 1e-4 * expected.abs() + numbers.abs() @ either.long().T * scale * made.scale_O
         assert ((made(x) - expected).abs() <= most).all()
         assert ((made.onto(x, base) - expected - base).abs() <= most).all()
-        bent = made(x, torch.nn.functional.gelu)
-        torch.testing.assert_close(bent, torch.nn.functional.gelu(made(x)), atol=1e-5, rtol=1e-5)
+        activated = made(x, torch.nn.functional.gelu)
+        torch.testing.assert_close(activated, torch.nn.functional.gelu(made(x)), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -202,11 +205,11 @@ def test_own_samples_are_what_is_measured(minilm):
 
 
 def test_without_vnni_sums_of_two_products_fit_16_bits(monkeypatch):
-    quantizing.levels.cache_clear()
+    int8.levels.cache_clear()
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
-    assert (2 * quantizing.levels() + 1) * 127 * 2 <= 2**15 - 1
+    assert (2 * int8.levels() + 1) * 127 * 2 <= 2**15 - 1
     linear, x = torch.nn.Linear(64, 8), torch.randn(5, 64)
     with torch.inference_mode():
         near = Int8Map.of(linear, x.abs().amax(0), 0.5)(x)
         assert compare(near, linear(x), 0.0).least > 0.995
-    quantizing.levels.cache_clear()
+    int8.levels.cache_clear()

@@ -13,7 +13,8 @@ import torch
 from tiny_runs import tiny_recipe
 
 from bertkit.model.self_attention import SelfAttention
-from bertkit.pretraining.pretraining import Session, pretrain
+from bertkit.pretraining.pretraining import pretrain
+from bertkit.pretraining.session import PretrainingSession
 
 
 def main(shards: Path, folder: Path, runs: list[str]) -> None:
@@ -36,20 +37,20 @@ def _trouble(name: str) -> AbstractContextManager[object]:
 
 def _stopped_at(step: int) -> AbstractContextManager[object]:
     """SIGTERM to this rank alone, after a step: all must stop after the same one."""
-    log = Session._log
+    log = PretrainingSession._log
 
     def logging(self, report, meter):
         log(self, report, meter)
         if report.progress.step == step:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    return patch.object(Session, "_log", logging)
+    return patch.object(PretrainingSession, "_log", logging)
 
 
 @contextmanager
 def _poisoned_at(step: int) -> Iterator[None]:
     """NaN in the forward of this rank's first block of a step, as a bad batch would give on one rank."""
-    micros, forward, poisoned = Session.micros, SelfAttention.forward, []
+    micros, forward, poisoned = PretrainingSession.micros, SelfAttention.forward, []
 
     def remembering(self, number):
         parts = micros(self, number)
@@ -61,7 +62,7 @@ def _poisoned_at(step: int) -> Iterator[None]:
         out = forward(self, x, batch)
         return out * float("nan") if any(batch is each for each in poisoned) else out
 
-    with patch.object(Session, "micros", remembering), patch.object(SelfAttention, "forward", poisoning):
+    with patch.object(PretrainingSession, "micros", remembering), patch.object(SelfAttention, "forward", poisoning):
         yield
 
 

@@ -16,7 +16,8 @@ from memory_corpus import CLS, FIRST, MASK, SEP, UNK, MemoryCorpus, corpus_of, r
 
 from bertkit.errors import RequestError
 from bertkit.pretraining import packing
-from bertkit.pretraining.batches import DataSettings, Examples, ExampleSource
+from bertkit.pretraining.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples import Examples
 from bertkit.pretraining.packing import WINDOW
 from bertkit.text.shards.reader import open_shards
 from bertkit.text.shards.writer import write_shards

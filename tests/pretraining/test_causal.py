@@ -11,12 +11,14 @@ import bertkit
 from bertkit.cli.main import run
 from bertkit.config import family_config, override
 from bertkit.engine.batches import Passage, layer_vectors, make_batch
-from bertkit.engine.cpu_forward import quick, use_onnx
-from bertkit.engine.cuda_forward import CudaEncoder
+from bertkit.engine.cpu import use_onnx
+from bertkit.engine.cuda import CudaOperations
+from bertkit.engine.forward import quickest
 from bertkit.engine.recorded import RecordedPasses
 from bertkit.errors import RequestError
 from bertkit.inside.look.look import look
 from bertkit.model.batch import Batch
+from bertkit.model.operations import TORCH
 from bertkit.predict.quantize import quantize
 from bertkit.pretraining.pretraining import pretrain
 from bertkit.serve.engine import ReadPooled
@@ -70,7 +72,7 @@ def plain(bert):
 
 def packed(bert):
     with torch.inference_mode():
-        assert quick(bert.model.encoder) is not bert.model.encoder
+        assert quickest(bert.model.encoder).ops is not TORCH
         batch = make_batch(passages(bert), bert.model.device)
         return [each.numpy() for each in batch.split(layer_vectors(bert.model.encoder, batch, [2]))]
 
@@ -83,8 +85,8 @@ def int8(bert):
 def onnx_runtime(bert):
     use_onnx(bert.model.encoder)
     with torch.inference_mode():
-        forward = quick(bert.model.encoder)
-        assert forward.short is not None
+        forward = quickest(bert.model.encoder)
+        assert forward.ops.short is not None
         return [forward(make_batch([each], bert.model.device)).numpy() for each in passages(bert)]
 
 
@@ -92,7 +94,7 @@ def fused(bert):
     """A GPU's, with its kernels run by Triton's interpreter."""
     with torch.inference_mode():
         batch = make_batch(passages(bert), bert.model.device)
-        return [each.numpy() for each in batch.split(CudaEncoder(bert.model.encoder)(batch))]
+        return [each.numpy() for each in batch.split(bert.model.encoder(batch, ops=CudaOperations()))]
 
 
 def padded(bert):

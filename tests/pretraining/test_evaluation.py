@@ -12,9 +12,10 @@ from tiny_runs import make_shards, recipe_words, tiny_recipe
 
 from bertkit.pretraining.batches import ExampleSource
 from bertkit.pretraining.checks import fitted
-from bertkit.pretraining.evaluation import BLOCKS, detection, evaluate, held_out_numbers, in_words, perplexity
-from bertkit.pretraining.examples import to_inputs
+from bertkit.pretraining.evaluation import BLOCKS, evaluate, held_out_numbers, in_words, perplexity
+from bertkit.pretraining.inputs import to_inputs
 from bertkit.pretraining.learner import build_learner
+from bertkit.pretraining.objectives.electra import detection
 from bertkit.text.shards.reader import open_shards
 from bertkit.train.distributed import Ranks
 
@@ -44,9 +45,10 @@ def source_of(shards, objective):
 
 def evaluated(shards, objective, place=None):
     recipe, source = source_of(shards, objective)
-    causal = objective == "causal"
     module = build_learner(recipe).module
-    return evaluate(module, source, lambda examples: to_inputs(examples, CPU, causal=causal), place or Ranks())
+    return evaluate(
+        module, source, lambda examples: to_inputs(examples, CPU, objective=recipe.data.objective), place or Ranks()
+    )
 
 
 NUMBERS = {

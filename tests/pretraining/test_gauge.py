@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bertkit.pretraining.learner import generator_config
+from bertkit.pretraining.objectives.electra import generator_config
 from bertkit.pretraining.planning.gauge import Gauge, recipe_flops
 from bertkit.pretraining.recipe import build_recipe
 from bertkit.train.distributed import Ranks
@@ -21,7 +21,9 @@ def test_operations_follow_the_objective():
     causal = build_recipe({**PLAIN, "objective": "causal"})
     assert recipe_flops(causal) == flops_per_token(mlm.model, 128, 1.0)
     electra = build_recipe({**PLAIN, "objective": "rtd", "family": "electra"})
-    both = encoder_flops(electra.model, 128) + encoder_flops(generator_config(electra), 128)
+    both = encoder_flops(electra.model, 128) + encoder_flops(
+        generator_config(electra.model, electra.train.generator), 128
+    )
     assert both < recipe_flops(electra) < 1.2 * both
     filling = build_recipe({**PLAIN, "objective": "rtd,fill", "family": "electra"})
     assert recipe_flops(filling) - recipe_flops(electra) == pytest.approx(0.15 / 4 * word_head_flops(electra.model))

@@ -6,6 +6,7 @@ from tiny_runs import make_shards, tiny_recipe
 
 from bertkit.errors import RequestError
 from bertkit.pretraining import pretraining
+from bertkit.pretraining import session as session_module
 from bertkit.pretraining.batches import DataSettings
 from bertkit.pretraining.planning import memory
 from bertkit.pretraining.pretraining import pretrain
@@ -78,7 +79,7 @@ def test_other_errors_come_through():
 def test_a_rehearsal_runs_the_largest_block_and_changes_nothing(shards, tmp_path, monkeypatch):
     seen = []
     run = memory.one_pass
-    monkeypatch.setattr(pretraining, "one_pass", lambda *given: (seen.append(given[2][0]), run(*given)))
+    monkeypatch.setattr(session_module, "one_pass", lambda *given: (seen.append(given[2][0]), run(*given)))
     begin = pretraining._open
 
     def rehearsed(*given):
@@ -139,9 +140,9 @@ def test_free_memory_is_what_machine_and_container_leave(tmp_path, monkeypatch):
 
 def test_as_many_bad_steps_as_the_recipe_allows(shards, tmp_path, monkeypatch):
     from bertkit.errors import BertkitError
-    from bertkit.pretraining.pretraining import Session
+    from bertkit.pretraining.session import PretrainingSession
 
-    after = Session._after
+    after = PretrainingSession._after
 
     def poison(self, report, meter):
         going_on = after(self, report, meter)
@@ -150,7 +151,7 @@ def test_as_many_bad_steps_as_the_recipe_allows(shards, tmp_path, monkeypatch):
                 self.learner.models["model"].encoder.layers[0].attention.out.weight[0, 0] = float("nan")
         return going_on
 
-    monkeypatch.setattr(Session, "_after", poison)
+    monkeypatch.setattr(PretrainingSession, "_after", poison)
     with pytest.raises(BertkitError, match="step 4: .* and so were the 1 steps before"):
         pretrain(tiny_recipe(shards, most_skipped=1), tmp_path / "run")
     with pytest.raises(RequestError, match="most_skipped=-1 must be at least 0"):

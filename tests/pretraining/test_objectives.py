@@ -16,8 +16,12 @@ from bertkit.model.batch import Batch
 from bertkit.model.weights import new_model
 from bertkit.model.word_loss import IGNORE, plain_sample, sampled_words
 from bertkit.pretraining.batches import DataSettings, ExampleSource
-from bertkit.pretraining.examples import next_words, to_inputs
-from bertkit.pretraining.objectives import MaskedWords, NextWords, ReplacedTokens, Targets, classified
+from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.objectives.causal import next_words
+from bertkit.pretraining.objectives.module import ForPretraining
+from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
+from bertkit.pretraining.objectives.table import objective_rows
+from bertkit.pretraining.objectives.targets import Targets, class_sums
 
 CPU = torch.device("cpu")
 SHAPE = ("width=32", "depth=2", "heads=2", "inner=48", "max_length=48", "dropout=0", "attention_dropout=0")
@@ -33,13 +37,14 @@ def examples(objective, block=8, seed=0):
     return ExampleSource(corpus, DataSettings(length=48, objective=objective, block=block, seed=seed)).block(0)
 
 
-def masked_words(objective=("mlm", "nsp"), family="bert") -> MaskedWords:
+def masked_words(objective=("mlm", "nsp"), family="bert") -> ForPretraining:
     heads = {"masked_word": None} | ({"next_sentence": None} if len(objective) > 1 else {})
-    return MaskedWords(new_model(shape(family), heads, seed=1)).eval()
+    return ForPretraining(new_model(shape(family), heads, seed=1), objective_rows(objective)).eval()
 
 
-def next_words_module() -> NextWords:
-    return NextWords(new_model(override(shape("bert"), "causal=true"), {"masked_word": None}, seed=1)).eval()
+def next_words_module() -> ForPretraining:
+    model = new_model(override(shape("bert"), "causal=true"), {"masked_word": None}, seed=1)
+    return ForPretraining(model, objective_rows(["causal"])).eval()
 
 
 def electra(fill=0.0) -> ReplacedTokens:
@@ -136,7 +141,7 @@ def test_other_positions_get_no_gradient():
     logits = torch.randn(20, 11, requires_grad=True)
     labels = torch.full((20,), IGNORE)
     labels[[2, 5, 17]] = torch.tensor([1, 0, 10])
-    loss, count, _ = classified(logits, labels)
+    loss, count, _ = class_sums(logits, labels)
     loss.backward()
     assert int(count) == 3
     assert logits.grad.abs().sum(dim=1).nonzero().squeeze(1).tolist() == [2, 5, 17]
@@ -144,9 +149,9 @@ def test_other_positions_get_no_gradient():
 
 def test_classified_counts_what_is_right_and_nothing_for_an_empty_choice():
     logits = torch.tensor([[9.0, 0], [9.0, 0], [0, 9.0]])
-    _, count, right = classified(logits, torch.tensor([0, 1, IGNORE]))
+    _, count, right = class_sums(logits, torch.tensor([0, 1, IGNORE]))
     assert (int(count), int(right)) == (2, 1)
-    loss, count, right = classified(torch.zeros(0, 2, requires_grad=True), torch.zeros(0, dtype=torch.long))
+    loss, count, right = class_sums(torch.zeros(0, 2, requires_grad=True), torch.zeros(0, dtype=torch.long))
     assert (loss.item(), int(count), int(right)) == (0.0, 0, 0)
     loss.backward()
 
@@ -157,13 +162,12 @@ OBJECTIVES = [("mlm",), ("mlm", "nsp"), ("mlm", "sop"), ("rtd",), ("rtd", "fill"
 @pytest.mark.parametrize("objective", OBJECTIVES, ids="+".join)
 def test_the_fixed_layout_is_the_free_one(objective):
     made = examples(objective, block=6)
-    causal = objective == ("causal",)
-    free = to_inputs(made, CPU, causal=causal)
-    fixed = to_inputs(made, CPU, causal=causal, fixed_length=48, pad_id=PAD)
+    free = to_inputs(made, CPU, objective=objective)
+    fixed = to_inputs(made, CPU, objective=objective, fixed_length=48, pad_id=PAD)
     assert len(fixed[0].ids) == 6 * 48
     assert len(fixed[1].words) % 1024 == 0
-    module = electra(float("fill" in objective)) if "rtd" in objective else masked_words(objective)
-    module = next_words_module() if causal else module
+    plain = next_words_module if objective == ("causal",) else lambda: masked_words(objective)
+    module = electra(float("fill" in objective)) if "rtd" in objective else plain()
     results = []
     for batch, targets in (free, fixed):
         torch.manual_seed(5)
@@ -270,11 +274,11 @@ def test_embeddings_are_one_set_of_tensors():
 
 
 def test_left_to_right_each_word_foretells_the_next():
-    ids = torch.tensor([2, 10, 11, 3, 2, 12, 3])
+    ids = np.array([2, 10, 11, 3, 2, 12, 3])
     chosen, words = next_words(ids, np.array([4, 3]))
     assert chosen.tolist() == [0, 1, 2, 4, 5]
     assert words.tolist() == [10, 11, 3, 12, 3]
-    batch, targets = to_inputs(examples(("causal",)), CPU, causal=True)
+    batch, targets = to_inputs(examples(("causal",)), CPU, objective=("causal",))
     assert len(targets.words) == len(batch.ids) - len(batch.lengths)
     module = next_words_module()
     changed = batch.ids.clone()
@@ -285,4 +289,4 @@ def test_left_to_right_each_word_foretells_the_next():
     assert not torch.equal(before[keep], after[keep])
     assert set(module(batch, targets)) == {"causal"}
     with pytest.raises(RequestError, match="objective=causal needs a model with causal=true"):
-        NextWords(masked_words(("mlm",)).model)
+        ForPretraining(masked_words(("mlm",)).model, objective_rows(["causal"]))

@@ -10,8 +10,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from memory_corpus import corpus_of, random_corpus
 
-from bertkit.pretraining.batches import DataSettings, Examples, ExampleSource
-from bertkit.pretraining.examples import fixed_limits, to_inputs
+from bertkit.pretraining.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples import Examples
+from bertkit.pretraining.inputs import fixed_limits, to_inputs
 from bertkit.pretraining.packing import WINDOW, Limits, Packing, pack, pack_plain
 
 LONGEST = 40
@@ -110,8 +111,7 @@ def test_all_blocks_have_one_fixed_shape(objective):
     shapes, padding = set(), []
     for number in range(30):
         examples = source.block(number)
-        causal = objective == ("causal",)
-        batch, targets = to_inputs(examples, torch.device("cpu"), causal=causal, fixed_length=64)
+        batch, targets = to_inputs(examples, torch.device("cpu"), objective=objective, fixed_length=64)
         tensors = (batch.ids, batch.offsets, batch.positions, targets.chosen, targets.words, targets.pairs)
         shapes.add((*(tuple(tensor.shape) for tensor in tensors), batch.longest))
         padding.append(1 - len(examples.ids) / len(batch.ids))

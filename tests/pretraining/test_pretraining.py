@@ -13,7 +13,7 @@ from tiny_runs import WORDS, make_shards, recipe_words, tiny_recipe
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.config import toml_string
 from bertkit.errors import BertkitError, RequestError
-from bertkit.pretraining import check_shards, checks, pretraining
+from bertkit.pretraining import check_shards, checks, pretraining, session
 from bertkit.pretraining.check_shards import report_shards
 from bertkit.pretraining.pretraining import pretrain
 from bertkit.pretraining.recipe import read_recipe, recipe_toml
@@ -82,7 +82,7 @@ def test_shared_embeddings_survive_saving_and_resuming(shards, tmp_path):
 
 
 def test_a_poisoned_model_stops_with_a_sentence_and_the_last_checkpoint_is_kept(shards, tmp_path, monkeypatch):
-    after = pretraining.Session._after
+    after = session.PretrainingSession._after
 
     def poison(self, report, meter):
         going_on = after(self, report, meter)
@@ -91,7 +91,7 @@ def test_a_poisoned_model_stops_with_a_sentence_and_the_last_checkpoint_is_kept(
                 self.learner.models["model"].encoder.layers[1].attention.out.weight[0, 0] = float("nan")
         return going_on
 
-    monkeypatch.setattr(pretraining.Session, "_after", poison)
+    monkeypatch.setattr(session.PretrainingSession, "_after", poison)
     with pytest.raises(
         BertkitError, match=r"step 11: the weight model\.encoder\.layers\.1\.attention\.out\.weight is NaN"
     ):

@@ -46,15 +46,15 @@ class Hold:
     """Stops the workers in the middle of a batch, until let go."""
 
     def __init__(self, server, monkeypatch):
-        lane = server.service.models.named(None).lane
-        plain, self.open, self.calls = type(lane).compute, threading.Event(), 0
+        shared = server.service.models.named(None).shared_encoder
+        plain, self.open, self.calls = type(shared).compute, threading.Event(), 0
 
         def held(own, pieces, threads):
             self.calls += 1
             self.open.wait(20)
             return plain(own, pieces, threads)
 
-        monkeypatch.setattr(type(lane), "compute", held)
+        monkeypatch.setattr(type(shared), "compute", held)
 
 
 def fill_folder(folder: Path, *, max_length: int = 32, causal: bool = False) -> Path:

@@ -12,7 +12,7 @@ import pytest
 from serving import running
 
 from bertkit.errors import BertkitError, RequestError
-from bertkit.serve.bench import Load, Measured, bodies, measure, table
+from bertkit.serve.bench import Load, LoadResult, bodies, measure, table
 from bertkit.serve.http.auth import Keys
 from bertkit.serve.settings import ServeSettings
 
@@ -31,16 +31,16 @@ def _metrics(server):
 def test_closed_loop(server):
     before = count(server)
     found = measure(server.url, Load(clients=3, batch=2, length=4, seconds=0.3))
-    assert len(found.waits) >= 3
+    assert len(found.latencies) >= 3
     assert found.refused == 0
-    assert count(server) - before in (len(found.waits), len(found.waits) - 1, len(found.waits) - 2)
-    assert found.texts_per_second == pytest.approx(2 * len(found.waits) / found.seconds)
-    assert 0 < found.wait(0.5) <= found.wait(0.99) <= max(found.waits)
+    assert count(server) - before in (len(found.latencies), len(found.latencies) - 1, len(found.latencies) - 2)
+    assert found.texts_per_second == pytest.approx(2 * len(found.latencies) / found.seconds)
+    assert 0 < found.latency(0.5) <= found.latency(0.99) <= max(found.latencies)
 
 
 def test_open_loop_keeps_its_rate(server):
     found = measure(server.url, Load(clients=2, length=2, seconds=1.0, rate=30.0))
-    assert 10 <= len(found.waits) <= 60
+    assert 10 <= len(found.latencies) <= 60
 
 
 def test_open_loop_counts_from_the_moment_due(models):
@@ -48,7 +48,7 @@ def test_open_loop_counts_from_the_moment_due(models):
     with running(models, ServeSettings(max_queue=1, max_tokens=8)) as small:
         found = measure(small.url, Load(clients=8, batch=64, length=8, seconds=0.5))
         assert found.refused > 0
-        assert found.waits
+        assert found.latencies
 
 
 def test_requests_are_drawn_from_the_seed():
@@ -60,9 +60,9 @@ def test_requests_are_drawn_from_the_seed():
 
 
 def test_the_table_and_the_percentiles():
-    row = Measured(Load(batch=4), 2.0, tuple(n / 1000 for n in range(1, 101)), refused=1)
+    row = LoadResult(Load(batch=4), 2.0, tuple(n / 1000 for n in range(1, 101)), refused=1)
     assert row.texts_per_second == 200.0
-    assert [row.wait(share) for share in (0.5, 0.9, 0.99)] == [0.051, 0.091, 0.1]
+    assert [row.latency(share) for share in (0.5, 0.9, 0.99)] == [0.051, 0.091, 0.1]
     head, line = table([row], "batch").splitlines()
     assert head.split()[:2] == ["batch", "texts/s"]
     assert line.split() == ["4", "200.0", "100", "1", "51.0", "91.0", "100.0"]
@@ -85,7 +85,7 @@ def test_what_cannot_be_measured_is_said(models):
     with running(models, keys=Keys(["a-good-key"])) as server:
         with pytest.raises(BertkitError, match="refused all"):
             measure(server.url, Load(seconds=0.1))
-        assert measure(server.url, Load(seconds=0.1), key="a-good-key").waits
+        assert measure(server.url, Load(seconds=0.1), key="a-good-key").latencies
 
 
 @pytest.mark.parametrize("said", [b"220 mail.example.org\r\n\r\n", b"x" * 200_000, b"HTTP/1.1 200 OK\r\n\r\n"])
@@ -110,7 +110,7 @@ def test_a_port_that_never_answers_is_not_waited_for(said, rate):
         threading.Thread(target=take, daemon=True).start()
         port = other.getsockname()[1]
         with pytest.raises(BertkitError, match=rf"127\.0\.0\.1 port {port} did not answer within 0\.3 s; "):
-            measure(f"http://127.0.0.1:{port}", Load(seconds=0.1, rate=rate), patience=0.3)
+            measure(f"http://127.0.0.1:{port}", Load(seconds=0.1, rate=rate), timeout=0.3)
         assert taken
 
 

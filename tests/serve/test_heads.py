@@ -197,9 +197,9 @@ def test_encoders_that_round_otherwise_are_not_shared(folders):
         berts = {name: bertkit.load(folders["fill"]).to("cpu", dtype) for name, dtype in dtypes}
         return Models(share_encoders(berts))
 
-    assert len(served(("one", "int8"), ("two", "int8")).lanes) == 1
+    assert len(served(("one", "int8"), ("two", "int8")).shared_encoders) == 1
     apart = served(("one", "int8"), ("two", "float32"))
-    assert len(apart.lanes) == 2
+    assert len(apart.shared_encoders) == 2
     assert [each.bert.dtype for each in apart.by_name.values()] == ["int8", "float32"]
 
 
@@ -231,7 +231,7 @@ def test_attention_refuses_what_is_not_there(server):
 def test_a_model_that_reads_from_left_to_right_is_not_offered_for_blanks(tmp_path):
     folders = [fill_folder(tmp_path / "both"), fill_folder(tmp_path / "causal", causal=True)]
     models = load_models([str(folder) for folder in folders], torch.device("cpu"))
-    assert len(models.lanes) == 2, "equal weights, but not one encoder"
+    assert len(models.shared_encoders) == 2, "equal weights, but not one encoder"
     with running(models) as server:
         cards = server.http.get("/v1/models").json()["data"]
         assert {card["id"]: card["abilities"] for card in cards} == {"both": ["fill", "embed"], "causal": ["embed"]}
@@ -283,5 +283,5 @@ def test_equal_encoders_are_found_by_their_numbers(folders):
     with torch.no_grad():
         other.model.encoder.embeddings.word.weight[7, 3] += 1e-4
     served = share_encoders({"one": one, "other": other, "third": bertkit.load(folders["classify"])})
-    assert served[0].lane is not served[1].lane
-    assert served[0].lane is served[2].lane
+    assert served[0].shared_encoder is not served[1].shared_encoder
+    assert served[0].shared_encoder is served[2].shared_encoder

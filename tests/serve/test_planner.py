@@ -10,9 +10,8 @@ from serving import wait_until
 
 from bertkit.engine.batches import Passage
 from bertkit.errors import RequestError
-from bertkit.serve import planner
-from bertkit.serve.planner import Planner, complete, tokenize
-from bertkit.serve.plans.plan import Draft
+from bertkit.serve import service as planning
+from bertkit.serve.service import Draft, Planner, complete, tokenize
 from bertkit.text.tokenizer import Tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -108,8 +107,8 @@ def test_what_raises_and_what_needs_no_tokens_is_told_before_tokens_are_looked_u
 
 
 def test_no_more_is_taken_together_than_the_first_can_wait_for(desk, tokenizer, monkeypatch):
-    monkeypatch.setattr(planner, "LEAST", 1)
-    monkeypatch.setattr(planner, "TOGETHER", 5)
+    monkeypatch.setattr(planning, "MIN_CHARACTERS", 1)
+    monkeypatch.setattr(planning, "GROUP_CHARACTERS", 5)
     desk.hold()
     for number in range(4):
         desk.planner.submit(number, lambda: draft(tokenizer, "abc"), 3)
@@ -118,7 +117,7 @@ def test_no_more_is_taken_together_than_the_first_can_wait_for(desk, tokenizer, 
 
 
 def test_a_draft_does_not_wait_for_all_plans_that_came_after_it(desk, tokenizer, monkeypatch):
-    monkeypatch.setattr(planner, "TOGETHER", 3 * planner.LEAST)
+    monkeypatch.setattr(planning, "GROUP_CHARACTERS", 3 * planning.MIN_CHARACTERS)
     desk.hold()
     desk.planner.submit("draft", lambda: draft(tokenizer, "abc"))
     for number in range(10):
@@ -128,7 +127,7 @@ def test_a_draft_does_not_wait_for_all_plans_that_came_after_it(desk, tokenizer,
 
 
 def test_other_work_of_the_thread_comes_between_two_groups(desk, tokenizer, monkeypatch):
-    monkeypatch.setattr(planner, "TOGETHER", planner.LEAST)
+    monkeypatch.setattr(planning, "GROUP_CHARACTERS", planning.MIN_CHARACTERS)
     desk.hold()
     for number in range(3):
         desk.planner.submit(number, lambda: draft(tokenizer, "abc"))
@@ -193,7 +192,7 @@ def test_after_the_end_everyone_is_told_so(desk, tokenizer):
 
 
 def test_long_lists_are_tokenized_in_parts_and_stay_in_order(tokenizer, monkeypatch):
-    monkeypatch.setattr(planner, "AT_ONCE", 3)
+    monkeypatch.setattr(planning, "TOKENIZE_CHARACTERS", 3)
     texts = ["ab", "cd", "e", "fgh", "a"]
     assert [*tokenize(tokenizer, texts)] == [Passage(*tokenizer.real.encode_plain([text])[0]) for text in texts]
     assert tokenizer.asked == [["ab", "cd"], ["e", "fgh"], ["a"]]

@@ -22,7 +22,7 @@ from serving import wait_until
 import bertkit
 from bertkit.errors import RequestError
 from bertkit.serve.http.listener import bind
-from bertkit.serve.interpreter import settle
+from bertkit.serve.memory import tune_gc
 from bertkit.serve.models import load_models
 from bertkit.serve.settings import ServeSettings, fitted
 
@@ -185,7 +185,7 @@ def test_what_nobody_asked_for_is_what_suits_the_device():
 def test_what_is_loaded_is_not_looked_through_for_garbage():
     usual, thresholds = sys.getswitchinterval(), gc.get_threshold()
     try:
-        settle()
+        tune_gc()
         assert gc.get_freeze_count() > 10_000  # torch alone is more
         assert sys.getswitchinterval() < usual
         assert gc.get_threshold()[0] > 10 * thresholds[0]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.serve.queue import ENOUGH, Waiting, fair_budget, next_batch, seconds_to_wait
+from bertkit.serve.queue import EFFICIENT_TOKENS, Waiting, fair_budget, next_batch, seconds_to_wait
 
 BUDGET = 64
 lengths = st.lists(st.integers(1, BUDGET // 2), min_size=1, max_size=20)
@@ -18,23 +18,23 @@ def tokens(waiting, counts):
 def play(jobs, arrivals=()):
     """Batches until all is computed: for each job the number of the batch that finished it.
 
-    `arrivals` are (batch, lane, lengths): requests that come while others wait.
+    `arrivals` are (batch, encoder, lengths): requests that come while others wait.
     """
-    queue = [[number, lane, own, 0] for number, (lane, own) in enumerate(jobs)]
+    queue = [[number, encoder, own, 0] for number, (encoder, own) in enumerate(jobs)]
     later = sorted(arrivals, key=lambda arrival: arrival[0])
     finished, batch, number = {}, 0, len(jobs)
     while queue or later:
         while later and (later[0][0] <= batch or not queue):
-            _, lane, own = later.pop(0)
-            queue.append([number, lane, own, 0])
+            _, encoder, own = later.pop(0)
+            queue.append([number, encoder, own, 0])
             number += 1
-        waiting = [Waiting(lane, own, start) for _, lane, own, start in queue]
+        waiting = [Waiting(encoder, own, start) for _, encoder, own, start in queue]
         counts = next_batch(waiting, BUDGET)
         batch += 1
         assert counts[0] >= 1, "the oldest always moves on"
         used = tokens(waiting, counts)
         assert used <= BUDGET or sum(counts) == 1, "the budget is kept; a single long sequence goes alone"
-        assert len({w.lane for w, n in zip(waiting, counts, strict=True) if n}) == 1
+        assert len({w.encoder for w, n in zip(waiting, counts, strict=True) if n}) == 1
         for job, count in zip(queue, counts, strict=True):
             job[3] += count
             assert job[3] <= len(job[2])
@@ -123,5 +123,5 @@ def test_one_worker_takes_what_it_can_and_several_leave_each_other_something():
     assert fair_budget(1_000_000, 1, most=4096) == fair_budget(10, 1, most=4096) == 4096
     assert fair_budget(3000, 2, most=4096) == 1000
     assert fair_budget(1_000_000, 4, most=4096) == 4096
-    assert fair_budget(10, 2, most=4096) == ENOUGH, "few tokens are not worth dividing"
+    assert fair_budget(10, 2, most=4096) == EFFICIENT_TOKENS, "few tokens are not worth dividing"
     assert fair_budget(10, 2, most=100) == 100

@@ -10,7 +10,7 @@ import pytest
 from serving import running, same
 
 import bertkit
-from bertkit.serve.engine import Lane, Piece, ReadPooled, ReadTokens
+from bertkit.serve.engine import ReadPooled, ReadTokens, SharedEncoder, TokenSequence
 from bertkit.serve.settings import ServeSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore::bertkit.errors.BertkitWarning")
@@ -153,10 +153,10 @@ def test_pairs_are_read_together(server):
 
 def test_models_that_share_an_encoder_share_its_pass(server, models):
     taught = [models.by_name[name] for name in ("classify", "tag", "answer", "choose", "regress", "multilabel")]
-    assert len({each.lane for each in taught}) == 1
+    assert len({each.shared_encoder for each in taught}) == 1
     assert len({id(each.bert.model.encoder) for each in taught}) == 1
-    assert models.by_name["fill"].lane is not taught[0].lane
-    assert len(models.lanes) == 2
+    assert models.by_name["fill"].shared_encoder is not taught[0].shared_encoder
+    assert len(models.shared_encoders) == 2
 
 
 def test_a_vector_does_not_depend_on_its_batch(server):
@@ -196,12 +196,12 @@ def test_minilm_in_any_batch(minilm_server):
 def test_the_pass_and_its_slow_twin(berts):
     """One batch with every reader in it equals each piece computed alone."""
     bert = berts["fill"]
-    lane = Lane(bert.model.encoder)
+    shared = SharedEncoder(bert.model.encoder)
     readers = [ReadPooled((2,), "mean", True), ReadPooled((0, 2), "max", False), ReadTokens((1,)), ReadTokens((2, 0))]
     encodings = [bert.tokenizer.encode(text) for text in TEXTS]
-    pieces = [Piece(encoding, read) for encoding in encodings for read in readers]
+    pieces = [TokenSequence(encoding, read) for encoding in encodings for read in readers]
     random.Random(1).shuffle(pieces)
-    for together, alone in zip(lane.compute(pieces), (lane.compute([piece])[0] for piece in pieces), strict=True):
+    for together, alone in zip(shared.compute(pieces), (shared.compute([piece])[0] for piece in pieces), strict=True):
         np.testing.assert_allclose(together, alone, atol=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""Threads at the queue, over lanes that only pretend to compute."""
+"""Threads at the queue, over shared_encoders that only pretend to compute."""
 
 import gc
 import threading
@@ -36,7 +36,7 @@ class Word:
 
 @dataclass(eq=False)
 class Slow:
-    """A lane that can be held."""
+    """A shared that can be held."""
 
     open: threading.Event = field(default_factory=threading.Event)
     begun: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
@@ -62,24 +62,24 @@ class Desk:
 
     def __init__(self, **options):
         self.done, self.metrics = [], Metrics()
-        self.lane = Slow()
-        options = {"budget": 100, "most_tokens": 1000} | options
+        self.shared_encoder = Slow()
+        options = {"budget": 100, "max_waiting": 1000} | options
         self.workers = Workers(self.done.extend, self.metrics, **options)
         self.workers.start()
 
     def ask(self, *words):
         """A ticket in the queue, or None where it is full."""
-        ticket = Ticket(self.lane, [Word(word) for word in words])
+        ticket = Ticket(self.shared_encoder, [Word(word) for word in words])
         return None if self.workers.submit([ticket]) else ticket
 
     def hold(self):
         """A batch that is being computed, so that what comes next waits."""
         ticket = self.ask("first")
-        assert self.lane.begun.acquire(timeout=10)
+        assert self.shared_encoder.begun.acquire(timeout=10)
         return ticket
 
     def finish(self):
-        self.lane.open.set()
+        self.shared_encoder.open.set()
         self.workers.close()
 
 
@@ -94,7 +94,7 @@ def test_requests_that_wait_together_are_computed_together(desk):
     desk.hold()
     tickets = [desk.ask("a", "b"), desk.ask("c")]
     desk.finish()
-    assert desk.lane.seen == [["first"], ["a", "b", "c"]]
+    assert desk.shared_encoder.seen == [["first"], ["a", "b", "c"]]
     assert [ticket.rows for ticket in tickets] == [["A", "B"], ["C"]]
     assert [batch.requests for batch in desk.metrics.batches] == [1, 2]
     assert desk.workers.depth == (0, 0)
@@ -127,7 +127,7 @@ def test_a_cancelled_request_leaves_the_queue(desk):
     desk.workers.cancel(gone)
     assert desk.workers.depth == (1, 5)
     desk.finish()
-    assert desk.lane.seen == [["first"], ["stays"]]
+    assert desk.shared_encoder.seen == [["first"], ["stays"]]
     assert gone not in desk.done
     assert stays in desk.done
 
@@ -142,7 +142,7 @@ def test_cancelled_in_the_middle_it_is_computed_for_nothing(desk):
 
 
 def test_a_full_queue_takes_no_more_and_says_when_to_come_back():
-    desk = Desk(most_tokens=10)
+    desk = Desk(max_waiting=10)
     desk.hold()
     desk.ask("12345678")
     assert desk.ask("123") is None
@@ -152,17 +152,17 @@ def test_a_full_queue_takes_no_more_and_says_when_to_come_back():
 
 
 def test_requests_that_come_together_are_computed_together_and_only_those_without_room_are_refused():
-    desk = Desk(most_tokens=10)
-    desk.lane.open.set()
-    tickets = [Ticket(desk.lane, [Word(word)]) for word in ("12345", "1234567", "123", "45")]
+    desk = Desk(max_waiting=10)
+    desk.shared_encoder.open.set()
+    tickets = [Ticket(desk.shared_encoder, [Word(word)]) for word in ("12345", "1234567", "123", "45")]
     assert desk.workers.submit(tickets) == [tickets[1]]
     desk.finish()
-    assert desk.lane.seen == [["12345", "123", "45"]]
+    assert desk.shared_encoder.seen == [["12345", "123", "45"]]
     assert desk.done == [tickets[0], *tickets[2:]]
 
 
 def test_one_request_over_the_limit_is_taken_where_nothing_waits():
-    desk = Desk(most_tokens=10)
+    desk = Desk(max_waiting=10)
     ticket = desk.ask("123456789012345")
     desk.finish()
     assert ticket.rows == ["123456789012345"]
@@ -178,7 +178,7 @@ def test_closing_answers_what_waits():
 
 def test_many_threads_lose_and_cross_nothing():
     desk = Desk(budget=20, threads=4)
-    desk.lane.open.set()
+    desk.shared_encoder.open.set()
     tickets = {}
 
     def client(name):
@@ -203,25 +203,25 @@ def test_a_batch_alone_has_all_cores_and_two_share_them(cores, share):
     desk = Desk(threads=2, cores=cores)
     desk.hold()
     desk.ask("second")
-    assert desk.lane.begun.acquire(timeout=10)
+    assert desk.shared_encoder.begun.acquire(timeout=10)
     desk.finish()
-    assert desk.lane.threads == [cores, share]
+    assert desk.shared_encoder.threads == [cores, share]
 
 
 def test_after_the_others_are_done_a_batch_has_all_cores_again():
     desk = Desk(threads=2, cores=2)
-    desk.lane.open.set()
+    desk.shared_encoder.open.set()
     for _ in range(3):
         desk.ask("word")
-        assert desk.lane.begun.acquire(timeout=10)
+        assert desk.shared_encoder.begun.acquire(timeout=10)
         wait_until(lambda: desk.workers._busy == 0)
     desk.finish()
-    assert desk.lane.threads == [2, 2, 2]
+    assert desk.shared_encoder.threads == [2, 2, 2]
 
 
 @pytest.mark.parametrize(("threads", "largest"), [(1, 30), (2, 10)])
 def test_of_two_none_takes_all_that_waits(threads, largest):
-    desk = Desk(threads=threads, budget=10_000, most_tokens=100_000)
+    desk = Desk(threads=threads, budget=10_000, max_waiting=100_000)
     for _ in range(threads):
         desk.hold()
     tickets = [desk.ask("w" * 100) for _ in range(30)]
@@ -266,13 +266,13 @@ def test_a_failure_keeps_neither_what_its_pass_had_nor_its_request():
 )
 def test_what_goes_next_is_the_policys_choice_also_where_all_fits(jobs, data):
     """The short cut for what is one batch, and its slow twin."""
-    lanes = Slow(), Slow()
-    workers = Workers(lambda done: None, Metrics(), budget=100, most_tokens=10_000)
-    tickets = [Ticket(lanes[other], [Word("a" * length) for length in lengths]) for other, lengths in jobs]
+    shared_encoders = Slow(), Slow()
+    workers = Workers(lambda done: None, Metrics(), budget=100, max_waiting=10_000)
+    tickets = [Ticket(shared_encoders[other], [Word("a" * length) for length in lengths]) for other, lengths in jobs]
     assert workers.submit(tickets) == []
     for ticket in tickets:  # as if some of it were computed
-        ticket.taken = data.draw(st.integers(0, len(ticket.pieces) - 1))
+        ticket.taken = data.draw(st.integers(0, len(ticket.sequences) - 1))
     workers._tokens = sum(ticket.tokens_left for ticket in tickets)
     for budget in (20, 100, workers._tokens, 10_000):
-        waiting = [Waiting(ticket.lane.key, ticket.lengths, ticket.taken) for ticket in tickets]
+        waiting = [Waiting(ticket.shared_encoder.key, ticket.lengths, ticket.taken) for ticket in tickets]
         assert workers._counts(budget) == next_batch(waiting, budget)

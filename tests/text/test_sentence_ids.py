@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_helpers import slowly, unpacked, without_specials
 
-from bertkit.text.pipelines import ROBERTA_NAMES, byte_level_backend
 from bertkit.text.shards.maker import tokenize_block
 from bertkit.text.shards.sentence_ids import LibraryIds, sentence_texts
 from bertkit.text.shards.table_ids import TableIds, load_encoder, words_are_independent
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.tokenizer_files import load_backend
+from bertkit.text.tokenizer_kinds.byte_level_bpe import byte_level_backend
+from bertkit.text.tokenizer_kinds.kind import ROBERTA_TOKENS
 from bertkit.text.wordpiece import SPECIALS
 
 ODD = " \t\u00a0\u2028\u3000\x0b\x1c\x85\x00\u200b\u00ad\u0301\ufffd.!?。「#[]'-’éÉßİΣςA中가ﬁ😀\U0001e922\ue000aAbz1"
@@ -124,12 +125,12 @@ def byte_level(tmp_path_factory) -> Path:
 
     letters = sorted(ByteLevel.alphabet())
     merges = [("Ġ", "t"), ("Ġt", "h"), ("Ġth", "e"), ("t", "h"), ("th", "e"), ("T", "h"), ("Ġ", "Th"), ("Ġ", "Ġ")]
-    pieces = [*vars(ROBERTA_NAMES).values(), *letters, *("".join(pair) for pair in merges)]
+    pieces = [*vars(ROBERTA_TOKENS).values(), *letters, *("".join(pair) for pair in merges)]
     backend = byte_level_backend(
-        {piece: i for i, piece in enumerate(pieces)}, merges, ROBERTA_NAMES, add_prefix_space=False
+        {piece: i for i, piece in enumerate(pieces)}, merges, ROBERTA_TOKENS, add_prefix_space=False
     )
     folder = tmp_path_factory.mktemp("byte-level")
-    Tokenizer(backend, ROBERTA_NAMES).save(folder)
+    Tokenizer(backend, ROBERTA_TOKENS).save(folder)
     return folder
 
 

@@ -7,9 +7,11 @@ import torch
 from bertkit.config import family_config
 from bertkit.model import self_attention
 from bertkit.model.weights import new_model
-from bertkit.pretraining.batches import Examples
-from bertkit.pretraining.examples import to_inputs
-from bertkit.pretraining.objectives import MaskedWords, ReplacedTokens
+from bertkit.pretraining.examples import Examples
+from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.objectives.module import ForPretraining
+from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
+from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.train.half import HalfPrecision
 
 CPU = torch.device("cpu")
@@ -29,9 +31,8 @@ def examples(seed: int, sequences: int = 8, length: int = 32) -> Examples:
 def learner(kind: str) -> torch.nn.Module:
     settings = {"vocab_size": 100, "dropout": 0.0, "attention_dropout": 0.0, "init_std": 0.05}
     if kind == "mlm":
-        return MaskedWords(
-            new_model(family_config("bert", "tiny", **settings), {"masked_word": None, "next_sentence": None})
-        )
+        model = new_model(family_config("bert", "tiny", **settings), {"masked_word": None, "next_sentence": None})
+        return ForPretraining(model, objective_rows(["mlm", "nsp"]))
     config = family_config("electra", "tiny", embedding_width=64, **settings)
     small = family_config("electra", "tiny", embedding_width=64, **settings | {"width": 64, "heads": 1, "inner": 128})
     judge = new_model(config, {"replaced_token": None, "masked_word": None}, seed=1)

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from bertkit.errors import RequestError
+from bertkit.pretraining.objectives.table import LOSSES
 from bertkit.train.records import code_version, mirror, read_records, write_code_version
 from bertkit.train.report import page as report
 from bertkit.train.report.page import write_report
@@ -74,7 +75,7 @@ def write(tmp_path):
         (folder / "metrics.jsonl").write_bytes((text + tail).encode("utf-8", "surrogatepass"))
         if settings is not None:
             (folder / "settings.toml").write_text(settings, encoding="utf-8")
-        path = write_report(folder)
+        path = write_report(folder, LOSSES.values())
         assert path == folder / "report.html"
         assert sorted(p.name for p in folder.iterdir() if p.name.startswith(".")) == []
         write.text = path.read_text(encoding="utf-8")

@@ -11,7 +11,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from bertkit.config import BertConfig, family_config
 from bertkit.model.batch import Batch
 from bertkit.model.weights import new_model
-from bertkit.pretraining.objectives import MaskedWords, ReplacedTokens, Targets
+from bertkit.pretraining.objectives.module import ForPretraining
+from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
+from bertkit.pretraining.objectives.table import objective_rows
+from bertkit.pretraining.objectives.targets import Targets
 from bertkit.train.speed import flops_per_token, matmul_rate, memory_gib, seen_length, seen_tokens, share
 
 TINY = {"vocab_size": 50, "width": 16, "depth": 3, "heads": 2, "inner": 48, "max_length": 32}
@@ -45,7 +48,7 @@ def counted(module: torch.nn.Module, lengths: tuple[int, ...], chosen: list[int]
 )
 def test_agrees_with_torchs_counter(family, numbers):
     config = family_config(family, "tiny", **{**TINY, **numbers})
-    module = MaskedWords(new_model(config, {"masked_word": None}))
+    module = ForPretraining(new_model(config, {"masked_word": None}), objective_rows(["mlm"]))
     found = counted(module, (20, 20), [1, 5, 7, 21, 30])
     # rotations and norms are no matmuls; nothing else is left out
     assert flops_per_token(config, 20, 5 / 40) * 40 == pytest.approx(found, rel=1e-9)
@@ -67,7 +70,7 @@ def test_texts_of_several_lengths_are_seen_by_their_squares():
     seen = seen_length(lengths)
     assert seen == 25.0
     assert seen_length([]) == 0.0
-    found = counted(MaskedWords(new_model(config, {"masked_word": None})), lengths, [1, 2])
+    found = counted(ForPretraining(new_model(config, {"masked_word": None}), objective_rows(["mlm"])), lengths, [1, 2])
     assert flops_per_token(config, seen, 2 / 32) * 32 == pytest.approx(found, rel=1e-9)
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from bertkit.checkpoint.small_files import SMALL, folder_above
 from bertkit.errors import RequestError
+from bertkit.text.tokenizer_files import LOADERS
 
 BUNDLED = "bundled"
 # Name -> folder inside the package.
 NAMES = {BUNDLED: ".", "sentences": "sentences"}
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model")
 
 
 def bundled_folder() -> Path:
@@ -53,7 +53,7 @@ def with_tokenizer(folder: Path) -> Path:
 
 def has_tokenizer(folder: Path) -> bool:
     """Whether a folder has the files of a tokenizer."""
-    return any((folder / name).is_file() for name in TOKENIZER_FILES)
+    return any((folder / name).is_file() for name in LOADERS)
 
 
 def _of_run(folder: Path) -> Path:

@@ -19,14 +19,16 @@ Rules = tuple[tuple[str, str], ...]
 class Renamed:
     """A checkpoint under Hugging Face names, kernels transposed, and why each other variable was left out."""
 
+    family: str  # a row of bertkit's families
     tensors: dict[str, Array]
     ignored: dict[str, str]
 
 
 @dataclass(frozen=True)
-class _Family:
-    """How one kind of model is told by a variable's name, which names are its own, and what they become."""
+class _Layout:
+    """How the names of one kind of model look: one that shows the kind, those that belong to it, their renames."""
 
+    family: str
     marker: str
     scopes: str
     renames: Rules
@@ -75,53 +77,53 @@ EVERY_FAMILY: Rules = (
 )
 
 GENERATORS = (
-    _Family(r"^generator/embeddings/", r"^generator", GENERATOR),  # trained with embeddings of its own
-    _Family(r"^generator/encoder/", r"^(generator|electra/embeddings/)", GENERATOR),
+    _Layout("electra", r"^generator/embeddings/", r"^generator", GENERATOR),  # trained with embeddings of its own
+    _Layout("electra", r"^generator/encoder/", r"^(generator|electra/embeddings/)", GENERATOR),
 )
 
-FAMILIES = (
-    _Family(r"^bert/encoder/transformer/", r"^(bert/|cls/|output_(weights|bias)$)", ALBERT),
-    _Family(r"^electra/encoder/", r"^(electra|discriminator_predictions)/", ()),
+LAYOUTS = (
+    _Layout("albert", r"^bert/encoder/transformer/", r"^(bert/|cls/|output_(weights|bias)$)", ALBERT),
+    _Layout("electra", r"^electra/encoder/", r"^(electra|discriminator_predictions)/", ()),
     *GENERATORS,
-    _Family(r"^bert/", r"^(bert/|cls/|output_(weights|bias)$)", ()),
+    _Layout("bert", r"^bert/", r"^(bert/|cls/|output_(weights|bias)$)", ()),
 )
 
 
 def hugging_face_names(variables: Mapping[str, Array], *, generator: bool = False) -> Renamed:
     """Rename a BERT's, ALBERT's or ELECTRA's variables: every one ends in `tensors` or in `ignored`.
 
-    Google keeps ELECTRA's two halves in one checkpoint: this takes the discriminator, unless told otherwise.
+    Google keeps ELECTRA's two halves in one checkpoint: this takes the discriminator unless `generator` is set.
     """
-    family = _find_family(variables, generator)
+    layout = _find_layout(variables, generator)
     tensors: dict[str, Array] = {}
     ignored: dict[str, str] = {}
     for name, array in variables.items():
-        if reason := _reason_to_ignore(name, family):
+        if reason := _reason_to_ignore(name, layout):
             ignored[name] = reason
             continue
-        target = _rename(name, family)
+        target = _rename(name, layout)
         if target in tensors:
             raise RequestError(f"{name!r} is the checkpoint's second variable for {target!r}; remove one")
         tensors[target] = _transposed(name, array)
-    return Renamed(tensors, ignored)
+    return Renamed(layout.family, tensors, ignored)
 
 
-def _find_family(variables: Mapping[str, Array], generator: bool) -> _Family:
-    for family in GENERATORS if generator else FAMILIES:
-        if any(re.search(family.marker, name) for name in variables):
-            return family
+def _find_layout(variables: Mapping[str, Array], generator: bool) -> _Layout:
+    for layout in GENERATORS if generator else LAYOUTS:
+        if any(re.search(layout.marker, name) for name in variables):
+            return layout
     kind = "an ELECTRA's generator" if generator else "a BERT, ALBERT or ELECTRA"
     some = ", ".join(list(variables)[:3]) or "none"
     raise RequestError(f"the checkpoint is not of {kind}: its variables are {some}; convert one that is")
 
 
-def _reason_to_ignore(name: str, family: _Family) -> str | None:
-    rules = TRAINING if re.search(family.scopes, name) else (*TRAINING, *ELSEWHERE)
+def _reason_to_ignore(name: str, layout: _Layout) -> str | None:
+    rules = TRAINING if re.search(layout.scopes, name) else (*TRAINING, *ELSEWHERE)
     return next((reason for pattern, reason in rules if re.search(pattern, name)), None)
 
 
-def _rename(name: str, family: _Family) -> str:
-    for pattern, replacement in family.renames + EVERY_FAMILY:
+def _rename(name: str, layout: _Layout) -> str:
+    for pattern, replacement in layout.renames + EVERY_FAMILY:
         name = re.sub(pattern, replacement, name)
     return name
 

@@ -1,4 +1,4 @@
-"""Our model and Hugging Face's tensors: found, fitted, accounted for."""
+"""Our model and Hugging Face's tensors: which name holds what, checked and accounted for."""
 
 import re
 from collections import Counter
@@ -8,25 +8,18 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from bertkit.checkpoint.names import (
-    CAUSAL_CLASSES,
-    CLASSES,
-    ENCODERS,
-    HEADS,
-    HEADS_OF_CLASS,
-    OLD_ENDINGS,
-    PREFIXES,
-    TWIN_NAMES,
-    WRAPPERS,
-    Names,
-)
 from bertkit.config import BertConfig
 from bertkit.errors import RequestError
+from bertkit.families.family import Family, Names
+from bertkit.families.table import FAMILIES
 from bertkit.model.model import BertModel
 from bertkit.model.weights import initialize, tie
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 TIED = "heads.masked_word.decoder.weight"  # the word embeddings again: never stored twice
+# Endings and prefixes of other times: LayerNorms of 2018, wrappers of training scripts.
+OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}
+WRAPPERS = ("module.", "_orig_mod.", "_forward_module.", "model.")
 ALIGNED = 64  # bytes: where torch lets its own tensors begin
 
 
@@ -47,33 +40,35 @@ class LoadReport:
 
 def hugging_face_class(config: BertConfig, heads: Mapping[str, int | None]) -> str | None:
     """The class that has exactly these heads, if there is one."""
+    family = FAMILIES[config.family]
     if config.parts.causal and tuple(heads) == ("masked_word",):
-        return CAUSAL_CLASSES.get(config.family)
-    return CLASSES[config.family].get(tuple(sorted(heads)))
+        return family.causal_class
+    return family.classes.get(tuple(sorted(heads)))
 
 
-def heads_of(family: str, architecture: str | None, names: set[str]) -> tuple[str, ...]:
+def heads_of(name: str, architecture: str | None, tensors: set[str]) -> tuple[str, ...]:
     """Which heads a checkpoint holds: as its class says, or for an unknown class as its tensors do.
 
     A head of which the file holds no tensor at all is not counted, whatever the class is called.
     """
-    if architecture in HEADS_OF_CLASS[family]:
-        candidates: tuple[str, ...] = HEADS_OF_CLASS[family][architecture]
+    family = FAMILIES[name]
+    if architecture in family.heads_of_class:
+        candidates = family.heads_of_class[architecture]
     else:  # `classifier` alone does not tell classes, tags and choices apart
-        candidates = tuple(head for head in HEADS[family] if head in ("masked_word", "next_sentence", "replaced_token"))
-    return tuple(head for head in candidates if _own_names(family, head) & names)
+        candidates = tuple(head for head in family.heads if head in ("masked_word", "next_sentence", "replaced_token"))
+    return tuple(head for head in candidates if _head_tensors(family, head) & tensors)
 
 
-def clean_names(tensors: Mapping[str, Tensor], family: str) -> dict[str, str]:
-    """Name in the file -> today's name: wrappers and old endings gone, the base model's prefix put in front."""
-    cleaned = {}
-    bases = {part.split(".")[0] for value in ENCODERS[family].values() for part in _parts(value)} | {"pooler"}
+def clean_names(tensors: Mapping[str, Tensor], name: str) -> dict[str, str]:
+    """Name in the file -> today's name in a family: no wrappers, no old endings, the base model's prefix in front."""
+    family, cleaned = FAMILIES[name], {}
+    bases = {part.split(".")[0] for value in family.encoder.values() for part in _parts(value)} | {"pooler"}
     for original in tensors:
-        name = _unwrapped(original, family)
+        name = _unwrapped(original, family.prefix)
         for old, new in OLD_ENDINGS.items():
             name = name.removesuffix(old) + new if name.endswith(old) else name
-        if name.split(".")[0] in bases and not name.startswith(PREFIXES[family]):
-            name = PREFIXES[family] + name
+        if name.split(".")[0] in bases and not name.startswith(family.prefix):
+            name = family.prefix + name
         cleaned[original] = name
     twice = [name for name, count in Counter(cleaned.values()).items() if count > 1]
     if twice:
@@ -81,10 +76,9 @@ def clean_names(tensors: Mapping[str, Tensor], family: str) -> dict[str, str]:
     return cleaned
 
 
-def _unwrapped(name: str, family: str) -> str:
-    """The name without the prefixes that wrappers put before it, however they are stacked."""
-    wrappers = [wrapper for wrapper in WRAPPERS if wrapper != PREFIXES[family]]
-    while wrapper := next((each for each in wrappers if name.startswith(each)), None):
+def _unwrapped(name: str, base: str) -> str:
+    """The name without the prefixes that wrappers put before it, however they are stacked; the base model's stays."""
+    while wrapper := next((known for known in WRAPPERS if known != base and name.startswith(known)), None):
         name = name.removeprefix(wrapper)
     return name
 
@@ -95,13 +89,13 @@ def _sources(cleaned: Mapping[str, str], name: str) -> str:
 
 def fill_model(model: BertModel, tensors: Mapping[str, Tensor], *, seed: int = 0, own: bool = False) -> LoadReport:
     """Put a checkpoint's tensors into a model made on the meta device; what it lacks in heads is drawn anew."""
-    family = model.config.family
-    cleaned = {name: name for name in tensors} if own else clean_names(tensors, family)
+    family = FAMILIES[model.config.family]
+    cleaned = {name: name for name in tensors} if own else clean_names(tensors, family.name)
     present = {name: tensors[original] for original, name in cleaned.items()}
-    twins = {twin: name for twin, name in TWIN_NAMES.items() if twin in present}
-    for twin, name in twins.items():
-        present.setdefault(name, present[twin])
-    equal = {twin for twin, name in twins.items() if torch.equal(present[twin], present[name])}
+    tied = {second: first for second, first in family.tied.items() if second in present}
+    for second, first in tied.items():
+        present.setdefault(first, present[second])
+    equal = {second for second, first in tied.items() if torch.equal(present[second], present[first])}
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name != TIED}
     state, used, new = {}, set(), []
     for ours, theirs in state_names(model, own=own):
@@ -113,14 +107,14 @@ def fill_model(model: BertModel, tensors: Mapping[str, Tensor], *, seed: int = 0
     _require_encoder(new)
     _refuse_more_encoder(family, set(cleaned.values()) - used)
     _assign(model, state, new, seed)
-    dropped = {original: _why(name, twins, equal) for original, name in cleaned.items() if name not in used}
+    dropped = {original: _why_dropped(name, tied, equal) for original, name in cleaned.items() if name not in used}
     return LoadReport(tuple(o for o, name in cleaned.items() if name in used), dropped, tuple(new))
 
 
 def model_tensors(model: BertModel, *, own: bool = False) -> dict[str, Tensor]:
     """The model's tensors under Hugging Face's names, or our own; a base model's go without its prefix."""
     state = model.state_dict()
-    prefix = "" if model.heads else PREFIXES[model.config.family]
+    prefix = "" if model.heads else FAMILIES[model.config.family].prefix
     tensors = {}
     for ours, theirs in state_names(model, own=own):
         for name, part in zip(theirs, state[ours].chunk(len(theirs)), strict=True):
@@ -130,7 +124,7 @@ def model_tensors(model: BertModel, *, own: bool = False) -> dict[str, Tensor]:
 
 def state_names(model: BertModel, *, own: bool = False) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Every tensor of the model: our name, and the name or names that hold it in the file."""
-    family = model.config.family
+    family = FAMILIES[model.config.family]
     table = _table(family, tuple(model.heads), model.config.depth)
     for ours in model.state_dict():
         if ours == TIED:
@@ -141,26 +135,25 @@ def state_names(model: BertModel, *, own: bool = False) -> Iterator[tuple[str, t
         stem, _, ending = ours.rpartition(".")
         theirs = table.get(stem)
         if theirs is None:
-            raise RequestError(f"Hugging Face's {family} has no place for {ours}")
+            raise RequestError(f"Hugging Face's {family.name} has no place for {ours}")
         yield ours, tuple(f"{name}.{ending}" for name in _parts(theirs))
 
 
 def has_place(config: BertConfig, heads: Mapping[str, int | None], pooler: bool) -> bool:
     """Whether one Hugging Face class holds this encoder, these heads and this pooler."""
-    pooler_known = not pooler or bool(heads) or "pooler.dense" in HEADS[config.family][""]
+    pooler_known = not pooler or bool(heads) or "pooler.dense" in FAMILIES[config.family].heads[""]
     return hugging_face_class(config, heads) is not None and pooler_known
 
 
-def _table(family: str, heads: tuple[str, ...], depth: int) -> dict[str, str | tuple[str, ...]]:
+def _table(family: Family, heads: tuple[str, ...], depth: int) -> dict[str, str | tuple[str, ...]]:
     """The rows that matter for one model, with layers counted out and whole names on both sides."""
     table: dict[str, str | tuple[str, ...]] = {}
-    for ours, theirs in ENCODERS[family].items():
+    for ours, theirs in family.encoder.items():
         for index in range(depth) if "{i}" in ours else (0,):
-            names = tuple(PREFIXES[family] + name.format(i=index) for name in _parts(theirs))
+            names = tuple(family.prefix + name.format(i=index) for name in _parts(theirs))
             table["encoder." + ours.format(i=index)] = names
-    table |= HEADS[family][""]
-    for head in heads:
-        table |= HEADS[family].get(head, {})
+    for head in ("", *heads):
+        table |= family.heads.get(head, {})
     return table
 
 
@@ -168,8 +161,8 @@ def _parts(names: str | tuple[str, ...]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else names
 
 
-def _own_names(family: str, head: str) -> set[str]:
-    rows: Names = HEADS[family].get(head, {})
+def _head_tensors(family: Family, head: str) -> set[str]:
+    rows: Names = family.heads.get(head, {})
     stems = [name for ours, theirs in rows.items() if ours.startswith("heads.") for name in _parts(theirs)]
     return {f"{stem}.{ending}" for stem in stems for ending in ("weight", "bias")}
 
@@ -201,9 +194,9 @@ def _require_encoder(new: list[str]) -> None:
         )
 
 
-def _refuse_more_encoder(family: str, unused: set[str]) -> None:
+def _refuse_more_encoder(family: Family, unused: set[str]) -> None:
     """Layers or tables in the file that the config has no place for: the vectors would be another model's."""
-    stems = [re.escape(PREFIXES[family] + name) for value in ENCODERS[family].values() for name in _parts(value)]
+    stems = [re.escape(family.prefix + name) for value in family.encoder.values() for name in _parts(value)]
     encoder = re.compile("(" + "|".join(stem.replace(r"\{i\}", r"\d+") for stem in stems) + r")\.(weight|bias)")
     more = sorted(name for name in unused if encoder.fullmatch(name))
     if more:
@@ -230,9 +223,9 @@ def _assign(model: BertModel, state: dict[str, Tensor], new: list[str], seed: in
     initialize(model, seed=seed, only=new)
 
 
-def _why(name: str, twins: Mapping[str, str], equal: set[str]) -> str:
-    if name in twins:
-        return f"a copy of {twins[name]}" if name in equal else f"the model uses {twins[name]} in its place"
+def _why_dropped(name: str, tied: Mapping[str, str], equal: set[str]) -> str:
+    if name in tied:
+        return f"a copy of {tied[name]}" if name in equal else f"the model uses {tied[name]} in its place"
     if name.endswith("position_ids"):
         return "a constant buffer of old versions"
     return "no part of this model"

@@ -17,11 +17,11 @@ from bertkit.checkpoint.config_names import OWN_TYPE, architecture, read_hugging
 from bertkit.checkpoint.google import is_google, read_google
 from bertkit.checkpoint.google_names import hugging_face_names
 from bertkit.checkpoint.hugging_face import LoadReport
-from bertkit.checkpoint.names import HEADS, PREFIXES
 from bertkit.checkpoint.small import write_small
 from bertkit.checkpoint.tensors import read_object, read_tensors, write_tensors
 from bertkit.config import BertConfig
 from bertkit.errors import BertkitWarning, RequestError
+from bertkit.families.table import FAMILIES
 from bertkit.files import whole_folder
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings
@@ -188,17 +188,14 @@ def _refuse_broken_links(folder: Path) -> None:
 
 
 def _find_google(path: Path) -> _Source:
-    """A TF checkpoint, renamed to Hugging Face's names; its family shows in them."""
+    """A TF checkpoint, renamed to Hugging Face's names."""
     found = read_google(path)
     renamed = hugging_face_names(found.variables)
     tensors = {name: torch.from_numpy(array) for name, array in renamed.tensors.items()}
-    families = [family for family, prefix in PREFIXES.items() if any(name.startswith(prefix) for name in tensors)]
-    if len(families) != 1:
-        raise RequestError(f"{path} holds no BERT, ALBERT or ELECTRA: its variables start with {sorted(tensors)[:1]}")
-    settings = {**found.config, "model_type": families[0]}
+    settings = {**found.config, "model_type": renamed.family}
     config = read_hugging_face(settings, f"the config of {path}")
     narrow = settings.get("embedding_size")
-    if families[0] == "bert" and narrow not in (None, config.width):  # no part of Hugging Face's BERT
+    if renamed.family == "bert" and narrow not in (None, config.width):  # no part of Hugging Face's BERT
         config = replace(config, embedding_width=narrow)
     folder = found.vocab.parent if found.vocab else path if path.is_dir() else path.parent
     return _Source(config, settings, tensors, folder, renamed.ignored)
@@ -224,7 +221,7 @@ def _own_heads(source: _Source) -> dict[str, int | None]:
 def _has_pooler(source: _Source, own: bool) -> bool:
     if own:
         return bool(source.settings.get("pooler"))
-    stem = HEADS[source.config.family][""].get("pooler.dense")
+    stem = FAMILIES[source.config.family].heads[""].get("pooler.dense")
     names = hugging_face.clean_names(source.tensors, source.config.family).values()
     return f"{stem}.weight" in names
 

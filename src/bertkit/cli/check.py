@@ -105,6 +105,8 @@ def _print_masks(shards: "ShardSet", recipe: "Recipe | None", count: int, json: 
     if not json:
         became = f"{shares.masked:.1%} masked, {shares.replaced:.1%} replaced, {shares.kept:.1%} kept"
         print(f"{shares.chosen:.1%} of {shares.tokens:,} tokens chosen; of these {became}")
+        for remark in shares.remarks:
+            print(remark)
 
 
 def _format_report(report: "ShardReport") -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""Many texts through the encoder, as quickly as the machine can: batches of tokens, and its twins for CPUs and GPUs."""
+"""Engines: sets of operations that compute the encoder fast on CPUs and GPUs, and batches by token budget."""

@@ -8,8 +8,7 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from bertkit.engine.cpu_forward import QuickEncoder, quick
-from bertkit.engine.cuda_forward import CudaEncoder, can_fuse
+from bertkit.engine.forward import Forward, quickest
 from bertkit.engine.threads import TOKENS_FOR_ONE_THREAD, at_once
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
@@ -17,7 +16,6 @@ from bertkit.text.tokenizer import Encoding
 from bertkit.text.windows import window_cuts, windows
 
 Found = TypeVar("Found")
-Forward = Encoder | QuickEncoder | CudaEncoder
 
 # Large enough for work that ends with every batch, small enough for a BERT-large layer's activations (about 200 MB).
 TOKENS_PER_BATCH = 4096
@@ -102,19 +100,12 @@ def make_batch(passages: Sequence[Passage], device: torch.device) -> Batch:
     return batch.laid_out().refilled([each.pin_memory().to(device, non_blocking=True) for each in batch.tensors])
 
 
-def quickest(encoder: Encoder) -> Forward:
-    """What computes this encoder soonest where it is."""
-    return CudaEncoder(encoder) if can_fuse(encoder) else quick(encoder)
-
-
-def layer_vectors(forward: Forward, batch: Batch, layers: Sequence[int]) -> Tensor:
+def layer_vectors(forward: Encoder | Forward, batch: Batch, layers: Sequence[int]) -> Tensor:
     """T (D x layers): the chosen layers side by side; layers above the highest are never computed."""
     if isinstance(forward, Encoder):
-        forward.refuse_too_long(batch)
         forward = quickest(forward)
-    if list(layers) == [len(forward.stack)]:
-        vectors: Tensor = forward(batch)
-        return vectors
+    if list(layers) == [forward.encoder.config.depth]:
+        return forward(batch)
     states = forward.hidden_states(batch, depth=max(layers))
     return torch.cat([states[layer] for layer in layers], dim=-1)
 

@@ -1,4 +1,4 @@
-"""What a function does on a GPU, recorded as a CUDA graph: one launch in place of hundreds."""
+"""Records what a function does on a GPU as a CUDA graph: one launch in place of hundreds."""
 
 import gc
 from collections.abc import Callable, Iterator

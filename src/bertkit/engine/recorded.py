@@ -1,12 +1,12 @@
-"""A GPU's passes, recorded: what takes a hundred launches the first time takes one from then on.
+"""Forward passes recorded as CUDA graphs: what takes a hundred kernel launches the first time takes one later.
 
-A small encoder's kernels are done sooner than Python launches them, and at every launch a server's other threads may
-take the interpreter. So a batch is filled up to one of a few forms, and the pass over each form is recorded as a CUDA
-graph, together with the copies to the GPU and back. The slow twin is the same pass launched as ever, which is also what
-runs where there are no graphs; `tests/engine/test_recorded.py` holds the forms to plain batches there,
+A small encoder's kernels end sooner than Python launches them, and at every launch a server's other threads may take
+the interpreter. So a batch is filled up to one of a few forms, and the pass over each form is recorded as a CUDA
+graph, together with the copies to the GPU and back. The slow twin is the same pass launched kernel by kernel, which is
+also what runs where there are no graphs; `tests/engine/test_recorded.py` compares the forms with plain batches there,
 `benchmarks/kernels_gpu.py` the graphs on a GPU.
 
-A graph reads weights where they were: it sees their numbers change, but not that they are moved. So recordings belong
+A graph reads weights at their addresses: it sees their values change, but not that they are moved. So recordings belong
 to whoever keeps a model in place, and not to the model.
 """
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import torch
 
-from bertkit.engine.cpu_forward import SHORT
+from bertkit.engine.cpu import SHORT
 
 Found = TypeVar("Found")
 Given = TypeVar("Given")

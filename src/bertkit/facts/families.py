@@ -12,8 +12,8 @@ from bertkit.facts.model import shape_only
 from bertkit.facts.pretraining import CPU, examples, small_model
 from bertkit.model.model import parameter_count
 from bertkit.model.weights import new_model
-from bertkit.pretraining.examples import to_inputs
-from bertkit.pretraining.objectives import ReplacedTokens
+from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
 from bertkit.train.distributed import Ranks
 from bertkit.train.loop import LoopSettings, Micro, train
 from bertkit.train.optimizer import Optimizers
@@ -113,5 +113,5 @@ def one_arithmetic(_: Vocabularies) -> Outcome:
 @facts("P18", "D516, B71", "1/0.15: left to right has 6.7 times the targets of masked words on the same text")
 def targets_compared(_: Vocabularies) -> Outcome:
     masked_words = len(to_inputs(examples(block=2000), CPU)[1].words)
-    causal = len(to_inputs(examples(block=2000, objective=("causal",)), CPU, causal=True)[1].words)
+    causal = len(to_inputs(examples(block=2000, objective=("causal",)), CPU, objective=("causal",))[1].words)
     return close(1 / 0.15, causal / masked_words, 0.1)

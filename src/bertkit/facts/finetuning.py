@@ -31,8 +31,9 @@ from bertkit.finetuning.settings import FineTuneSettings, LearningSettings, chan
 from bertkit.model.batch import Batch
 from bertkit.model.heads import ScalarMix
 from bertkit.model.model import BertModel
-from bertkit.pretraining.examples import to_inputs
-from bertkit.pretraining.objectives import MaskedWords
+from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.objectives.module import ForPretraining
+from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.tasks.choose import Choose
 from bertkit.tasks.classify import Multilabel, Regress
 from bertkit.tasks.decision import Decision
@@ -279,7 +280,7 @@ def reads(model: BertModel) -> Iterator[list[Tensor]]:
 def mask_is_absent_later(_: Vocabularies) -> Outcome:
     model = small_model({"masked_word": None})
     with reads(model) as before:
-        MaskedWords(model)(*to_inputs(examples(block=200), torch.device("cpu")))
+        ForPretraining(model, objective_rows(["mlm"]))(*to_inputs(examples(block=200), torch.device("cpu")))
     data, settings = prepared(train=FEW, dev=FEW)[0], read_settings(*SMALL_MODEL, "epochs=3")
     start = load_start(pretrained(), data.task, settings)
     with reads(start.model) as later, tempfile.TemporaryDirectory() as folder, torch.enable_grad():

@@ -11,8 +11,9 @@ from bertkit.facts.model import shape_only
 from bertkit.facts.tokenizer import split, uncased
 from bertkit.inside.look.reading import read
 from bertkit.inside.look.table import step_table
+from bertkit.model.attention_pattern import AttentionWindow
 from bertkit.model.batch import Batch
-from bertkit.model.kernels import Sight, attention_weights
+from bertkit.model.kernels import attention_weights
 from bertkit.model.model import parameter_count
 from bertkit.model.weights import copied, new_model
 from bertkit.text.tokenizer import Tokenizer
@@ -172,7 +173,7 @@ def own_similarity(_: Vocabularies) -> Outcome:
 @facts("!E472", "E472", "writes q1.k1 in the row of the second word; it is q2.k1")
 def second_row(_: Vocabularies) -> Outcome:
     q, k = random_tensor(2, 1, 64), random_tensor(2, 1, 64, seed=1)
-    ratio = attention_weights(q, k, Sight())[0, 1].log()
+    ratio = attention_weights(q, k, AttentionWindow())[0, 1].log()
     right = ((q[1, 0] @ k[0, 0]) - (q[1, 0] @ k[1, 0])) / 8
     return holds(
         "log w21 - log w22 = (q2.k1 - q2.k2)/8",
@@ -187,7 +188,7 @@ def second_row(_: Vocabularies) -> Outcome:
 def scale_is_a_root(_: Vocabularies) -> Outcome:
     q, k = random_tensor(5, 1, 16), random_tensor(5, 1, 16, seed=1)
     scores = q[:, 0] @ k[:, 0].T
-    found = attention_weights(q, k, Sight())[0]
+    found = attention_weights(q, k, AttentionWindow())[0]
     gaps = {
         name: (found - (scores / by).softmax(-1)).abs().max().item()
         for name, by in {"root": 4, "none": 1, "square": 256}.items()
@@ -195,10 +196,10 @@ def scale_is_a_root(_: Vocabularies) -> Outcome:
     return equal("root", min(gaps, key=gaps.__getitem__))
 
 
-@facts("!E608", "E608", "says ReLU; BERT bends with GELU, which lets small negative values through")
+@facts("!E608", "E608", "says ReLU; BERT's activation is GELU, which lets small negative values through")
 def gelu_not_relu(_: Vocabularies) -> Outcome:
-    bend = base_encoder().stack[0].feed_forward.bend
-    return equal("-0.159", f"{bend(torch.tensor(-1.0)):.3f}")
+    activation = base_encoder().stack[0].feed_forward.activation
+    return equal("-0.159", f"{activation(torch.tensor(-1.0)):.3f}")
 
 
 @facts("!E717", "E717", "shows negative numbers after the softmax; scores may be negative, weights never are")

@@ -20,10 +20,12 @@ from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.weights import new_model
 from bertkit.model.word_loss import IGNORE
-from bertkit.pretraining.batches import DataSettings, Examples, ExampleSource
-from bertkit.pretraining.examples import to_inputs
+from bertkit.pretraining.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples import Examples
+from bertkit.pretraining.inputs import to_inputs
 from bertkit.pretraining.masking import Packed, n_gram_sizes, n_gram_starts
-from bertkit.pretraining.objectives import MaskedWords
+from bertkit.pretraining.objectives.module import ForPretraining
+from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.pretraining.random import Ints, draw
 from bertkit.pretraining.show_masks import Shares, lines, mangle, originals, shares
 from bertkit.pretraining.spans import Ranges
@@ -120,7 +122,7 @@ def chosen_only(_: Vocabularies) -> Outcome:
         dense = F.cross_entropy(logits, wanted, ignore_index=IGNORE, reduction="sum")
         [gradient] = torch.autograd.grad(dense, logits)
     elsewhere = gradient[wanted == IGNORE].abs().max().item()
-    sparse = MaskedWords(model)(batch, targets)["mlm"][0]
+    sparse = ForPretraining(model, objective_rows(["mlm"]))(batch, targets)["mlm"][0]
     gap = abs(sparse.item() / dense.item() - 1)
     return holds("gradient 0 elsewhere, ≤ 1e-5", f"{elsewhere:g}, {gap:.0e}", elsewhere == 0 and gap <= 1e-5)
 
@@ -180,7 +182,8 @@ def both_tasks(_: Vocabularies) -> Outcome:
     expected = F.cross_entropy(words, targets.words) + F.cross_entropy(
         model.logits(batch, "next_sentence"), targets.pairs
     )
-    halves = [MaskedWords(model)(*to_inputs(source.examples(first + np.arange(4)), CPU)) for first in (0, 4)]
+    module = ForPretraining(model, objective_rows(["mlm", "nsp"]))
+    halves = [module(*to_inputs(source.examples(first + np.arange(4)), CPU)) for first in (0, 4)]
     means = [sum(half[name][0] for half in halves) / sum(half[name][1] for half in halves) for name in ("mlm", "pair")]
     return at_most(1e-5, abs((float(means[0] + means[1]) / expected.item()) - 1), "relative difference")
 

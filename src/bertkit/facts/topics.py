@@ -20,8 +20,9 @@ from bertkit.finetuning.settings import FineTuneSettings, read_settings
 from bertkit.model.model import BertModel
 from bertkit.model.weights import new_model
 from bertkit.pretraining.batches import DataSettings, ExampleSource
-from bertkit.pretraining.examples import to_inputs
-from bertkit.pretraining.objectives import MaskedWords
+from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.objectives.module import ForPretraining
+from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.tasks.table import build_task
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
@@ -73,7 +74,10 @@ def pretrained() -> Checkpoint:
 
 def _read_documents(model: BertModel) -> None:
     source = ExampleSource(_documents(), DataSettings(length=LENGTH + 2, block=32))
-    objective, optimizer = MaskedWords(model), torch.optim.AdamW(model.parameters(), lr=RATE)
+    objective, optimizer = (
+        ForPretraining(model, objective_rows(["mlm"])),
+        torch.optim.AdamW(model.parameters(), lr=RATE),
+    )
     rise_and_fall = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, STEPS, pct_start=0.1)
     for step in range(STEPS):
         total, count, _ = objective(*to_inputs(source.block(step), torch.device("cpu")))["mlm"]

@@ -158,6 +158,6 @@ def run_prepared(
 ) -> FineTuned:
     """The same from data in memory, in a run's folder that is there; goes on where the folder stands."""
     with ranks(device) as place, asked_to_stop(place) as stop:
-        session, progress, best = open_session(run, prepared, start, settings, place, teacher)
+        session, progress = open_session(run, prepared, start, settings, place, teacher)
         with show("fine-tuning", session.total) as meter:
-            return session.train(progress, best, meter, stop)
+            return session.train(progress, meter, stop)

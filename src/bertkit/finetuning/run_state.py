@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bertkit.checkpoint.tensors import read_object, write_tensors
 from bertkit.errors import RequestError
-from bertkit.files import refuse_to_overwrite, whole_file
+from bertkit.files import FORMAT_VERSION, VERSION_KEY, check_format_version, refuse_to_overwrite, whole_file
 from bertkit.folder_lock import claimed
 from bertkit.model.model import BertModel
 from bertkit.tasks.metrics.table import is_better
@@ -102,7 +102,7 @@ def begin_folder(run: Run, description: Mapping[str, Any], *, resume: bool) -> N
     else:
         refuse_to_overwrite(run.folder)
         run.folder.mkdir(parents=True, exist_ok=True)
-        write_json(path, description)
+        write_json(path, {VERSION_KEY: FORMAT_VERSION, **description})
     run.sweep()
     write_code_version(run.folder)
 
@@ -138,8 +138,11 @@ def load_state(model: BertModel, state: State) -> None:
 
 
 def _require_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+    check_format_version(before.get(VERSION_KEY), path)
     old, new = _flat(before), _flat(json.loads(json.dumps(now)))
-    changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    # A setting that a run of an earlier version does not know has no value to differ from.
+    added = now.get("settings", {}).keys() - before.get("settings", {}).keys()
+    changed = [name for name in {**old, **new} if name not in added and old.get(name) != new.get(name)]
     if changed:
         name = changed[0]
         raise RequestError(
@@ -150,4 +153,4 @@ def _require_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path)
 
 def _flat(table: Mapping[str, Any]) -> dict[str, Any]:
     settings = table.get("settings", {})
-    return {**{key: value for key, value in table.items() if key != "settings"}, **settings}
+    return {**{key: value for key, value in table.items() if key not in ("settings", VERSION_KEY)}, **settings}

@@ -1,19 +1,16 @@
 """One process's work on a run: steps, evaluations, checkpoints, and the folder at the end."""
 
 import math
-import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from torch import nn
 
-from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
-from bertkit.errors import RequestError
+from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.finetuning.batches import EpochPlan, within_budget
+from bertkit.finetuning.best_session import BestSession
 from bertkit.finetuning.collapse import describe_collapse
 from bertkit.finetuning.distill import Pupil, Teacher
 from bertkit.finetuning.evaluate import Outputs, run_model
@@ -31,29 +28,24 @@ from bertkit.finetuning.learner import (
 from bertkit.finetuning.prepare import Prepared, loss_settings, prior_logits
 from bertkit.finetuning.result import FineTuned
 from bertkit.finetuning.run_state import (
-    RESULT,
     Best,
-    SavedState,
+    State,
     best_so_far,
     load_state,
     read_state,
     snapshot,
-    write_json,
 )
 from bertkit.finetuning.settings import FineTuneSettings
-from bertkit.progress import Meter
 from bertkit.tasks.decision import Decision
 from bertkit.tasks.fixed import can_fix, fixed_batch
 from bertkit.tasks.table import PROBLEM_TYPES, task_json
 from bertkit.tasks.task import LossSettings, Window
 from bertkit.train.distributed import Ranks
-from bertkit.train.half import HalfPrecision
-from bertkit.train.loop import LoopSettings, Micro, StepReport, train
-from bertkit.train.optimizer import Optimizers, OptimizerSettings, build_optimizer
-from bertkit.train.prefetch import prefetching
-from bertkit.train.replay import Replay
+from bertkit.train.loop import LoopSettings, Micro, StepReport
+from bertkit.train.optimizer import OptimizerSettings, build_optimizer
 from bertkit.train.runs import Progress, Run, read_optimizer, read_progress
 from bertkit.train.schedule import Budget, Schedule
+from bertkit.train.session import SessionSettings
 
 
 def open_session(
@@ -61,15 +53,15 @@ def open_session(
     prepared: Prepared,
     start: Checkpoint,
     settings: FineTuneSettings,
-    place: Ranks,
+    ranks: Ranks,
     teacher: Teacher | None = None,
-) -> tuple["Session", Progress, Best]:
+) -> tuple["FineTuneSession", Progress]:
     """A session where the run's folder stands: at its latest checkpoint, or at the beginning."""
     latest = run.latest()
     model = start.model
     if latest:
         load_state(model, read_state(latest / "model"))
-    model.to(place.device).train()
+    model.to(ranks.device).train()
     if settings.run.checkpointing:
         compute_twice(model)
     weights = loss_settings(prepared.task, prepared.train, settings)
@@ -85,63 +77,69 @@ def open_session(
     optimizers.load_state_tensors(read_optimizer(latest) if latest else {})
     run.truncate_metrics(progress.step)
     plan = EpochPlan(prepared.train.lengths, settings.learning.batch, settings.learning.seed)
-    session = Session(run, prepared, start, learner, optimizers, settings, plan, place)
-    return session, progress, best_so_far(run, latest, session.metric) if latest else Best()
+    metric = settings.run.metric or prepared.task.main
+    best = best_so_far(run, latest, metric) if latest else Best()
+    session = FineTuneSession(
+        run=run,
+        optimizers=optimizers,
+        ranks=ranks,
+        metric=metric,
+        best=best,
+        prepared=prepared,
+        start=start,
+        learner=learner,
+        settings=settings,
+        plan=plan,
+    )
+    return session, progress
 
 
-@dataclass(frozen=True)
-class Session:
-    """One process's work on a run, from its first step to its last."""
+@dataclass(kw_only=True, eq=False)
+class FineTuneSession(BestSession):
+    """A task's windows in, the best model with its decision layer out."""
 
-    run: Run
     prepared: Prepared
     start: Checkpoint
     learner: Learner
-    optimizers: Optimizers
     settings: FineTuneSettings
     plan: EpochPlan
-    place: Ranks
 
     @property
-    def metric(self) -> str:
-        """The one that is watched."""
-        return self.settings.run.metric or self.prepared.task.main
+    def module(self) -> Learner:
+        """The model with the task's loss."""
+        return self.learner
 
     @property
     def total(self) -> int:
         """Steps of the whole run."""
         return self.settings.learning.total_steps(self.plan.steps)
 
-    def train(self, start: Progress, best: Best, meter: Meter, stop: Callable[[], bool]) -> FineTuned:
-        """Step until all epochs are done, nothing gets better, or somebody asks to stop."""
-        progress, saved = start, time.monotonic()
-        if not self._hopeless(best):
-            for report in self.steps(start):
-                progress = report.progress
-                best = self._after(report, best, meter)
-                asked = stop() and progress.step < self.total
-                if asked or time.monotonic() - saved >= 60 * self.settings.run.save_minutes:
-                    self._save(progress, best)
-                    saved = time.monotonic()
-                if asked:
-                    meter.stop()
-                    return self._end(progress, best, finished=False)
-                if self._hopeless(best):
-                    break
-        return self._end(progress, best, finished=True)
+    def done(self, progress: Progress) -> float:
+        """The progress bar counts steps."""
+        return progress.step
 
-    def steps(self, start: Progress) -> Iterator[StepReport]:
-        """Every step from `start` on; on CUDA the next one is made, and graphs are replayed, beside the computing."""
-        module, settings = self._wrapped(), self._loop_settings()
-        ahead = prefetching(self.micros, start.step, self.place.device) if self._on_cuda else nullcontext(self.micros)
-        with ahead as micros:
+    def enough(self) -> bool:
+        """Whether nothing has become better for too long."""
+        patience = self.settings.run.patience
+        return patience is not None and self.best.since >= patience
 
-            def freed(step: int) -> Sequence[Micro]:
-                self._set_free(step)
-                return micros(step)
+    def before_step(self, step: int) -> None:
+        """Layers are unfrozen when it is time."""
+        model = self.learner.model
+        if self.settings.learning.unfreeze:
+            set_free(model, lowest_free(self.settings, len(model.encoder.layers), step / self.total))
 
-            take = Replay(self.place.device) if self._replays else None
-            yield from train(module, {TASK: 1.0}, freed, self.optimizers, settings, self.place, start, take)
+    def evaluation_due(self, step: int, *, last: bool) -> bool:
+        """So many times in each epoch."""
+        return evaluation_due(step, self.plan.steps, self.settings.run.evaluations)
+
+    def snapshot(self) -> State:
+        """All of the model's tensors."""
+        return snapshot(self.learner.model)
+
+    def wrap(self) -> nn.Module:
+        """In half precision; layers that are computed twice would find other weights the second time."""
+        return self.learner if self.settings.run.checkpointing else super().wrap()
 
     def micros(self, step: int) -> Sequence[Micro]:
         """A step's examples as tensors, in parts that the machine can hold."""
@@ -153,7 +151,7 @@ class Session:
 
     def evaluate(self) -> dict[str, float]:
         """All metrics on dev, and the loss, as the model stands."""
-        outputs = self._outputs(half=self._on_cuda)
+        outputs = self._outputs(half=self.on_cuda)
         return self._scores(outputs, Decision()) | ({} if outputs.loss is None else {"loss": outputs.loss})
 
     def _micro(self, numbers: Sequence[int], step: int, part: int, whole: bool) -> Micro:
@@ -167,92 +165,13 @@ class Session:
         """On the device, laid out, so that nothing is copied in the middle of a step; a whole step in a fixed form."""
         config, task = self.learner.model.config, self.prepared.task
         if whole and (fixed := fixed_batch(task, windows, config, self._weights, self.settings.learning.batch)):
-            return (fixed.pinned() if self._on_cuda else fixed,)
-        return pack(windows, config).to(self.place.device).laid_out(), windows
+            return (fixed.pinned() if self.on_cuda else fixed,)
+        return pack(windows, config).to(self.ranks.device).laid_out(), windows
 
-    def _set_free(self, step: int) -> None:
-        """Layers are set free when it is time."""
-        model = self.learner.model
-        if self.settings.learning.unfreeze:
-            set_free(model, lowest_free(self.settings, len(model.encoder.layers), step / self.total))
-
-    @property
-    def _weights(self) -> LossSettings:
-        return self.learner.loss_settings
-
-    @cached_property
-    def _replays(self) -> bool:
-        """Whether steps of a form that was seen are replayed: where what a step does never changes."""
-        settings, model = self.settings, self.learner.model
-        if not self._on_cuda or not settings.run.replay or settings.run.checkpointing or settings.learning.unfreeze:
-            return False
-        return not isinstance(self.learner, Pupil) and can_fix(self.prepared.task, self._weights, model.config)
-
-    def _after(self, report: StepReport, best: Best, meter: Meter) -> Best:
-        """Log, and evaluate when it is time to."""
-        step = report.progress.step
-        if step % self.settings.run.log_every == 0 or report.bad or step == self.total:
-            self._log(report)
-            facts = {"loss": f"{report.losses[TASK]:.3f}"} | ({self.metric: f"{best.score:.4f}"} if best.state else {})
-            meter.update(step, facts)  # not oftener: a GPU would be waited for
-        if not evaluation_due(step, self.plan.steps, self.settings.run.evaluations):
-            return best
-        scores = self.evaluate()
-        if self.metric not in scores:
-            raise RequestError(f"unknown metric '{self.metric}'; choose from: {', '.join(scores)}")
-        self._write({"step": step, "evaluation": {name: _finite(value) for name, value in scores.items()}})
-        loss = scores.get("loss", math.nan)
-        return best.after(step, self.metric, scores[self.metric], loss, partial(snapshot, self.learner.model))
-
-    def _hopeless(self, best: Best) -> bool:
-        patience = self.settings.run.patience
-        return patience is not None and best.since >= patience
-
-    def _wrapped(self) -> nn.Module:
-        # Layers that are computed twice would find other weights the second time.
-        return HalfPrecision(self.learner) if self._on_cuda and not self.settings.run.checkpointing else self.learner
-
-    def _loop_settings(self) -> LoopSettings:
-        learning = self.settings.learning
-        warmup = round(learning.warmup * self.total)
-        return LoopSettings(
-            budget=Budget(steps=self.total),
-            schedule=Schedule(peak=learning.learning_rate, warmup=warmup, decay=learning.decay),
-            clip=learning.clip,
-            autocast=self._on_cuda and self.settings.run.checkpointing,
-        )
-
-    @property
-    def _on_cuda(self) -> bool:
-        return self.place.device.type == "cuda"
-
-    def _outputs(self, *, half: bool = False) -> Outputs:
-        return run_model(self.learner.model, self.prepared.task, self.prepared.dev.flat, half=half)
-
-    def _scores(self, outputs: Outputs, decision: Decision) -> dict[str, float]:
-        task, dev = self.prepared.task, self.prepared.dev
-        return task.score(dev.examples, task.decode(dev.examples, dev.flat, outputs.rows, decision))
-
-    def _log(self, report: StepReport) -> None:
-        progress = report.progress
-        speed = progress.tokens / max(progress.seconds, 1e-9)
-        line: dict[str, Any] = {"step": progress.step, "seconds": round(progress.seconds, 3), "tokens": progress.tokens}
-        line |= {"loss": {TASK: _finite(report.losses[TASK])}, "rate": report.rate, "norm": _finite(report.norm)}
-        line |= {"tokens_per_second": round(speed), "skipped": progress.skipped}
-        self._write(line | ({"bad": report.bad} if report.bad else {}))
-
-    def _write(self, line: Mapping[str, Any]) -> None:
-        self.run.append(line)
-
-    def _save(self, progress: Progress, best: Best) -> None:
-        parts = {"model": SavedState(snapshot(self.learner.model))}
-        if best.state is not None:
-            parts["best"] = SavedState(best.state)
-        self.run.save(progress, parts, self.optimizers.state_tensors(), keep=1)
-
-    def _end(self, progress: Progress, best: Best, *, finished: bool) -> FineTuned:
+    def end(self, progress: Progress, report: StepReport | None, *, finished: bool) -> FineTuned:
         """Take the best weights, fit the decision layer, and write the folder."""
-        if best.state is not None and self.settings.run.keep == "best":
+        best = self.best if self.settings.run.keep == "best" else Best()
+        if best.state is not None:
             load_state(self.learner.model, best.state)
         outputs, task, dev = self._outputs(), self.prepared.task, self.prepared.dev
         fitted = fit_decision(task, dev, outputs.rows, self.settings.run.abstain)
@@ -266,23 +185,19 @@ class Session:
             scores={**judged.scores, "loss": outputs.loss or 0.0},
             plain=task.score(dev.examples, plain),
             calibration=judged.calibration,
-            best_step=best.step if best.state is not None and self.settings.run.keep == "best" else progress.step,
+            best_step=best.step if best.state is not None else progress.step,
             steps=progress.step,
             finished=finished,
             said=(*self.prepared.said, *fitted.said, *judged.said, *notes),
             collapsed=collapsed,
         )
-        self._write_model(fitted, result)
-        write_json(self.run.folder / RESULT, asdict(result))
-        if finished:  # nothing will go on from them
-            shutil.rmtree(self.run.folder / "checkpoints", ignore_errors=True)
-        return result
+        return self.leave(result, self._checkpoint(fitted, result))
 
-    def _write_model(self, fitted: Fitted, result: FineTuned) -> None:
+    def _checkpoint(self, fitted: Fitted, result: FineTuned) -> Checkpoint:
         record = {"scores": dict(result.scores), "best_step": result.best_step, "settings": self.settings.flat()}
         task = self.prepared.task
         kept = {"problem_type": PROBLEM_TYPES[task.name]} if task.name in PROBLEM_TYPES else {}
-        checkpoint = replace(
+        return replace(
             self.start,
             model=self.learner.model,
             labels=task.labels,
@@ -290,18 +205,49 @@ class Session:
             settings={**self.start.settings, **kept},
             task=task_json(task, fitted.decision, record),
         )
-        target = self.run.folder / "model"
-        if target.exists():  # of a session that was stopped
-            shutil.rmtree(target)
-        save_checkpoint(checkpoint, target)
+
+    @property
+    def _weights(self) -> LossSettings:
+        return self.learner.loss_settings
+
+    @cached_property
+    def _replays(self) -> bool:
+        """Whether steps of a form that was seen are replayed: where what a step does never changes."""
+        settings, model = self.settings, self.learner.model
+        if not self.on_cuda or not settings.run.replay or settings.run.checkpointing or settings.learning.unfreeze:
+            return False
+        return not isinstance(self.learner, Pupil) and can_fix(self.prepared.task, self._weights, model.config)
+
+    @cached_property
+    def options(self) -> SessionSettings:
+        """As the settings say."""
+        learning, run = self.settings.learning, self.settings.run
+        loop = LoopSettings(
+            budget=Budget(steps=self.total),
+            schedule=Schedule(
+                peak=learning.learning_rate, warmup=round(learning.warmup * self.total), decay=learning.decay
+            ),
+            clip=learning.clip,
+            autocast=self.on_cuda and run.checkpointing,
+        )
+        # On the CPU a thread that makes the next step would take time from this one.
+        return SessionSettings(
+            loop=loop,
+            log_every=run.log_every,
+            save_minutes=run.save_minutes,
+            prefetch=self.on_cuda,
+            replay=self._replays,
+        )
+
+    def _outputs(self, *, half: bool = False) -> Outputs:
+        return run_model(self.learner.model, self.prepared.task, self.prepared.dev.flat, half=half)
+
+    def _scores(self, outputs: Outputs, decision: Decision) -> dict[str, float]:
+        task, dev = self.prepared.task, self.prepared.dev
+        return task.score(dev.examples, task.decode(dev.examples, dev.flat, outputs.rows, decision))
 
 
 def evaluation_due(step: int, per_epoch: int, evaluations: int) -> bool:
     """Whether one of an epoch's evaluations comes after `step` steps; the last one ends the epoch."""
     within = (step - 1) % per_epoch + 1
     return any(within == math.ceil(per_epoch * k / evaluations) for k in range(1, evaluations + 1))
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no NaN."""
-    return value if math.isfinite(value) else None

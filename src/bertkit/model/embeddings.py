@@ -6,10 +6,11 @@ from torch import Tensor, nn
 
 from bertkit.config import BertConfig, pick
 from bertkit.model.batch import Batch
+from bertkit.model.operations import TORCH, Operations
 
 
 class Nothing(nn.Module):
-    """Stands where a family has no such table."""
+    """In place of a table that the family does not have."""
 
     def forward(self, batch: Batch) -> Tensor:
         """A zero, added to the sum."""
@@ -32,7 +33,7 @@ class Segments(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """A learned vector for each place, up to a hard limit."""
+    """A learned vector for each position, up to a hard limit."""
 
     def __init__(self, config: BertConfig, offset: int = 0) -> None:
         super().__init__()
@@ -45,7 +46,7 @@ class LearnedPositions(nn.Module):
 
 
 class OffsetPositions(LearnedPositions):
-    """RoBERTa's: places are counted from pad_id + 1; the rows under it were never used.
+    """RoBERTa's: positions are counted from pad_id + 1; the rows below it were never used.
 
     Every token counts, a literal [PAD] inside a text too (transformers does not count those).
     """
@@ -55,7 +56,7 @@ class OffsetPositions(LearnedPositions):
 
 
 class SinusoidalPositions(nn.Module):
-    """The Transformer's own: sin and cos of place / 10000^(2i/D), side by side. Nothing is learned."""
+    """The Transformer's own: sin and cos of position / 10000^(2i/D), side by side. Nothing is learned."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -67,7 +68,7 @@ class SinusoidalPositions(nn.Module):
 
 
 def sinusoid(positions_T: Tensor, width: int) -> Tensor:
-    """T D: columns 2i and 2i+1 are sin and cos of place / 10000^(2i/D)."""
+    """T D: columns 2i and 2i+1 are sin and cos of position / 10000^(2i/D)."""
     rates = 10_000.0 ** (-torch.arange(0, width, 2, device=positions_T.device, dtype=torch.float64) / width)
     angles = positions_T[:, None].double() * rates
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[:, :width].float()
@@ -109,9 +110,17 @@ class Embeddings(nn.Module):
         summed: Tensor = words + self.segment(batch) + self.position(batch).to(words.dtype)
         return summed
 
-    def forward(self, batch: Batch, ids: Tensor | None = None) -> Tensor:
-        """T D: what the first layer reads; `ids` are read in place of the batch's."""
-        x_TE: Tensor = self.dropout(self.norm(self.sum(batch, ids)))
-        if isinstance(self.widen, nn.Linear):  # the tables may be kept in more precision than the maps
-            x_TE = self.widen(x_TE.to(self.widen.weight.dtype))
-        return x_TE
+    def forward(
+        self,
+        batch: Batch,
+        ids: Tensor | None = None,
+        ops: Operations = TORCH,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """T D: what the first layer reads, in the layers' `dtype`; `ids` are read in place of the batch's."""
+        return self.from_sum(self.sum(batch, ids), ops, dtype)
+
+    def from_sum(self, x_TE: Tensor, ops: Operations = TORCH, dtype: torch.dtype | None = None) -> Tensor:
+        """T D from the sum of the tables' rows: normalized, and widened where the tables are narrow."""
+        x_TE = ops.embed(x_TE, self.norm, self.dropout, self.norm.weight.dtype if dtype is None else dtype)
+        return ops.project(self.widen, x_TE) if isinstance(self.widen, nn.Linear) else x_TE

@@ -1,5 +1,7 @@
 """Embeddings, then layer upon layer: every token's vector, informed by all others."""
 
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -7,9 +9,12 @@ from torch import Tensor, nn
 
 from bertkit.config import BertConfig, pick
 from bertkit.errors import RequestError
+from bertkit.model.attention_pattern import AttentionPattern
 from bertkit.model.batch import Batch
 from bertkit.model.embeddings import Embeddings
+from bertkit.model.kernels import attention_weights
 from bertkit.model.layer import LAYERS, PostNormLayer, PreNormLayer
+from bertkit.model.operations import TORCH, Operations, TorchOperations
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,21 @@ class Trace:
     output: Tensor  # L D: the last layer's output, normalized where the family ends with a norm
 
 
+class AttentionRecorder(TorchOperations):
+    """Torch's operations, which write down what the attention of each layer did with one sequence."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = []  # as the first fields of LayerTrace
+
+    def attend(self, qkv_TX: Tensor, batch: Batch, pattern: AttentionPattern, dropout: float) -> Tensor:
+        """T 3D -> T D."""
+        queries, keys, values = pattern.split(qkv_TX, batch).unbind(dim=1)
+        mixed_TD = super().attend(qkv_TX, batch, pattern, dropout)
+        weights = attention_weights(queries, keys, pattern.window)
+        self.seen.append((queries, keys, values, weights, mixed_TD))
+        return mixed_TD
+
+
 class Encoder(nn.Module):
     """The stack. ALBERT's holds one layer and uses it `depth` times."""
 
@@ -51,44 +71,54 @@ class Encoder(nn.Module):
     def stack(self) -> list[PostNormLayer | PreNormLayer]:
         """The layers in the order of use, `depth` of them."""
         layers: list[PostNormLayer | PreNormLayer] = list(self.layers)  # type: ignore[arg-type]
-        return [layers[index % len(layers)] for index in range(self.config.depth)]
+        return layers * self.config.depth if self.config.parts.shared_layers else layers
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the layers compute in; the embeddings may be kept in more."""
-        return self.stack[0].attention.out.weight.dtype
+        """What the layers compute in; the embeddings may be kept in more precision."""
+        first: PostNormLayer | PreNormLayer = next(iter(self.layers))  # type: ignore[assignment]
+        return first.attention.out.weight.dtype
 
-    def forward(self, batch: Batch, ids: Tensor | None = None) -> Tensor:
-        """T D: the last layer's vectors; `ids` are read in place of the batch's."""
-        self.refuse_too_long(batch)
-        x_TD = self.embeddings(batch, ids).to(self.dtype)
-        for layer in self.stack:
-            x_TD = layer(x_TD, batch)
-        out: Tensor = self.norm(x_TD)
-        return out
+    def forward(self, batch: Batch, ids: Tensor | None = None, ops: Operations = TORCH) -> Tensor:
+        """T D: the last layer's vectors, by the engine's operations; `ids` are read in place of the batch's."""
+        prepared, x_TD = self._embedded(batch, ops, ids)
+        return ops.finish(self.from_embeddings(x_TD, prepared, ops), batch)
 
-    def hidden_states(self, batch: Batch, depth: int | None = None) -> list[Tensor]:
+    def hidden_states(self, batch: Batch, depth: int | None = None, ops: Operations = TORCH) -> list[Tensor]:
         """The embeddings and each layer's output up to `depth`, T D each; the last of all is as in forward."""
-        self.refuse_too_long(batch)
+        prepared, x_TD = self._embedded(batch, ops)
         depth = self.config.depth if depth is None else depth
-        states = [self.embeddings(batch)]
-        for layer in self.stack[:depth]:
-            states.append(layer(states[-1], batch))
+        states = [x_TD, *self.outputs(x_TD, prepared, ops, depth)]
         if depth == self.config.depth:
-            states[-1] = self.norm(states[-1])
-        return states
+            states[-1] = ops.norm(self.norm, states[-1])
+        return [ops.finish(state, batch) for state in states]
+
+    def from_embeddings(self, x_TD: Tensor, batch: Batch, ops: Operations = TORCH) -> Tensor:
+        """T D: the last layer's vectors from what the first layer reads."""
+        [last_TD] = deque(self.outputs(x_TD, batch, ops), maxlen=1)
+        return ops.norm(self.norm, last_TD)
+
+    def outputs(self, x_TD: Tensor, batch: Batch, ops: Operations, depth: int | None = None) -> Iterator[Tensor]:
+        """Each layer's output in turn, T D: the one loop over the layers, whatever the engine."""
+        for layer in self.stack[:depth]:
+            x_TD = layer(x_TD, batch, ops)
+            yield x_TD
 
     def trace(self, batch: Batch) -> Trace:
         """Every layer's queries, keys, values, weights and output for one sequence. Slow; for looking inside."""
         if len(batch.lengths) != 1:
             raise RequestError(f"a trace follows one sequence, not {len(batch.lengths)}")
+        recorder = AttentionRecorder()
+        _, embeddings = self._embedded(batch, recorder)
+        outputs = list(self.outputs(embeddings, batch, recorder))
+        layers = [LayerTrace(*seen, output) for seen, output in zip(recorder.seen, outputs, strict=True)]
+        return Trace(embeddings, tuple(layers), recorder.norm(self.norm, outputs[-1]))
+
+    def _embedded(self, batch: Batch, ops: Operations, ids: Tensor | None = None) -> tuple[Batch, Tensor]:
+        """The batch as the engine computes it, and what the first layer reads of it."""
         self.refuse_too_long(batch)
-        x_TD = embeddings = self.embeddings(batch)
-        layers = []
-        for layer in self.stack:
-            layers.append(_trace_layer(layer, x_TD, batch))
-            x_TD = layers[-1].output
-        return Trace(embeddings, tuple(layers), self.norm(x_TD))
+        prepared = ops.prepare(batch)
+        return prepared, self.embeddings(prepared, ids, ops, self.dtype)
 
     def refuse_too_long(self, batch: Batch) -> None:
         """Nothing longer than the model's positions reaches it, and nothing is cut here."""
@@ -97,12 +127,3 @@ class Encoder(nn.Module):
                 f"a sequence of {batch.longest} tokens is over this model's {self.config.max_length} positions; "
                 "cut it or slide a window over it first"
             )
-
-
-def _trace_layer(layer: PostNormLayer | PreNormLayer, x_TD: Tensor, batch: Batch) -> LayerTrace:
-    """Run one layer and write down what its attention saw."""
-    seen_TD = layer.attention_input(x_TD)
-    queries, keys, values = layer.attention.project(seen_TD, batch)
-    [weights] = layer.attention.weights(seen_TD, batch)
-    mixed = layer.attention.mix(seen_TD, batch)
-    return LayerTrace(queries, keys, values, weights, mixed, layer(x_TD, batch))

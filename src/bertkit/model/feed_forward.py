@@ -1,6 +1,5 @@
-"""The same two linear maps at every token, with a bend between them."""
+"""The same two linear maps at every token, with an activation function between them."""
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -8,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.config import BertConfig, pick
-from bertkit.model.kernels import bias_gelu, triton_can
+from bertkit.model.operations import TORCH, Activation, Operations, Output
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+ACTIVATIONS: dict[str, Activation] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "relu": F.relu,
@@ -20,38 +19,29 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """Up to `inner`, bend, down: BERT's with GELU, the Transformer's with ReLU."""
+    """Up to `inner`, activation, down: BERT's with GELU, the Transformer's with ReLU."""
 
     widths_up = 1  # how many times `inner` the first map gives
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.up = nn.Linear(config.width, self.widths_up * config.inner, bias=config.parts.bias)
-        self.bend = pick(ACTIVATIONS, config.parts.activation, "activation")
+        self.activation = pick(ACTIVATIONS, config.parts.activation, "activation")
         self.down = nn.Linear(config.inner, config.width, bias=config.parts.bias)
 
-    def forward(self, x_TD: Tensor) -> Tensor:
+    def forward(self, x_TD: Tensor, ops: Operations = TORCH) -> Output:
         """T D."""
-        out: Tensor = self.down(self.bent(x_TD))
-        return out
-
-    def bent(self, x_TD: Tensor) -> Tensor:
-        """T inner: up, and bent; where there is a kernel for it, BERT's GELU takes the bias with it."""
-        if self.bend is F.gelu and self.up.bias is not None and triton_can(x_TD):
-            return bias_gelu(F.linear(x_TD, self.up.weight), self.up.bias)
-        return self.bend(self.up(x_TD))
+        return ops.output(self.down, ops.activate(self.up, self.activation, x_TD))
 
 
 class GatedFeedForward(FeedForward):
-    """ModernBERT's: one half of `up` is bent and gates the other."""
+    """ModernBERT's: one half of `up`, through the activation function, gates the other."""
 
     widths_up = 2
 
-    def forward(self, x_TD: Tensor) -> Tensor:
+    def forward(self, x_TD: Tensor, ops: Operations = TORCH) -> Output:
         """T D."""
-        bent, gate = self.up(x_TD).chunk(2, dim=-1)
-        out: Tensor = self.down(self.bend(bent) * gate)
-        return out
+        return ops.output(self.down, ops.gate(self.up, self.activation, x_TD))
 
 
 FEED_FORWARDS: dict[str, type[FeedForward]] = {"plain": FeedForward, "gated": GatedFeedForward}

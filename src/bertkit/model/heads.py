@@ -25,13 +25,13 @@ class Pooler(nn.Module):
         self.query = nn.Linear(config.width, 1, bias=False) if parts.pooling == "attention" else None
         plain = parts.pooler == "none"  # the head reads the pooled vector itself
         self.dense = nn.Identity() if plain else nn.Linear(config.width, config.width, bias=parts.bias)
-        self.bend = nn.Identity() if plain else pick(ACTIVATIONS, parts.pooler, "pooler")
+        self.activation = nn.Identity() if plain else pick(ACTIVATIONS, parts.pooler, "pooler")
         norm = nn.LayerNorm(config.width, eps=config.norm_epsilon, bias=parts.bias)
         self.norm = norm if parts.pooler_norm else nn.Identity()
 
     def transform(self, x_D: Tensor) -> Tensor:
         """The dense map on any vectors, ... D -> ... D."""
-        out: Tensor = self.norm(self.bend(self.dense(x_D)))
+        out: Tensor = self.norm(self.activation(self.dense(x_D)))
         return out
 
     def reduce(self, x_TD: Tensor, batch: Batch) -> Tensor:
@@ -54,7 +54,7 @@ class MaskedWordHead(nn.Module):
         super().__init__()
         width = config.table_width
         self.dense = nn.Linear(config.width, width, bias=config.parts.bias)
-        self.bend = pick(ACTIVATIONS, config.parts.word_head or config.parts.activation, "activation")
+        self.activation = pick(ACTIVATIONS, config.parts.word_head or config.parts.activation, "activation")
         self.norm = nn.LayerNorm(width, eps=config.norm_epsilon, bias=config.parts.bias)
         self.decoder = nn.Linear(width, config.vocab_size)
         self.decoder.weight = word.weight  # tied: the same tensor, not a copy
@@ -65,7 +65,7 @@ class MaskedWordHead(nn.Module):
 
     def aligned(self, x_TD: Tensor) -> Tensor:
         """The same, on CUDA with columns of no meaning behind the vocabulary's."""
-        x_TE = self.norm(self.bend(self.dense(x_TD)))
+        x_TE = self.norm(self.activation(self.dense(x_TD)))
         # The tied table may be kept in more precision than the layers.
         table, bias = self.decoder.weight.to(x_TE.dtype), self.decoder.bias.to(x_TE.dtype)
         if not x_TE.is_cuda:
@@ -83,12 +83,12 @@ class ReplacedTokenHead(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.width, config.width)
-        self.bend = pick(ACTIVATIONS, config.parts.activation, "activation")
+        self.activation = pick(ACTIVATIONS, config.parts.activation, "activation")
         self.out = nn.Linear(config.width, 1)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         """T D -> T."""
-        logits: Tensor = self.out(self.bend(self.dense(x_TD)))
+        logits: Tensor = self.out(self.activation(self.dense(x_TD)))
         return logits.squeeze(-1)
 
 

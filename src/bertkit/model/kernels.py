@@ -1,12 +1,11 @@
-"""Five ways to compute one thing: every token's weighted mean of the values it may see.
+"""Five attention kernels: every token's weighted mean of the values it may see.
 
-All take and give packed tensors (T H K) and agree to rounding; `tests/model/test_kernels.py` holds them together.
-`eager` is the formula of the paper, written out; the others are how it is done quickly.
+All take and give packed tensors (T H K) and agree to rounding; `tests/model/test_kernels.py` compares them. `eager` is
+the formula of the paper, written out; the others are faster.
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import groupby
 
@@ -14,95 +13,81 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bertkit.model.attention_pattern import AttentionWindow
 from bertkit.model.batch import Batch
 
 TRITON = find_spec("triton") is not None  # it comes with torch for CUDA on Linux, and not everywhere else
 
 
-@dataclass(frozen=True)
-class Sight:
-    """What a token may see: everything in its sequence, at most `radius` places away, or only backwards."""
-
-    radius: int | None = None
-    causal: bool = False
-
-    def mask(self, length: int, device: torch.device) -> Tensor | None:
-        """L L bool, True where the row's token sees the column's; None when it sees everything."""
-        radius = length if self.radius is None else self.radius
-        if radius >= length - 1 and not self.causal:
-            return None
-        place = torch.arange(length, device=device)
-        ahead = place[None, :] - place[:, None]
-        return (ahead.abs() <= radius) & (ahead <= (0 if self.causal else length))
-
-
-def attention_weights(q_LHK: Tensor, k_LHK: Tensor, sight: Sight) -> Tensor:
+def attention_weights(q_LHK: Tensor, k_LHK: Tensor, window: AttentionWindow) -> Tensor:
     """H L L: softmax(q . k / sqrt(K)) of one sequence. The fused kernels never show these."""
     scores = torch.einsum("qhk,shk->hqs", q_LHK, k_LHK) / math.sqrt(q_LHK.shape[-1])
-    seen = sight.mask(len(q_LHK), q_LHK.device)
+    seen = window.mask(len(q_LHK), q_LHK.device)
     if seen is not None:
         scores = scores.masked_fill(~seen, float("-inf"))
     return scores.softmax(dim=-1)
 
 
-def eager(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -> Tensor:
+def eager(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
     """The formula, sequence by sequence: weights @ values. Slow; the twin of all others."""
     mixed = []
     for q_LHK, k_LHK, v_LHK in zip(*map(batch.split, (q, k, v)), strict=True):
-        weights = F.dropout(attention_weights(q_LHK, k_LHK, sight), dropout)
+        weights = F.dropout(attention_weights(q_LHK, k_LHK, window), dropout)
         mixed.append(torch.einsum("hqs,shk->qhk", weights, v_LHK))
     return torch.cat(mixed)
 
 
-def grouped(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -> Tensor:
+def grouped(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
     """Neighbors of equal length form a rectangle without padding: one fused call for each run."""
-    return _grouped(torch.stack((q, k, v), dim=1), batch, sight, dropout)
+    return _grouped(torch.stack((q, k, v), dim=1), batch, window, dropout)
 
 
-def padded(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -> Tensor:
+def padded(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
     """One fused call over the padded view. No row is fully masked: a padded query may see the first token."""
-    return _padded(torch.stack((q, k, v), dim=1), batch, sight, dropout)
+    return _padded(torch.stack((q, k, v), dim=1), batch, window, dropout)
 
 
-def varlen(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -> Tensor:
+def varlen(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
     """Torch's variable-length flash attention: CUDA, half precision, no dropout."""
     from torch.nn.attention.varlen import varlen_attn
 
-    radius = -1 if sight.radius is None else sight.radius
-    window = (radius, 0 if sight.causal else radius)
+    radius = -1 if window.radius is None else window.radius
+    sides = (radius, 0 if window.causal else radius)
     at, longest = batch.offsets, batch.longest
-    mixed = varlen_attn(q, k, v, at, at, longest, longest, window_size=window)
+    mixed = varlen_attn(q, k, v, at, at, longest, longest, window_size=sides)
     assert isinstance(mixed, Tensor)  # a pair only when auxiliary output is asked for
     return mixed
 
 
-def fused(q: Tensor, k: Tensor, v: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -> Tensor:
+def fused(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
     """Our own for CUDA (`triton_attention`): half precision, quicker than `varlen`; without gradients float32, too."""
-    return _fused(torch.stack((q, k, v), dim=1), batch, sight, dropout)
+    return _fused(torch.stack((q, k, v), dim=1), batch, window, dropout)
 
 
 KERNELS = {"eager": eager, "grouped": grouped, "padded": padded, "varlen": varlen, "fused": fused}
 
 
-def attend(qkv_T3HK: Tensor, batch: Batch, sight: Sight, dropout: float = 0.0) -> Tensor:
+def attend(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
     """The quickest kernel for these tensors: T 3 H K -> T H K."""
+    if not qkv_T3HK.is_cuda:
+        return (_padded if batch.fixed else _grouped)(qkv_T3HK, batch, window, dropout)
     if fused_can(qkv_T3HK):
-        return _fused(qkv_T3HK, batch, sight, dropout)
+        return _fused(qkv_T3HK, batch, window, dropout)
     if not dropout and varlen_can(qkv_T3HK):
         q, k, v = qkv_T3HK.unbind(dim=1)
-        return varlen(q, k, v, batch, sight)
+        return varlen(q, k, v, batch, window)
     # One call instead of one for each length, unless most of it would be padding (and its mask N x L x L large).
-    if batch.fixed or (qkv_T3HK.is_cuda and 0 < batch.padding < 0.5):
-        return _padded(qkv_T3HK, batch, sight, dropout)
-    return _grouped(qkv_T3HK, batch, sight, dropout)
+    if batch.fixed or 0 < batch.padding < 0.5:
+        return _padded(qkv_T3HK, batch, window, dropout)
+    return _grouped(qkv_T3HK, batch, window, dropout)
 
 
 def bias_gelu(x_TF: Tensor, bias_F: Tensor) -> Tensor:
     """gelu(x + bias) in one pass, with the bias's gradient on the way back; the twin is F.gelu(x + bias)."""
     from bertkit.model.triton_gelu import bias_gelu as quick
 
-    bent: Tensor = quick(x_TF, bias_F)
-    return bent
+    activated: Tensor = quick(x_TF, bias_F)
+    return activated
 
 
 def triton_can(x: Tensor) -> bool:
@@ -139,33 +124,33 @@ def _half_on_cuda(x: Tensor) -> bool:
     return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
 
 
-def _grouped(qkv_T3HK: Tensor, batch: Batch, sight: Sight, dropout: float) -> Tensor:
+def _grouped(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float) -> Tensor:
     """With few operations for each run: on a CPU most runs are one short text, and other threads want Python, too."""
     runs, mixed = list(_runs(batch.lengths)), []
     parts = qkv_T3HK.split_with_sizes([count * length for count, length in runs])
     for (count, length), part in zip(runs, parts, strict=True):
         q_NHLK, k_NHLK, v_NHLK = part.view(count, length, *part.shape[1:]).permute(2, 0, 3, 1, 4).unbind()
-        seen = sight.mask(length, part.device)
+        seen = window.mask(length, part.device)
         out = F.scaled_dot_product_attention(q_NHLK, k_NHLK, v_NHLK, attn_mask=seen, dropout_p=dropout)
         mixed.append(out.transpose(1, 2).flatten(0, 1))
     return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
 
-def _padded(qkv_T3HK: Tensor, batch: Batch, sight: Sight, dropout: float) -> Tensor:
+def _padded(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float) -> Tensor:
     q_NHLK, k_NHLK, v_NHLK = batch.pad(qkv_T3HK).permute(2, 0, 3, 1, 4).unbind(0)
-    within, seen = sight.mask(batch.longest, qkv_T3HK.device), batch.pairs
+    within, seen = window.mask(batch.longest, qkv_T3HK.device), batch.pairs
     if within is not None:
         seen = seen & (within | ~batch.mask[:, None, :, None])
     out = F.scaled_dot_product_attention(q_NHLK, k_NHLK, v_NHLK, attn_mask=seen, dropout_p=dropout)
     return batch.unpad(out.transpose(1, 2))
 
 
-def _fused(qkv_T3HK: Tensor, batch: Batch, sight: Sight, dropout: float) -> Tensor:
+def _fused(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float) -> Tensor:
     from bertkit.model.triton_attention import attention
 
-    offsets, radius = batch.offsets, -1 if sight.radius is None else sight.radius
+    offsets, radius = batch.offsets, -1 if window.radius is None else window.radius
     seeds = torch.randint(1 << 31, (1,), device=offsets.device) if dropout else offsets  # not read without dropout
-    qkv, numbers = qkv_T3HK.contiguous(), (batch.longest, radius, sight.causal, dropout)
+    qkv, numbers = qkv_T3HK.contiguous(), (batch.longest, radius, window.causal, dropout)
     mixed: Tensor = attention(qkv, offsets, seeds, *numbers)[0]
     return mixed
 

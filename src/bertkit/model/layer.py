@@ -1,10 +1,14 @@
-"""One layer: attention, then feed-forward, each added to its input. The norm stands after, or before."""
+"""One layer: attention, then feed-forward, each added to its input. The norm is after (post-norm) or before.
+
+Layers do no arithmetic of their own: they call the operations of an engine (`operations.py`).
+"""
 
 from torch import Tensor, nn
 
 from bertkit.config import BertConfig, pick
 from bertkit.model.batch import Batch
 from bertkit.model.feed_forward import FEED_FORWARDS, FeedForward
+from bertkit.model.operations import TORCH, Operations
 from bertkit.model.self_attention import SelfAttention
 
 
@@ -23,15 +27,15 @@ class PostNormLayer(nn.Module):
         """What the attention of this layer reads: the layer's input as it is."""
         return x_TD
 
-    def forward(self, x_TD: Tensor, batch: Batch) -> Tensor:
+    def forward(self, x_TD: Tensor, batch: Batch, ops: Operations = TORCH) -> Tensor:
         """T D -> T D."""
-        x_TD = self.attention_norm(x_TD + self.dropout(self.attention(x_TD, batch)))
-        out: Tensor = self.feed_forward_norm(x_TD + self.dropout(self.feed_forward(x_TD)))
-        return out
+        dropout = self.dropout
+        x_TD = ops.add_norm(x_TD, self.attention(x_TD, batch, ops), dropout, self.attention_norm)
+        return ops.add_norm(x_TD, self.feed_forward(x_TD, ops), dropout, self.feed_forward_norm)
 
 
 class PreNormLayer(nn.Module):
-    """ModernBERT's order: x + dropout(sublayer(norm(x))); the embeddings' norm serves the first layer."""
+    """ModernBERT's order: x + dropout(sublayer(norm(x))); the first layer's attention has the embeddings' norm."""
 
     def __init__(self, config: BertConfig, index: int) -> None:
         super().__init__()
@@ -46,18 +50,18 @@ class PreNormLayer(nn.Module):
         normalized: Tensor = self.attention_norm(x_TD)
         return normalized
 
-    def forward(self, x_TD: Tensor, batch: Batch) -> Tensor:
+    def forward(self, x_TD: Tensor, batch: Batch, ops: Operations = TORCH) -> Tensor:
         """T D -> T D."""
-        x_TD = x_TD + self.dropout(self.attention(self.attention_input(x_TD), batch))
-        out: Tensor = x_TD + self.dropout(self.feed_forward(self.feed_forward_norm(x_TD)))
-        return out
+        dropout = self.dropout
+        x_TD = ops.add(x_TD, self.attention(ops.norm(self.attention_norm, x_TD), batch, ops), dropout)
+        return ops.add(x_TD, self.feed_forward(ops.norm(self.feed_forward_norm, x_TD), ops), dropout)
 
 
 LAYERS: dict[str, type[PostNormLayer] | type[PreNormLayer]] = {"post": PostNormLayer, "pre": PreNormLayer}
 
 
 def is_plain(layer: nn.Module) -> bool:
-    """Whether this is BERT's own: the norm after, two maps with a bend between them, and biases everywhere."""
+    """Whether this is BERT's own: the norm after, two maps with an activation between them, and biases everywhere."""
     if not isinstance(layer, PostNormLayer) or type(layer.feed_forward) is not FeedForward:
         return False
     attention, feed_forward = layer.attention, layer.feed_forward

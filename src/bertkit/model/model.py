@@ -74,5 +74,5 @@ class BertModel(nn.Module):
 
 
 def parameter_count(module: nn.Module) -> int:
-    """Numbers that are learned; a tied tensor counts once."""
+    """Learned parameters; a tied tensor counts once."""
     return sum(parameter.numel() for parameter in module.parameters())

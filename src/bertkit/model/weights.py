@@ -1,4 +1,4 @@
-"""How a model starts: the one place where weights are drawn."""
+"""Initialization: the one place where weights are drawn."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -58,7 +58,7 @@ def initialize(model: BertModel, *, seed: int = 0, only: Iterable[str] | None = 
 
 @torch.no_grad()
 def _truncated_normal(tensor: Tensor, std: float, generator: torch.Generator) -> None:
-    """Normal numbers, drawn again where they fall beyond two deviations (torch's own, by erfinv, is 10x slower)."""
+    """Normal values, drawn again where they fall beyond two deviations (torch's own, by erfinv, is 10x slower)."""
     numbers = tensor.normal_(0.0, std, generator=generator).view(-1)
     beyond = (numbers.abs() > 2 * std).nonzero().squeeze(1)
     while len(beyond):

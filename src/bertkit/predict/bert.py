@@ -15,7 +15,7 @@ from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
 from bertkit.config import pick
 from bertkit.engine.batches import Passage, make_batch
-from bertkit.engine.cpu_forward import repack, use_onnx
+from bertkit.engine.cpu import repack, use_onnx
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.given import listed_texts, refuse_unlisted
 from bertkit.model.encoder import Trace

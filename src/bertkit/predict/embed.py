@@ -13,19 +13,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit.engine.batches import (
-    Forward,
     Passage,
     cut,
     each_batch,
     layer_vectors,
     make_batch,
-    quickest,
     stitch,
     token_batches,
     token_budget,
     window_passages,
 )
-from bertkit.engine.cpu_forward import onnx_of
+from bertkit.engine.cpu import onnx_of
+from bertkit.engine.forward import Forward, quickest
 from bertkit.engine.threads import with_threads
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch

@@ -4,31 +4,20 @@ All examples of all epochs form one endless sequence: epoch 0 in its order, then
 of them as fill its budget of tokens (`packing`). Ranks and accumulation steps take different numbers; resuming is one.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bertkit.errors import RequestError
-from bertkit.pretraining.masking import UNITS, Corruption, Flags, Packed, choose_packed, corrupt_packed, join_names
-from bertkit.pretraining.next_sentence import check_documents, next_sentence_ranges
-from bertkit.pretraining.packing import Limits, Packing
-from bertkit.pretraining.random import Bits, Floats, Ints, Purpose, draw, permute
-from bertkit.pretraining.sentence_order import sentence_order_ranges
-from bertkit.pretraining.spans import Corpus, Pieces, Ranges, Rolls, Spans, draw_rolls
+from bertkit.pretraining.examples import Examples, Ids
+from bertkit.pretraining.masking import UNITS, Corruption, Flags, MaskingKeys, Packed, join_names, mask_packed
+from bertkit.pretraining.objectives.objective import Objective
+from bertkit.pretraining.objectives.table import check_objective, objective_rows, token_row
+from bertkit.pretraining.packing import Packing
+from bertkit.pretraining.random import Bits, Ints, Purpose, draw, permute
+from bertkit.pretraining.spans import Corpus, Pieces, Ranges, Spans, draw_rolls
 from bertkit.text.tokenizer import Tokenizer
-
-Ids = NDArray[np.int32]
-WORDS = ("mlm", "rtd", "causal")  # what is asked of tokens: exactly one of these
-FILL = "fill"  # besides rtd: some blanks are left to the discriminator, which then fills them too
-# What is asked of pairs, one of these or none: (spans, numbers, rolls, share of short ones) -> ranges.
-PAIRS: dict[str, Callable[[Spans, Ints, Rolls[Floats], float], Ranges]] = {
-    "nsp": next_sentence_ranges,
-    "sop": sentence_order_ranges,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +26,7 @@ class DataSettings:
 
     length: int = 128  # tokens in the longest sequence, [CLS] and [SEP] included
     objective: tuple[str, ...] = ("mlm",)
-    masking: Literal["token", "whole-word", "n-gram", "entity"] = "token"
+    masking: str = "token"  # a row of masking.UNITS
     rate: float = 0.15
     mask_share: float | None = None  # of the chosen; None is the paper's: 0.8, or 0.85 for rtd; 1 with fill
     random_share: float | None = None  # None is the paper's: 0.1, or 0 for rtd; the rest stays as it is
@@ -49,15 +38,14 @@ class DataSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _check_objective(self.objective)
+        check_objective(self.objective)
         masked, random = self.shares
         _require(self.masking in UNITS, "masking", self.masking, f"is unknown; choose from: {', '.join(UNITS)}")
         _require(self.room >= (2 if self.pairs else 1), "length", self.length, "leaves no room for text")
         _require(0 < self.rate <= 1, "rate", self.rate, "must be over 0 and at most 1")
         _require(0 <= masked <= 1, "mask_share", masked, "must be in [0, 1]")
-        _require(
-            FILL not in self.objective or masked == 1, "mask_share", masked, "must be 1 with fill, which asks blanks"
-        )
+        for row in self.rows:
+            row.check(self)
         _require(0 <= random <= 1, "random_share", random, "must be in [0, 1]")
         _require(
             masked + random <= 1, "mask_share + random_share", masked + random, "must be at most 1; lower one of them"
@@ -67,9 +55,29 @@ class DataSettings:
         _require(0 <= self.seed < 2**64, "seed", self.seed, "must be in 0..2^64-1")
 
     @property
+    def rows(self) -> tuple[Objective, ...]:
+        """The objectives, in the table's order."""
+        return objective_rows(self.objective)
+
+    @property
+    def pair_row(self) -> Objective | None:
+        """The objective about pairs of texts, if there is one."""
+        return next((row for row in self.rows if row.kind == "pair"), None)
+
+    @property
     def pairs(self) -> str | None:
-        """Which question is asked about two texts: "nsp", "sop" or none."""
-        return next((name for name in self.objective if name in PAIRS), None)
+        """Its name."""
+        return self.pair_row.name if self.pair_row else None
+
+    @property
+    def hides(self) -> bool:
+        """Whether tokens are masked or replaced."""
+        return token_row(self.objective).hides
+
+    @property
+    def causal(self) -> bool:
+        """Whether the model has to read from left to right."""
+        return any(row.causal for row in self.rows)
 
     @property
     def room(self) -> int:
@@ -79,8 +87,7 @@ class DataSettings:
     @property
     def shares(self) -> tuple[float, float]:
         """How much of the chosen becomes [MASK], and how much a random piece."""
-        masked, random = (0.85, 0.0) if "rtd" in self.objective else (0.8, 0.1)
-        masked = 1.0 if FILL in self.objective else masked  # what is left to fill must be a blank
+        masked, random = next((row.shares for row in reversed(self.rows) if row.shares), (0.8, 0.1))
         return (
             masked if self.mask_share is None else self.mask_share,
             random if self.random_share is None else self.random_share,
@@ -100,22 +107,8 @@ class TokenIds:
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "TokenIds":
         """The ids of a tokenizer."""
-        wiring = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
-        return cls(*wiring, special=(*wiring, tokenizer.pad_id, tokenizer.unknown_id), size=tokenizer.size)
-
-
-@dataclass(frozen=True, eq=False)
-class Examples:
-    """N sequences, their T tokens end to end with [CLS] and [SEP] in place."""
-
-    ids: Ids  # T, corrupted
-    segments: Ids  # T: 0 up to the first [SEP], 1 behind it
-    lengths: Ints  # N
-    chosen: Ints  # M positions in `ids`, in order; none for causal
-    targets: Ids  # M: what stood there
-    pair_labels: Ints | None  # N: 0 in the text's order, 1 not (nsp: from another document; sop: swapped)
-    epoch: int  # of the first example
-    limits: Limits | None = None  # what no other block of the source exceeds either
+        inserted = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)
+        return cls(*inserted, special=(*inserted, tokenizer.pad_id, tokenizer.unknown_id), size=tokenizer.size)
 
 
 class ExampleSource:
@@ -130,7 +123,7 @@ class ExampleSource:
         self._special[list(self.ids.special)] = True
         pieces = np.flatnonzero(~self._special).astype(np.int32)
         self._corruption = Corruption(self.ids.mask, pieces, *settings.shares)
-        names = settings.masking == "entity" and self._masks
+        names = settings.hides and UNITS[settings.masking].joins_names
         self._names = np.ascontiguousarray(shards.entities.T) if names else None
 
     def examples_in(self, epoch: int) -> int:
@@ -155,7 +148,7 @@ class ExampleSource:
         """Any examples of the endless sequence; what they are does not depend on blocks."""
         numbers, epochs, fresh = self._order(index)
         ranges = self._ranges(numbers, fresh)
-        ids, packed = self._wired(ranges)
+        ids, packed = self._with_special_tokens(ranges)
         chosen, corrupted = self._mask(ids, packed, numbers, fresh)
         segments, lengths = _segments(ranges.lengths), np.diff(packed.offsets)
         return Examples(corrupted, segments, lengths, chosen, ids[chosen], ranges.labels, int(epochs[0]))
@@ -186,10 +179,11 @@ class ExampleSource:
         if isinstance(self._places, Pieces):
             return self._places.ranges(numbers, self._keys(Purpose.CUTS, epochs))
         rolls = draw_rolls(self._keys(Purpose.PAIRS, epochs, numbers))
-        assert self.settings.pairs
-        return PAIRS[self.settings.pairs](self._places, numbers, rolls, self.settings.short_share)
+        row = self.settings.pair_row
+        assert row  # the places are spans
+        return row.ranges(self._places, numbers, rolls, self.settings.short_share)
 
-    def _wired(self, ranges: Ranges) -> tuple[Ids, Packed]:
+    def _with_special_tokens(self, ranges: Ranges) -> tuple[Ids, Packed]:
         """The text with [CLS] and [SEP] in place, and what a choice sees of it."""
         text, words = self.shards.gather(ranges.starts.ravel(), ranges.lengths.ravel())
         starts = words != 0
@@ -204,17 +198,12 @@ class ExampleSource:
         return ids, Packed(~self._special[ids], unit_starts, offsets)
 
     def _mask(self, ids: Ids, packed: Packed, numbers: Ints, epochs: Ints) -> tuple[Ints, Ids]:
-        """(chosen, corrupted ids); left to right nothing is chosen."""
-        if not self._masks:
+        """(chosen, corrupted ids); nothing is chosen where the objective hides nothing."""
+        if not self.settings.hides:
             return np.empty(0, dtype=np.int64), ids
-        units = UNITS[self.settings.masking](packed, self._keys(Purpose.SPANS, epochs, numbers))
-        chosen = choose_packed(packed, units, self._keys(Purpose.CHOICE, epochs, numbers), self.settings.rate)
-        keys = self._keys(Purpose.CORRUPTION, epochs, numbers)
-        return chosen, corrupt_packed(ids, chosen, packed.offsets, keys, self._corruption)
-
-    @property
-    def _masks(self) -> bool:
-        return "causal" not in self.settings.objective
+        purposes = (Purpose.SPANS, Purpose.CHOICE, Purpose.CORRUPTION)
+        keys = MaskingKeys(*(self._keys(purpose, epochs, numbers) for purpose in purposes))
+        return mask_packed(ids, packed, UNITS[self.settings.masking], keys, self.settings.rate, self._corruption)
 
     def _keys(self, purpose: Purpose, *counters: Ints) -> Bits:
         return draw(self.settings.seed, purpose, *counters)
@@ -223,10 +212,9 @@ class ExampleSource:
 def _places(shards: Corpus, settings: DataSettings) -> Pieces | Spans:
     """Where examples lie in the corpus; a corpus that holds none is refused."""
     places: Pieces | Spans
-    if settings.pairs:
+    if settings.pair_row:
         places = Spans.pack(shards, settings.room)
-        if settings.pairs == "nsp":
-            check_documents(places)
+        settings.pair_row.check_spans(places)
     else:
         places = Pieces(np.asarray(shards.sentence_starts)[shards.document_starts], settings.room)
     if not len(places):
@@ -260,22 +248,6 @@ def _with_names(starts: Flags, ranges: Ranges, names: Ints) -> Flags:
     places = np.cumsum(lengths) - lengths
     low, high = begins[which], (begins + lengths)[which]
     return join_names(starts, np.clip(found, low, high) - low + places[which], places)
-
-
-def _check_objective(objective: Sequence[str]) -> None:
-    known = (*WORDS, FILL, *PAIRS)
-    listed = ", ".join(objective)
-    for name in objective:
-        _require(name in known, "objective", name, f"is unknown; choose from: {', '.join(known)}")
-    _require(len(set(objective)) == len(objective), "objective", listed, "names one of them twice")
-    words, pairs = ([name for name in objective if name in names] for names in (WORDS, PAIRS))
-    _require(len(words) == 1, "objective", listed, f"needs exactly one of: {', '.join(WORDS)}")
-    _require(len(pairs) <= 1, "objective", listed, "asks two questions about each pair; choose nsp or sop")
-    _require(not pairs or words != ["causal"], "objective", listed, "reads one text; leave out the pair")
-    _require(not pairs or words != ["rtd"], "objective", listed, "judges tokens and never a pair; leave out the pair")
-    _require(
-        FILL not in objective or words == ["rtd"], "objective", listed, "has fill without rtd; mlm fills by itself"
-    )
 
 
 def _require(condition: bool, name: str, value: object, rule: str) -> None:

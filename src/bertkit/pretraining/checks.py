@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, cast, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import pick
@@ -15,7 +15,7 @@ from bertkit.pretraining.begun import read_begun, refuse_other_beginning
 from bertkit.pretraining.recipe import Recipe, TrainSettings, directed, read_recipe, with_whole_paths
 from bertkit.pretraining.stages import read_stages
 from bertkit.text.shards.reader import ShardSet
-from bertkit.train.optimizer import Name, OptimizerSettings
+from bertkit.train.optimizer import OptimizerSettings
 from bertkit.train.runs import Run
 from bertkit.train.schedule import Budget, Schedule
 
@@ -65,8 +65,7 @@ def fitted(recipe: Recipe, shards: ShardSet, start: Checkpoint | None = None) ->
 
 def optimizer_settings(train: TrainSettings) -> OptimizerSettings:
     """The optimizer that a recipe asks for."""
-    name = cast(Name, train.optimizer)  # it is looked at there
-    return OptimizerSettings(name=name, weight_decay=train.weight_decay, muon_scale=train.muon_scale)
+    return OptimizerSettings(name=train.optimizer, weight_decay=train.weight_decay, muon_scale=train.muon_scale)
 
 
 def check_folder(out: Path, recipe: Recipe, begun: Mapping[str, str], *, resume: bool) -> None:

@@ -1,19 +1,19 @@
 """How a model stands on held-out text: sums over all ranks, and the numbers that people compare."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bertkit.pretraining.batches import Examples, ExampleSource
-from bertkit.pretraining.objectives import ReplacedTokens
+from bertkit.pretraining.batches import ExampleSource
+from bertkit.pretraining.examples import Examples
+from bertkit.pretraining.objectives.table import LOSSES, OBJECTIVES
 from bertkit.train.distributed import Ranks
 
 BLOCKS = 16
 MOST_NATS = 700.0  # the exponential of more is no float
-WORDS = ("mlm", "causal", "fill")  # losses in nats a word: these have a perplexity
 
 
 def evaluate(
@@ -25,7 +25,7 @@ def evaluate(
     runs the first again, and counts nothing of it.
     """
     module.eval()
-    options = {"found": True} if isinstance(module, ReplacedTokens) else {}
+    options: Mapping[str, bool] = getattr(module, "evaluation", {})
     totals: dict[str, Tensor] = {}
     with torch.no_grad(), torch.autocast(place.device.type, torch.bfloat16, enabled=place.device.type == "cuda"):
         for first in range(0, BLOCKS, place.size):
@@ -39,17 +39,18 @@ def evaluate(
     return held_out_numbers({name: place.sum(total).tolist() for name, total in totals.items()})
 
 
-def held_out_numbers(totals: Mapping[str, list[float]]) -> dict[str, float]:
-    """Sums as numbers: `mlm_loss`, `mlm_right`, `mlm_perplexity`, ...; and what `detection` makes of `found`."""
+def held_out_numbers(totals: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Sums as numbers: `mlm_loss`, `mlm_right`, `mlm_perplexity`, ...; and what the objectives make of other sums."""
     numbers = {}
-    for name, (loss, count, right) in totals.items():
-        if name == "found":
-            continue
+    for name in filter(LOSSES.__contains__, totals):
+        loss, count, correct = totals[name]
         numbers[f"{name}_loss"] = loss / max(count, 1)
-        numbers[f"{name}_right"] = right / max(count, 1)
-        if name in WORDS:
+        numbers[f"{name}_right"] = correct / max(count, 1)
+        if LOSSES[name].has_perplexity:
             numbers[f"{name}_perplexity"] = perplexity(numbers[f"{name}_loss"])
-    return numbers | (detection(*totals["found"]) if "found" in totals else {})
+    for row in OBJECTIVES.values():
+        numbers |= row.summarize(totals)
+    return numbers
 
 
 def perplexity(loss: float) -> float:
@@ -57,19 +58,9 @@ def perplexity(loss: float) -> float:
     return math.exp(loss) if not loss > MOST_NATS else math.inf
 
 
-def detection(found: float, called: float, replaced: float) -> dict[str, float]:
-    """How well replaced tokens are told from original ones: they are rare, so being right often is no feat."""
-    return {
-        "rtd_precision": found / max(called, 1),
-        "rtd_recall": found / max(replaced, 1),
-        "rtd_f1": 2 * found / max(called + replaced, 1),
-    }
-
-
 def in_words(numbers: Mapping[str, float]) -> dict[str, str]:
-    """The numbers for one line: the perplexity of words, what is right of pairs, and F1 of replaced tokens."""
-    words = {f"{name}_perplexity": "{:,.1f}" for name in WORDS}
-    shown = words | {"pair_right": "{:.1%}", "rtd_f1": "{:.3f}"}
+    """The number of each loss that people compare, for one line: perplexity of words, accuracy of pairs, ..."""
+    shown = {f"{loss.name}_{loss.shown[0]}": loss.shown[1] for loss in LOSSES.values() if loss.shown}
     return {
         f"held-out {name.replace('_', ' ')}": form.format(numbers[name])
         for name, form in shown.items()

@@ -1,16 +1,17 @@
 """What is trained: the objective over its one or two models, fresh or carried on, and how they are saved."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
-from bertkit.config import BertConfig
+from bertkit.errors import RequestError
 from bertkit.model.model import BertModel
 from bertkit.model.weights import copied, new_model
-from bertkit.pretraining.batches import FILL
-from bertkit.pretraining.objectives import MaskedWords, NextWords, ReplacedTokens
+from bertkit.pretraining.objectives.module import ForPretraining
+from bertkit.pretraining.objectives.table import token_row
 from bertkit.pretraining.recipe import Recipe, directed
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.train.distributed import Ranks, shard, whole
@@ -18,14 +19,28 @@ from bertkit.train.distributed import Ranks, shard, whole
 
 @dataclass(frozen=True)
 class Learner:
-    """What is trained: a module that gives sums, and the models in it by the name they are saved under."""
+    """What is trained: the module with its losses, and the models in it by the name they are saved under."""
 
-    module: MaskedWords | NextWords | ReplacedTokens
-    models: dict[str, BertModel]
+    module: nn.Module
+    weights: Mapping[str, float]  # of each loss
+    models: Mapping[str, BertModel]
 
     def shard(self, place: Ranks) -> None:
         """Spread the tensors over the ranks, layer by layer."""
         shard(self.module, [layer for model in self.models.values() for layer in model.encoder.layers], place)
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        """The tensors of the module that are in none of its models: what only a loss needs."""
+        inside = {id(tensor) for model in self.models.values() for tensor in model.state_dict(keep_vars=True).values()}
+        named = self.module.state_dict(keep_vars=True).items()
+        return {name: tensor for name, tensor in named if id(tensor) not in inside}
+
+    def load_own_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `own_tensors` gave; every tensor must be there in its shape."""
+        for name, own in self.own_tensors().items():
+            if name not in tensors or tensors[name].shape != own.shape:
+                raise RequestError(f"{name} is missing or of another shape")
+            own.data.copy_(tensors[name])
 
 
 @dataclass(frozen=True)
@@ -43,31 +58,21 @@ class SavedModel:
 
 def load_start(start: Path, recipe: Recipe) -> Checkpoint:
     """The model to carry on from, with the heads and the attention that the objective needs."""
-    found = load_checkpoint(start, heads=_heads(recipe.data.objective), seed=recipe.train.seed)
+    found = load_checkpoint(start, heads=_heads(recipe), seed=recipe.train.seed)
     model, wanted = found.model, directed(found.model.config, recipe.data)
     return found if model.config == wanted else replace(found, model=copied(model, wanted, model.state_dict()))
 
 
 def build_learner(recipe: Recipe, start: Checkpoint | None = None) -> Learner:
-    """Fresh models, or the one of `start` carried on; ELECTRA has two that share their embeddings."""
-    objective, seed = recipe.data.objective, recipe.train.seed
-    model = start.model if start else new_model(recipe.model, _heads(objective), seed=seed)
-    if "next_sentence" not in model.heads and model.pooler is not None:
+    """Fresh models, or the one of `start` carried on, with the losses of the recipe's objectives."""
+    rows = recipe.data.rows
+    model = start.model if start else new_model(recipe.model, _heads(recipe), seed=recipe.train.seed)
+    if model.pooler is not None and all(head.reads == "tokens" for head in model.heads.values()):
         model.pooler.requires_grad_(False)  # nothing reads it, and ranks would wait for its gradient
-    if "rtd" in objective:
-        generator = new_model(generator_config(recipe), {"masked_word": None}, seed=seed + 1)
-        fill = recipe.train.fill_weight if FILL in objective else 0.0
-        return Learner(ReplacedTokens(generator, model, fill), {"model": model, "generator": generator})
-    return Learner(NextWords(model) if "causal" in objective else MaskedWords(model), {"model": model})
-
-
-def generator_config(recipe: Recipe) -> BertConfig:
-    """ELECTRA's generator: narrower by the recipe's share in all but depth, and on the same tables."""
-    config, share = recipe.model, recipe.train.generator
-    heads = max(1, round(config.heads * share))
-    width = heads * config.head_width
-    inner = max(1, round(config.inner * share))
-    return replace(config, width=width, heads=heads, inner=inner, embedding_width=config.table_width)
+    seed = recipe.train.seed
+    module = token_row(recipe.data.objective).module(model, rows, recipe.train) or ForPretraining(model, rows, seed)
+    assert isinstance(module, nn.Module)
+    return Learner(module, module.weights, module.models)
 
 
 def whole_model(model: BertModel) -> BertModel:
@@ -84,8 +89,5 @@ def parameter_bytes(module: nn.Module) -> int:
     return sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
 
 
-def _heads(objective: tuple[str, ...]) -> dict[str, int | None]:
-    if "rtd" in objective:
-        return dict.fromkeys(("replaced_token", "masked_word") if FILL in objective else ("replaced_token",))
-    pairs = "nsp" in objective or "sop" in objective
-    return dict.fromkeys(("masked_word", "next_sentence") if pairs else ("masked_word",))
+def _heads(recipe: Recipe) -> dict[str, int | None]:
+    return dict.fromkeys(head for row in recipe.data.rows for head in row.heads)

@@ -7,9 +7,10 @@ no longer fit never comes up. The functions above the line work on one sequence 
 do the same from the same random numbers for a whole block of packed sequences.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,11 +81,20 @@ def choose(units: list[Unit], bits: Bits, rate: float) -> list[int]:
     return sorted(position for unit in order[:count] for position in units[unit])
 
 
-def corrupt(ids: Sequence[int], chosen: Sequence[int], bits: Bits, corruption: Corruption) -> list[int]:
-    """Devlin's 80/10/10: mostly [MASK], some random, some left alone so that the model cannot trust its eyes."""
+def corrupt(
+    ids: Sequence[int],
+    chosen: Sequence[int],
+    bits: Bits,
+    corruption: Corruption,
+    deciding: Mapping[int, int] = MappingProxyType({}),
+) -> list[int]:
+    """Devlin's 80/10/10: mostly [MASK], some random, some left alone so that the model cannot trust its eyes.
+
+    `deciding`: positions whose draw says what others become; what it does not name decides for itself.
+    """
     out = list(ids)
     for position in chosen:
-        roll, pick = divmod(int(bits[position]), 2**32)
+        roll, pick = int(bits[deciding.get(position, position)]) >> 32, int(bits[position]) & 2**32 - 1
         if roll < corruption.mask_share * 2**32:
             out[position] = corruption.mask_id
         elif roll < (corruption.mask_share + corruption.random_share) * 2**32:
@@ -95,6 +105,15 @@ def corrupt(ids: Sequence[int], chosen: Sequence[int], bits: Bits, corruption: C
 def n_gram_sizes(rolls: Floats) -> Ints:
     """ALBERT's law: one, two or three words with chances as 1 : 1/2 : 1/3, that is 6, 3 and 2 in 11."""
     return 1 + (rolls >= 6 / 11).astype(np.int64) + (rolls >= 9 / 11)
+
+
+SPAN_CHANCES = 0.2 * 0.8 ** np.arange(10)  # SpanBERT: geometric with p = 0.2, at most ten words
+
+
+def span_sizes(rolls: Floats) -> Ints:
+    """SpanBERT's law: one to ten words, each further word with 0.8 of the chance before it; 3.8 on average."""
+    until = np.cumsum(SPAN_CHANCES / SPAN_CHANCES.sum())
+    return 1 + np.searchsorted(until[:-1], rolls, side="right").astype(np.int64)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -124,10 +143,20 @@ def word_starts(packed: Packed, keys: Bits) -> Flags:
 
 
 def n_gram_starts(packed: Packed, keys: Bits) -> Flags:
+    """T: where groups of one to three words begin."""
+    return group_starts(packed, keys, n_gram_sizes)
+
+
+def span_starts(packed: Packed, keys: Bits) -> Flags:
+    """T: where spans of one to ten words begin."""
+    return group_starts(packed, keys, span_sizes)
+
+
+def group_starts(packed: Packed, keys: Bits, sizes_of: Callable[[Floats], Ints]) -> Flags:
     """T: where the units of `n_grams_of` begin, whose sizes are drawn from the sequence's key and the word's number."""
     words = np.flatnonzero(word_starts(packed, keys))
     counts = np.diff(np.searchsorted(words, packed.offsets))
-    sizes = n_gram_sizes(uniform(draw(np.repeat(keys, counts), _within(counts))))
+    sizes = sizes_of(uniform(draw(np.repeat(keys, counts), _within(counts))))
     runs = np.flatnonzero(~packed.maskable[words - 1])  # the first token is a [CLS], so no word is at 0
     lengths = np.diff(runs, append=len(words))
     before = np.cumsum(sizes) - sizes
@@ -150,12 +179,51 @@ def join_names(starts: Flags, names: Ints, parts: Ints) -> Flags:
     return joined
 
 
-UNITS: dict[str, Callable[[Packed, Bits], Flags]] = {
-    "token": token_starts,
-    "whole-word": word_starts,
-    "n-gram": n_gram_starts,
-    "entity": word_starts,  # the shards say where names begin
-}
+@dataclass(frozen=True)
+class Masking:
+    """A masking mode: how sequences are cut into the units that are chosen together."""
+
+    starts: Callable[[Packed, Bits], Flags]
+    joins_names: bool = False  # the shards' entity spans are units
+    alike: bool = False  # all tokens of a unit become [MASK], or all random pieces, or all stay
+
+    def __call__(self, packed: Packed, keys: Bits) -> Flags:
+        """T: where units begin."""
+        return self.starts(packed, keys)
+
+
+UNITS: Mapping[str, Masking] = MappingProxyType(
+    {
+        "token": Masking(token_starts),
+        "whole-word": Masking(word_starts),
+        "n-gram": Masking(n_gram_starts),
+        "entity": Masking(word_starts, joins_names=True),
+        "span": Masking(span_starts, alike=True),
+    }
+)
+
+
+class MaskingKeys(NamedTuple):
+    """N random keys each, one for each sequence."""
+
+    units: Bits
+    choice: Bits
+    corruption: Bits
+
+
+def mask_packed(
+    ids: Ids, packed: Packed, masking: Masking, keys: MaskingKeys, rate: float, corruption: Corruption
+) -> tuple[Ints, Ids]:
+    """The chosen positions, in order, and the ids with these corrupted."""
+    starts = masking(packed, keys.units)
+    chosen = choose_packed(packed, starts, keys.choice, rate)
+    deciding = unit_firsts(starts)[chosen] if masking.alike else None
+    return chosen, corrupt_packed(ids, chosen, packed.offsets, keys.corruption, corruption, deciding)
+
+
+def unit_firsts(starts: Flags) -> Ints:
+    """T: the position where the unit of each token begins."""
+    return np.maximum.accumulate(np.where(starts, np.arange(len(starts)), 0))
 
 
 def choose_packed(packed: Packed, starts: Flags, keys: Bits, rate: float) -> Ints:
@@ -174,11 +242,17 @@ def choose_packed(packed: Packed, starts: Flags, keys: Bits, rate: float) -> Int
     return np.flatnonzero(chosen)
 
 
-def corrupt_packed(ids: Ids, chosen: Ints, offsets: Ints, keys: Bits, corruption: Corruption) -> Ids:
-    """The ids with the chosen ones corrupted: `corrupt` for every sequence, with draws from its key."""
+def corrupt_packed(
+    ids: Ids, chosen: Ints, offsets: Ints, keys: Bits, corruption: Corruption, deciding: Ints | None = None
+) -> Ids:
+    """The ids with the chosen ones corrupted: `corrupt` for every sequence, with draws from its key.
+
+    `deciding`: for each of the chosen the position whose draw says what it becomes; None: its own.
+    """
     counts = np.diff(np.searchsorted(chosen, offsets))
-    bits = draw(np.repeat(keys, counts), chosen - np.repeat(offsets[:-1], counts))
-    roll = bits >> HALF
+    own_keys, starts = np.repeat(keys, counts), np.repeat(offsets[:-1], counts)
+    bits = draw(own_keys, chosen - starts)
+    roll = (bits if deciding is None else draw(own_keys, deciding - starts)) >> HALF
     masked = roll < corruption.mask_share * 2**32
     random = ~masked & (roll < (corruption.mask_share + corruption.random_share) * 2**32)
     out = ids.copy()

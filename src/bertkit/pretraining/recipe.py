@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 from bertkit.config import BertConfig, cast_setting, family_config, override, pick, toml_string
 from bertkit.errors import RequestError
+from bertkit.files import FORMAT_VERSION, VERSION_KEY, check_format_version
 from bertkit.pretraining.batches import DataSettings
+from bertkit.pretraining.objectives.table import OBJECTIVES
 from bertkit.train.schedule import Decay
 
 BEGUN = "begun"  # a table of a run's own settings: it is no setting
@@ -89,8 +91,9 @@ def build_recipe(settings: Mapping[str, str]) -> Recipe:
         pick(dict.fromkeys(_names()), name, "setting")
     model = override(start, *(f"{name}={value}" for name, value in left.items()))
     wanted: DataSettings = _changed(DataSettings(), data | seed)
-    if model.parts.causal and "causal" not in wanted.objective:
-        raise RequestError(f"causal=true goes with objective=causal, not {','.join(wanted.objective)}; leave it out")
+    if model.parts.causal and not wanted.causal:
+        others = " or ".join(row.name for row in OBJECTIVES.values() if row.causal)
+        raise RequestError(f"causal=true goes with objective={others}, not {','.join(wanted.objective)}; leave it out")
     return Recipe(
         shards=shards,
         heldout=Path(heldout) if heldout else None,
@@ -102,7 +105,7 @@ def build_recipe(settings: Mapping[str, str]) -> Recipe:
 
 def directed(model: BertConfig, data: DataSettings) -> BertConfig:
     """The shape with the attention that the objective needs: causal to predict next words, else in both directions."""
-    return replace(model, parts=replace(model.parts, causal="causal" in data.objective))
+    return replace(model, parts=replace(model.parts, causal=data.causal))
 
 
 def with_whole_paths(recipe: Recipe) -> Recipe:
@@ -115,7 +118,7 @@ def recipe_toml(recipe: Recipe, begun: Mapping[str, str] = MappingProxyType({}))
     """The recipe as TOML that `read_recipe` reads back to an equal one; what a run has `begun` with is passed over."""
     from bertkit.config import config_toml
 
-    lines = [f"shards = {toml_string(str(recipe.shards))}"]
+    lines = [f"{VERSION_KEY} = {FORMAT_VERSION}", f"shards = {toml_string(str(recipe.shards))}"]
     lines += [f"heldout = {toml_string(str(recipe.heldout))}"] if recipe.heldout else []
     lines += ["", "[model]", config_toml(recipe.model).rstrip()]
     for name in ("data", "train"):
@@ -130,6 +133,9 @@ def _flat(table: Mapping[str, Any], path: Path) -> dict[str, str]:
     settings: dict[str, str] = {}
     for name, value in table.items():
         if name == BEGUN and isinstance(value, dict):
+            continue
+        if name == VERSION_KEY:
+            check_format_version(value, path)
             continue
         inner = value if isinstance(value, dict) else {name: value}
         if isinstance(value, dict) and name not in ("model", "data", "train"):

@@ -1,22 +1,19 @@
 """Text beside what the model is shown of it: to look at before training."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bertkit.errors import RequestError
-from bertkit.pretraining.batches import DataSettings, Examples, ExampleSource, TokenIds
+from bertkit.pretraining.batches import DataSettings, ExampleSource, TokenIds
+from bertkit.pretraining.examples import Examples
+from bertkit.pretraining.objectives.objective import Objective
+from bertkit.pretraining.objectives.table import OBJECTIVES
 from bertkit.pretraining.spans import Corpus
 from bertkit.text.tokenizer import Tokenizer
 
 LINE = 72  # characters of a line; a token is never cut
-TRUTHS = {  # what is true of the two texts of a pair, by objective and label
-    ("nsp", 0): "B follows A",
-    ("nsp", 1): "B is from another document",
-    ("sop", 0): "A and B are in order",
-    ("sop", 1): "A and B are swapped",
-}
 
 
 @dataclass(frozen=True)
@@ -38,17 +35,22 @@ class Shares:
     masked: float
     replaced: float  # by another piece; the few that chance replaced by themselves count as kept
     kept: float
+    remarks: tuple[str, ...] = ()  # what the objectives say of these examples
 
 
 def mangle(shards: Corpus, settings: DataSettings, count: int) -> tuple[list[Mangled], Shares]:
     """The first `count` examples of those that training with these settings sees, and what was done to them."""
-    if "causal" in settings.objective:
-        raise RequestError("objective=causal hides no token, so there is nothing to show; choose mlm or rtd")
+    if not settings.hides:
+        others = " or ".join(row.name for row in OBJECTIVES.values() if row.kind == "tokens" and row.hides)
+        listed = ",".join(settings.objective)
+        raise RequestError(f"objective={listed} hides no token, so there is nothing to show; choose {others}")
     if count < 1:
         raise RequestError(f"count={count} must be at least 1")
     source = ExampleSource(shards, settings)
     examples = source.examples(np.arange(count))
-    return list(_sequences(examples, shards.tokenizer, settings.pairs)), shares(examples, source.ids)
+    remarks = tuple(remark for row in settings.rows if (remark := row.remark(examples)))
+    found = replace(shares(examples, source.ids), remarks=remarks)
+    return list(_sequences(examples, shards.tokenizer, settings.pair_row)), found
 
 
 def originals(examples: Examples) -> np.ndarray:
@@ -80,13 +82,12 @@ def lines(example: Mangled, width: int = LINE) -> Iterator[tuple[str, str]]:
     yield " ".join(example.text[first:]), " ".join(example.shown[first:])
 
 
-def _sequences(examples: Examples, tokenizer: Tokenizer, pairs: str | None) -> Iterator[Mangled]:
+def _sequences(examples: Examples, tokenizer: Tokenizer, pair: Objective | None) -> Iterator[Mangled]:
     text, shown = tokenizer.tokens(originals(examples).tolist()), tokenizer.tokens(examples.ids.tolist())
     start = 0
     for number, length in enumerate(examples.lengths.tolist()):
         stop = start + length
         asked = examples.chosen[(examples.chosen >= start) & (examples.chosen < stop)] - start
-        label = None if examples.pair_labels is None else int(examples.pair_labels[number])
-        truth = None if label is None or pairs is None else TRUTHS[pairs, label]
+        truth = pair.pair_labels[examples.pair_labels[number]] if pair and examples.pair_labels is not None else None
         yield Mangled(text[start:stop], shown[start:stop], asked.tolist(), truth)
         start = stop

@@ -1,7 +1,7 @@
-"""A load generator: how many texts a server answers, and how long each waits.
+"""A load generator: texts per second and latencies of a running server.
 
-Closed loop: each client sends its next request when it has the reply. Open loop: requests come at random moments at a
-given rate, and wait from the moment they are due, so that a server that stalls cannot slow down its own measurement.
+Closed loop: each client sends its next request when it has the reply. Open loop: Poisson arrivals at a given rate;
+latency counts from the moment a request is due, so that a server that stalls cannot slow down its own measurement.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from bertkit.client import address_of, key_header
 from bertkit.errors import BertkitError, RequestError
 
 WORDS = ("the", "a", "cat", "dog", "film", "sat", "on", "mat", "rug", "rates", "rose", "again", "while", "nobody")
-SHARES = (0.5, 0.9, 0.99)
-PATIENCE = 70.0  # seconds for one reply: a bertkit server gives up after 60
+QUANTILES = (0.5, 0.9, 0.99)
+REPLY_SECONDS = 70.0  # seconds for one reply: a bertkit server gives up after 60
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What is asked of a server, for how long."""
+    """The requests that a server gets, and for how long."""
 
     clients: int = 1
     batch: int = 1  # texts in a request
@@ -44,28 +44,36 @@ def _check_over_0(name: str, number: float) -> None:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What came of it."""
+class LoadResult:
+    """The measurement of one load."""
 
     load: Load
     seconds: float
-    waits: tuple[float, ...] = field(repr=False)  # seconds of each answered request, in order
-    refused: int = 0  # replies of another status than 200
+    latencies: tuple[float, ...] = field(repr=False)  # seconds of each answered request, in order
+    refused: int = 0  # replies with a status other than 200
 
     @property
     def texts_per_second(self) -> float:
         """Texts in answered requests."""
-        return len(self.waits) * self.load.batch / self.seconds
+        return len(self.latencies) * self.load.batch / self.seconds
 
-    def wait(self, share: float) -> float:
-        """Seconds within which this share of the requests was answered."""
-        return self.waits[min(len(self.waits) - 1, int(share * len(self.waits)))] if self.waits else float("nan")
+    def latency(self, quantile: float) -> float:
+        """Quantile of the latencies, in seconds."""
+        return (
+            self.latencies[min(len(self.latencies) - 1, int(quantile * len(self.latencies)))]
+            if self.latencies
+            else float("nan")
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As the command line prints it."""
-        waits = {f"p{share * 100:g}": round(self.wait(share), 6) for share in SHARES} if self.waits else {}
-        rates = {"requests": len(self.waits), "texts_per_second": round(self.texts_per_second, 2)}
-        return {**asdict(self.load), **rates, "refused": self.refused, **waits}
+        latencies = (
+            {f"p{quantile * 100:g}": round(self.latency(quantile), 6) for quantile in QUANTILES}
+            if self.latencies
+            else {}
+        )
+        rates = {"requests": len(self.latencies), "texts_per_second": round(self.texts_per_second, 2)}
+        return {**asdict(self.load), **rates, "refused": self.refused, **latencies}
 
 
 def measure(
@@ -75,13 +83,13 @@ def measure(
     key: str | None = "",
     model: str | None = None,
     seed: int = 0,
-    patience: float = PATIENCE,
-) -> Measured:
+    timeout: float = REPLY_SECONDS,
+) -> LoadResult:
     """Put this load on a server's /v1/embeddings; the key is that of BERTKIT_API_KEY where it is None.
 
-    A server that does not answer a request within `patience` seconds is an error.
+    A server that does not answer a request within `timeout` seconds is an error.
     """
-    return asyncio.run(_measure(replace(Target.of(url, key), patience=patience), load, model, seed))
+    return asyncio.run(_measure(replace(Target.of(url, key), timeout=timeout), load, model, seed))
 
 
 @dataclass(frozen=True)
@@ -92,7 +100,7 @@ class Target:
     port: int
     secure: bool
     head: bytes
-    patience: float = PATIENCE
+    timeout: float = REPLY_SECONDS
 
     @classmethod
     def of(cls, url: str, key: str | None) -> "Target":
@@ -120,11 +128,11 @@ class _Connection:
         """Send it and read all of the reply, in time; returns the status."""
         target = self._target
         try:
-            async with asyncio.timeout(target.patience):
+            async with asyncio.timeout(target.timeout):
                 return await self._ask(target, body)
         except TimeoutError as error:
-            said = f"{target.host} port {target.port} did not answer within {target.patience:g} s"
-            raise BertkitError(f"{said}; is this a bertkit server, and is it overloaded?") from error
+            message = f"{target.host} port {target.port} did not answer within {target.timeout:g} s"
+            raise BertkitError(f"{message}; is this a bertkit server, and is it overloaded?") from error
 
     async def _ask(self, target: Target, body: bytes) -> int:
         if self._streams is None:
@@ -165,15 +173,15 @@ def bodies(load: Load, model: str | None, seed: int, count: int = 64) -> list[by
     return [json.dumps({"input": own, "encoding_format": "base64", **named}).encode() for own in texts]
 
 
-async def _measure(target: Target, load: Load, model: str | None, seed: int) -> Measured:
+async def _measure(target: Target, load: Load, model: str | None, seed: int) -> LoadResult:
     asked = bodies(load, model, seed)
-    waits: list[float] = []
+    latencies: list[float] = []
     refused = [0]
 
     async def ask(connection: _Connection, number: int, due: float) -> None:
         status = await connection.ask(asked[number % len(asked)])
         if status == 200:
-            waits.append(time.perf_counter() - due)
+            latencies.append(time.perf_counter() - due)
         else:
             refused[0] += 1
 
@@ -185,9 +193,9 @@ async def _measure(target: Target, load: Load, model: str | None, seed: int) -> 
             await _open(target, ask, load, started, seed)
     except (OSError, asyncio.IncompleteReadError) as error:
         raise BertkitError(f"{target.host} port {target.port} gave no answer: {error}; is the server there?") from error
-    if not waits and refused[0]:
+    if not latencies and refused[0]:
         raise BertkitError(f"{target.host} port {target.port} refused all {refused[0]} requests; look at its log")
-    return Measured(load, time.perf_counter() - started, tuple(sorted(waits)), refused[0])
+    return LoadResult(load, time.perf_counter() - started, tuple(sorted(latencies)), refused[0])
 
 
 async def _closed(target: Target, ask: Any, load: Load, started: float, client: int) -> None:
@@ -221,11 +229,11 @@ async def _open(target: Target, ask: Any, load: Load, started: float, seed: int)
         connection.close()
 
 
-def table(rows: Sequence[Measured], what: str) -> str:
-    """Throughput and waits by one of the load's numbers, as bert-as-a-service printed them."""
+def table(rows: Sequence[LoadResult], what: str) -> str:
+    """Throughput and latencies by one of the load's numbers, as bert-as-a-service printed them."""
     lines = [f"{what:>10} {'texts/s':>10} {'requests':>9} {'refused':>8} {'p50 ms':>9} {'p90 ms':>9} {'p99 ms':>9}"]
     for row in rows:
-        waits = " ".join(f"{1000 * row.wait(share):>9.1f}" for share in SHARES)
+        latencies = " ".join(f"{1000 * row.latency(quantile):>9.1f}" for quantile in QUANTILES)
         value = getattr(row.load, what)
-        lines.append(f"{value:>10} {row.texts_per_second:>10.1f} {len(row.waits):>9} {row.refused:>8} {waits}")
+        lines.append(f"{value:>10} {row.texts_per_second:>10.1f} {len(row.latencies):>9} {row.refused:>8} {latencies}")
     return "\n".join(lines)

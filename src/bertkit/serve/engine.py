@@ -1,6 +1,6 @@
-"""The one place where the server meets the model: sequences of many requests in one pass, each read as it asked.
+"""Where the server calls the model: sequences of many requests in one forward pass, each read as its request asks.
 
-Everything above knows only lanes, pieces and rows; a faster engine is a change to this file.
+Everything above knows only shared encoders, token sequences and rows; a faster engine is a change to this file.
 """
 
 from collections.abc import Hashable, Sequence
@@ -35,7 +35,7 @@ class Reader(Protocol):
 
 
 @dataclass(slots=True)
-class Piece:
+class TokenSequence:
     """One sequence of a request, and how its vectors are read."""
 
     passage: Passage
@@ -46,33 +46,33 @@ class Piece:
 
 
 @dataclass(frozen=True, eq=False)
-class Lane:
-    """An encoder that any number of models may share: their pieces go through it together."""
+class SharedEncoder:
+    """An encoder that any number of models may share: their sequences go through it together."""
 
     encoder: Encoder
     recorded: RecordedPasses | None = None  # on a GPU, for batches whose readers are all alike and give rows
 
     @property
     def key(self) -> Hashable:
-        """What tells lanes apart in the queue."""
+        """Identifies the encoder in the queue."""
         return id(self.encoder)
 
-    def compute(self, pieces: Sequence[Piece], threads: int | None = None) -> list[Any]:
-        """A row for each piece, whatever it shared its batch with; on a CPU with so many threads."""
+    def compute(self, sequences: Sequence[TokenSequence], threads: int | None = None) -> list[Any]:
+        """A row for each sequence, whatever it shared its batch with; on a CPU with so many threads."""
         groups: dict[Reader, list[int]] = {}
-        for place, piece in enumerate(pieces):
-            groups.setdefault(piece.read, []).append(place)
-        if self.recorded is not None and len(groups) == 1 and isinstance(only := pieces[0].read, RowReader):
-            replayed = self.recorded([piece.passage for piece in pieces], only)
+        for place, sequence in enumerate(sequences):
+            groups.setdefault(sequence.read, []).append(place)
+        if self.recorded is not None and len(groups) == 1 and isinstance(only := sequences[0].read, RowReader):
+            replayed = self.recorded([sequence.passage for sequence in sequences], only)
             if replayed is not None:
                 return list(replayed)
         # Readers that are alike stand together, so that what they read is a slice and not a copy; and among them
         # sequences of one length, so that attention takes these at once.
         for places in groups.values():
-            places.sort(key=lambda place: len(pieces[place]))
+            places.sort(key=lambda place: len(sequences[place]))
         order = [place for places in groups.values() for place in places]
-        rows: list[Any] = [None] * len(pieces)
-        passages = [pieces[place].passage for place in order]
+        rows: list[Any] = [None] * len(sequences)
+        passages = [sequences[place].passage for place in order]
         device = self.encoder.embeddings.word.weight.device
         layers = sorted({layer for read in groups for layer in read.layers})
 

@@ -1,4 +1,4 @@
-"""The models of one server by name; those with equal encoders hold one between them, so that they share its pass."""
+"""The models of one server by name; models with equal encoders share one, and so its forward pass."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from bertkit.model.kernels import takes_packed
 from bertkit.predict.answers import Answers
 from bertkit.predict.bert import BACKENDS, Bert, load
 from bertkit.predict.quantize import int8_maps
-from bertkit.serve.engine import Lane
+from bertkit.serve.engine import SharedEncoder
 from bertkit.serve.refusals import Refusal
 
 # Which route a task of fine-tuning answers at.
@@ -28,11 +28,11 @@ ROUTES |= {"tag": "tag", "answer": "answer", "choose": "choose"}
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """One loaded model: its name, what it can do, and the lane that its sequences take."""
+    """One loaded model: its name, what it can do, and the encoder that its sequences go through."""
 
     name: str
     bert: Bert
-    lane: Lane
+    shared_encoder: SharedEncoder
     checksum: str  # of the encoder
     answers: Answers | None = None  # of fine-tuned models
 
@@ -48,12 +48,12 @@ class Served:
 
     @property
     def task(self) -> str | None:
-        """What it was taught."""
+        """The task it was fine-tuned for."""
         return self.answers.task.name if self.answers else None
 
     @property
     def abilities(self) -> tuple[str, ...]:
-        """The routes that it can answer, best first: what it was taught comes before what every encoder can."""
+        """The routes that it can answer, best first: its own task comes before what every encoder can do."""
         own = (ROUTES[self.task],) if self.task else ()
         fill = ("fill",) if self.bert.model.fills else ()
         return (*own, *fill, "embed")
@@ -68,13 +68,13 @@ class Models:
         self.by_name: Mapping[str, Served] = {each.name: each for each in served}
 
     @property
-    def lanes(self) -> list[Lane]:
+    def shared_encoders(self) -> list[SharedEncoder]:
         """Every encoder once."""
-        return list({each.lane.key: each.lane for each in self.by_name.values()}.values())
+        return list({each.shared_encoder.key: each.shared_encoder for each in self.by_name.values()}.values())
 
     @property
     def on_cpu(self) -> bool:
-        """Whether they compute there."""
+        """Whether they run on the CPU."""
         return self.named(None).bert.model.device.type == "cpu"
 
     @property
@@ -108,49 +108,49 @@ def load_models(
 ) -> Models:
     """Folders, each as PATH or NAME=PATH, loaded onto one device; nothing given means the bundled model."""
     chosen = None if backend is None else pick(BACKENDS, backend, "backend")
-    found: dict[str, Bert] = {}
+    berts: dict[str, Bert] = {}
     for name, path in [_named(each) for each in given] or [("bertkit", None)]:
-        if name in found:
+        if name in berts:
             raise RequestError(f"two models are called '{name}'; name them apart, as NAME=PATH")
-        found[name] = load(path)
+        berts[name] = load(path)
         try:
-            found[name].to(device, dtype)
+            berts[name].to(device, dtype)
         except RequestError as error:
             raise RequestError(f"{name}: {error}") from error
-        if found[name].checkpoint.tokenizer is None:
+        if berts[name].checkpoint.tokenizer is None:
             raise RequestError(f"{path} holds no tokenizer, so its model can read nothing; put its vocab.txt there")
-    models = Models(share_encoders(found))
+    models = Models(share_encoders(berts))
     if chosen is not None:
-        for bert in {served.lane.key: served.bert for served in models.by_name.values()}.values():
+        for bert in {served.shared_encoder.key: served.bert for served in models.by_name.values()}.values():
             chosen(bert)
     return models
 
 
 def share_encoders(berts: Mapping[str, Bert]) -> list[Served]:
     """Served models; of equal encoders only the first is kept."""
-    lanes: dict[str, Lane] = {}
+    shared_encoders: dict[str, SharedEncoder] = {}
     served = []
     for name, bert in berts.items():
         checksum = encoder_checksum(bert.model.encoder)
-        if checksum not in lanes:
-            lanes[checksum] = new_lane(bert.model.encoder)
-        lane = lanes[checksum]
-        _adopt(bert, lane.encoder)
-        answers = bert.answers if _is_taught(bert) else None
-        served.append(Served(name, bert, lane, checksum, answers))
+        if checksum not in shared_encoders:
+            shared_encoders[checksum] = new_shared_encoder(bert.model.encoder)
+        shared_encoder = shared_encoders[checksum]
+        _adopt(bert, shared_encoder.encoder)
+        answers = bert.answers if _is_fine_tuned(bert) else None
+        served.append(Served(name, bert, shared_encoder, checksum, answers))
     return served
 
 
-def new_lane(encoder: Encoder) -> Lane:
-    """An encoder's lane; on a GPU its passes are recorded, where its attention takes batches without padding."""
+def new_shared_encoder(encoder: Encoder) -> SharedEncoder:
+    """For one encoder; on a GPU its passes are recorded, if its attention takes batches without padding."""
     weight, config = encoder.stack[0].attention.out.weight, encoder.config
     with torch.inference_mode():
         packed = takes_packed(weight.new_empty(0, 3, config.heads, config.width // config.heads))
-    return Lane(encoder, RecordedPasses(encoder, CudaRecorder(weight.device)) if packed else None)
+    return SharedEncoder(encoder, RecordedPasses(encoder, CudaRecorder(weight.device)) if packed else None)
 
 
 def encoder_checksum(encoder: Encoder) -> str:
-    """SHA-256 of an encoder's shape and numbers, and of how it rounds; dropout does not count."""
+    """SHA-256 of an encoder's shape, parameters and quantization; dropout does not count."""
     config = encoder.config
     parts = replace(config.parts, word_head=None, pooler="tanh", pooler_norm=False, pooling="first", token_pooler=False)
     shape = replace(config, dropout=0.0, attention_dropout=0.0, init_std=0.02, parts=parts)
@@ -158,7 +158,7 @@ def encoder_checksum(encoder: Encoder) -> str:
     for name, tensor in sorted(encoder.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-    for name, made in int8_maps(encoder).items():  # which maps are rounded, and how
+    for name, made in int8_maps(encoder).items():  # which layers are quantized, and how
         digest.update(name.encode() + made.unsmooth_I.numpy().tobytes())
     return digest.hexdigest()
 
@@ -174,7 +174,7 @@ def _adopt(bert: Bert, encoder: Encoder) -> None:
         head.decoder.weight = encoder.embeddings.word.weight
 
 
-def _is_taught(bert: Bert) -> bool:
+def _is_fine_tuned(bert: Bert) -> bool:
     return bool({"classify", "tag", "answer", "choose"} & set(bert.model.heads))
 
 

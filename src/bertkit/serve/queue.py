@@ -1,4 +1,4 @@
-"""Which of the waiting sequences go through the model next. Pure: the threads only ask.
+"""Which of the waiting sequences go through the model next: pure functions of their lengths.
 
 Half of every batch belongs to the oldest requests, in order, so that none waits for those that came after it. The
 other half is shared evenly, so that a small request passes a large one in the next batch. What is left goes to the
@@ -8,27 +8,27 @@ oldest again, so that a batch is as large as its budget lets it be: `--max-token
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-ENOUGH = 256  # tokens that go through a model on one core at nearly its full rate
+EFFICIENT_TOKENS = 256  # tokens that go through a model on one core at nearly its full rate
 
 
 @dataclass(slots=True)
 class Waiting:
     """A request in the queue: the encoder it needs, and the lengths of its sequences, of which `start` are gone."""
 
-    lane: Hashable
+    encoder: Hashable
     lengths: Sequence[int]
     start: int = 0
 
 
 def next_batch(waiting: Sequence[Waiting], budget: int) -> list[int]:
-    """How many sequences of each request, oldest first, go next: of one lane, at most `budget` tokens together.
+    """How many sequences of each request, oldest first, go next: of one encoder, at most `budget` tokens together.
 
-    A single sequence over the budget goes alone. The lane is the oldest request's.
+    A single sequence over the budget goes alone. The encoder is the oldest request's.
     """
     counts = [0] * len(waiting)
     if not waiting:
         return counts
-    own = [i for i, request in enumerate(waiting) if request.lane == waiting[0].lane]
+    own = [i for i, request in enumerate(waiting) if request.encoder == waiting[0].encoder]
     first = waiting[0].lengths[waiting[0].start]
     counts[0] = 1
     left = budget - first
@@ -45,7 +45,7 @@ def fair_budget(tokens: int, workers: int, most: int) -> int:
     As much as would be its part if one more worked: so each finds something when it is done, and what it has answered
     is asked again meanwhile. Who takes all that waits leaves the others nothing but what trickles in.
     """
-    return most if workers == 1 else min(most, max(ENOUGH, tokens // (workers + 1)))
+    return most if workers == 1 else min(most, max(EFFICIENT_TOKENS, tokens // (workers + 1)))
 
 
 def _fill(waiting: Sequence[Waiting], order: Iterable[int], counts: list[int], most: int) -> int:

@@ -1,14 +1,17 @@
-"""What a refused request is told: one sentence, in the form its client reads."""
+"""Errors of requests: one sentence, in the form that the client expects."""
 
 import dataclasses
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import orjson
+from starlette.responses import Response
 
 from bertkit.errors import RequestError
 
-# What text-embeddings-inference's clients find in `error_type`, and OpenAI's in `type`.
-KINDS: Mapping[int, tuple[str, str]] = {
+# `error_type` of text-embeddings-inference, `type` of OpenAI.
+ERROR_TYPES: Mapping[int, tuple[str, str]] = {
     400: ("Validation", "invalid_request_error"),
     401: ("Unauthorized", "authentication_error"),
     404: ("NotFound", "not_found_error"),
@@ -25,7 +28,7 @@ KINDS: Mapping[int, tuple[str, str]] = {
 
 @dataclasses.dataclass(eq=False)  # exceptions must be hashable
 class Refusal(Exception):
-    """A request that gets no answer, and why."""
+    """A request that is refused, and why."""
 
     status: int
     message: str
@@ -34,25 +37,45 @@ class Refusal(Exception):
 
     def content(self, path: str) -> dict[str, Any]:
         """The reply: under /v1 as OpenAI's clients read it, else as text-embeddings-inference's do."""
-        theirs, openais = KINDS.get(self.status, ("Backend", "server_error"))
+        tei, openai = ERROR_TYPES.get(self.status, ("Backend", "server_error"))
         if path.startswith("/v1/"):
             code = "model_not_found" if self.status == 404 and self.field == "model" else None
-            return {"error": {"message": self.message, "type": openais, "param": self.field, "code": code}}
-        return {"error": self.message, "error_type": theirs, "field": self.field}
+            return {"error": {"message": self.message, "type": openai, "param": self.field, "code": code}}
+        return {"error": self.message, "error_type": tei, "field": self.field}
+
+    def response(self, path: str) -> Response:
+        """The reply as a response."""
+        body = orjson.dumps(self.content(path))
+        return Response(body, self.status, headers=dict(self.headers), media_type="application/json")
 
 
 def failure(request: str) -> Refusal:
-    """What a client is told where the server is at fault."""
+    """The reply to an internal error: the id alone, under which the log has the rest."""
     return Refusal(500, f"the server failed; its log says more under {request}")
 
 
-def detached(error: Exception) -> Exception:
-    """The error with its trace as text, which the log tells.
+def not_json(place: int, reason: str) -> Refusal:
+    """Where a body stops being JSON, and why."""
+    return Refusal(422, f"the body is not JSON: at byte {place}: {reason:.100}")
 
-    A trace holds the frames it went through, with requests and tensors in them; and where one of these holds the error,
-    too, all of it stays until somebody looks for garbage.
+
+def wrong_field(errors: Sequence[Any]) -> Refusal:
+    """The first of pydantic's errors; the client's own words are not repeated."""
+    wrong = errors[0]
+    field = ".".join(map(str, wrong["loc"]))[:100]
+    if not wrong["loc"]:
+        return Refusal(422, "the body must be a JSON object, sent with 'Content-Type: application/json'")
+    message = str(wrong["msg"]).removeprefix("Value error, ")
+    return Refusal(422, f"{field}: {message:.300}", field)
+
+
+def detached(error: Exception) -> Exception:
+    """The error with its traceback as text, for the log.
+
+    A traceback keeps its frames alive, with requests and tensors in them; and where one of these refers to the error,
+    that is a cycle, which lives until the next garbage collection.
     """
-    if not isinstance(error, Refusal | RequestError):  # of which nobody asks where they came from
+    if not isinstance(error, Refusal | RequestError):  # which are not logged
         error.add_note("".join(traceback.format_exception(error)).rstrip())
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)

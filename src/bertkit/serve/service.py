@@ -1,40 +1,74 @@
-"""Plans made off the event loop, computed by the workers, finished off the loop where that takes long."""
+"""From a request to its answer: a plan is made in a thread, computed by the workers, and finished.
+
+The texts of requests that wait together are tokenized in one call, and what they need is queued in one call.
+"""
 
 import asyncio
-import contextlib
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
 import torch
 
-from bertkit.engine.recorded import OFTEN
+from bertkit.engine.batches import Passage
 from bertkit.errors import BertkitError, RequestError
+from bertkit.predict.length import LengthReport
 from bertkit.serve import memory
+from bertkit.serve.engine import SharedEncoder, TokenSequence
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.models import Models
-from bertkit.serve.planner import Planner, Told
-from bertkit.serve.plans.plan import Draft, Plan
-from bertkit.serve.plans.vectors import Wanted, plan_vectors
-from bertkit.serve.refusals import Refusal
+from bertkit.serve.refusals import Refusal, detached
 from bertkit.serve.settings import LARGE, ServeSettings
 from bertkit.serve.worker import Ticket, Workers
+from bertkit.text.tokenizer import Tokenizer
 
+GROUP_CHARACTERS = 16_000  # planned together: a few milliseconds, which the first of these requests waits for the last
+MIN_CHARACTERS = 100  # what a request counts for at least
+TOKENIZE_CHARACTERS = 200_000  # in one call: an encoding is some hundred bytes for each token
+Client = TypeVar("Client")
 Value = TypeVar("Value")
+
+
+@dataclass(slots=True)  # not frozen, as one is made for every request: that takes three times as long
+class Plan:
+    """What the encoder computes for a request, and how its rows become the answer."""
+
+    shared_encoder: SharedEncoder
+    sequences: Sequence[TokenSequence]
+    finish: Callable[[list[Any]], Any]
+    tokens: int  # of the texts, as the reply states them
+    lengths: LengthReport | None = None  # which texts were over the limit
+    quick: bool = False  # whether finishing takes no time worth a thread
+    made: int = 0  # characters and numbers that finishing makes, where they are more than the tokens
+
+
+@dataclass(slots=True)
+class Draft:
+    """A plan without the tokens of its texts, which are tokenized together with those of other requests."""
+
+    tokenizer: Tokenizer
+    texts: Sequence[str]
+    complete: Callable[[Iterable[Passage]], Plan]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a plan."""
+    """The result of a plan."""
 
     value: Any
     plan: Plan
 
 
+Make = Callable[[], Plan | Draft]
+Planned = list[tuple[Client, Plan | Exception]]
+
+
 class Service:
-    """Everything a server needs to answer: models, queue, threads."""
+    """Models, queue and threads of one server."""
 
     def __init__(self, models: Models, settings: ServeSettings) -> None:
         self.models = models
@@ -45,50 +79,46 @@ class Service:
         self._small = ThreadPoolExecutor(1, thread_name_prefix="small")
         self._large = ThreadPoolExecutor(1, thread_name_prefix="large")  # long texts do not hold up short ones
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
-        self._planners = {pool: Planner(pool, self._queue) for pool in (self._small, self._large)}
+        self._planners = {pool: Planner(pool, self._enqueue) for pool in (self._small, self._large)}
 
     async def start(self) -> None:
-        """Start the workers, and send one text through every encoder."""
+        """Start the workers; the server sets `ready` once it is warm."""
         self._loop = asyncio.get_running_loop()
         self.workers = Workers(
             self._deliver,
             self.metrics,
             budget=self.settings.max_tokens,
-            most_tokens=self.settings.waiting_tokens,
+            max_waiting=self.settings.waiting_tokens,
             threads=self.settings.workers,
             cores=torch.get_num_threads() if self.models.on_cpu else None,
         )
         self.metrics.watch(lambda: self.inside, lambda: self.workers.depth)
         self.workers.start()
-        await asyncio.gather(*(self._warm(name) for name in self.models.by_name))
-        self._tidying = asyncio.create_task(memory.keep_giving_back())
-        self.ready = True
+        self._trimming = asyncio.create_task(memory.keep_trimming())
 
     async def stop(self) -> None:
-        """Answer what waits, then stop the threads."""
+        """Compute what waits, then stop the threads."""
         self.ready = False
-        self._tidying.cancel()
+        self._trimming.cancel()
         await asyncio.to_thread(self.workers.close)
         for pool in (self._small, self._large, self._reader):
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def answer(self, plan: Callable[[], Plan | Draft], size: int = 0) -> Answer:
         """Make the plan, have it computed, finish it; `size` says about how many characters it reads."""
-        hope = _Hope(self._loop.create_future())
-        self._planners[self._pool(size)].submit(hope, partial(hope.still, plan), size)
+        pending = PendingReply(self._loop.create_future())
+        self._planners[self._pool(size)].submit(pending, partial(pending.unless_cancelled, plan), size)
         try:
-            made, rows = await hope.future
+            made, rows = await pending.future
         except asyncio.CancelledError:
-            hope.cancelled = True
-            if hope.ticket is not None:
-                self.workers.cancel(hope.ticket)
+            pending.cancelled = True
+            if pending.ticket is not None:
+                self.workers.cancel(pending.ticket)
             raise
         except RequestError as error:
             raise Refusal(422, str(error)) from error
         finally:
-            del (
-                hope
-            )  # else an error holds this frame, which holds the hope, which holds the error, and all of them the texts
+            del pending  # else an error holds this frame, which holds `pending`, which holds the error: a cycle
         if made.lengths is not None and made.lengths.long:
             self.metrics.texts_cut(made.lengths.policy, len(made.lengths.long))
         size = max(made.tokens, made.made)
@@ -96,89 +126,161 @@ class Service:
         return Answer(value, made)
 
     async def off_loop(self, work: Callable[[], Value], size: int) -> Value:
-        """Run it in a thread; what is wrong with the request comes back as a refusal."""
+        """Run a function in a thread; a RequestError becomes a refusal."""
         try:
             return await self._loop.run_in_executor(self._pool(size), work)
         except RequestError as error:
             raise Refusal(422, str(error)) from error
 
     async def read_off_loop(self, work: Callable[[], Value]) -> Value:
-        """Parse a large body in the one thread for that: each parse holds the interpreter, and several at once more."""
+        """Parse a large body in the one thread for that: several would hold the interpreter longer."""
         return await self._loop.run_in_executor(self._reader, work)
 
     def _pool(self, size: int) -> ThreadPoolExecutor:
         return self._large if size > LARGE else self._small
 
-    def _queue(self, made: "Told[_Hope]") -> None:
-        """On a planner's thread: plans go into the queue together; the loop hears of each when it is computed."""
-        asked: dict[Ticket, _Hope] = {}
-        for hope, plan in made:
+    def _enqueue(self, planned: "Planned[PendingReply]") -> None:
+        """On a planner's thread: put plans into the queue together; each reply is resolved when it is computed."""
+        queued: dict[Ticket, PendingReply] = {}
+        for pending, plan in planned:
             if isinstance(plan, Exception):
-                self._loop.call_soon_threadsafe(hope.fail, plan)
-            elif refusal := self._too_much(plan):
-                self._loop.call_soon_threadsafe(hope.fail, refusal)
-            elif not hope.cancelled:
-                hope.ticket = Ticket(plan.lane, plan.pieces, partial(hope.fulfil, plan))
-                asked[hope.ticket] = hope
-        for ticket in self.workers.submit([*asked]):
+                self._loop.call_soon_threadsafe(pending.fail, plan)
+            elif refusal := self._over_limit(plan):
+                self._loop.call_soon_threadsafe(pending.fail, refusal)
+            elif not pending.cancelled:
+                pending.ticket = Ticket(plan.shared_encoder, plan.sequences, partial(pending.resolve, plan))
+                queued[pending.ticket] = pending
+        for ticket in self.workers.submit([*queued]):
             seconds = self.workers.seconds_behind
-            said = f"the queue is full; try again in {seconds} s"
-            refusal = Refusal(429, said, headers={"Retry-After": str(seconds)})
-            self._loop.call_soon_threadsafe(asked[ticket].fail, refusal)
-        for ticket, hope in asked.items():
-            if hope.cancelled:  # since it was asked above
+            message = f"the queue is full; try again in {seconds} s"
+            refusal = Refusal(429, message, headers={"Retry-After": str(seconds)})
+            self._loop.call_soon_threadsafe(queued[ticket].fail, refusal)
+        for ticket, pending in queued.items():
+            if pending.cancelled:  # since the check above
                 self.workers.cancel(ticket)
 
-    def _too_much(self, plan: Plan) -> Refusal | None:
-        tokens, most = sum(map(len, plan.pieces)), self.settings.waiting_tokens
-        if tokens <= most:
+    def _over_limit(self, plan: Plan) -> Refusal | None:
+        tokens, limit = sum(map(len, plan.sequences)), self.settings.waiting_tokens
+        if tokens <= limit:
             return None
-        return Refusal(413, f"the request has {tokens:,} tokens, over the {most:,} of one request; split it")
+        return Refusal(413, f"the request has {tokens:,} tokens, over the {limit:,} of one request; split it")
 
     def _deliver(self, done: list[Ticket]) -> None:
-        """On a worker's thread: one call for all that a batch completed."""
-        self._loop.call_soon_threadsafe(_tell, done)
-
-    async def _warm(self, name: str) -> None:
-        """The first passes allocate memory and choose kernels, or compile them: nobody should wait for that."""
-        served = self.models.by_name[name]
-        wanted = Wanted(settings=served.bert.embed_settings())
-        doublings = [1 << each for each in range(served.limit.bit_length() + 1)] * OFTEN  # a GPU's differ by length
-        for words in (1, 64) if self.models.on_cpu else doublings:
-            text = "warm " * min(words, served.limit - 2)  # [CLS] and [SEP] count
-            with contextlib.suppress(Refusal):  # where the limits are smaller than this
-                await self.answer(partial(plan_vectors, served, [text] * 4, wanted, self.settings))
+        """On a worker's thread: one call to the event loop for all requests that a batch completed."""
+        self._loop.call_soon_threadsafe(_resolve_all, done)
 
 
-class _Hope:
-    """Somebody on the event loop who waits for the rows of a plan."""
+def _resolve_all(done: list[Ticket]) -> None:
+    """On the event loop."""
+    for ticket in done:
+        ticket.wake(ticket)
+
+
+class PendingReply:
+    """A request on the event loop that waits for the rows of its plan."""
 
     def __init__(self, future: asyncio.Future[tuple[Plan, list[Any]]]) -> None:
         self.future = future
         self.ticket: Ticket | None = None
         self.cancelled = False
 
-    def still(self, plan: Callable[[], Plan | Draft]) -> Plan | Draft:
-        """Make the plan, unless nobody waits for it any more."""
+    def unless_cancelled(self, plan: Callable[[], Plan | Draft]) -> Plan | Draft:
+        """Make the plan, unless the client has disconnected."""
         if self.cancelled:
             raise RequestError("the client is gone")
         return plan()
 
-    def fulfil(self, plan: Plan, ticket: Ticket) -> None:
-        """The rows are there, or the model failed."""
+    def resolve(self, plan: Plan, ticket: Ticket) -> None:
+        """Pass on the rows, or that the model failed."""
         if ticket.failure is not None:
             self.fail(BertkitError(f"the model failed: {ticket.failure}"), ticket.failure)
         elif not self.future.done():
             self.future.set_result((plan, ticket.rows))
 
     def fail(self, error: Exception, cause: Exception | None = None) -> None:
-        """There will be none."""
+        """Pass on why there are no rows."""
         error.__cause__ = cause
         if not self.future.done():
             self.future.set_exception(error)
 
 
-def _tell(done: list[Ticket]) -> None:
-    """On the event loop: wake whoever waits for these."""
-    for ticket in done:
-        ticket.wake(ticket)
+class Planner(Generic[Client]):
+    """Makes plans on the one thread of `pool`, and delivers each, or what is wrong with its request.
+
+    Requests that arrive while it is busy are planned together, up to a size; then the thread is free for other work. A
+    text at a time, tokenizing takes longer than a GPU takes for the vectors, and leaves all cores but one idle.
+    """
+
+    def __init__(self, pool: Executor, deliver: Callable[[Planned[Client]], None]) -> None:
+        self._pool = pool
+        self._deliver = deliver
+        self._waiting: deque[tuple[Client, Make, int]] = deque()
+        self._scheduled = False  # whether the thread will look at what waits
+
+    def submit(self, client: Client, make: Make, size: int = 0) -> None:
+        """Have a plan made; `size` is about how many characters it reads."""
+        self._waiting.append((client, make, max(size, MIN_CHARACTERS)))
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            try:
+                self._pool.submit(self._work)
+            except RuntimeError:  # the pool is closed
+                self._scheduled = False
+                raise
+
+    def _work(self) -> None:
+        self._scheduled = False  # first: a request that comes from here on may be too late for this turn
+        try:
+            for group in self._take():
+                plans = complete([draft for _, draft in group])
+                self._deliver([(client, plan) for (client, _), plan in zip(group, plans, strict=True)])
+        finally:
+            if self._waiting:
+                self._schedule()
+
+    def _take(self) -> list[list[tuple[Client, Draft]]]:
+        """The drafts of the next requests, by tokenizer; what needs no tokens, or is wrong, is delivered at once."""
+        size, drafts = 0, dict[int, list[tuple[Client, Draft]]]()
+        while self._waiting and size < GROUP_CHARACTERS:
+            client, make, characters = self._waiting.popleft()
+            size += characters
+            made = _attempt(make)
+            if isinstance(made, Draft):
+                drafts.setdefault(id(made.tokenizer), []).append((client, made))
+            else:
+                self._deliver([(client, made)])
+        return [*drafts.values()]
+
+
+def complete(drafts: Sequence[Draft]) -> list[Plan | Exception]:
+    """Plans of drafts with one tokenizer. Where a text is refused, each by itself: only the guilty request fails."""
+    if len(drafts) == 1:  # a long text's tokens may be dropped as they come
+        return [_attempt(drafts[0].complete, tokenize(drafts[0].tokenizer, drafts[0].texts))]
+    tokens = _attempt(lambda: [*tokenize(drafts[0].tokenizer, [text for draft in drafts for text in draft.texts])])
+    if isinstance(tokens, Exception):
+        return [plan for draft in drafts for plan in complete([draft])]
+    left = iter(tokens)
+    parts = [list(islice(left, len(draft.texts))) for draft in drafts]
+    return [_attempt(draft.complete, part) for draft, part in zip(drafts, parts, strict=True)]
+
+
+def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[Passage]:
+    """The tokens of each text; not all texts in one call, for encodings are large."""
+    start = size = 0
+    for stop, text in enumerate(texts, start=1):
+        size += len(text)
+        if size > TOKENIZE_CHARACTERS or stop == len(texts):
+            yield from (Passage(*plain) for plain in tokenizer.encode_plain(texts[start:stop]))
+            start, size = stop, 0
+
+
+def _attempt(make: Callable[..., Value], *arguments: object) -> Value | Exception:
+    try:
+        return make(*arguments)
+    except Exception as error:
+        return detached(error)
+    except BaseException as error:  # a library's panic is no Exception, and must not take others' requests along
+        return BertkitError(f"planning failed: {error}")

@@ -1,4 +1,4 @@
-"""How much the server takes on."""
+"""The limits of a server."""
 
 import math
 from collections.abc import Container
@@ -7,27 +7,27 @@ from dataclasses import dataclass, replace
 from bertkit.errors import RequestError
 from bertkit.predict.length import TooLong
 
-LARGE = 20_000  # bytes, characters or numbers: what takes longer than a millisecond or two, and so waits for a thread
-GPU_TOKENS = 32_768  # through the model at once, on a GPU: what `embed` is quickest with there
+LARGE = 20_000  # bytes, characters or numbers: work that takes over a millisecond or two, and so goes to a thread
+GPU_TOKENS = 32_768  # in one batch on a GPU: the fastest size for `embed` there
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeSettings:
     """The limits of one server; each is answered with a status of its own."""
 
-    max_tokens: int = 4096  # through the model at once
-    max_queue: int = 512  # requests inside at once; 429 beyond
+    max_tokens: int = 4096  # in one batch
+    max_queue: int = 512  # requests in progress; 429 beyond
     waiting_tokens: int = 1 << 20  # in the queue, of all requests together; 429 beyond
     max_body: int = 8 << 20  # bytes of one request; 413 beyond
-    max_bodies: int = 256 << 20  # bytes that all requests inside take, with 64 for each JSON value; 429 beyond
+    max_bodies: int = 256 << 20  # bytes of all requests in progress, with 64 for each JSON value; 429 beyond
     max_values: int = 1_200_000  # JSON values of one request, a list counting as 16; 413 beyond
     max_texts: int = 2048  # in one request, as OpenAI has it; 413 beyond
     max_characters: int = 400_000  # of one text; 413 beyond
     max_numbers: int = 16_000_000  # in one reply; 413 beyond
-    max_held: int = 128_000_000  # numbers kept of one request's long texts until they are pooled; 413 beyond
-    max_words: int = 100_000  # for all blanks of one request together; 413 beyond
-    seconds: float = 60.0  # until an answer; 504 beyond
-    body_seconds: float = 20.0  # until a request has come in; 408 beyond
+    max_held: int = 128_000_000  # numbers kept for the windows of one request until they are pooled; 413 beyond
+    max_words: int = 100_000  # candidates for all masks of one request together; 413 beyond
+    seconds: float = 60.0  # until the reply; 504 beyond
+    body_seconds: float = 20.0  # until the body is read; 408 beyond
     too_long: TooLong = "truncate"  # texts over the model's length, unless the request says otherwise
     workers: int = 1  # threads that compute
 
@@ -40,7 +40,7 @@ class ServeSettings:
 
 
 def fitted(settings: ServeSettings, device: str, cores: int, given: Container[str] = ()) -> ServeSettings:
-    """The settings with what suits a device, but for those that were `given`."""
+    """The settings with defaults for a device, except for those `given`."""
     if device == "cpu":
         return settings if "workers" in given else replace(settings, workers=min(4, cores))
     return settings if "max_tokens" in given else replace(settings, max_tokens=GPU_TOKENS)

@@ -1,4 +1,4 @@
-"""Threads that take batches from the queue and compute them; each request hears of its rows once, all together."""
+"""Threads that take batches from the queue and compute them; a request is delivered once, with all its rows."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from bertkit.engine.threads import set_own_threads
-from bertkit.serve.engine import Lane, Piece
+from bertkit.serve.engine import SharedEncoder, TokenSequence
 from bertkit.serve.queue import Waiting, fair_budget, next_batch, seconds_to_wait
 from bertkit.serve.refusals import detached
 
@@ -17,20 +17,20 @@ from bertkit.serve.refusals import detached
 class Ticket:
     """One request's sequences in the queue, and the rows that have come back."""
 
-    lane: Lane
-    pieces: Sequence[Piece]
-    wake: Callable[["Ticket"], None] = lambda _: None  # whom to tell; called by whoever gets the delivery
+    shared_encoder: SharedEncoder
+    sequences: Sequence[TokenSequence]
+    wake: Callable[["Ticket"], None] = lambda _: None  # called by whoever gets the delivery
     rows: list[Any] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     taken: int = 0  # sequences that are computed or being computed
-    missing: int = 0  # rows that have not come yet
+    missing: int = 0  # rows that are not computed
     cancelled: bool = False
     failure: Exception | None = None
 
     def __post_init__(self) -> None:
-        self.lengths = [len(piece) for piece in self.pieces]
-        self.rows = [None] * len(self.pieces)
-        self.missing = len(self.pieces)
+        self.lengths = [len(sequence) for sequence in self.sequences]
+        self.rows = [None] * len(self.sequences)
+        self.missing = len(self.sequences)
 
     @property
     def tokens_left(self) -> int:
@@ -38,7 +38,7 @@ class Ticket:
         return sum(self.lengths[self.taken :])
 
 
-Part = tuple[Ticket, int, int]  # pieces [start, stop) of a ticket
+Part = tuple[Ticket, int, int]  # sequences [start, stop) of a ticket
 Deliver = Callable[[list[Ticket]], None]
 
 
@@ -54,7 +54,7 @@ class BatchDone:
 
 
 class Observer(Protocol):
-    """Whoever counts batches."""
+    """Counts batches."""
 
     def batch_done(self, batch: BatchDone) -> None:
         """Called after each batch, by the thread that computed it."""
@@ -63,8 +63,8 @@ class Observer(Protocol):
 class Workers:
     """The queue and the threads at it. `deliver` is called from these threads, once for each batch.
 
-    A batch that is computed alone has all `cores`; where several are, each has its share, and they do not wait for each
-    other at every map as one batch's threads do.
+    A batch that is computed alone has all `cores`; several have a share each, and need not wait for each other at every
+    linear layer as the threads of one batch do.
     """
 
     def __init__(
@@ -73,18 +73,18 @@ class Workers:
         observer: Observer,
         *,
         budget: int,
-        most_tokens: int,
+        max_waiting: int,
         threads: int = 1,
         cores: int | None = None,
     ) -> None:
         self._deliver = deliver
         self._observer = observer
         self._budget = budget
-        self._most_tokens = most_tokens
+        self._most_tokens = max_waiting
         self._waiting: list[Ticket] = []
         self._tokens = 0  # of all that wait
         self._computing = 0  # tokens that are being computed
-        self._speed = 0.0  # tokens per second, of late
+        self._speed = 0.0  # tokens per second, moving average
         self._closing = False
         self._busy = 0  # threads that compute
         self._cores = cores
@@ -92,7 +92,7 @@ class Workers:
         self._threads = [threading.Thread(target=self._work, name=f"worker-{n}", daemon=True) for n in range(threads)]
 
     def start(self) -> None:
-        """Begin to compute."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
@@ -130,7 +130,7 @@ class Workers:
         return refused
 
     def cancel(self, ticket: Ticket) -> None:
-        """Take a request out; what of it is being computed is computed for nothing."""
+        """Take a request out of the queue; rows that are being computed are dropped."""
         with self._changed:
             ticket.cancelled = True
             if ticket in self._waiting:
@@ -142,13 +142,13 @@ class Workers:
             set_own_threads(1)  # short texts are computed right here, on one core
         while taken := self._take():
             (parts, tokens, cores), started = taken, time.perf_counter()
-            done = self._settle(_compute(parts, cores), tokens)
-            self._account(parts, tokens, time.perf_counter() - started)
+            done = self._store(_compute(parts, cores), tokens)
+            self._count(parts, tokens, time.perf_counter() - started)
             if done:
                 self._deliver(done)
 
     def _share(self) -> int | None:
-        """How many cores the batch that was just taken gets: all where no other will be computed; None: as it comes."""
+        """Cores for the batch just taken: all where no other is or will be computed; None: torch's default."""
         if self._cores is None or (self._busy == 1 and not self._waiting):
             return self._cores
         return max(1, self._cores // len(self._threads))
@@ -160,7 +160,7 @@ class Workers:
                 if self._closing:
                     return None
                 self._changed.wait()
-            budget = fair_budget(self._tokens + self._computing, len(self._threads), self._budget)
+            budget = self._batch_budget()
             parts: list[Part] = []
             for ticket, count in zip(self._waiting, self._counts(budget), strict=True):
                 if count:
@@ -169,20 +169,28 @@ class Workers:
             taken = sum(sum(ticket.lengths[start:stop]) for ticket, start, stop in parts)
             self._tokens -= taken
             self._computing += taken
-            self._waiting = [ticket for ticket in self._waiting if ticket.taken < len(ticket.pieces)]
+            self._waiting = [ticket for ticket in self._waiting if ticket.taken < len(ticket.sequences)]
             if self._waiting:
                 self._changed.notify()  # there is work for another thread
             self._busy += 1
             return parts, taken, self._share()
 
+    def _batch_budget(self) -> int:
+        """Tokens of the next batch: all that fit for a single thread, a fair part for one of several."""
+        if len(self._threads) == 1:
+            return self._budget
+        return fair_budget(self._tokens + self._computing, len(self._threads), self._budget)
+
     def _counts(self, budget: int) -> list[int]:
         """How many sequences of each waiting request go next: all, where that is one batch; else by the policy."""
-        only = self._waiting[0].lane
-        if self._tokens <= budget and all(ticket.lane is only for ticket in self._waiting):
+        only = self._waiting[0].shared_encoder
+        if self._tokens <= budget and all(ticket.shared_encoder is only for ticket in self._waiting):
             return [len(ticket.lengths) - ticket.taken for ticket in self._waiting]
-        return next_batch([Waiting(each.lane.key, each.lengths, each.taken) for each in self._waiting], budget)
+        return next_batch(
+            [Waiting(each.shared_encoder.key, each.lengths, each.taken) for each in self._waiting], budget
+        )
 
-    def _settle(self, results: Sequence[tuple[Part, list[Any] | Exception]], tokens: int) -> list[Ticket]:
+    def _store(self, results: Sequence[tuple[Part, list[Any] | Exception]], tokens: int) -> list[Ticket]:
         """Write rows into their tickets; returns those that are complete."""
         done = []
         with self._changed:
@@ -198,7 +206,7 @@ class Workers:
                     done.append(ticket)
         return done
 
-    def _account(self, parts: Sequence[Part], tokens: int, seconds: float) -> None:
+    def _count(self, parts: Sequence[Part], tokens: int, seconds: float) -> None:
         lengths = [length for ticket, start, stop in parts for length in ticket.lengths[start:stop]]
         self._speed += 0.2 * (tokens / seconds - self._speed) if self._speed else tokens / seconds
         self._observer.batch_done(BatchDone(len(lengths), tokens, max(lengths), seconds, len(parts)))
@@ -206,14 +214,14 @@ class Workers:
 
 def _compute(parts: Sequence[Part], cores: int | None) -> list[tuple[Part, list[Any] | Exception]]:
     """Rows for each part. Where a batch fails, its parts are computed one by one, so that only the guilty one fails."""
-    pieces = [piece for ticket, start, stop in parts for piece in ticket.pieces[start:stop]]
+    sequences = [sequence for ticket, start, stop in parts for sequence in ticket.sequences[start:stop]]
     try:
-        found = parts[0][0].lane.compute(pieces, cores)
-        assert len(found) == len(pieces)
+        computed = parts[0][0].shared_encoder.compute(sequences, cores)
+        assert len(computed) == len(sequences)
     except Exception as error:
         failure = detached(error)
     else:
-        rows = iter(found)
+        rows = iter(computed)
         return [(part, list(islice(rows, part[2] - part[1]))) for part in parts]
     if len(parts) == 1:
         return [(parts[0], failure)]

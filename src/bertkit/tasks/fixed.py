@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit.config import BertConfig
-from bertkit.model.batch import LAYOUT, Batch
+from bertkit.model.batch import Batch, Layout
 from bertkit.model.word_loss import IGNORE
 from bertkit.tasks.choice_loss import choice_losses
 from bertkit.tasks.classify import TextTask
@@ -61,9 +61,8 @@ class FixedBatch:
 
     def batch(self) -> Batch:
         """For the model, which reads the layout and never the lengths: those here are only of the right sum."""
-        made = Batch(self.ids, self.segments, (len(self.ids),))
-        made.__dict__.update(zip(LAYOUT, (self.offsets, self.positions, self.longest, True), strict=True))
-        return made
+        layout = Layout(self.offsets, self.positions, self.longest, fixed=True)
+        return Batch(self.ids, self.segments, (len(self.ids),), layout)
 
 
 def can_fix(task: Task, weights: LossSettings, config: BertConfig) -> bool:

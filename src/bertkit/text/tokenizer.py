@@ -18,8 +18,14 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordPiece
 
 from bertkit.errors import RequestError
-from bertkit.text.pipelines import BERT_NAMES, Cleaning, SpecialNames, wordpiece_backend
-from bertkit.text.tokenizer_files import check_pieces, load_backend, read_pieces, save_backend
+from bertkit.text.tokenizer_files import load_backend, save_backend
+from bertkit.text.tokenizer_kinds.bert_wordpiece import Cleaning, wordpiece_backend
+from bertkit.text.tokenizer_kinds.kind import BERT_TOKENS, SpecialTokens
+from bertkit.text.tokenizer_kinds.table import TOKENIZER_KINDS
+from bertkit.text.vocabulary_files import check_pieces, read_pieces
+
+# Fields of tokenizer.json that put a space before a text: byte-level BPE's and Unigram's.
+SPACE_BEFORE = {"add_prefix_space": True, "prepend_scheme": "always"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,38 +34,38 @@ class Encoding:
 
     ids: tuple[int, ...]
     segments: tuple[int, ...]
-    offsets: tuple[tuple[int, int], ...]  # characters [start, end) of the text the token is from; (0, 0) for wiring
-    words: tuple[int | None, ...]  # number of the word in its text; None for wiring
+    offsets: tuple[tuple[int, int], ...]  # characters [start, end) of the text the token is from; (0, 0) if special
+    words: tuple[int | None, ...]  # index of the word in its text; None if special
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def special(self) -> tuple[bool, ...]:
-        """True for the wiring: the [CLS] and [SEP] that no text asked for."""
+        """True for special tokens: the [CLS] and [SEP] that are in no text."""
         return tuple(word is None for word in self.words)
 
     @property
     def part(self) -> tuple[int | None, ...]:
-        """Which text of a pair a token is from: 0, 1, or None for wiring."""
+        """Which text of a pair a token is from: 0, 1, or None for a special token."""
         parts: list[int | None] = []
-        wiring = 0
+        specials = 0
         for word in self.words:
-            wiring += word is None
-            parts.append(None if word is None else int(wiring > 1))  # [CLS] comes before the first, [SEP] between
+            specials += word is None
+            parts.append(None if word is None else int(specials > 1))  # [CLS] comes before the first, [SEP] between
         return tuple(parts)
 
 
 class Tokenizer:
     """Text to ids and back, over a WordPiece, byte-level BPE or Unigram vocabulary."""
 
-    def __init__(self, backend: Backend, names: SpecialNames) -> None:
+    def __init__(self, backend: Backend, special_tokens: SpecialTokens) -> None:
         _make_forks_safe()
         self._backend = backend
-        self._names = names
+        self._special_tokens = special_tokens
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tokenizer, (self._backend, self._names)
+        return Tokenizer, (self._backend, self._special_tokens)
 
     @classmethod
     def from_vocab(
@@ -75,9 +81,9 @@ class Tokenizer:
             where, unit, pieces = str(pieces), "line", read_pieces(Path(pieces))
         else:
             where, unit = "the vocabulary", "entry"
-        check_pieces(pieces, BERT_NAMES, where, unit)
+        check_pieces(pieces, BERT_TOKENS, where, unit)
         cleaning = Cleaning(lowercase, strip_accents, split_cjk)
-        return cls(wordpiece_backend(pieces, BERT_NAMES, cleaning), BERT_NAMES)
+        return cls(wordpiece_backend(pieces, BERT_TOKENS, cleaning), BERT_TOKENS)
 
     @classmethod
     def load(cls, path: Path | str) -> "Tokenizer":
@@ -95,11 +101,11 @@ class Tokenizer:
         if len(state["model"]["vocab"]) != len(self.vocab) + len(pieces):
             twice = next(piece for i, piece in enumerate(pieces) if piece in self.vocab or piece in pieces[:i])
             raise RequestError(f"the piece {twice!r} is in the vocabulary already; leave it out")
-        return Tokenizer(Backend.from_str(json.dumps(state)), self._names)
+        return Tokenizer(Backend.from_str(json.dumps(state)), self._special_tokens)
 
     def save(self, folder: Path | str) -> None:
         """Write the files from which `load` and transformers' AutoTokenizer rebuild this tokenizer."""
-        save_backend(self._backend, self._names, Path(folder))
+        save_backend(self._backend, self._special_tokens, Path(folder))
 
     def encode(self, text: str, pair: str | None = None) -> Encoding:
         """One text, or a pair, as ids."""
@@ -171,14 +177,15 @@ class Tokenizer:
     def starts_word(self, number: int) -> bool:
         """Whether a piece begins a word, or is joined to what stands before it (##ing; elsewhere no space mark)."""
         [piece] = self.tokens([number])
-        if self._space:
-            return piece.startswith(self._space) or piece in asdict(self._names).values()
+        if self._word_start:
+            return piece.startswith(self._word_start) or piece in asdict(self._special_tokens).values()
         return not piece.startswith("##")
 
     @cached_property
-    def _space(self) -> str | None:
-        """How a piece of byte-level BPE or Unigram says that a space stands before it."""
-        return {"BPE": "\u0120", "Unigram": "\u2581"}.get(type(self._backend.model).__name__)
+    def _word_start(self) -> str | None:
+        """The character that says that a space is before a piece; None for WordPiece."""
+        kind = TOKENIZER_KINDS.get(type(self._backend.model).__name__)
+        return kind.word_start if kind else None
 
     @cached_property
     def vocab(self) -> Mapping[str, int]:
@@ -193,32 +200,32 @@ class Tokenizer:
     @property
     def pad_id(self) -> int:
         """The id of [PAD]."""
-        return self.vocab[self._names.pad]
+        return self.vocab[self._special_tokens.pad]
 
     @property
     def unknown_id(self) -> int:
         """The id of [UNK]."""
-        return self.vocab[self._names.unk]
+        return self.vocab[self._special_tokens.unk]
 
     @property
     def cls_id(self) -> int:
         """The id of [CLS], the first token of every encoding."""
-        return self.vocab[self._names.cls]
+        return self.vocab[self._special_tokens.cls]
 
     @property
     def sep_id(self) -> int:
         """The id of [SEP], the last token of every encoding."""
-        return self.vocab[self._names.sep]
+        return self.vocab[self._special_tokens.sep]
 
     @property
     def mask_id(self) -> int:
         """The id of [MASK]."""
-        return self.vocab[self._names.mask]
+        return self.vocab[self._special_tokens.mask]
 
     @property
     def mask_token(self) -> str:
         """How this vocabulary writes its mask: [MASK] or <mask>."""
-        return self._names.mask
+        return self._special_tokens.mask
 
     @cached_property
     def lowercase(self) -> bool:
@@ -231,13 +238,13 @@ class Tokenizer:
         """SHA-256 of all that decides the ids, whichever files the tokenizer was read from."""
         state = json.loads(self._backend.to_str())
         parts = {key: state[key] for key in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
-        wiring = self.encode("", "")
-        content = json.dumps([parts, asdict(self._names), wiring.ids, wiring.segments], sort_keys=True)
+        empty = self.encode("", "")
+        content = json.dumps([parts, asdict(self._special_tokens), empty.ids, empty.segments], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
     @cached_property
     def _backend_for_words(self) -> Backend:
-        """Byte-level pieces know a word's start by its space, so each of the given words gets one."""
+        """Byte-level and Unigram pieces mark the space before a word, so each of the given words gets one."""
         state = json.loads(self._backend.to_str())
         for part in ("pre_tokenizer", "post_processor"):
             state[part] = _with_spaces(state[part])
@@ -249,18 +256,18 @@ class Tokenizer:
 
     def _checked_ids(self, ids: Iterable[int]) -> list[int]:
         numbers = list(ids)
-        for place, number in enumerate(numbers):
+        for index, number in enumerate(numbers):
             if number not in self._pieces:
-                raise RequestError(f"ids[{place}] is {number!r}, which no piece of this vocabulary of {self.size} has")
+                raise RequestError(f"ids[{index}] is {number!r}, which no piece of this vocabulary of {self.size} has")
         return [int(number) for number in numbers]
 
 
 def _with_spaces(part: Any) -> Any:
-    """A part of a pipeline with `add_prefix_space` switched on, also in the parts inside it."""
+    """A part of a pipeline that puts a space before its text, also in the parts inside it."""
     if isinstance(part, list):
-        return [_with_spaces(each) for each in part]
+        return [_with_spaces(inner) for inner in part]
     if isinstance(part, dict):
-        return {key: key == "add_prefix_space" or _with_spaces(value) for key, value in part.items()}
+        return {key: SPACE_BEFORE.get(key) or _with_spaces(value) for key, value in part.items()}
     return part
 
 

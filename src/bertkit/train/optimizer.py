@@ -5,22 +5,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bertkit.config import pick
 from bertkit.errors import RequestError
 from bertkit.train.distributed import spread_like, whole
-
-Name = Literal["adamw", "muon"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
     """The optimizer's numbers; the learning rate comes from the schedule, step by step."""
 
-    name: Name = "adamw"
+    name: str = "adamw"  # a row of OPTIMIZERS
     beta1: float = 0.9
     beta2: float = 0.98
     epsilon: float = 1e-6
@@ -29,8 +28,7 @@ class OptimizerSettings:
     fused: bool = False  # on the CPU too: one pass over memory, 8 x as fast for 22 M numbers, other last digits
 
     def __post_init__(self) -> None:
-        if self.name not in ("adamw", "muon"):
-            raise RequestError(f"unknown optimizer '{self.name}'; choose from: adamw, muon")
+        pick(OPTIMIZERS, self.name, "optimizer")
         if not 0 <= self.weight_decay < math.inf:
             raise RequestError(f"weight_decay={self.weight_decay} must be 0 or more, and finite")
         if not 0 < self.muon_scale < math.inf:
@@ -45,7 +43,8 @@ def build_optimizer(
     `scales` gives parameters, by name, a multiple of the learning rate; what it does not name has 1.
     """
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-    matrices = [p for name, p in named if settings.name == "muon" and _is_inner_matrix(name, p)]
+    row = OPTIMIZERS[settings.name]
+    matrices = [p for name, p in named if row.takes(name, p)]
     taken = {id(p) for p in matrices}
     rest = [(scales.get(name, 1.0), p) for name, p in named if id(p) not in taken]
     groups = [
@@ -59,9 +58,7 @@ def build_optimizer(
     adam = torch.optim.AdamW(
         [g for g in groups if g["params"]], lr=0.0, betas=betas, eps=settings.epsilon, fused=on_cuda or settings.fused
     )
-    if not matrices:
-        return Optimizers([(adam, 1.0)])
-    return Optimizers([(adam, 1.0), (Muon(matrices, weight_decay=settings.weight_decay), settings.muon_scale)])
+    return Optimizers([(adam, 1.0), *([row.build(matrices, settings)] if matrices else [])])
 
 
 class Optimizers:
@@ -189,9 +186,31 @@ def orthogonalized(matrix: Tensor, steps: int = 5) -> Tensor:
     return result
 
 
-def _is_inner_matrix(name: str, parameter: nn.Parameter) -> bool:
-    """Layers' matrices; embeddings, heads and vectors stay with AdamW."""
-    return parameter.dim() == 2 and ".layers." in name
+class OptimizerRow:
+    """AdamW for every parameter, or another optimizer for those that it `takes`."""
+
+    def takes(self, name: str, parameter: nn.Parameter) -> bool:
+        """Whether a parameter is not AdamW's."""
+        return False
+
+    def build(self, parameters: list[nn.Parameter], settings: OptimizerSettings) -> tuple[torch.optim.Optimizer, float]:
+        """The other optimizer, and the multiple of the learning rate that it steps with."""
+        raise NotImplementedError
+
+
+class MuonRow(OptimizerRow):
+    """Muon for the layers' matrices; embeddings, heads and vectors stay with AdamW. Reads `muon_scale`."""
+
+    def takes(self, name: str, parameter: nn.Parameter) -> bool:
+        """Matrices of the layers."""
+        return parameter.dim() == 2 and ".layers." in name
+
+    def build(self, parameters: list[nn.Parameter], settings: OptimizerSettings) -> tuple[torch.optim.Optimizer, float]:
+        """Muon, with a learning rate of its own size."""
+        return Muon(parameters, weight_decay=settings.weight_decay), settings.muon_scale
+
+
+OPTIMIZERS: Mapping[str, OptimizerRow] = MappingProxyType({"adamw": OptimizerRow(), "muon": MuonRow()})
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:

@@ -4,11 +4,11 @@ import hashlib
 import json
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bertkit._version import __version__
 from bertkit.files import whole_file
@@ -18,6 +18,22 @@ Line = Mapping[str, Any]
 CODE = "code.json"
 
 
+class NamedLoss(Protocol):
+    """What a report has to know of a loss."""
+
+    @property
+    def name(self) -> str:
+        """In metrics.jsonl."""
+
+    @property
+    def title(self) -> str:
+        """For people."""
+
+    @property
+    def has_perplexity(self) -> bool:
+        """Whether it is in nats per word."""
+
+
 @dataclass(frozen=True)
 class Records:
     """The lines of metrics.jsonl in the order of their steps; lines torn by a kill are left out."""
@@ -25,6 +41,13 @@ class Records:
     training: Sequence[Line]
     evaluations: Sequence[Line]
     samples: Sequence[Line]
+    losses: Mapping[str, NamedLoss] = field(default_factory=dict)  # what is known of the losses in them
+
+    def title(self, name: str) -> str:
+        """`mlm_loss` for people: the title of the loss, then the rest."""
+        first, _, rest = name.partition("_")
+        known = self.losses[first].title if first in self.losses else first
+        return " ".join(part for part in (known, rest.replace("_", " ")) if part)
 
     def curve(self, name: str) -> list[Point]:
         """(step, value) of a number that training lines hold; a line without it has no point."""
@@ -49,14 +72,14 @@ class Records:
         return out
 
 
-def read_records(path: Path) -> Records:
+def read_records(path: Path, losses: Iterable[NamedLoss] = ()) -> Records:
     """The records in a metrics.jsonl; a missing file has none."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     lines = sorted(filter(_has_step, map(_parsed, text.splitlines())), key=lambda line: number(line["step"]))
     evaluations = [line for line in lines if "evaluation" in line]
     samples = [line for line in lines if isinstance(line.get("filled"), list)]
     training = [line for line in lines if "evaluation" not in line and "filled" not in line]
-    return Records(training, evaluations, samples)
+    return Records(training, evaluations, samples, {loss.name: loss for loss in losses})
 
 
 def number(value: object) -> float:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bertkit.checkpoint.tensors import read_object, write_tensors
 from bertkit.errors import BertkitError, RequestError
-from bertkit.files import whole_file, whole_folder
+from bertkit.files import FORMAT_VERSION, VERSION_KEY, check_format_version, whole_file, whole_folder
 
 STEP = re.compile(r"step-(\d{8})")
 
@@ -59,7 +59,8 @@ class Run:
                 for name, part in parts.items():
                     part.save(draft / name)
                 write_tensors(optimizer, draft / "optimizer.safetensors")
-                (draft / "state.json").write_text(json.dumps(asdict(progress), indent=2) + "\n", encoding="utf-8")
+                state = {VERSION_KEY: FORMAT_VERSION, **asdict(progress)}
+                (draft / "state.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
         for old in self.checkpoints()[:-keep]:
             # Out of sight first: a kill while files are removed must not leave a checkpoint that lacks some.
             shutil.rmtree(old.rename(old.with_name(f".{old.name}.old.part")))
@@ -97,6 +98,7 @@ def read_progress(checkpoint: Path) -> Progress:
     """The progress that a checkpoint was saved with."""
     try:
         state = read_object(checkpoint / "state.json")
+        check_format_version(state.pop(VERSION_KEY, None), checkpoint / "state.json")
         progress = Progress(**{**state, "begun": tuple(state.get("begun", ()))})
         _check_numbers(progress)
         return progress

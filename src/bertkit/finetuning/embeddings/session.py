@@ -1,11 +1,10 @@
 """One process's work on a run that tunes vectors: steps, evaluations, checkpoints, and the folder at the end."""
 
 import math
-import shutil
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,29 +12,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
+from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.checkpoint.text_vectors import text_vectors
 from bertkit.finetuning.batches import EpochPlan, within_budget
+from bertkit.finetuning.best_session import BestSession
 from bertkit.finetuning.embeddings.contrast import Asked
 from bertkit.finetuning.embeddings.data import TextRows
 from bertkit.finetuning.embeddings.low_rank import LowRank
 from bertkit.finetuning.embeddings.settings import VectorTuning
 from bertkit.finetuning.learner import TASK
 from bertkit.finetuning.result import FineTuned
-from bertkit.finetuning.run_state import RESULT, Best, SavedState, State, write_json
+from bertkit.finetuning.run_state import State
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings
-from bertkit.progress import Meter
 from bertkit.tasks.metrics.correlation import spearman
-from bertkit.train.distributed import Ranks
-from bertkit.train.half import HalfPrecision
-from bertkit.train.loop import LoopSettings, Micro, StepReport, train
-from bertkit.train.optimizer import Optimizers
-from bertkit.train.prefetch import prefetching
+from bertkit.train.loop import LoopSettings, Micro, StepReport
 from bertkit.train.records import read_records
-from bertkit.train.runs import Progress, Run
+from bertkit.train.runs import Progress
 from bertkit.train.schedule import Budget, Schedule
+from bertkit.train.session import SessionSettings
 
 VECTORS = EmbedSettings(pooling="mean", normalize=True)  # what is trained, and what the folder says
 SPEARMAN = "spearman"
@@ -73,40 +69,25 @@ class VectorData:
     teacher: NDArray[np.float16] | None = None  # a vector for each text of `train`
 
 
-@dataclass(frozen=True)
-class VectorSession:
-    """One process's work on a run, from its first step to its last."""
+@dataclass(kw_only=True, eq=False)
+class VectorSession(BestSession):
+    """Texts and pairs in, the model whose vectors agree best with dev's scores out."""
 
-    run: Run
     data: VectorData
     start: Checkpoint
     learner: nn.Module  # a VectorLearner, or a LowRank around one
-    optimizers: Optimizers
     settings: VectorTuning
     plan: EpochPlan
-    place: Ranks
+
+    @property
+    def module(self) -> nn.Module:
+        """The model with the loss over its vectors."""
+        return self.learner
 
     @property
     def total(self) -> int:
         """Steps of the whole run, unless its minutes end before."""
         return self.plan.steps * self.settings.epochs
-
-    def train(self, start: Progress, best: Best, meter: Meter, stop: Callable[[], bool]) -> FineTuned:
-        """Step until all is done or somebody asks to stop."""
-        report, saved = None, time.monotonic()
-        module = HalfPrecision(self.learner) if self._on_cuda else self.learner
-        with prefetching(self.micros, start.step, self.place.device) as micros:
-            for report in train(module, {TASK: 1.0}, micros, self.optimizers, self._loop_settings(), self.place, start):
-                best = self._after(report, best, meter)
-                asked = stop() and not self._last(report.progress)
-                if asked or time.monotonic() - saved >= 60 * self.settings.save_minutes:
-                    self._save(report.progress, best)
-                    saved = time.monotonic()
-                if asked:
-                    meter.stop()
-                    break
-        progress, loss = (report.progress, report.losses[TASK]) if report else (start, self._logged_loss())
-        return self._end(progress.step, loss, best, finished=self._last(progress))
 
     def micros(self, step: int) -> list[Micro]:
         """A step's rows as tensors; one over `tokens` falls into parts, each compared within itself."""
@@ -132,85 +113,23 @@ class VectorSession:
                 own[name.removeprefix("model.")].copy_(matrix)
         return model
 
-    def _micro(self, chosen: NDArray[np.int64], step: int, part: int) -> Micro:
-        rows = self.data.train.rows[chosen]
-        twice = self.data.objective == "twins"
-        numbers = (np.repeat(rows, 2, axis=1) if twice else rows).T.reshape(-1)  # firsts, then seconds
-        device = self.place.device
-        batch = self.data.encoded.batch(numbers.tolist()).to(device).laid_out()
-        asked = Asked(len(chosen), torch.from_numpy(numbers.copy()).to(device), self._wanted(chosen, numbers))
-        seed = (self.settings.seed * 1_000_003 + step) * 1_009 + part
-        return Micro((batch, asked), {TASK: len(chosen)}, len(batch.ids), seed)
-
-    def _wanted(self, chosen: NDArray[np.int64], numbers: NDArray[np.int64]) -> Tensor | None:
-        if self.data.objective == "teacher":
-            assert self.data.teacher is not None
-            return torch.from_numpy(self.data.teacher[numbers]).to(self.place.device)
-        if self.data.objective == "scores":
-            assert self.data.train.scores is not None
-            return torch.from_numpy(self.data.train.scores[chosen]).to(self.place.device)
-        return None
-
-    def _after(self, report: StepReport, best: Best, meter: Meter) -> Best:
-        """Log, and evaluate when it is time to."""
-        step, last = report.progress.step, self._last(report.progress)
-        if step % self.settings.log_every == 0 or report.bad or last:
-            self._log(report)
-            facts = {"loss": f"{report.losses[TASK]:.3f}"}
-            meter.update(self._spent(report.progress), facts | ({SPEARMAN: f"{best.score:.4f}"} if best.state else {}))
+    def evaluation_due(self, step: int, *, last: bool) -> bool:
+        """So many times in the run, where there are scored pairs."""
         due = step % max(1, self.total // self.settings.evaluations) == 0
-        if self.data.dev is None or not (due or last):
-            return best
-        scores = self.evaluate()
-        self._write({"step": step, "evaluation": scores})
-        return best.after(step, SPEARMAN, scores[SPEARMAN], math.nan, lambda: moving(self.learner))
+        return self.data.dev is not None and (due or last)
 
-    def _last(self, progress: Progress) -> bool:
-        return self._spent(progress) >= 1
+    def snapshot(self) -> State:
+        """What learns."""
+        return moving(self.learner)
 
-    def _spent(self, progress: Progress) -> float:
-        return self._budget.progress(progress.step, progress.seconds)
+    def readings(self, report: StepReport) -> dict[str, Any]:
+        """How many texts found their own pair, where that is asked."""
+        return {"right": dict(report.right)} if self.data.objective in ("twins", "pairs") else {}
 
-    @property
-    def _budget(self) -> Budget:
-        return Budget(steps=self.total, minutes=self.settings.minutes)
-
-    @property
-    def _on_cuda(self) -> bool:
-        return self.place.device.type == "cuda"
-
-    def _loop_settings(self) -> LoopSettings:
-        warmup = round(self.settings.warmup * self.total)
-        return LoopSettings(budget=self._budget, schedule=Schedule(peak=self.settings.learning_rate, warmup=warmup))
-
-    def _log(self, report: StepReport) -> None:
-        progress = report.progress
-        line: dict[str, Any] = {"step": progress.step, "seconds": round(progress.seconds, 3), "tokens": progress.tokens}
-        line |= {"loss": {TASK: _finite(report.losses[TASK])}, "rate": report.rate}
-        line |= {"right": dict(report.right)} if self.data.objective in ("twins", "pairs") else {}
-        line |= {
-            "norm": _finite(report.norm),
-            "tokens_per_second": round(progress.tokens / max(progress.seconds, 1e-9)),
-        }
-        self._write(line | {"skipped": progress.skipped} | ({"bad": report.bad} if report.bad else {}))
-
-    def _write(self, line: Mapping[str, Any]) -> None:
-        self.run.append(line)
-
-    def _save(self, progress: Progress, best: Best) -> None:
-        parts = {"model": SavedState(moving(self.learner))}
-        if best.state is not None:
-            parts["best"] = SavedState(best.state)
-        self.run.save(progress, parts, self.optimizers.state_tensors(), keep=1)
-
-    def _logged_loss(self) -> float:
-        """Loss of the last logged step, for a run that was killed after its last step."""
-        points = read_records(self.run.metrics).curves("loss").get(TASK)
-        return points[-1][1] if points else math.nan
-
-    def _end(self, steps: int, loss: float, best: Best, *, finished: bool) -> FineTuned:
+    def end(self, progress: Progress, report: StepReport | None, *, finished: bool) -> FineTuned:
         """Take the best weights, or the last where nothing was measured, and write the folder."""
-        scores = {"loss": loss}
+        best, steps = self.best, progress.step
+        scores = {"loss": report.losses[TASK] if report else self._logged_loss()}
         if best.state is not None:
             move(self.learner, best.state)
             scores = {SPEARMAN: best.score} | scores
@@ -225,17 +144,39 @@ class VectorSession:
             finished=finished,
             said=(self.data.train.said, *([self.data.dev.said] if self.data.dev else [])),
         )
-        self._write_model()
-        write_json(self.run.folder / RESULT, asdict(result))
-        if finished:  # nothing will go on from them
-            shutil.rmtree(self.run.folder / "checkpoints", ignore_errors=True)
-        return result
+        return self.leave(result, replace(self.start, model=self.model(), embed=VECTORS, labels=(), task={}))
 
-    def _write_model(self) -> None:
-        target = self.run.folder / "model"
-        if target.exists():  # of a session that was stopped
-            shutil.rmtree(target)
-        save_checkpoint(replace(self.start, model=self.model(), embed=VECTORS, labels=(), task={}), target)
+    def _micro(self, chosen: NDArray[np.int64], step: int, part: int) -> Micro:
+        rows = self.data.train.rows[chosen]
+        twice = self.data.objective == "twins"
+        numbers = (np.repeat(rows, 2, axis=1) if twice else rows).T.reshape(-1)  # firsts, then seconds
+        device = self.ranks.device
+        batch = self.data.encoded.batch(numbers.tolist()).to(device).laid_out()
+        asked = Asked(len(chosen), torch.from_numpy(numbers.copy()).to(device), self._wanted(chosen, numbers))
+        seed = (self.settings.seed * 1_000_003 + step) * 1_009 + part
+        return Micro((batch, asked), {TASK: len(chosen)}, len(batch.ids), seed)
+
+    def _wanted(self, chosen: NDArray[np.int64], numbers: NDArray[np.int64]) -> Tensor | None:
+        if self.data.objective == "teacher":
+            assert self.data.teacher is not None
+            return torch.from_numpy(self.data.teacher[numbers]).to(self.ranks.device)
+        if self.data.objective == "scores":
+            assert self.data.train.scores is not None
+            return torch.from_numpy(self.data.train.scores[chosen]).to(self.ranks.device)
+        return None
+
+    @cached_property
+    def options(self) -> SessionSettings:
+        """As the settings say."""
+        settings = self.settings
+        schedule = Schedule(peak=settings.learning_rate, warmup=round(settings.warmup * self.total))
+        loop = LoopSettings(budget=Budget(steps=self.total, minutes=settings.minutes), schedule=schedule)
+        return SessionSettings(loop=loop, log_every=settings.log_every, save_minutes=settings.save_minutes)
+
+    def _logged_loss(self) -> float:
+        """Loss of the last logged step, for a run that was killed after its last step."""
+        points = read_records(self.run.metrics).curves("loss").get(TASK)
+        return points[-1][1] if points else math.nan
 
 
 def pair_spearman(checkpoint: Checkpoint, pairs: TextRows) -> float:
@@ -264,8 +205,3 @@ def _of(learner: nn.Module) -> BertModel:
     model = learner.model
     assert isinstance(model, BertModel)
     return model
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no NaN."""
-    return value if math.isfinite(value) else None

@@ -91,9 +91,9 @@ def _run(
     with ranks(device) as place, asked_to_stop(place) as stop:
         if teacher:
             data = _with_teacher(data, teacher, run, settings, place, show)
-        session, progress, best = open_vectors(run, data, start, settings, place)
+        session, progress = open_vectors(run, data, start, settings, place)
         with show("tuning vectors", 1.0) as meter:
-            result = session.train(progress, best, meter, stop)
+            result = session.train(progress, meter, stop)
     if result.finished:
         for leftover in run.folder.glob("teacher-*.npy"):
             leftover.unlink()
@@ -139,7 +139,7 @@ def encode(start: Checkpoint, texts: Sequence[str], length: int, show: ShowProgr
 
 def open_vectors(
     run: Run, data: VectorData, start: Checkpoint, settings: VectorTuning, place: Ranks
-) -> tuple[VectorSession, Progress, Best]:
+) -> tuple[VectorSession, Progress]:
     """A session where the run's folder stands: at its latest checkpoint, or at the beginning."""
     model = new_model(tuned_config(start.model.config, settings, data.objective), {})
     model.encoder.load_state_dict(start.model.encoder.state_dict())
@@ -156,8 +156,20 @@ def open_vectors(
     run.truncate_metrics(progress.step)
     lengths = data.encoded.lengths[data.train.rows].sum(axis=1) * (2 if data.objective == "twins" else 1)
     plan = EpochPlan(tuple(lengths.tolist()), settings.batch, settings.seed)
-    session = VectorSession(run, data, start, learner, optimizers, settings, plan, place)
-    return session, progress, best_so_far(run, latest, SPEARMAN) if latest else Best()
+    best = best_so_far(run, latest, SPEARMAN) if latest else Best()
+    session = VectorSession(
+        run=run,
+        optimizers=optimizers,
+        ranks=place,
+        metric=SPEARMAN,
+        best=best,
+        data=data,
+        start=start,
+        learner=learner,
+        settings=settings,
+        plan=plan,
+    )
+    return session, progress
 
 
 def fingerprint(data: VectorData) -> int:

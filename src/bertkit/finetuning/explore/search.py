@@ -148,7 +148,7 @@ class RateRange:
 def rate_range(prepared: Prepared, start: Checkpoint, settings: FineTuneSettings, steps: int = 100) -> RateRange:
     """Train with a rate that grows from 1e-7 to 1e-1, until the loss is four times its least (Smith 2015)."""
     with ranks(None) as place, TemporaryDirectory() as folder:
-        session, progress, _ = open_session(Run(Path(folder)), prepared, start, settings, place)
+        session, progress = open_session(Run(Path(folder)), prepared, start, settings, place)
         growth = _Growing(peak=1e-7, warmup=0, decay="constant", steps=steps)
         loop = LoopSettings(budget=Budget(steps=steps), schedule=growth, clip=settings.learning.clip)
         rates: list[float] = []

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertkit.config import pick
 from bertkit.errors import RequestError
@@ -104,15 +104,8 @@ class Line:
 
 def from_sums(model: BertModel, summed_TE: Tensor, batch: Batch) -> Tensor:
     """T D: the model's forward from the embeddings' sum on; from `embeddings.sum(batch)` it is `model(batch)`."""
-    encoder, embeddings = model.encoder, model.encoder.embeddings
-    x_TD = embeddings.norm(summed_TE)
-    if isinstance(embeddings.widen, nn.Linear):
-        x_TD = embeddings.widen(x_TD.to(embeddings.widen.weight.dtype))
-    x_TD = x_TD.to(encoder.dtype)
-    for layer in encoder.stack:
-        x_TD = layer(x_TD, batch)
-    out: Tensor = encoder.norm(x_TD)
-    return out
+    encoder = model.encoder
+    return encoder.from_embeddings(encoder.embeddings.from_sum(summed_TE, dtype=encoder.dtype), batch)
 
 
 def _explain(bert: Bert, request: Request, target: Target, settings: WhySettings) -> Why:

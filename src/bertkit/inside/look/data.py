@@ -16,8 +16,8 @@ from bertkit.inside.look.arrays import pack
 from bertkit.inside.look.heads import catalogue
 from bertkit.inside.look.layers import Lens, lens, movement
 from bertkit.inside.look.reading import Reading
+from bertkit.model.attention_pattern import AttentionWindow
 from bertkit.model.encoder import LayerTrace
-from bertkit.model.kernels import Sight
 from bertkit.predict.bert import Bert
 
 EXACT_BYTES = 16_000_000  # queries and keys up to this size are kept in float32, larger ones in float16
@@ -30,7 +30,7 @@ def page_data(bert: Bert, reading: Reading) -> dict[str, Any]:
     config, trace = bert.model.config, reading.trace
     numbers = 2 * config.depth * config.width * len(reading.tokens)
     dtype = "float32" if 4 * numbers <= EXACT_BYTES else "float16"
-    sights = [layer.attention.sight for layer in bert.model.encoder.stack]
+    windows = [layer.attention.window for layer in bert.model.encoder.stack]
     return {
         "model": f"{config.family}, {config.depth} layers of {config.width}, {config.heads} heads",
         "text": reading.text[:MOST_TEXT],
@@ -40,7 +40,7 @@ def page_data(bert: Bert, reading: Reading) -> dict[str, Any]:
         "parts": list(reading.parts),
         "heads": config.heads,
         "precision": dtype,
-        "layers": [_layer(layer, sight, dtype) for layer, sight in zip(trace.layers, sights, strict=True)],
+        "layers": [_layer(layer, window, dtype) for layer, window in zip(trace.layers, windows, strict=True)],
         "thumbnails": pack(_thumbnails(trace.layers), "uint8"),
         "movement": _movement(reading),
         "lens": _lens(lens(bert.model, bert.tokenizer, reading)),
@@ -48,23 +48,23 @@ def page_data(bert: Bert, reading: Reading) -> dict[str, Any]:
     }
 
 
-def _layer(layer: LayerTrace, sight: Sight, dtype: str) -> dict[str, Any]:
+def _layer(layer: LayerTrace, window: AttentionWindow, dtype: str) -> dict[str, Any]:
     """Queries and keys, 2 H L K, and each row's normalizer, H L: weight = exp(q . k / sqrt(K) - normalizer)."""
     precision = torch.float32 if dtype == "float32" else torch.float16
     both = torch.stack([layer.queries, layer.keys]).transpose(1, 2).to(precision)
     return {
-        "radius": sight.radius,
-        "causal": sight.causal,
+        "radius": window.radius,
+        "causal": window.causal,
         "queriesKeys": pack(both, dtype),
-        "normalizers": pack(_normalizers(both.float(), sight), "float32"),
+        "normalizers": pack(_normalizers(both.float(), window), "float32"),
     }
 
 
-def _normalizers(both_2HLK: Tensor, sight: Sight) -> Tensor:
+def _normalizers(both_2HLK: Tensor, window: AttentionWindow) -> Tensor:
     """H L: log of the sum of exp(scores) over what a token may see, from the numbers that the page has."""
     queries, keys = both_2HLK
     scores_HLL = queries @ keys.transpose(1, 2) / math.sqrt(queries.shape[-1])
-    seen = sight.mask(queries.shape[1], queries.device)
+    seen = window.mask(queries.shape[1], queries.device)
     if seen is not None:
         scores_HLL = scores_HLL.masked_fill(~seen, float("-inf"))
     sums: Tensor = scores_HLL.logsumexp(dim=-1)

@@ -16,12 +16,12 @@ from bertkit.checkpoint.delta import fingerprint
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import pick
 from bertkit.data.tables import Row
+from bertkit.engine.int8 import levels
 from bertkit.errors import RequestError
 from bertkit.predict.bert import Bert, load
 from bertkit.predict.files.resume import ROWS, State, draft_of
 from bertkit.predict.files.rows import Item, RowBlock, Source, items_of, row_blocks
 from bertkit.predict.files.workers import Compute, Computed, Job, Pool, cluster, here, ordered, processes
-from bertkit.predict.quantize import levels
 from bertkit.progress import ShowProgress
 from bertkit.text.corpus import STDIN
 

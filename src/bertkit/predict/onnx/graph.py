@@ -1,74 +1,80 @@
 """The model as a graph of fixed steps: a padded rectangle in, named answers out. What ONNX can say.
 
-The layers, norms and heads are the model's own; only what asks for lengths (attention, pooling) is written anew over
-rectangles. Padding may stand anywhere: the mask alone says which cells count, and places are counted over those.
+The layers, norms and heads are the model's own; only what asks for lengths is written anew over rectangles: the
+operation `attend`, and pooling. Padding may stand anywhere: the mask alone says which cells count, and positions are
+counted over those.
 """
 
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.config import pick
-from bertkit.model.batch import Batch
+from bertkit.model.attention_pattern import AttentionPattern, AttentionWindow
+from bertkit.model.batch import Batch, Layout
 from bertkit.model.heads import Pooler
-from bertkit.model.kernels import Sight
 from bertkit.model.model import BertModel
+from bertkit.model.operations import TorchOperations
 from bertkit.model.pooling import EmbedSettings
-from bertkit.model.self_attention import SelfAttention
 
 VECTORS = "vectors"  # the answer that no head gives
 LOWEST = torch.finfo(torch.float32).min  # not -inf: a cell that sees nothing would become NaN
 
 
+@dataclass(frozen=True)
 class Rectangle(Batch):
-    """N L cells, each of them a token to the layers; those that pad are seen by none that counts."""
+    """N L cells, each of them a token to the layers; padding is seen by no token that counts."""
 
-    places: Tensor  # N L: each cell's place among those that count
+    real: Tensor = field(kw_only=True)  # N L bool: which cells count
+    places: Tensor = field(kw_only=True)  # N L: each cell's position among those that count
 
-    def __init__(self, ids_NL: Tensor, mask_NL: Tensor, segments_NL: Tensor) -> None:
-        self.__dict__.update(  # frozen: set as its own cached properties are
-            ids=ids_NL.flatten(),
-            segments=segments_NL.flatten(),
-            mask=mask_NL.bool(),
-            places=(mask_NL.cumsum(dim=1) - 1).clamp(min=0),
-            longest=ids_NL.shape[1],
-        )
-        self.__dict__["positions"] = self.places.flatten()
+    @classmethod
+    def of(cls, ids_NL: Tensor, mask_NL: Tensor, segments_NL: Tensor) -> "Rectangle":
+        """From the inputs of the graph."""
+        places, length = (mask_NL.cumsum(dim=1) - 1).clamp(min=0), ids_NL.shape[1]
+        layout = Layout(mask_NL.new_zeros(1), places.flatten(), length, fixed=True)  # offsets are not read
+        return cls(ids_NL.flatten(), segments_NL.flatten(), (), layout, real=mask_NL.bool(), places=places)
+
+    def __post_init__(self) -> None:
+        """Nothing to check: the mask stands for the lengths."""
+
+    @property
+    def mask(self) -> Tensor:
+        """N L bool: which cells count."""
+        return self.real
 
     def rows(self, x_T: Tensor) -> Tensor:
         """T ... -> N L ..."""
-        return x_T.view(*self.mask.shape, *x_T.shape[1:])
+        return x_T.view(*self.real.shape, *x_T.shape[1:])
 
-    def seen(self, sight: Sight) -> Tensor:
+    def seen(self, window: AttentionWindow) -> Tensor:
         """N 1 (1 or L) L bool: which cells a token may see."""
-        seen = self.mask[:, None, None, :]
+        seen = self.real[:, None, None, :]
         before = self.places[:, None, :, None] - self.places[:, None, None, :]
-        if sight.radius is not None:
-            seen = seen & (before.abs() <= sight.radius)
-        return seen & (before >= 0) if sight.causal else seen
+        if window.radius is not None:
+            seen = seen & (before.abs() <= window.radius)
+        return seen & (before >= 0) if window.causal else seen
 
 
-class PaddedAttention(nn.Module):
-    """The formula of the paper over rectangles: in the place of a layer's attention."""
+class PaddedOperations(TorchOperations):
+    """Torch's operations, with the formula of attention over rectangles: what ONNX can say."""
 
-    def __init__(self, attention: SelfAttention) -> None:
-        super().__init__()
-        self.attention = attention
-        self.out = attention.out
-
-    def forward(self, x_TD: Tensor, batch: Rectangle) -> Tensor:
-        """T D."""
-        queries, keys, values = (batch.rows(x).transpose(1, 2) for x in self.attention.project(x_TD, batch))
+    def attend(self, qkv_TX: Tensor, batch: Batch, pattern: AttentionPattern, dropout: float) -> Tensor:
+        """T 3D -> T D."""
+        assert isinstance(batch, Rectangle)
+        qkv = pattern.split(qkv_TX, batch).unbind(dim=1)
+        queries, keys, values = (batch.rows(x_THK).transpose(1, 2) for x_THK in qkv)
         scores_NHLL = queries @ keys.mT / math.sqrt(queries.shape[-1])
-        weights = scores_NHLL.masked_fill(~batch.seen(self.attention.sight), LOWEST).softmax(dim=-1)
-        mixed_TD = (weights @ values).transpose(1, 2).flatten(-2).flatten(0, 1)
-        out: Tensor = self.out(mixed_TD)
-        return out
+        weights = scores_NHLL.masked_fill(~batch.seen(pattern.window), LOWEST).softmax(dim=-1)
+        return (weights @ values).transpose(1, 2).flatten(-2).flatten(0, 1)
+
+
+PADDED = PaddedOperations()
 
 
 def _mean(x_NLD: Tensor, batch: Rectangle) -> Tensor:
@@ -117,8 +123,6 @@ class Graph(nn.Module):
         self.model = copy.deepcopy(model).float().cpu().eval()
         self.answers = tuple(answers)
         self.embed = replace(embed, layers=tuple(layer % (model.config.depth + 1) for layer in embed.layers))
-        for layer in self.model.encoder.layers:
-            layer.attention = PaddedAttention(layer.attention)  # type: ignore[arg-type]
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -141,15 +145,15 @@ class Graph(nn.Module):
         """Every output of every answer."""
         segments = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         cells = (input_ids, attention_mask, segments)
-        batch = Rectangle(*(each.flatten(0, -2) for each in cells))
+        batch = Rectangle.of(*(each.flatten(0, -2) for each in cells))
         states = self._states(batch)
         found = [output for answer in self.answers for output in self._answer(answer, states, batch)]
         return [output.view(input_ids.shape[:2]) for output in found] if self.choosing else found
 
     def _states(self, batch: Rectangle) -> list[Tensor]:
         if VECTORS in self.answers:
-            return self.model.encoder.hidden_states(batch)
-        return [self.model(batch)]
+            return self.model.encoder.hidden_states(batch, ops=PADDED)
+        return [self.model.encoder(batch, ops=PADDED)]
 
     def _answer(self, answer: str, states: list[Tensor], batch: Rectangle) -> list[Tensor]:
         if answer == VECTORS:

@@ -2,13 +2,10 @@
 
 from dataclasses import dataclass
 
-from bertkit.pretraining.batches import FILL
-from bertkit.pretraining.learner import generator_config
-from bertkit.pretraining.objectives import LEFT
 from bertkit.pretraining.recipe import Recipe
 from bertkit.train.distributed import Ranks
 from bertkit.train.runs import Progress
-from bertkit.train.speed import flops_per_token, matmul_rate, memory_gib, share, word_head_flops
+from bertkit.train.speed import flops_per_token, matmul_rate, memory_gib, share
 
 
 @dataclass(frozen=True)
@@ -44,8 +41,10 @@ class Gauge:
 
 def recipe_flops(recipe: Recipe) -> float:
     """Useful operations of training on one token, as if every text filled the length."""
-    data = recipe.data
-    generator = generator_config(recipe) if "rtd" in data.objective else None
-    predicted = 1.0 if "causal" in data.objective else data.rate
-    filled = word_head_flops(recipe.model) * predicted / LEFT if FILL in data.objective else 0.0
-    return flops_per_token(recipe.model, data.length, predicted, generator=generator) + filled
+    data, model = recipe.data, recipe.model
+    flops = flops_per_token(model, data.length, sum(row.word_share(data.rate) for row in data.rows))
+    for row in data.rows:
+        flops += row.head_flops(model, data.rate)
+        for other in row.companions(model, data.rate, recipe.train):
+            flops += flops_per_token(other.config, data.length, other.word_share)
+    return flops

@@ -11,9 +11,6 @@ from torch import nn
 
 from bertkit.config import BertConfig
 from bertkit.errors import RequestError
-from bertkit.pretraining.batches import FILL
-from bertkit.pretraining.learner import generator_config
-from bertkit.pretraining.objectives import LEFT
 from bertkit.pretraining.recipe import Recipe
 from bertkit.pretraining.stages import Stage
 
@@ -76,13 +73,11 @@ def one_pass(module: nn.Module, weights: Mapping[str, float], inputs: Sequence[A
 
 def activation_bytes(recipe: Recipe, tokens: int) -> int:
     """What a forward keeps for the backward, of tokens in float32, counting only what cannot be spared."""
-    predicted = tokens * (1.0 if "causal" in recipe.data.objective else recipe.data.rate)
-    if "rtd" not in recipe.data.objective:
-        return int(FLOAT * (tokens * _layer_numbers(recipe.model) + 2 * predicted * recipe.model.vocab_size))
-    generator = generator_config(recipe)
-    layers = _layer_numbers(recipe.model) + _layer_numbers(generator)
-    predicted *= 1 + 1 / LEFT if FILL in recipe.data.objective else 1
-    return int(FLOAT * (tokens * layers + 2 * predicted * recipe.model.vocab_size))
+    model, data = recipe.model, recipe.data
+    companions = [other for row in data.rows for other in row.companions(model, data.rate, recipe.train)]
+    layers = sum(_layer_numbers(config) for config in (model, *(other.config for other in companions)))
+    predicted = sum(row.word_share(data.rate) for row in data.rows) + sum(other.word_share for other in companions)
+    return int(FLOAT * tokens * (layers + 2 * predicted * model.vocab_size))
 
 
 def free_memory() -> int | None:

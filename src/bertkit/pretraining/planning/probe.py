@@ -12,9 +12,11 @@ import torch
 from bertkit.config import BertConfig, family_config
 from bertkit.errors import RequestError
 from bertkit.model.weights import new_model
-from bertkit.pretraining.batches import Examples
-from bertkit.pretraining.examples import to_inputs
-from bertkit.pretraining.objectives import MaskedWords
+from bertkit.pretraining.batches import DataSettings
+from bertkit.pretraining.examples import Examples
+from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.objectives.module import ForPretraining
+from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.train.half import HalfPrecision
 from bertkit.train.optimizer import OptimizerSettings, build_optimizer
 from bertkit.train.speed import flops_per_token, layer_numbers, matmul_rate
@@ -102,7 +104,11 @@ def training_step(
     config: BertConfig, work: Work, tokens: int, device: torch.device, *, compiled: bool
 ) -> Callable[[], None]:
     """One step of real training on `tokens` of made-up text, ready to be called."""
-    objective = MaskedWords(new_model(config, {"masked_word": None})).to(device).train()
+    objective = (
+        ForPretraining(new_model(config, {"masked_word": None}), objective_rows(DataSettings().objective))
+        .to(device)
+        .train()
+    )
     fixed = work.length if device.type == "cuda" else None
     batch, targets = to_inputs(_made_up(config, work, tokens), device, fixed_length=fixed)
     module: torch.nn.Module = HalfPrecision(objective) if device.type == "cuda" else objective
@@ -111,7 +117,7 @@ def training_step(
     optimizers = build_optimizer(objective, OptimizerSettings())
 
     def step() -> None:
-        loss, count, _ = module(batch, targets)["mlm"]
+        [(loss, count, _)] = module(batch, targets).values()
         (loss / count).backward()
         torch.nn.utils.clip_grad_norm_(objective.parameters(), 1.0)
         optimizers.step(1e-4)

@@ -1,4 +1,4 @@
-"""API keys: read from a file or the environment, kept as digests, compared in constant time, never written down."""
+"""API keys: read from a file or the environment, kept as digests, compared in constant time, never logged."""
 
 import base64
 import binascii
@@ -11,11 +11,11 @@ from pathlib import Path
 from bertkit.errors import RequestError
 
 VARIABLE = "BERTKIT_API_KEY"
-LEAST = 8  # characters
+MIN_CHARACTERS = 8  # of a key
 
 
 class Keys:
-    """The keys that open a server; without any, every request is let in."""
+    """The keys of a server; without any, every request is admitted."""
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
         self._digests = tuple(_digest(key.encode("utf-8", "surrogateescape")) for key in keys)
@@ -29,13 +29,13 @@ class Keys:
             return True
         given = [_digest(key) for key in _given(headers)]
         # Every key is compared with every one given, so that the time says nothing about which was nearly right.
-        found = [hmac.compare_digest(one, other) for one in given for other in self._digests]
-        return any(found)
+        equal = [hmac.compare_digest(one, other) for one in given for other in self._digests]
+        return any(equal)
 
 
 def read_keys(path: Path | None) -> Keys:
-    """One key on each line of the file, and those of BERTKIT_API_KEY, parted by spaces."""
-    found = os.environ.get(VARIABLE, "").split()
+    """One key on each line of the file, and those of BERTKIT_API_KEY, separated by spaces."""
+    keys = os.environ.get(VARIABLE, "").split()
     if path is not None:
         if not path.is_file():
             raise RequestError(
@@ -47,25 +47,25 @@ def read_keys(path: Path | None) -> Keys:
         own = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
         if not own:
             raise RequestError(f"{path} holds no key; write one on each line")
-        found += own
-    for key in found:
-        if len(key) < LEAST:
-            raise RequestError(f"a key of {len(key)} characters is guessed in no time; use {LEAST} or more")
-    return Keys(found)
+        keys += own
+    for key in keys:
+        if len(key) < MIN_CHARACTERS:
+            raise RequestError(f"a key of {len(key)} characters is guessed in no time; use {MIN_CHARACTERS} or more")
+    return Keys(keys)
 
 
 def _given(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-    found = []
+    given = []
     for name, value in headers:
         if name in (b"x-api-key", b"api-key"):
-            found.append(value.strip())
+            given.append(value.strip())
         elif name == b"authorization":
             scheme, _, rest = value.partition(b" ")
             if scheme.lower() == b"bearer":
-                found.append(rest.strip())
+                given.append(rest.strip())
             elif scheme.lower() == b"basic":
-                found.append(_password(rest))
-    return found[:4]
+                given.append(_password(rest))
+    return given[:4]
 
 
 def _password(encoded: bytes) -> bytes:

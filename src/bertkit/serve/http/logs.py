@@ -1,8 +1,6 @@
-"""Logs as JSON, one object on a line. Never a header, a key or a text: a request is its id, its route and its cost."""
+"""Logs as JSON lines. Never a header, a key or a text: of a request its id, method, route, status and seconds."""
 
 import logging
-import random
-import re
 import sys
 import time
 from typing import Any, TextIO
@@ -10,11 +8,10 @@ from typing import Any, TextIO
 import orjson
 
 LOGGER = logging.getLogger("bertkit.serve")
-SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class JsonLines(logging.Formatter):
-    """A record as JSON: time, level, event, and whatever fields it was given."""
+    """A record as JSON: time, level, event, and its `fields`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
@@ -34,20 +31,3 @@ def start_logs(stream: TextIO | None = None) -> None:
         logger.handlers = [handler]
         logger.setLevel(level)
         logger.propagate = False
-
-
-def log(event: str, **fields: Any) -> None:
-    """One line about something that happened."""
-    LOGGER.info(event, extra={"fields": fields})
-
-
-def log_failure(event: str, error: BaseException, **fields: Any) -> None:
-    """The same about something that should not have happened, with where it did."""
-    LOGGER.error(event, exc_info=error, extra={"fields": fields})
-
-
-def request_id(given: bytes | None) -> str:
-    """The client's own id where it is a plain word, else a new one."""
-    text = (given or b"").decode("latin-1")
-    # Not a secret: no call into the kernel for it, which would hand the interpreter to another thread.
-    return text if SANE_ID.fullmatch(text) else f"{random.getrandbits(128):032x}"

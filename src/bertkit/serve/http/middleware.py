@@ -1,34 +1,30 @@
-"""The door: who may come in, how much may come in at once, how long an answer may take; and the log of it all.
+"""ASGI middleware before all routes: host name, key, request size, time limits, errors, and the request log.
 
-It stands before everything else, so that what is refused costs next to nothing: the key and the size are looked at
-before a byte of the body is read.
+Requests that are refused cost next to nothing: key and stated size are checked before a byte of the body is read.
 """
 
 import asyncio
 import contextlib
+import random
+import re
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 
-import orjson
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertkit.serve.http.auth import Keys
-from bertkit.serve.http.limits import Bodies, Body, too_large
-from bertkit.serve.http.listener import names_this_machine
-from bertkit.serve.http.logs import log, log_failure, request_id
+from bertkit.serve.http.limits import BodyMemory, RequestBody, too_large
+from bertkit.serve.http.listener import is_local_name
+from bertkit.serve.http.logs import LOGGER
 from bertkit.serve.refusals import Refusal, failure
 from bertkit.serve.service import Service
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-LINGER_SECONDS = 2.0  # for the rest of a request that was refused: its client reads the reply when all is sent
+LINGER_SECONDS = 2.0  # for the rest of a refused request: many clients read the reply only when all is sent
 LINGER_BYTES = 64 << 20
-FREE = {("GET", "/health"), ("HEAD", "/health")}  # requests without a key: no body, and a reply that says nothing
-NOWHERE = "default-src 'none'; frame-ancestors 'none'"
+WITHOUT_KEY = {("GET", "/health"), ("HEAD", "/health")}  # no body, and a reply that says nothing
+CLOSING = (401, 408, 413, 421)  # refusals after which the rest of the request is not read
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")  # of clients, as the log takes it
+NO_CONTENT_POLICY = "default-src 'none'; frame-ancestors 'none'"
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -36,21 +32,21 @@ HEADERS = (
 )
 
 
-class Exchange:
-    """One request and its reply, as the log will tell of it."""
+class HttpExchange:
+    """One request and its reply."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self.scope = scope
         self.started = time.perf_counter()
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.id = scope["bertkit_id"] = request_id(self.headers.get(b"x-request-id"))
+        self.id = _request_id(self.headers.get(b"x-request-id"))
         self.status = 0
-        self.refused = False  # with the rest of the request still to come
+        self.closing = False  # whether it was refused with the rest of the request still to come
         self._send = send
 
     @property
     def route(self) -> str:
-        """The pattern that matched, never the path itself: that may say anything."""
+        """The pattern that matched, never the path itself: that may contain anything."""
         return str(getattr(self.scope.get("route"), "path", "other"))
 
     async def send(self, message: Message) -> None:
@@ -59,22 +55,20 @@ class Exchange:
             self.status = message["status"]
             headers = [*message.get("headers", []), (b"x-request-id", self.id.encode()), *HEADERS]
             if not any(name == b"content-security-policy" for name, _ in headers):
-                headers.append((b"content-security-policy", NOWHERE.encode()))
+                headers.append((b"content-security-policy", NO_CONTENT_POLICY.encode()))
             message = {**message, "headers": headers}
         await self._send(message)
 
     async def refuse(self, refusal: Refusal, *, close: bool = False) -> None:
-        """The reply that says why there is none; `close` where the rest of the request is not wanted either."""
-        body = orjson.dumps(refusal.content(self.scope["path"]))
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        headers += [(name.lower().encode(), value.encode()) for name, value in refusal.headers.items()]
-        headers += [(b"connection", b"close")] if close else []
+        """Send the error; with `close` the connection ends after it, since the rest of the request is not read."""
+        response = refusal.response(self.scope["path"])
+        headers = [*response.raw_headers, *([(b"connection", b"close")] if close else [])]
         await self.send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-        self.refused = close
-        await self.send({"type": "http.response.body", "body": body, "more_body": close})
+        self.closing = close
+        await self.send({"type": "http.response.body", "body": response.body, "more_body": close})
 
-    async def hang_up(self, receive: Receive) -> None:
-        """Drop what still comes of a refused request, for a while, and close: a reply is lost where bytes are left."""
+    async def linger(self, receive: Receive) -> None:
+        """Discard the rest of a refused request for a while, then close: closing on unread bytes loses the reply."""
         size = 0
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SECONDS):
@@ -86,54 +80,53 @@ class Exchange:
         await self.send({"type": "http.response.body", "body": b""})
 
 
-class Gate:
-    """The whole server as an ASGI application: the door, and behind it the routes."""
+class Middleware:
+    """The whole server as an ASGI application: checks and limits, and behind them the routes."""
 
-    def __init__(self, app: Application, service: Service, keys: Keys, *, local: bool = False) -> None:
+    def __init__(self, app: ASGIApp, service: Service, keys: Keys | None = None, *, local: bool = False) -> None:
         self.app = app
         self.service = service
-        self._keys, self._local = keys, local
+        self._keys, self._local = keys or None, local
         self._limits = service.settings
-        self._bodies = Bodies(self._limits)
+        self._memory = BodyMemory(self._limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        exchange = Exchange(scope, send)
+        exchange = HttpExchange(scope, send)
         try:
             await self._answer(exchange, receive)
         except Refusal as refusal:
-            if not exchange.status:  # else it was read too slowly: uvicorn closes what is not complete
-                await exchange.refuse(refusal, close=refusal.status in (401, 408, 413, 421))
+            if not exchange.status:  # else the reply was read too slowly: uvicorn closes what is not complete
+                await exchange.refuse(refusal, close=refusal.status in CLOSING)
+        except HTTPException as error:  # the router's 404 and 405
+            await exchange.refuse(Refusal(error.status_code, error.detail, headers=error.headers or {}))
         except ConnectionError:  # the client is gone, and nobody reads a reply
             self.service.metrics.client_gone()
         except Exception as error:
-            log_failure("failure", error, id=exchange.id, route=exchange.route)
+            fields = {"id": exchange.id, "route": exchange.route}
+            LOGGER.error("failure", exc_info=error, extra={"fields": fields})
             if not exchange.status:
                 await exchange.refuse(failure(exchange.id))
         finally:
-            self._told(exchange)
-        if exchange.refused:
-            await exchange.hang_up(receive)
+            self._log(exchange)
+        if exchange.closing:
+            await exchange.linger(receive)
 
-    async def _answer(self, exchange: Exchange, receive: Receive) -> None:
+    async def _answer(self, exchange: HttpExchange, receive: Receive) -> None:
         scope = exchange.scope
-        if self._local and not names_this_machine(exchange.headers.get(b"host", b"localhost").decode("latin-1")):
+        scope["app"] = self.app  # so that Starlette's router raises its 404 and 405
+        if self._local and not is_local_name(exchange.headers.get(b"host", b"localhost").decode("latin-1")):
             raise Refusal(421, "without a key this server is asked for as localhost or by its address alone")
-        if (scope["method"], scope["path"]) not in FREE and not self._keys.admit(scope["headers"]):
-            raise Refusal(401, "a key is needed: send it as 'Authorization: Bearer KEY'", headers=_offers(exchange))
-        if scope["method"] == "HEAD":  # answered as GET, and uvicorn leaves the body out
-            asked = {**scope, "method": "GET"}
-            await self.app(asked, receive, exchange.send)
-            scope["route"] = asked.get("route")
-            return
-        if scope["method"] in ("GET", "OPTIONS"):
+        if self._keys is not None and (scope["method"], scope["path"]) not in WITHOUT_KEY:
+            self._check_key(self._keys, exchange)
+        if scope["method"] in ("GET", "HEAD", "OPTIONS"):  # uvicorn leaves the body of a reply to HEAD out
             await self.app(scope, receive, exchange.send)
             return
         self._refuse_when_full()
-        with self._bodies.body() as body:
+        with self._memory.body() as body:
             await self._read(exchange, receive, body)
             self._refuse_when_full()
             self.service.inside += 1
@@ -142,14 +135,19 @@ class Gate:
             finally:
                 self.service.inside -= 1
 
+    def _check_key(self, keys: Keys, exchange: HttpExchange) -> None:
+        if not keys.admit(exchange.scope["headers"]):
+            offers = _authentication_offers(exchange)
+            raise Refusal(401, "a key is needed: send it as 'Authorization: Bearer KEY'", headers=offers)
+
     def _refuse_when_full(self) -> None:
         if self.service.inside >= self._limits.max_queue:
             seconds = str(self.service.workers.seconds_behind)
             message = f"{self.service.inside} requests are being answered, as many as this server takes"
             raise Refusal(429, f"{message}; try again in {seconds} s", headers={"Retry-After": seconds})
 
-    async def _read(self, exchange: Exchange, receive: Receive, body: Body) -> None:
-        """The whole body; one that is too large, or too slow, is not waited for."""
+    async def _read(self, exchange: HttpExchange, receive: Receive, body: RequestBody) -> None:
+        """Read the whole body, unless it is too large or too slow."""
         stated = exchange.headers.get(b"content-length", b"0")
         if stated.isdigit() and int(stated[:20]) > self._limits.max_body:
             raise too_large(self._limits)
@@ -167,21 +165,21 @@ class Gate:
             seconds = self._limits.body_seconds
             raise Refusal(408, f"the request did not come in within {seconds:g} s; send it again") from error
 
-    async def _within_time(self, exchange: Exchange, body: Body, receive: Receive) -> None:
-        """The routes' answer, given up when its time is over or its client has gone."""
+    async def _within_time(self, exchange: HttpExchange, body: RequestBody, receive: Receive) -> None:
+        """Call the routes; cancelled when the time is over or the client has disconnected."""
         given = False
 
         async def replay() -> Message:
             nonlocal given
             if given:
-                await asyncio.Event().wait()  # as ASGI has it: after the body, until the client disconnects
+                await asyncio.Event().wait()  # ASGI: receive() after the body blocks until the client disconnects
             given = True
             return {"type": "http.request", "body": body.whole(), "more_body": False}
 
-        own = asyncio.current_task()
-        assert own is not None  # an application runs in one
-        gone = asyncio.ensure_future(receive())  # comes back when the client hangs up, or when all is sent
-        gone.add_done_callback(lambda _: None if exchange.status or gone.cancelled() else own.cancel())
+        task = asyncio.current_task()
+        assert task is not None  # an application runs in one
+        gone = asyncio.ensure_future(receive())  # returns when the client disconnects, or when the reply is sent
+        gone.add_done_callback(lambda _: None if exchange.status or gone.cancelled() else task.cancel())
         try:
             async with asyncio.timeout(self._limits.seconds):
                 await self.app(exchange.scope, replay, exchange.send)
@@ -191,29 +189,29 @@ class Gate:
         except asyncio.CancelledError:
             if not gone.done() or exchange.status:
                 raise
-            own.uncancel()
+            task.uncancel()
             raise ConnectionResetError from None
         finally:
             gone.cancel()
 
-    def _told(self, exchange: Exchange) -> None:
-        """The log and the metrics of a request that is over; 499 where nobody waited for the reply."""
-        seconds = time.perf_counter() - exchange.started
-        status = exchange.status or 499
-        self.service.metrics.request_done(exchange.route, status, seconds)
-        log(
-            "request",
-            id=exchange.id,
-            method=exchange.scope["method"],
-            route=exchange.route,
-            status=status,
-            seconds=round(seconds, 6),
-        )
+    def _log(self, exchange: HttpExchange) -> None:
+        """Log and count a request that is over; status 499 where the client had gone before the reply."""
+        seconds, status, route = time.perf_counter() - exchange.started, exchange.status or 499, exchange.route
+        self.service.metrics.request_done(route, status, seconds)
+        fields = {"id": exchange.id, "method": exchange.scope["method"], "route": route}
+        LOGGER.info("request", extra={"fields": {**fields, "status": status, "seconds": round(seconds, 6)}})
 
 
-def _offers(exchange: Exchange) -> dict[str, str]:
-    """How a key may be sent. What a page's script asks for is not offered a password: the page asks for it itself."""
+def _authentication_offers(exchange: HttpExchange) -> dict[str, str]:
+    """How a key may be sent; scripts are not offered a password, or browsers would ask for it over the page's own."""
     if exchange.headers.get(b"sec-fetch-dest") == b"empty":
         return {"WWW-Authenticate": "Bearer"}
     # Two headers of one name: of several offers in one, Chromium reads none.
     return {"WWW-Authenticate": "Bearer", "www-authenticate": 'Basic realm="bertkit: the key is the password"'}
+
+
+def _request_id(given: bytes | None) -> str:
+    """The client's own id where it is a plain word, else a new one."""
+    text = (given or b"").decode("latin-1")
+    # Not a secret: os.urandom is a system call, which would hand the interpreter to another thread.
+    return text if REQUEST_ID.fullmatch(text) else f"{random.getrandbits(128):032x}"

@@ -1,4 +1,4 @@
-"""A server that runs until it is told to stop, and then answers what it has taken in."""
+"""uvicorn with our limits: runs until a signal, then answers the requests it has accepted."""
 
 import contextlib
 import resource
@@ -10,48 +10,48 @@ import uvicorn
 
 from bertkit.errors import BertkitError
 from bertkit.serve.http.listener import BACKLOG
-from bertkit.serve.http.middleware import Gate
-from bertkit.serve.http.protocol import PatientProtocol
-from bertkit.serve.interpreter import settle
+from bertkit.serve.http.middleware import Middleware
+from bertkit.serve.http.protocol import LimitedProtocol
+from bertkit.serve.memory import tune_gc
 
-KEEP_ALIVE = 75  # seconds that an idle connection stays open
+KEEP_ALIVE_SECONDS = 75  # that an idle connection stays open
 
 
-def make_server(app: Gate, started: Callable[[], None] = lambda: None) -> uvicorn.Server:
+def make_server(app: Middleware, started: Callable[[], None] = lambda: None) -> uvicorn.Server:
     """A server of this application; `started` is called when it listens."""
     config = uvicorn.Config(
         app,
-        http=PatientProtocol,
+        http=LimitedProtocol,
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=KEEP_ALIVE,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=int(2 * app.service.settings.seconds) + 1,
         backlog=BACKLOG,
     )
     return _Server(config, started)
 
 
-def serve(app: Gate, listener: socket.socket, started: Callable[[], None] = lambda: None) -> None:
-    """Answer requests until SIGTERM or Ctrl-C; then take no more, answer those that are in, and return."""
-    _allow_many_connections()
-    settle()
+def serve(app: Middleware, listener: socket.socket, started: Callable[[], None] = lambda: None) -> None:
+    """Answer requests until SIGTERM or Ctrl-C; then accept no more, answer those in progress, and return."""
+    _raise_file_limit()
+    tune_gc()
     server = make_server(app, started)
-    # uvicorn sends itself the signal again when it is done: by then there is nothing left to stop.
-    kept = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    # uvicorn raises the signal again when it is done: by then there is nothing left to stop.
+    handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         server.run(sockets=[listener])
     finally:
-        for number, handler in kept.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
     if not server.started:
         raise BertkitError("the server did not start; its log says why")
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, which says when it listens, and whose /ready turns down before the last connection closes."""
+    """Calls back when it listens, and turns /ready to 503 before the last connection closes."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
@@ -64,13 +64,13 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         app = self.config.app
-        if isinstance(app, Gate):
+        if isinstance(app, Middleware):
             app.service.ready = False
         await super().shutdown(sockets)
 
 
-def _allow_many_connections() -> None:
-    """As many open files as the machine allows: each connection is one."""
+def _raise_file_limit() -> None:
+    """As many open files as the system allows: each connection is one."""
     with contextlib.suppress(OSError, ValueError):
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))

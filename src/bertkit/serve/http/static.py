@@ -1,4 +1,4 @@
-"""Files of the web pages, read once: right types, tags that save sending them again, and no way to other origins."""
+"""Static files of the web pages, read once: content types, ETags, and a policy that allows no other origin."""
 
 import hashlib
 from collections.abc import Mapping
@@ -7,7 +7,9 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from fastapi import APIRouter, Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from bertkit.serve.refusals import Refusal
 
@@ -22,7 +24,7 @@ TYPES = {
     ".woff2": "font/woff2",
     ".txt": "text/plain; charset=utf-8",
 }
-# Only this origin: no script, style, picture or request goes anywhere else, and nobody frames the page.
+# Only this origin: no script, style, image or request from elsewhere, and no frames.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -40,7 +42,7 @@ class StaticFile:
     tag: str
 
     def response(self, request: Request) -> Response:
-        """The file, or that it has not changed; browsers keep it, but ask each time."""
+        """The file, or 304; browsers cache it, and revalidate each time."""
         headers = {"etag": self.tag, "cache-control": "no-cache", "content-security-policy": POLICY}
         if self.tag in [each.strip() for each in request.headers.get("if-none-match", "").split(",")]:
             return Response(status_code=304, headers=headers)
@@ -49,51 +51,47 @@ class StaticFile:
 
 @cache
 def static_files() -> Mapping[str, StaticFile]:
-    """Every file by its address. A name that is not in here is not a file, whatever it is on disk."""
-    found: dict[str, StaticFile] = {}
+    """Every file by its path. A name that is not in here does not exist, whatever is on disk."""
+    table: dict[str, StaticFile] = {}
     for address, folder in FOLDERS.items():
         place = files("bertkit").joinpath(*folder.split("/"))
         if place.is_dir():
-            found |= _read(place, address)
-    return found
+            table |= _read(place, address)
+    return table
 
 
-def static_routes() -> APIRouter:
+def static_routes() -> list[Route]:
     """/ and /docs, and the files that they are made of."""
-    routes = APIRouter(include_in_schema=False)
 
-    @routes.get("/")
     async def page(request: Request) -> Response:
         known = static_files()
         return known.get("/page/index.html", known["/docs/index.html"]).response(request)
 
-    @routes.get("/docs")
     async def documentation(request: Request) -> Response:
         return static_files()["/docs/index.html"].response(request)
 
-    def folder(address: str) -> None:
-        @routes.get(f"{address}/{{name:path}}")
-        async def file(name: str, request: Request) -> Response:
-            found = static_files().get(f"{address}/{name}")
-            if found is None:
+    def folder(address: str) -> Route:
+        async def file(request: Request) -> Response:
+            static = static_files().get(f"{address}/{request.path_params['name']}")
+            if static is None:
                 raise Refusal(404, "there is no such file")
-            return found.response(request)
+            return static.response(request)
 
-    for address in FOLDERS:
-        folder(address)
-    return routes
+        return Route(f"{address}/{{name:path}}", file)
+
+    return [Route("/", page), Route("/docs", documentation), *map(folder, FOLDERS)]
 
 
 def _read(place: Traversable, address: str) -> dict[str, StaticFile]:
-    found: dict[str, StaticFile] = {}
+    table: dict[str, StaticFile] = {}
     for child in place.iterdir():
         if child.is_dir():
-            found |= _read(child, f"{address}/{child.name}")
+            table |= _read(child, f"{address}/{child.name}")
             continue
         kind = TYPES.get("." + child.name.rpartition(".")[2])
         if kind is not None:
             content = child.read_bytes()
-            found[f"{address}/{child.name}"] = StaticFile(
+            table[f"{address}/{child.name}"] = StaticFile(
                 content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
             )
-    return found
+    return table

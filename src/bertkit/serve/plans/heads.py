@@ -13,10 +13,11 @@ from bertkit.errors import RequestError
 from bertkit.finetuning.evaluate import make_windows, window_passages
 from bertkit.predict.answers import Answers
 from bertkit.predict.length import LengthReport, TooLong
-from bertkit.serve.engine import Piece, ReadReduced, read_head
+from bertkit.serve.engine import ReadReduced, TokenSequence, read_head
+from bertkit.serve.http.limits import check_texts
 from bertkit.serve.models import Served
-from bertkit.serve.plans.plan import Plan, check_texts
 from bertkit.serve.refusals import Refusal
+from bertkit.serve.service import Plan
 from bertkit.serve.settings import ServeSettings
 from bertkit.tasks.classify import TextTask
 from bertkit.tasks.length import Seen
@@ -71,7 +72,7 @@ def plan_tag(served: Served, texts: Sequence[str | Words], limits: ServeSettings
             for tagged, text, own in zip(plan.finish(rows), texts, places, strict=True)
         ]
 
-    return Plan(plan.lane, plan.pieces, finish, plan.tokens)
+    return Plan(plan.shared_encoder, plan.sequences, finish, plan.tokens)
 
 
 def told_as(make: Callable[[], Plan], tell: Callable[[Any], Any]) -> Plan:
@@ -139,7 +140,7 @@ def _planned(served: Served, examples: Sequence[Example], *, raw: bool = False) 
     depth = served.bert.model.config.depth
     joined = bool(getattr(answers.task, "joins_windows", False))
     read = ReadReduced(answers.model, (depth,)) if joined else read_head(answers.model, answers.task.head, (depth,))
-    pieces = [Piece(passage, read) for passage in window_passages(windows, served.bert.model.config)]
+    sequences = [TokenSequence(passage, read) for passage in window_passages(windows, served.bert.model.config)]
 
     def finish(rows: list[Any]) -> list[Any]:
         outputs = _joined(answers, windows, rows) if joined else rows
@@ -147,7 +148,7 @@ def _planned(served: Served, examples: Sequence[Example], *, raw: bool = False) 
             return [answers.task.pooled(own) for _, _, own in by_example(examples, windows, outputs)]
         return answers.task.decode(examples, windows, outputs, answers.decision)
 
-    return Plan(served.lane, pieces, finish, sum(map(len, pieces))), windows
+    return Plan(served.shared_encoder, sequences, finish, sum(map(len, sequences))), windows
 
 
 def _joined(answers: Answers, windows: Sequence[Window], rows: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 
 from bertkit.engine.batches import Passage
-from bertkit.serve.engine import Piece, ReadAttention
+from bertkit.serve.engine import ReadAttention, TokenSequence
+from bertkit.serve.http.limits import check_size, check_texts
 from bertkit.serve.models import Served
-from bertkit.serve.plans.plan import Plan, check_size, check_texts
 from bertkit.serve.refusals import Refusal
+from bertkit.serve.service import Plan
 from bertkit.serve.settings import ServeSettings
 
 MOST_TOKENS = 512  # weights grow with the square of the length
@@ -34,8 +35,8 @@ def plan_attention(
     if length > limit:
         raise Refusal(413, f"the text has {length} tokens, over the {limit} that can be shown; shorten it", "text")
     check_size(len(numbers) * len(heads) * length * (length + 2 * config.head_width * neurons), "name a layer", limits)
-    read = ReadAttention(served.lane.encoder, numbers, tuple(number - 1 for number in heads), neurons)
-    piece = Piece(Passage(encoding.ids, served.bert.known_segments(encoding.segments)), read)
+    read = ReadAttention(served.shared_encoder.encoder, numbers, tuple(number - 1 for number in heads), neurons)
+    sequence = TokenSequence(Passage(encoding.ids, served.bert.known_segments(encoding.segments)), read)
     tokens = served.bert.tokenizer.shown(encoding, text, pair)
 
     def finish(rows: list[list[dict[str, np.ndarray]]]) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def plan_attention(
         columns = {"tokens": tokens, "ids": encoding.ids, "segments": encoding.segments, "special": encoding.special}
         return {**columns, "heads": list(heads), "layers": layers}
 
-    return Plan(served.lane, [piece], finish, length)
+    return Plan(served.shared_encoder, [sequence], finish, length)
 
 
 def _chosen(wanted: int | None, most: int, what: str) -> tuple[int, ...]:

@@ -13,10 +13,11 @@ from bertkit.engine.batches import Passage, cut, stitch, window_passages
 from bertkit.model.batch import Batch
 from bertkit.model.pooling import EmbedSettings, pool
 from bertkit.predict.length import LengthReport, TooLong
-from bertkit.serve.engine import Piece, ReadPooled, ReadTokens
+from bertkit.serve.engine import ReadPooled, ReadTokens, TokenSequence
+from bertkit.serve.http.limits import check_held, check_size, check_texts, reported
 from bertkit.serve.models import Served
-from bertkit.serve.plans.plan import Draft, Plan, check_held, check_size, check_texts, reported
 from bertkit.serve.refusals import Refusal
+from bertkit.serve.service import Draft, Plan
 from bertkit.serve.settings import ServeSettings
 from bertkit.tasks.length import LengthPolicy, sequences, take
 from bertkit.text.tokenizer import Encoding
@@ -73,7 +74,7 @@ def plan_checked(
     single = [prefix + each for each in inputs if isinstance(each, str) and not _is_pair(each, wanted)]
 
     def complete(tokens: Iterable[Passage]) -> Plan:
-        pieces: list[Piece] = []
+        sequences: list[TokenSequence] = []
         joins: list[_Windowed | None] = []
         lengths: list[int] = []
         read, limit, plain = _reader(wanted.settings, layers), served.limit, served.plain_texts
@@ -81,10 +82,10 @@ def plan_checked(
         for encoding, length in _counted_tokens(tokens) if usual else _encodings(served, inputs, wanted, tokens, field):
             join = None
             if length <= limit and plain and isinstance(encoding, Passage):  # most are
-                pieces.append(Piece(encoding, read))
+                sequences.append(TokenSequence(encoding, read))
             else:
                 passages, join = _passages(served, encoding, wanted.too_long)
-                pieces += [Piece(passage, ReadTokens(layers) if join else read) for passage in passages]
+                sequences += [TokenSequence(passage, ReadTokens(layers) if join else read) for passage in passages]
             joins.append(join)
             lengths.append(length)
         if max(lengths) <= limit:
@@ -92,14 +93,16 @@ def plan_checked(
         else:
             done, told = _done(lengths, limit, joins, wanted.too_long)
             report = reported(told, limit, done, field, where or f"{field}[{{}}]".format)
-        rows = sum(map(len, pieces)) if wanted.settings.pooling == "none" else len(inputs)
+        rows = sum(map(len, sequences)) if wanted.settings.pooling == "none" else len(inputs)
         check_size(rows * width, "send fewer texts at a time", limits)
         windowed = any(joins)
         if windowed:
-            held = sum(len(piece) for piece in pieces if isinstance(piece.read, ReadTokens))
+            held = sum(len(sequence) for sequence in sequences if isinstance(sequence.read, ReadTokens))
             check_held(held * len(layers) * served.bert.model.config.width, limits)
         quick = len(inputs) <= QUICK and not windowed
-        return Plan(served.lane, pieces, lambda found: _finished(found, joins, wanted), sum(lengths), report, quick)
+        return Plan(
+            served.shared_encoder, sequences, lambda found: _finished(found, joins, wanted), sum(lengths), report, quick
+        )
 
     return Draft(served.bert.tokenizer, single, complete)
 

@@ -5,16 +5,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, Response
+from starlette.responses import Response
 
 from bertkit.predict.fill import Filled
+from bertkit.serve.http.limits import fill_policy, size_of
+from bertkit.serve.http.routing import Routes, as_json, encoded, length_note, reply
 from bertkit.serve.models import Served
 from bertkit.serve.plans.fill import plan_fill
 from bertkit.serve.plans.heads import plan_answer, plan_choose, plan_classify, plan_tag, told_as
 from bertkit.serve.plans.inside import plan_attention
-from bertkit.serve.plans.plan import Plan
-from bertkit.serve.replies import encoded, length_note, reply, told
-from bertkit.serve.routes.common import fill_policy, router, size_of
 from bertkit.serve.routes.schema import (
     AnswerRequest,
     AttentionRequest,
@@ -23,12 +22,12 @@ from bertkit.serve.routes.schema import (
     FillRequest,
     TagRequest,
 )
-from bertkit.serve.service import Service
+from bertkit.serve.service import Plan, Service
 
 
-def head_routes(service: Service) -> APIRouter:
+def head_routes(service: Service) -> Routes:
     """/fill, /classify, /tag, /answer and /choose; those that no model can answer are not in the documentation."""
-    routes, models, limits = router(), service.models, service.settings
+    routes, models, limits = Routes(), service.models, service.settings
 
     @routes.post("/fill", summary="The blanks of texts", tags=["heads"], include_in_schema=_can(service, "fill"))
     async def fill(asked: FillRequest) -> Response:
@@ -41,33 +40,33 @@ def head_routes(service: Service) -> APIRouter:
     async def classify(asked: ClassifyRequest) -> Response:
         served = models.able(asked.model, "classify")
         plan = partial(plan_classify, served, asked.texts, asked.pairs, limits)
-        return await _predicted(service, served, partial(told_as, plan, told), size_of(asked.texts))
+        return await _predicted(service, served, partial(told_as, plan, as_json), size_of(asked.texts))
 
     @routes.post("/tag", summary="A tag for each word", tags=["heads"], include_in_schema=_can(service, "tag"))
     async def tag(asked: TagRequest) -> Response:
         served = models.able(asked.model, "tag")
         plan = partial(plan_tag, served, asked.texts, limits)
-        return await _predicted(service, served, partial(told_as, plan, told), size_of(asked.texts))
+        return await _predicted(service, served, partial(told_as, plan, as_json), size_of(asked.texts))
 
     @routes.post("/answer", summary="Answers in passages", tags=["heads"], include_in_schema=_can(service, "answer"))
     async def answer(asked: AnswerRequest) -> Response:
         served = models.able(asked.model, "answer")
         plan = partial(plan_answer, served, asked.question, asked.passage, limits)
-        tell = partial(told, best=asked.best)
+        tell = partial(as_json, best=asked.best)
         return await _predicted(service, served, partial(told_as, plan, tell), size_of(asked.passage))
 
     @routes.post("/choose", summary="Which choice fits", tags=["heads"], include_in_schema=_can(service, "choose"))
     async def choose(asked: ChooseRequest) -> Response:
         served = models.able(asked.model, "choose")
         plan = partial(plan_choose, served, asked.question, asked.choices, limits)
-        return await _predicted(service, served, partial(told_as, plan, told), size_of(asked.question))
+        return await _predicted(service, served, partial(told_as, plan, as_json), size_of(asked.question))
 
     return routes
 
 
-def inside_routes(service: Service) -> APIRouter:
+def inside_routes(service: Service) -> Routes:
     """/attention and /neuron."""
-    routes = router()
+    routes = Routes()
 
     @routes.post("/attention", summary="What every token looks at", tags=["inside"])
     async def attention(asked: AttentionRequest) -> Response:
@@ -85,7 +84,7 @@ def _can(service: Service, ability: str) -> bool:
 
 
 def _candidates(filled: list[Filled]) -> list[dict[str, Any]]:
-    return [told(candidate) for candidate in filled]
+    return [as_json(candidate) for candidate in filled]
 
 
 async def _predicted(service: Service, served: Served, plan: Callable[[], Plan], size: int) -> Response:

@@ -1,24 +1,22 @@
-"""What Hugging Face's InferenceClient sends to one address: {"inputs": ..., "parameters": {...}}, by task."""
+"""Requests of Hugging Face's InferenceClient: {"inputs": ..., "parameters": {...}} to one address, by task."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, Response
 from pydantic import ValidationError
+from starlette.responses import Response
 
 from bertkit.predict.fill import Filled
+from bertkit.serve.http.limits import check_count, fill_policy, length_policy, size_of
+from bertkit.serve.http.routing import Routes, reply
 from bertkit.serve.models import Served
 from bertkit.serve.plans.fill import plan_fill
 from bertkit.serve.plans.heads import plan_answer, plan_tag, told_as
-from bertkit.serve.plans.plan import check_count
-from bertkit.serve.refusals import Refusal
-from bertkit.serve.replies import reply, wrong_field
-from bertkit.serve.routes.common import fill_policy, length_policy, router, size_of
-from bertkit.serve.routes.schema import EmbedRequest
+from bertkit.serve.refusals import Refusal, wrong_field
 from bertkit.serve.routes.schema_tei import HuggingFaceRequest
 from bertkit.serve.routes.tei import SENTENCES, cosines, predict_labels
-from bertkit.serve.routes.vectors import embed_reply
+from bertkit.serve.routes.vectors import EmbedRequest, embed_reply
 from bertkit.serve.service import Answer, Service
 from bertkit.tasks.tag import Tagged
 
@@ -26,9 +24,9 @@ Parameters = dict[str, Any]
 Task = Callable[[Service, Served, Any, Parameters], Awaitable[Answer]]
 
 
-def hugging_face_routes(service: Service) -> APIRouter:
+def hugging_face_routes(service: Service) -> Routes:
     """POST /, /models/NAME and /models/NAME/pipeline/TASK."""
-    routes = router()
+    routes = Routes()
 
     @routes.post("/", summary="As Hugging Face's InferenceClient asks", tags=["hugging face"])
     async def first_model(asked: HuggingFaceRequest) -> Response:
@@ -57,7 +55,7 @@ async def _answer(service: Service, served: Served, asked: HuggingFaceRequest, t
 
 
 def _guess(served: Served, inputs: Any) -> str:
-    """The task that the inputs are shaped for, else what the model was taught."""
+    """The task by the form of the inputs, else the one the model was fine-tuned for."""
     if isinstance(inputs, dict):
         return "question-answering" if "question" in inputs else "sentence-similarity"
     first = inputs[0] if isinstance(inputs, list) and inputs else inputs
@@ -84,8 +82,8 @@ async def _text_classification(service: Service, served: Served, inputs: Any, pa
     _needs(served, "classify")
     texts, top = _texts(service, inputs), _whole(parameters, "top_k", None)
     policy = length_policy(None, None, service.settings)
-    found = await predict_labels(service, served, [(text, None) for text in texts], policy)
-    return Answer([labels[:top] for labels in found.value], found.plan)
+    answer = await predict_labels(service, served, [(text, None) for text in texts], policy)
+    return Answer([labels[:top] for labels in answer.value], answer.plan)
 
 
 async def _token_classification(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Answer:
@@ -98,7 +96,7 @@ async def _token_classification(service: Service, served: Served, inputs: Any, p
 
 
 def _spans(tagged: Tagged, ignored: list[str]) -> list[dict[str, Any]]:
-    """Spans, not pieces: a model's own "none" strategy would show its tokenizer's, which our tags do not have."""
+    """Spans, not subwords: tags are per word here, so strategy "none" has nothing finer to show."""
     return [
         {"entity_group": span.label, "score": span.probability, "word": span.text}
         | dict(zip(("start", "end"), span.characters or (None, None), strict=True))
@@ -109,12 +107,12 @@ def _spans(tagged: Tagged, ignored: list[str]) -> list[dict[str, Any]]:
 
 def _ignored(service: Service, parameters: Parameters) -> list[str]:
     """Labels that the client does not want to see."""
-    found = parameters.get("ignore_labels")
-    if found is None or found == []:
+    value = parameters.get("ignore_labels")
+    if value is None or value == []:
         return []
-    if not _are_texts(service, found, "parameters.ignore_labels"):
+    if not _are_texts(service, value, "parameters.ignore_labels"):
         raise Refusal(422, "parameters.ignore_labels must be a list of texts", "parameters.ignore_labels")
-    labels: list[str] = found
+    labels: list[str] = value
     return labels
 
 
@@ -123,14 +121,14 @@ async def _question_answering(service: Service, served: Served, inputs: Any, par
     question, context = _fields(service, inputs, "question", "context")
     plan = partial(plan_answer, served, [question], [context], service.settings)
     answer = await service.answer(plan, len(context))
-    [found] = answer.value
+    [best] = answer.value
     top = _whole(parameters, "top_k", 1)
-    none = {"answer": "", "score": found.probability, "start": 0, "end": 0}
+    none = {"answer": "", "score": best.probability, "start": 0, "end": 0}
     rows = [
         {"answer": each.text, "score": each.probability, "start": each.start, "end": each.end}
-        for each in found.candidates
+        for each in best.candidates
     ]
-    if not rows or (found.start is None and parameters.get("handle_impossible_answer")):
+    if not rows or (best.start is None and parameters.get("handle_impossible_answer")):
         rows = [none, *rows]
     return Answer(rows[0] if top == 1 else rows[:top], answer.plan)
 
@@ -198,15 +196,15 @@ def _are_texts(service: Service, value: Any, field: str) -> bool:
 
 
 def _fields(service: Service, inputs: Any, *names: str, lists: tuple[str, ...] = ()) -> list[Any]:
-    found = []
+    values = []
     for name in names:
         value = inputs.get(name) if isinstance(inputs, dict) else None
         right = _are_texts(service, value, f"inputs.{name}") if name in lists else isinstance(value, str)
         if not right:
             what = "a list of texts" if name in lists else "a text"
             raise Refusal(422, f"inputs.{name} must be {what}", f"inputs.{name}")
-        found.append(value)
-    return found
+        values.append(value)
+    return values
 
 
 def _whole(parameters: Parameters, name: str, default: int | None) -> int | None:

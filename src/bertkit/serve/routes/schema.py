@@ -1,14 +1,11 @@
-"""What requests look like: read strictly, explained by the schema, each with an example that works."""
+"""Request models: validated strictly, described in the OpenAPI document, each with an example that works."""
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from bertkit.predict.length import TooLong
-from bertkit.serve.plans.vectors import Input
 
-Pooling = Literal["cls", "first", "last", "mean", "max", "mean-max", "none"]
 TEXT = {"type": "string"}
 IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 MODEL = Field(None, description="One of /v1/models; without it the first that can do what is asked.")
@@ -18,25 +15,6 @@ LENGTH = Field(None, description="What becomes of texts over the model's length;
 def several(kind: dict[str, Any], **more: Any) -> dict[str, Any]:
     """The schema of one thing, or a list of them."""
     return {"anyOf": [kind, {"type": "array", "items": kind, "minItems": 1}], **more}
-
-
-def read_inputs(value: object) -> list[Input]:
-    """One text, several, token ids of one, or of several; all ids but the first are checked once they are truncated."""
-    if isinstance(value, str):
-        return [value]
-    if not isinstance(value, list) or not value:
-        raise ValueError("give a text, a list of texts, token ids, or a list of token ids; at least one")
-    if type(value[0]) is int:
-        return [value]
-    return [_read_input(item, number) for number, item in enumerate(value)]
-
-
-def _read_input(item: object, number: int) -> Input:
-    if isinstance(item, str):
-        return item
-    if isinstance(item, list) and item and type(item[0]) is int:
-        return item
-    raise ValueError(f"item {number} is {_kind(item)}; give a text or a list of token ids")
 
 
 def read_texts(value: object) -> list[str]:
@@ -51,7 +29,7 @@ def _texts(value: object, wanted: str) -> list[str]:
         raise ValueError(f"give {wanted}, at least one")
     for number, item in enumerate(value):
         if not isinstance(item, str):
-            raise ValueError(f"item {number} is {_kind(item)}; give {wanted}")
+            raise ValueError(f"item {number} is {kind_of(item)}; give {wanted}")
     return value
 
 
@@ -71,7 +49,8 @@ def read_choices(value: object) -> list[list[str]]:
     return [_texts(value, "a list of choices")]
 
 
-def _kind(item: object) -> str:
+def kind_of(item: object) -> str:
+    """What a JSON value is, in words."""
     names = {
         bool: "true or false",
         int: "a number",
@@ -83,9 +62,6 @@ def _kind(item: object) -> str:
     return names.get(type(item), "null")
 
 
-MANY = {"type": "array", "minItems": 1}
-INPUTS = {"anyOf": [TEXT, {**MANY, "items": TEXT}, IDS, {**MANY, "items": IDS}]}
-Inputs = Annotated[Sequence[Input], PlainValidator(read_inputs), WithJsonSchema(INPUTS)]
 Texts = Annotated[list[str], PlainValidator(read_texts), WithJsonSchema(several(TEXT))]
 WORDS = {"anyOf": [TEXT, {"type": "array", "items": TEXT, "minItems": 1}]}
 Sentences = Annotated[
@@ -98,52 +74,13 @@ Choices = Annotated[list[list[str]], PlainValidator(read_choices), WithJsonSchem
 
 
 def example(**fields: Any) -> ConfigDict:
-    """A request's example; fields that nobody knows are refused."""
+    """Config with an example; unknown fields are refused."""
     return ConfigDict(extra="forbid", json_schema_extra={"example": fields})
 
 
 def lenient_example(**fields: Any) -> ConfigDict:
-    """The same for routes whose clients send more than we read."""
+    """Config with an example; unknown fields are ignored, for clients that send more than is read here."""
     return ConfigDict(extra="ignore", json_schema_extra={"example": fields})
-
-
-class VectorChoices(BaseModel):
-    """How texts become vectors; what is not said is as the model's folder says."""
-
-    model: str | None = MODEL
-    pooling: Pooling | None = Field(None, description="One vector for each text, or with 'none' for each token.")
-    layers: Annotated[list[int], Field(min_length=1, max_length=100)] | None = Field(
-        None, description="Put side by side; -1 is the last, 0 the embeddings."
-    )
-    pairs: bool = Field(False, description="Whether a text with ||| is two texts, read together.")
-    too_long: TooLong | None = LENGTH
-    dimensions: int | None = Field(None, ge=1, description="Only the first so many numbers, scaled to length 1.")
-
-
-class OpenAIRequest(VectorChoices):
-    """What OpenAI's clients send to /v1/embeddings, and bertkit's own choices."""
-
-    model_config = lenient_example(input=["A cat sat on the mat.", "A dog lay on the rug."])
-
-    input: Inputs
-    encoding_format: Literal["float", "base64"] = "float"
-    normalize: bool | None = None
-    user: str | None = None
-
-
-class EmbedRequest(VectorChoices):
-    """What text-embeddings-inference's clients send to /embed and /embed_all."""
-
-    model_config = lenient_example(inputs=["A cat sat on the mat.", "A dog lay on the rug."])
-
-    inputs: Inputs
-    normalize: bool | None = Field(
-        True, description="To length 1, by default as text-embeddings-inference does; null is as the folder says."
-    )
-    truncate: bool | None = Field(None, description="true cuts texts that are too long, false refuses them.")
-    truncation_direction: Literal["left", "right", "Left", "Right"] = "right"
-    prompt_name: str | None = None
-    encoding_format: Literal["float", "base64"] = "float"
 
 
 class FillRequest(BaseModel):

@@ -1,21 +1,20 @@
-"""The rest of what text-embeddings-inference's clients call: classes, ranks, cosines, tokens."""
+"""Other routes of text-embeddings-inference: classification, reranking, similarity, tokens."""
 
 import math
 from functools import partial
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, Response
+from starlette.responses import Response
 
 from bertkit._version import __version__
 from bertkit.predict.length import TooLong
+from bertkit.serve.http.limits import check_count, check_texts, length_policy, size_of
+from bertkit.serve.http.routing import Routes, reply
 from bertkit.serve.models import Served
 from bertkit.serve.plans.heads import plan_classify, told_as
-from bertkit.serve.plans.plan import check_count, check_texts
 from bertkit.serve.plans.vectors import PAIR, Wanted, both_of, plan_cosines
 from bertkit.serve.refusals import Refusal
-from bertkit.serve.replies import reply
-from bertkit.serve.routes.common import length_policy, router, size_of
 from bertkit.serve.routes.schema_tei import (
     DecodeRequest,
     PredictRequest,
@@ -31,9 +30,9 @@ Label = dict[str, Any]
 SENTENCES = ("inputs.source_sentence", "inputs.sentences")
 
 
-def tei_routes(service: Service) -> APIRouter:
+def tei_routes(service: Service) -> Routes:
     """/predict, /rerank, /similarity, /tokenize, /decode and /info."""
-    routes, models = router(), service.models
+    routes, models = Routes(), service.models
     can_classify = "classify" in models.abilities
 
     @routes.post("/predict", summary="Classes with scores", tags=["heads"], include_in_schema=can_classify)
@@ -41,27 +40,27 @@ def tei_routes(service: Service) -> APIRouter:
         served = models.able(asked.model, "classify")
         alone, pairs = asked.inputs
         policy = length_policy(None, asked.truncate, service.settings)
-        found = await predict_labels(service, served, pairs, policy, raw=asked.raw_scores)
-        return await reply(service, found.value[0] if alone else found.value, found.plan, found.plan.tokens)
+        answer = await predict_labels(service, served, pairs, policy, raw=asked.raw_scores)
+        return await reply(service, answer.value[0] if alone else answer.value, answer.plan, answer.plan.tokens)
 
     @routes.post("/rerank", summary="Texts by how well they fit a query", tags=["vectors"])
     async def rerank(asked: RerankRequest) -> Response:
         served = models.named(asked.model)
         policy = length_policy(None, asked.truncate, service.settings)
-        found = await rank(service, served, asked.query, asked.texts, policy, raw=asked.raw_scores)
-        scores = found.value
+        answer = await rank(service, served, asked.query, asked.texts, policy, raw=asked.raw_scores)
+        scores = answer.value
         order = sorted(range(len(scores)), key=lambda i: -scores[i])
         rows: list[dict[str, Any]] = [{"index": i, "score": scores[i]} for i in order]
         if asked.return_text:
             rows = [{**row, "text": asked.texts[row["index"]]} for row in rows]
-        return await reply(service, rows, found.plan)
+        return await reply(service, rows, answer.plan)
 
     @routes.post("/similarity", summary="Cosines with one sentence", tags=["vectors"])
     async def similarity(asked: SimilarityRequest) -> Response:
         served, inputs = models.named(asked.model), asked.inputs
         policy = length_policy(None, None, service.settings)
-        found = await cosines(service, served, inputs.source_sentence, inputs.sentences, policy, SENTENCES)
-        return await reply(service, found.value, found.plan)
+        answer = await cosines(service, served, inputs.source_sentence, inputs.sentences, policy, SENTENCES)
+        return await reply(service, answer.value, answer.plan)
 
     @routes.post("/tokenize", summary="Texts as tokens", tags=["tokens"])
     async def tokenize(asked: TokenizeRequest) -> Response:
@@ -101,32 +100,32 @@ async def predict_labels(
         raise Refusal(422, "texts and pairs do not go together in one request; send them apart", "inputs")
     texts = [first for first, _ in pairs]
     seconds = [second for _, second in pairs if second is not None]
-    how = {"refuse_long": policy == "refuse", "raw": raw and served.task != "regress"}  # whose score is the logit
+    how = {"refuse_long": policy == "refuse", "raw": raw and served.task != "regress"}  # whose logit is its score
     plan = partial(plan_classify, served, texts, seconds or None, service.settings, names, **how)
-    told = partial(told_as, plan, partial(_labels, served=served, raw=raw))
-    return await service.answer(told, size_of(texts) + size_of(seconds))
+    as_labels = partial(told_as, plan, partial(_labels, served=served, raw=raw))
+    return await service.answer(as_labels, size_of(texts) + size_of(seconds))
 
 
-def _labels(found: Classified | Labelled | Rated | np.ndarray, served: Served, *, raw: bool) -> list[Label]:
-    if isinstance(found, Rated):
+def _labels(prediction: Classified | Labelled | Rated | np.ndarray, served: Served, *, raw: bool) -> list[Label]:
+    if isinstance(prediction, Rated):
         name = served.bert.checkpoint.labels[0] if served.bert.checkpoint.labels else "score"
-        return [{"score": found.value if raw else _sigmoid(found.value), "label": name}]
-    if isinstance(found, np.ndarray):
-        scores = dict(zip(served.bert.checkpoint.labels, found.tolist(), strict=True))
+        return [{"score": prediction.value if raw else _sigmoid(prediction.value), "label": name}]
+    if isinstance(prediction, np.ndarray):
+        scores = dict(zip(served.bert.checkpoint.labels, prediction.tolist(), strict=True))
     else:
-        scores = dict(found.probabilities)
+        scores = dict(prediction.probabilities)
     ranked = sorted(scores.items(), key=lambda item: -item[1])
     return [{"score": score, "label": label} for label, score in ranked]
 
 
 async def rank(service: Service, served: Served, query: str, texts: list[str], policy: TooLong, *, raw: bool) -> Answer:
-    """A score for each text: the number a model taught `regress` gives the pair, else the cosine of their vectors."""
+    """A score for each text: of a model fine-tuned with `regress` its output for the pair, else the cosine."""
     names = ("query", "texts")
     if served.task != "regress":
         return await cosines(service, served, query, texts, policy, names)
     check_count(texts, "texts", service.settings)
-    found = await predict_labels(service, served, [(query, text) for text in texts], policy, names, raw=raw)
-    return Answer([labels[0]["score"] for labels in found.value], found.plan)
+    answer = await predict_labels(service, served, [(query, text) for text in texts], policy, names, raw=raw)
+    return Answer([labels[0]["score"] for labels in answer.value], answer.plan)
 
 
 async def cosines(
@@ -144,18 +143,18 @@ async def cosines(
 
 
 def _tokens(served: Served, texts: list[str], special: bool, pairs: bool) -> list[list[dict[str, Any]]]:
-    """As text-embeddings-inference lists them: wiring has no place in the text."""
-    words, found = served.bert.tokenizer, []
+    """As text-embeddings-inference lists them: special tokens have no offsets."""
+    words, rows_of_texts = served.bert.tokenizer, []
     for text in texts:
         encoding = words.encode(*both_of(text)) if pairs and PAIR in text else words.encode(text)
         columns = zip(words.tokens(encoding.ids), encoding.ids, encoding.special, encoding.offsets, strict=True)
         rows = []
-        for token, number, wiring, (start, stop) in columns:
-            place = {"start": None, "stop": None} if wiring else {"start": start, "stop": stop}
-            if special or not wiring:
-                rows.append({"id": number, "text": token, "special": wiring, **place})
-        found.append(rows)
-    return found
+        for token, number, is_special, (start, stop) in columns:
+            offsets = {"start": None, "stop": None} if is_special else {"start": start, "stop": stop}
+            if special or not is_special:
+                rows.append({"id": number, "text": token, "special": is_special, **offsets})
+        rows_of_texts.append(rows)
+    return rows_of_texts
 
 
 def _decoded(decode: Any, lists: list[list[int]], skip_special: bool) -> list[str]:

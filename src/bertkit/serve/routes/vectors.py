@@ -1,23 +1,92 @@
 """Vectors, as OpenAI's clients and text-embeddings-inference's ask for them."""
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field, PlainValidator, WithJsonSchema
+from starlette.responses import Response
 
+from bertkit.errors import RequestError
+from bertkit.predict.length import TooLong
+from bertkit.serve.http.limits import length_policy, size_of
+from bertkit.serve.http.routing import Routes, encoded, length_note, reply
 from bertkit.serve.models import Served
-from bertkit.serve.plans.vectors import plan_vectors
+from bertkit.serve.plans.vectors import Input, Wanted, plan_vectors
 from bertkit.serve.refusals import Refusal
-from bertkit.serve.replies import encoded, length_note, reply
-from bertkit.serve.routes.common import length_policy, router, size_of, wanted_vectors
-from bertkit.serve.routes.schema import EmbedRequest, OpenAIRequest
+from bertkit.serve.routes.schema import IDS, LENGTH, MODEL, TEXT, kind_of, lenient_example
 from bertkit.serve.service import Answer, Service
 
+Pooling = Literal["cls", "first", "last", "mean", "max", "mean-max", "none"]
 
-def vector_routes(service: Service) -> APIRouter:
+
+def read_inputs(value: object) -> list[Input]:
+    """One text, several, token ids of one, or of several; all ids but the first are checked once they are truncated."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list) or not value:
+        raise ValueError("give a text, a list of texts, token ids, or a list of token ids; at least one")
+    if type(value[0]) is int:
+        return [value]
+    return [_read_input(item, number) for number, item in enumerate(value)]
+
+
+def _read_input(item: object, number: int) -> Input:
+    if isinstance(item, str):
+        return item
+    if isinstance(item, list) and item and type(item[0]) is int:
+        return item
+    raise ValueError(f"item {number} is {kind_of(item)}; give a text or a list of token ids")
+
+
+MANY = {"type": "array", "minItems": 1}
+INPUTS = {"anyOf": [TEXT, {**MANY, "items": TEXT}, IDS, {**MANY, "items": IDS}]}
+Inputs = Annotated[Sequence[Input], PlainValidator(read_inputs), WithJsonSchema(INPUTS)]
+
+
+class VectorChoices(BaseModel):
+    """How texts become vectors; what is not said is as the model's folder says."""
+
+    model: str | None = MODEL
+    pooling: Pooling | None = Field(None, description="One vector for each text, or with 'none' for each token.")
+    layers: Annotated[list[int], Field(min_length=1, max_length=100)] | None = Field(
+        None, description="Put side by side; -1 is the last, 0 the embeddings."
+    )
+    pairs: bool = Field(False, description="Whether a text with ||| is two texts, read together.")
+    too_long: TooLong | None = LENGTH
+    dimensions: int | None = Field(None, ge=1, description="Only the first so many numbers, scaled to length 1.")
+
+
+class OpenAIRequest(VectorChoices):
+    """What OpenAI's clients send to /v1/embeddings, and bertkit's own choices."""
+
+    model_config = lenient_example(input=["A cat sat on the mat.", "A dog lay on the rug."])
+
+    input: Inputs
+    encoding_format: Literal["float", "base64"] = "float"
+    normalize: bool | None = None
+    user: str | None = None
+
+
+class EmbedRequest(VectorChoices):
+    """What text-embeddings-inference's clients send to /embed and /embed_all."""
+
+    model_config = lenient_example(inputs=["A cat sat on the mat.", "A dog lay on the rug."])
+
+    inputs: Inputs
+    normalize: bool | None = Field(
+        True, description="To length 1, by default as text-embeddings-inference does; null is as the folder says."
+    )
+    truncate: bool | None = Field(None, description="true cuts texts that are too long, false refuses them.")
+    truncation_direction: Literal["left", "right", "Left", "Right"] = "right"
+    prompt_name: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+
+
+def vector_routes(service: Service) -> Routes:
     """/v1/embeddings, /v1/models, /embed and /embed_all."""
-    routes = router()
+    routes = Routes()
 
     @routes.post("/v1/embeddings", summary="Vectors, as OpenAI's clients ask for them", tags=["vectors"])
     async def embeddings(asked: OpenAIRequest) -> Response:
@@ -100,3 +169,16 @@ def _openai(answer: Answer, served: Served, how: str) -> dict[str, Any]:
 def _count(answer: Answer) -> int:
     vectors: list[np.ndarray] = answer.value
     return sum(vector.size for vector in vectors)
+
+
+def wanted_vectors(
+    served: Served, asked: VectorChoices, normalize: bool | None, too_long: TooLong, pooling: str | None = None
+) -> Wanted:
+    """The folder's settings with what the request asks for."""
+    try:
+        settings = served.bert.embed_settings(
+            pooling=pooling or asked.pooling, layers=asked.layers, normalize=normalize
+        )
+    except RequestError as error:
+        raise Refusal(422, str(error)) from error
+    return Wanted(settings=settings, pairs=asked.pairs, too_long=too_long, dimensions=asked.dimensions)

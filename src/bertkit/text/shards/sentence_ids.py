@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as Backend
 
-from bertkit.text.pipelines import SpecialNames
 from bertkit.text.sentences import split_sentences
+from bertkit.text.tokenizer_kinds.kind import SpecialTokens
 
 Ids = NDArray[Any]  # "<u2" or "<u4"
 Flags = NDArray[np.uint8]
@@ -46,7 +46,7 @@ def sentence_texts(paragraph: str) -> Iterator[str]:
 class LibraryIds:
     """Every text through the library."""
 
-    def __init__(self, backend: Backend, names: SpecialNames) -> None:
+    def __init__(self, backend: Backend, names: SpecialTokens) -> None:
         self.backend = backend
         self.backend.encode_special_tokens = True  # "[MASK]" in a text is a bracket, a word and a bracket
         vocab = backend.get_vocab()

@@ -16,9 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as Backend
 
-from bertkit.text.pipelines import SpecialNames
 from bertkit.text.shards.sentence_ids import EncodedTexts, LibraryIds
 from bertkit.text.tokenizer_files import load_backend
+from bertkit.text.tokenizer_kinds.kind import SpecialTokens
 
 Bytes = NDArray[np.uint8]
 Places = NDArray[np.int64]
@@ -52,7 +52,7 @@ def words_are_independent(backend: Backend) -> bool:
 class TableIds(LibraryIds):
     """Each distinct word through the library once; only for tokenizers whose words are independent."""
 
-    def __init__(self, backend: Backend, names: SpecialNames, *, room: int = ROOM, slice_size: int = SLICE) -> None:
+    def __init__(self, backend: Backend, names: SpecialTokens, *, room: int = ROOM, slice_size: int = SLICE) -> None:
         super().__init__(backend, names)
         self.room, self.slice_size = room, slice_size
         self.table: dict[bytes, bytes] = {}  # a word, and its ids as bytes

@@ -10,19 +10,11 @@ from typing import Any
 
 from bertkit.errors import RequestError
 from bertkit.files import whole_file
-from bertkit.train.records import CODE, Records, number, read_records
+from bertkit.train.records import CODE, NamedLoss, Records, number, read_records
 from bertkit.train.report.chart import COUNT, FROM_ZERO, LOGARITHMIC, PLAIN, Line, Point, chart, finite, smoothed
 
 MOST_COLUMNS = 6  # of filled blanks: first, last, and some between
 MOST_WORDS = 3
-# What the objectives' short names mean.
-NAMES = {
-    "mlm": "masked words",
-    "pair": "sentence pairs",
-    "rtd": "replaced tokens",
-    "causal": "next words",
-    "fill": "blanks left",
-}
 ENDINGS = ("_loss", "_right", "_perplexity")  # these have charts of their own
 DETECTION = {"f1": "second", "precision": "main", "recall": "faint"}
 SHARES = ("_right", *(f"_{name}" for name in DETECTION))
@@ -74,14 +66,14 @@ font:13px/1.45 ui-monospace,Menlo,monospace}
 """
 
 
-def write_report(run_folder: Path) -> Path:
+def write_report(run_folder: Path, losses: Iterable[NamedLoss] = ()) -> Path:
     """Make `report.html` from a run's metrics.jsonl, settings.toml and code.json; whatever is missing is left out."""
     run_folder = Path(run_folder)
     if not run_folder.is_dir():
         raise RequestError(f"{run_folder} is not a run's folder; give the --out of bertkit pretrain")
     page = report_page(
         run_folder.absolute().name,
-        read_records(run_folder / "metrics.jsonl"),
+        read_records(run_folder / "metrics.jsonl", losses),
         recipe=_text(run_folder / "settings.toml"),
         code=_code(run_folder / CODE),
     )
@@ -135,10 +127,13 @@ def _facts(records: Records) -> str:
     facts.append((_large(number(last.get("tokens_per_second"))), "tokens/s"))
     for name, points in records.curves("loss").items():
         latest = next((y for _, y in reversed(smoothed(points))), math.nan)
-        facts.append((f"{latest:.3f}", f"loss, {_name(name)}"))
-    facts += [(_ending(name, points), f"held-out {_name(name)}") for name, points in records.evaluated().items()]
+        facts.append((f"{latest:.3f}", f"loss, {records.title(name)}"))
     facts += [
-        (_ending(name, points), f"averaged {_name(name)}") for name, points in records.evaluated("averaged").items()
+        (_ending(name, points), f"held-out {records.title(name)}") for name, points in records.evaluated().items()
+    ]
+    facts += [
+        (_ending(name, points), f"averaged {records.title(name)}")
+        for name, points in records.evaluated("averaged").items()
     ]
     facts.append((f"{number(last.get('skipped', 0)):,.0f}", "steps skipped"))
     known = [(value, what) for value, what in facts if "nan" not in value]
@@ -155,9 +150,9 @@ def _learning(records: Records) -> Iterable[str]:
         for name in dict.fromkeys([*curves, *tested]):
             lines = _raw_and_smooth(_times(curves.get(name, []), times))
             lines += _held_out(f"{name}_{table}", evaluated, averaged, times)
-            yield chart(f"{what}: {_name(name)}", lines, unit=unit, axis=FROM_ZERO if unit == "%" else PLAIN)
+            yield chart(f"{what}: {records.title(name)}", lines, unit=unit, axis=FROM_ZERO if unit == "%" else PLAIN)
     yield from _perplexities(records)
-    yield from _others(evaluated)
+    yield from _others(records)
     yield chart("Learning rate", [Line("", records.curve("rate"))], axis=FROM_ZERO)
     yield chart("Gradient norm", [*_raw_and_smooth(records.curve("norm"))], axis=FROM_ZERO)
 
@@ -187,7 +182,7 @@ def _raw_and_smooth(points: Sequence[Point]) -> list[Line]:
 def _perplexities(records: Records) -> Iterable[str]:
     """Exponential of the loss; beyond e^12 a model knows nothing anyway, and the chart would show only that."""
     losses, tested, averaged = records.curves("loss"), records.evaluated(), records.evaluated("averaged")
-    for name in ("mlm", "causal"):
+    for name in [name for name, loss in records.losses.items() if loss.has_perplexity]:
         if name in losses or f"{name}_loss" in tested:
             lines = [
                 Line("training, smoothed", smoothed(losses.get(name, []))),
@@ -197,18 +192,20 @@ def _perplexities(records: Records) -> Iterable[str]:
                 Line(line.name, [(x, math.exp(y)) for x, y in finite(line.points) if y < 12], line.kind)
                 for line in lines
             ]
-            yield chart(f"Perplexity of {NAMES[name]}", shown, axis=LOGARITHMIC)
+            yield chart(f"Perplexity of {records.title(name)}", shown, axis=LOGARITHMIC)
 
 
-def _others(evaluated: Mapping[str, list[Point]]) -> Iterable[str]:
-    """Replaced tokens as one chart of three lines, and whatever has no chart yet."""
-    named = {name: evaluated.get(f"rtd_{name}", []) for name in DETECTION}
-    if any(named.values()):
-        lines = [Line(name, _times(points, 100), DETECTION[name]) for name, points in named.items()]
-        yield chart("Held-out replaced tokens found", lines, unit="%", axis=FROM_ZERO)
-    for name, points in evaluated.items():
-        if not name.endswith(ENDINGS) and name.removeprefix("rtd_") not in DETECTION:
-            yield chart(f"Held-out {_name(name)}", [Line("held-out", points, "second")])
+def _others(records: Records) -> Iterable[str]:
+    """What is detected as one chart of three lines, and whatever has no chart yet."""
+    evaluated = records.evaluated()
+    parts = {name: name.rpartition("_") for name in evaluated}
+    for detected in dict.fromkeys(first for first, _, score in parts.values() if first and score in DETECTION):
+        named = {score: evaluated.get(f"{detected}_{score}", []) for score in DETECTION}
+        lines = [Line(score, _times(points, 100), DETECTION[score]) for score, points in named.items()]
+        yield chart(f"Held-out {records.title(detected)} found", lines, unit="%", axis=FROM_ZERO)
+    for name, (first, _, score) in parts.items():
+        if not name.endswith(ENDINGS) and not (first and score in DETECTION):
+            yield chart(f"Held-out {records.title(name)}", [Line("held-out", evaluated[name], "second")])
 
 
 def _words(line: Mapping[str, Any]) -> dict[tuple[str, int], list[str]]:
@@ -242,11 +239,6 @@ def _most_so_far(points: Sequence[Point]) -> list[Point]:
     """Each process counts anew: the most of all sessions is the most of the lines until then."""
     known = finite(points)
     return list(zip((x for x, _ in known), accumulate((y for _, y in known), max), strict=True))
-
-
-def _name(name: str) -> str:
-    first, _, rest = name.partition("_")
-    return " ".join(part for part in (NAMES.get(first, first), rest.replace("_", " ")) if part)
 
 
 def _ending(name: str, points: Sequence[Point]) -> str:

@@ -1,0 +1,1 @@
+"""The published model families, one file per row; plain data, without torch."""

@@ -1,0 +1,66 @@
+"""ALBERT (Lan 2019): narrow embeddings, one layer for every depth, sentence order for next sentence."""
+
+from bertkit.families.bert import ANSWER, CONFIG_DEFAULTS, CONFIG_FIELDS, EMBEDDINGS, TAG
+from bertkit.families.family import Family, Names
+
+_LAYER = "encoder.albert_layer_groups.0.albert_layers.{i}"
+_POOLER: Names = {"pooler.dense": "albert.pooler"}
+
+ALBERT = Family(
+    name="albert",
+    class_stem="Albert",
+    tokenizer="Unigram",
+    settings={
+        "activation": "gelu_tanh",
+        "shared_layers": True,
+        "vocab_size": 30000,
+        "embedding_width": 128,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+    },
+    config_fields={**CONFIG_FIELDS, "embedding_width": "embedding_size"},
+    config_defaults={
+        **CONFIG_DEFAULTS,
+        "vocab_size": 30000,
+        "embedding_size": 128,
+        "hidden_size": 4096,
+        "num_attention_heads": 64,
+        "intermediate_size": 16384,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    },
+    required_fields={"num_hidden_groups": 1, "inner_group_num": 1},
+    prefix="albert.",
+    encoder={
+        **EMBEDDINGS,
+        "embeddings.widen": "encoder.embedding_hidden_mapping_in",
+        "layers.{i}.attention.qkv": (
+            f"{_LAYER}.attention.query",
+            f"{_LAYER}.attention.key",
+            f"{_LAYER}.attention.value",
+        ),
+        "layers.{i}.attention.out": f"{_LAYER}.attention.dense",
+        "layers.{i}.attention_norm": f"{_LAYER}.attention.LayerNorm",
+        "layers.{i}.feed_forward.up": f"{_LAYER}.ffn",
+        "layers.{i}.feed_forward.down": f"{_LAYER}.ffn_output",
+        "layers.{i}.feed_forward_norm": f"{_LAYER}.full_layer_layer_norm",
+    },
+    heads={
+        "": _POOLER,
+        "masked_word": {
+            "heads.masked_word.dense": "predictions.dense",
+            "heads.masked_word.norm": "predictions.LayerNorm",
+            "heads.masked_word.decoder": "predictions",
+        },
+        "next_sentence": {**_POOLER, "heads.next_sentence.out": "sop_classifier.classifier"},
+        "classify": {**_POOLER, "heads.classify.out": "classifier"},
+        "choose": {**_POOLER, "heads.choose.out": "classifier"},
+        "tag": TAG,
+        "answer": ANSWER,
+    },
+    tied={
+        "predictions.decoder.bias": "predictions.bias",
+        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+    },
+    more_classes={("masked_word", "next_sentence"): "AlbertForPreTraining"},
+)

@@ -1,0 +1,60 @@
+"""ELECTRA (Clark 2020): BERT's encoder, trained to find replaced tokens; embeddings may be narrow."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bertkit.families.bert import ANSWER, CONFIG_DEFAULTS, CONFIG_FIELDS, EMBEDDINGS, LAYER, TAG
+from bertkit.families.family import Family, Settings
+
+
+def _read_width(settings: Settings, config_json: Mapping[str, Any]) -> Settings:
+    """Embeddings as wide as the encoder have no projection after them."""
+    narrow = settings["embedding_width"] != settings["width"]
+    return settings if narrow else {**settings, "embedding_width": None}
+
+
+def _write_width(settings: Settings) -> dict[str, Any]:
+    return {"embedding_size": settings["embedding_width"] or settings["width"]}
+
+
+ELECTRA = Family(
+    name="electra",
+    class_stem="Electra",
+    tokenizer="WordPiece",
+    settings={"word_head": "gelu", "pooler": "gelu"},
+    config_fields={**CONFIG_FIELDS, "embedding_width": "embedding_size"},
+    config_defaults={
+        **CONFIG_DEFAULTS,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+        "embedding_size": 128,
+    },
+    required_fields={"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"},
+    read_config=_read_width,
+    write_config=_write_width,
+    prefix="electra.",
+    encoder={**EMBEDDINGS, "embeddings.widen": "embeddings_project", **LAYER},
+    heads={
+        "": {},
+        "masked_word": {
+            "heads.masked_word.dense": "generator_predictions.dense",
+            "heads.masked_word.norm": "generator_predictions.LayerNorm",
+            "heads.masked_word.decoder": "generator_lm_head",
+        },
+        "replaced_token": {
+            "heads.replaced_token.dense": "discriminator_predictions.dense",
+            "heads.replaced_token.out": "discriminator_predictions.dense_prediction",
+        },
+        "classify": {"pooler.dense": "classifier.dense", "heads.classify.out": "classifier.out_proj"},
+        "choose": {"pooler.dense": "sequence_summary.summary", "heads.choose.out": "classifier"},
+        "tag": TAG,
+        "answer": ANSWER,
+    },
+    tied={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
+    more_classes={
+        ("replaced_token",): "ElectraForPreTraining",
+        ("masked_word", "replaced_token"): "ElectraForMaskedLM",  # which leaves the other head in the file
+    },
+    causal_class="ElectraForCausalLM",
+)

@@ -1,0 +1,70 @@
+"""A session that keeps the weights of its best evaluation, and leaves a model folder and result.json."""
+
+import math
+import shutil
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
+from bertkit.errors import RequestError
+from bertkit.finetuning.learner import TASK
+from bertkit.finetuning.result import FineTuned
+from bertkit.finetuning.run_state import RESULT, Best, SavedState, State, write_json
+from bertkit.train.loop import StepReport
+from bertkit.train.session import Session, finite_values
+
+
+@dataclass(kw_only=True, eq=False)
+class BestSession(Session[FineTuned]):
+    """What fine-tuning of a task and of embeddings share."""
+
+    metric: str  # the one that is watched
+    best: Best
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """There is one loss."""
+        return {TASK: 1.0}
+
+    @abstractmethod
+    def evaluate(self) -> dict[str, float]:
+        """All metrics on dev, as the model stands."""
+
+    @abstractmethod
+    def snapshot(self) -> State:
+        """A copy of what is trained, in host memory."""
+
+    def evaluate_and_record(self, step: int) -> None:
+        """Note whether this is the best evaluation so far."""
+        scores = self.evaluate()
+        if self.metric not in scores:
+            raise RequestError(f"unknown metric '{self.metric}'; choose from: {', '.join(scores)}")
+        self.write({"step": step, "evaluation": finite_values(scores)})
+        loss = scores.get("loss", math.nan)
+        self.best = self.best.after(step, self.metric, scores[self.metric], loss, self.snapshot)
+
+    def shown(self, report: StepReport) -> dict[str, str]:
+        """The loss, and the best score so far."""
+        best = {self.metric: f"{self.best.score:.4f}"} if self.best.state else {}
+        return {"loss": f"{report.losses[TASK]:.3f}"} | best
+
+    def checkpoint_parts(self) -> Mapping[str, Any]:
+        """The weights as they stand, and the best."""
+        parts = {"model": SavedState(self.snapshot())}
+        return parts if self.best.state is None else {**parts, "best": SavedState(self.best.state)}
+
+    def leave(self, result: FineTuned, checkpoint: Checkpoint) -> FineTuned:
+        """Write the model folder and result.json; a finished run needs its checkpoints no more."""
+        self._write_model(checkpoint)
+        write_json(self.run.folder / RESULT, asdict(result))
+        if result.finished:
+            shutil.rmtree(self.run.folder / "checkpoints", ignore_errors=True)
+        return result
+
+    def _write_model(self, checkpoint: Checkpoint) -> None:
+        target = self.run.folder / "model"
+        if target.exists():  # of a session that was stopped
+            shutil.rmtree(target)
+        save_checkpoint(checkpoint, target)

@@ -1,0 +1,67 @@
+"""Causal language modeling (GPT): the model reads from left to right, and each token's vector predicts the next one."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bertkit.config import BertConfig
+from bertkit.errors import RequestError
+from bertkit.pretraining.examples import Examples, Ids
+from bertkit.pretraining.objectives.objective import PERPLEXITY, Loss, Objective
+from bertkit.pretraining.random import Ints
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from bertkit.model.batch import Batch
+    from bertkit.model.model import BertModel
+    from bertkit.pretraining.objectives.targets import Sum, Targets
+
+
+def next_words(ids: Ids, lengths: Ints) -> tuple[Ints, Ids]:
+    """Every position but the last of each sequence, and the id that follows it."""
+    has_next = np.ones(len(ids), dtype=np.bool_)
+    has_next[np.cumsum(lengths) - 1] = False
+    positions = np.flatnonzero(has_next)
+    return positions, ids[positions + 1]
+
+
+class CausalLanguageModel(Objective):
+    """Nothing is hidden: attention sees no later token."""
+
+    name = "causal"
+    kind = "tokens"
+    losses = (Loss("causal", "next words", shown=PERPLEXITY),)
+    heads = ("masked_word",)
+    no_pair_reason = "reads one text; leave out the pair"
+    causal = True
+    hides = False
+
+    def check_model(self, config: BertConfig) -> None:
+        """Attention in both directions would show the word to predict."""
+        if not config.parts.causal:
+            raise RequestError("objective=causal needs a model with causal=true: others see the word that they predict")
+
+    def targets(self, examples: Examples) -> tuple[Ints, Ids]:
+        """The next word, at every position that has one."""
+        return next_words(examples.ids, examples.lengths)
+
+    def target_share(self, rate: float) -> float:
+        """All but the last of each text."""
+        return 1.0
+
+    def counts(self, examples: Examples) -> dict[str, int]:
+        """One target for each position that has a next word."""
+        return {loss.name: len(examples.ids) - len(examples.lengths) for loss in self.losses}
+
+    def word_share(self, rate: float) -> float:
+        """At every token."""
+        return 1.0
+
+    def loss(
+        self, model: "BertModel", own: "nn.Module | None", hidden_TD: "Tensor", batch: "Batch", targets: "Targets"
+    ) -> "Sum":
+        """Cross-entropy of the next words."""
+        from bertkit.pretraining.objectives.targets import word_sums
+
+        return word_sums(model, hidden_TD, targets)

@@ -1,0 +1,39 @@
+"""The module that is trained: one pass through the model, and the losses of every objective that reads it."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from torch import nn
+
+from bertkit.model.batch import Batch
+from bertkit.model.model import BertModel
+from bertkit.pretraining.objectives.objective import Objective
+from bertkit.pretraining.objectives.targets import Sums, Targets
+
+
+class ForPretraining(nn.Module):
+    """A model and the losses of `rows`; what only a loss needs is in `own`."""
+
+    evaluation: Mapping[str, bool] = MappingProxyType({})
+
+    def __init__(self, model: BertModel, rows: Sequence[Objective], seed: int = 0) -> None:
+        super().__init__()
+        self.model = model
+        self.rows = tuple(rows)
+        for row in rows:
+            row.check_model(model.config)
+        own = {row.name: row.own_parameters(model, seed) for row in rows}
+        self.own = nn.ModuleDict({name: module for name, module in own.items() if module is not None})
+        self.models = {"model": model}
+        self.weights = {loss.name: loss.weight for row in rows for loss in row.losses}
+
+    def forward(self, batch: Batch, targets: Targets) -> Sums:
+        """The sums of each loss, by its name."""
+        hidden_TD = self.model(batch)
+        return {
+            row.losses[0].name: row.loss(self.model, self._own(row), hidden_TD, batch, targets) for row in self.rows
+        }
+
+    def _own(self, row: Objective) -> nn.Module | None:
+        has_own = row.name in self.own
+        return self.own[row.name] if has_own else None

@@ -1,0 +1,33 @@
+"""What objectives about pairs of texts share: the head on [CLS] and its loss."""
+
+from typing import TYPE_CHECKING
+
+from bertkit.pretraining.examples import Examples
+from bertkit.pretraining.objectives.objective import Loss, Objective
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from bertkit.model.batch import Batch
+    from bertkit.model.model import BertModel
+    from bertkit.pretraining.objectives.targets import Sum, Targets
+
+
+class PairObjective(Objective):
+    """Two classes for each pair of texts, 0 for the text's own order."""
+
+    kind = "pair"
+    losses = (Loss("pair", "sentence pairs", shown=("right", "{:.1%}")),)
+    heads = ("next_sentence",)
+
+    def counts(self, examples: Examples) -> dict[str, int]:
+        """One label for each sequence."""
+        return {loss.name: len(examples.lengths) for loss in self.losses}
+
+    def loss(
+        self, model: "BertModel", own: "nn.Module | None", hidden_TD: "Tensor", batch: "Batch", targets: "Targets"
+    ) -> "Sum":
+        """Cross-entropy of the pair's label."""
+        from bertkit.pretraining.objectives.targets import class_sums
+
+        return class_sums(model.read(self.heads[0], hidden_TD, batch), targets.pairs)

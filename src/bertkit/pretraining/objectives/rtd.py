@@ -1,0 +1,53 @@
+"""Replaced token detection (ELECTRA): a generator fills the masked positions, and every token is judged."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from bertkit.config import BertConfig
+from bertkit.pretraining.examples import Examples
+from bertkit.pretraining.objectives.electra import JUDGED, detection, generator_config
+from bertkit.pretraining.objectives.fill import Fill
+from bertkit.pretraining.objectives.mlm import MASKED_WORDS
+from bertkit.pretraining.objectives.objective import Companion, Objective, TrainChoices, TrainedModule
+
+if TYPE_CHECKING:
+    from bertkit.model.model import BertModel
+
+
+class ReplacedTokenDetection(Objective):
+    """The discriminator is the model that is kept; the generator is trained with it."""
+
+    name = "rtd"
+    kind = "tokens"
+    losses = (MASKED_WORDS, JUDGED)  # the generator's, the discriminator's
+    heads = ("replaced_token",)
+    no_pair_reason = "judges tokens and never a pair; leave out the pair"
+    shares = (0.85, 0.0)
+
+    def counts(self, examples: Examples) -> dict[str, int]:
+        """Masked positions for the generator, all tokens for the discriminator."""
+        return {MASKED_WORDS.name: len(examples.chosen), JUDGED.name: len(examples.ids)}
+
+    def companions(self, config: BertConfig, rate: float, train: TrainChoices) -> Sequence[Companion]:
+        """The generator, which predicts the masked words."""
+        return (Companion(generator_config(config, train.generator), rate),)
+
+    def head_flops(self, config: BertConfig, rate: float) -> float:
+        """The discriminator's head at every token."""
+        from bertkit.train.speed import TRAINING
+
+        return TRAINING * (config.width**2 + config.width)
+
+    def module(self, model: "BertModel", rows: Sequence[Objective], train: TrainChoices) -> TrainedModule:
+        """The generator and the discriminator, with shared embeddings."""
+        from bertkit.model.weights import new_model
+        from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
+
+        config = generator_config(model.config, train.generator)
+        generator = new_model(config, dict.fromkeys(("masked_word",)), seed=train.seed + 1)
+        fills = any(isinstance(row, Fill) for row in rows)
+        return ReplacedTokens(generator, model, train.fill_weight if fills else 0.0)
+
+    def summarize(self, totals: Mapping[str, Sequence[float]]) -> dict[str, float]:
+        """Precision, recall and F1 of the replaced tokens."""
+        return detection(*totals["found"]) if "found" in totals else {}

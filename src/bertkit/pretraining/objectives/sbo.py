@@ -1,0 +1,108 @@
+"""Span boundary objective (SpanBERT): predict each word of a masked span from the two tokens around the span.
+
+Joshi et al. 2020: a two-layer network reads the vectors of the tokens before and behind the span, and the word's
+position in it. A span is a run of neighboring masked tokens; it is trained beside mlm, with masking=span.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bertkit.config import BertConfig
+from bertkit.errors import RequestError
+from bertkit.pretraining.examples import Examples
+from bertkit.pretraining.objectives.objective import PERPLEXITY, DataChoices, Loss, Objective
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from bertkit.model.batch import Batch
+    from bertkit.model.model import BertModel
+    from bertkit.pretraining.objectives.targets import Sum, Targets
+
+POSITIONS = 64  # words further inside a span share the last position's vector
+POSITION_WIDTH = 200  # the paper's
+
+
+class SpanBoundary(Objective):
+    """Its network is trained beside the model, and is no part of the saved one."""
+
+    name = "sbo"
+    losses = (Loss("sbo", "words of spans", shown=PERPLEXITY),)
+    needs = "mlm"
+    needs_reason = "has sbo without mlm; SpanBERT trains both"
+
+    def check(self, data: DataChoices) -> None:
+        """Single tokens are no spans."""
+        if data.masking == "token":
+            raise RequestError("masking=token masks no spans, which objective sbo predicts; set masking=span")
+
+    def remark(self, examples: Examples) -> str | None:
+        """How many spans there are, and how long they are."""
+        count = int((np.diff(examples.chosen, prepend=-1) != 1).sum())
+        return f"{count:,} spans of {len(examples.chosen) / count:.1f} tokens on average" if count else None
+
+    def word_share(self, rate: float) -> float:
+        """At the masked positions."""
+        return rate
+
+    def head_flops(self, config: BertConfig, rate: float) -> float:
+        """The first layer, at the masked positions; the second is counted with the vocabulary's."""
+        from bertkit.train.speed import TRAINING
+
+        return TRAINING * (2 * config.width + POSITION_WIDTH) * config.width * rate
+
+    def own_parameters(self, model: "BertModel", seed: int) -> "nn.Module":
+        """Vectors of positions, the first layer, and a vocabulary head whose decoder is the embedding table."""
+        import torch
+        from torch import nn
+
+        from bertkit.model.heads import MaskedWordHead
+
+        config = model.config
+        first = nn.Linear(2 * config.width + POSITION_WIDTH, config.width)
+        own = nn.ModuleDict(
+            {
+                "position": nn.Embedding(POSITIONS, POSITION_WIDTH),
+                "first": nn.Sequential(first, nn.GELU(), nn.LayerNorm(config.width, eps=config.norm_epsilon)),
+                "words": MaskedWordHead(config, model.encoder.embeddings.word),
+            }
+        )
+        generator = torch.Generator().manual_seed((seed * 1_000_003 + 1) % 2**63)
+        for name, parameter in own.named_parameters():
+            if parameter.dim() == 2 and parameter is not model.encoder.embeddings.word.weight:
+                nn.init.normal_(parameter, std=config.init_std, generator=generator)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+        return own
+
+    def loss(
+        self, model: "BertModel", own: "nn.Module | None", hidden_TD: "Tensor", batch: "Batch", targets: "Targets"
+    ) -> "Sum":
+        """Cross-entropy of the masked words, read at the borders of their spans."""
+        import torch
+
+        from bertkit.model.heads import MaskedWordHead
+        from bertkit.pretraining.objectives.targets import logit_sums
+
+        assert isinstance(own, torch.nn.ModuleDict)
+        words = own["words"]
+        assert isinstance(words, MaskedWordHead)
+        first, last = span_bounds(targets.chosen)
+        place = (targets.chosen - first).clamp(max=POSITIONS - 1)
+        before, behind = (first - 1).clamp(min=0), (last + 1).clamp(max=len(hidden_TD) - 1)
+        read = torch.cat((hidden_TD[before], hidden_TD[behind], own["position"](place).to(hidden_TD.dtype)), dim=-1)
+        return logit_sums(words.aligned(own["first"](read)), targets.words, model.config.vocab_size)
+
+
+def span_bounds(positions_M: "Tensor") -> "tuple[Tensor, Tensor]":
+    """The first and the last position of the run of neighbors that each belongs to; positions come in order."""
+    import torch
+
+    index = torch.arange(len(positions_M), device=positions_M.device)
+    apart = positions_M[1:] != positions_M[:-1] + 1
+    starts, ends = torch.ones_like(positions_M, dtype=torch.bool), torch.ones_like(positions_M, dtype=torch.bool)
+    starts[1:], ends[:-1] = apart, apart
+    first = torch.where(starts, index, 0).cummax(0).values
+    last = torch.where(ends, index, len(index)).flip(0).cummin(0).values.flip(0)
+    return positions_M[first], positions_M[last]

@@ -1,0 +1,183 @@
+"""One process's part in a pre-training run: blocks of examples in, metrics, checkpoints and the model out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from bertkit.pretraining.batches import ExampleSource
+from bertkit.pretraining.evaluation import evaluate, in_words
+from bertkit.pretraining.examples import Examples
+from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.learner import Learner, SavedModel, whole_model
+from bertkit.pretraining.objectives.table import LOSSES
+from bertkit.pretraining.planning.gauge import Gauge
+from bertkit.pretraining.planning.memory import check_device_memory, one_pass
+from bertkit.pretraining.recipe import Recipe
+from bertkit.pretraining.samples import fill_samples
+from bertkit.pretraining.stages import Stages, largest
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.train.average import Average
+from bertkit.train.distributed import whole
+from bertkit.train.half import HalfPrecision
+from bertkit.train.loop import LoopSettings, Micro, StepReport
+from bertkit.train.records import mirror
+from bertkit.train.report.page import write_report
+from bertkit.train.runs import Progress, SavedTensors
+from bertkit.train.schedule import Budget, Schedule
+from bertkit.train.session import Session, SessionSettings, finite_values
+
+AVERAGE = "average.safetensors"  # in a checkpoint
+OWN = "objective.safetensors"  # parameters that only a loss needs
+
+
+@dataclass(kw_only=True, eq=False)
+class PretrainingSession(Session[StepReport | None]):
+    """A run's stages of examples, its average of weights and its held-out text, driven by the common session."""
+
+    recipe: Recipe
+    learner: Learner
+    average: Average
+    stages: Stages
+    tokenizer: Tokenizer
+    heldout: ExampleSource | None = None
+    gauge: Gauge | None = None
+    last_evaluation: dict[str, str] = field(default_factory=dict)  # beside the progress bar
+
+    @property
+    def module(self) -> nn.Module:
+        """The models with the losses of the recipe's objectives."""
+        return self.learner.module
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """Of each loss."""
+        return self.learner.weights
+
+    @cached_property
+    def options(self) -> SessionSettings:
+        """As the recipe says."""
+        train = self.recipe.train
+        loop = LoopSettings(
+            budget=Budget(steps=train.steps, minutes=train.minutes),
+            schedule=Schedule(peak=train.learning_rate, warmup=train.warmup, decay=train.decay),
+            clip=train.clip,
+            most_skipped=train.most_skipped,
+            autocast=self.on_cuda and train.sharding == "fsdp",  # HalfPrecision does it where weights are whole
+        )
+        replay = self.on_cuda and train.replay and self.ranks.size == 1
+        log_every, save_every = train.log_every, train.save_every
+        return SessionSettings(loop=loop, log_every=log_every, save_every=save_every, keep=train.keep, replay=replay)
+
+    def rehearse(self) -> None:
+        """Compute the largest block once, to see whether it fits; nothing is learned, and nothing written."""
+        stage = largest(self.stages.stages)
+
+        def attempt(block: int, compiled: bool) -> None:
+            source = self.stages.with_block(stage, block)
+            stance = torch.compiler.set_stance("default" if compiled else "force_eager")
+            half = torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.options.loop.autocast)
+            with stance, half:
+                one_pass(self.wrapped, self.weights, self._micro(source, 0).inputs)
+
+        check_device_memory(attempt, stage, alone=self.ranks.size == 1)
+
+    def micros(self, step: int) -> list[Micro]:
+        """The blocks of a step that are this rank's, as tensors."""
+        source, numbers = self.stages.blocks(step)
+        return [self._micro(source, number) for number in self.ranks.share(numbers)]
+
+    def after_step(self, progress: Progress) -> None:
+        """The next stage may begin, and the weights may count in the average."""
+        spent = self.spent(progress)
+        self.stages.move_on(progress.step, spent)
+        self.average.update(progress.step, spent)
+
+    def evaluation_due(self, step: int, *, last: bool) -> bool:
+        """Every so many steps, and at the end."""
+        return last or step % self.recipe.train.evaluate_every == 0
+
+    def evaluate_and_record(self, step: int) -> None:
+        """The numbers of held-out text, and what the model would fill into a few blanks."""
+        if self.heldout:
+            numbers = self.evaluate()
+            self.last_evaluation.update(in_words(numbers))
+            line: dict[str, Any] = {"step": step, "evaluation": finite_values(numbers)}
+            if self.average.means:
+                with self.average.in_place():
+                    line["averaged"] = finite_values(self.evaluate())
+            self.write(line)
+        if filler := next((model for model in self.learner.models.values() if model.fills), None):
+            model = whole_model(filler)
+            self.write({"step": step, "filled": fill_samples(model, self.tokenizer)} if self.ranks.first else {})
+
+    def evaluate(self) -> dict[str, float]:
+        """Means over held-out text with masks that never change, or {} without any; every rank gets the same."""
+        if self.heldout is None:
+            return {}
+        return evaluate(self.module, self.heldout, self._tensors, self.ranks)
+
+    def readings(self, report: StepReport) -> dict[str, Any]:
+        """How many targets were predicted correctly, and how well the device is used."""
+        return {"right": dict(report.right)} | (self.gauge.read(report.progress) if self.gauge else {})
+
+    def shown(self, report: StepReport) -> dict[str, str]:
+        """Losses, the last evaluation, speed."""
+        speed = report.progress.tokens / max(report.progress.seconds, 1e-9)
+        return {**super().shown(report), **self.last_evaluation, "tokens/s": f"{speed:,.0f}"}
+
+    def wrap(self) -> nn.Module:
+        """In half precision, over ranks, compiled: as the recipe and the device say."""
+        module, train = self.module, self.recipe.train
+        if self.on_cuda and train.sharding == "ddp":
+            module = HalfPrecision(module)
+        if self.ranks.size > 1 and train.sharding == "ddp":
+            module = DistributedDataParallel(module)
+        if train.compile and self.on_cuda:
+            module.compile()
+        return module
+
+    def checkpoint_parts(self) -> Mapping[str, Any]:
+        """Every model as a folder, the average, and what only a loss needs."""
+        models = {name: whole_model(model) for name, model in self.learner.models.items()}
+        parts: dict[str, Any] = {name: SavedModel(model, self.tokenizer) for name, model in models.items()}
+        if self.average.settings.kind != "none":
+            parts[AVERAGE] = SavedTensors(self.average.state_tensors())
+        if own := self.learner.own_tensors():
+            parts[OWN] = SavedTensors({name: whole(tensor).detach().contiguous() for name, tensor in own.items()})
+        return parts
+
+    def saved_progress(self, progress: Progress) -> Progress:
+        """With the first steps of the stages so far."""
+        return replace(progress, begun=tuple(self.stages.begun[1:]))
+
+    def end(self, progress: Progress, report: StepReport | None, *, finished: bool) -> StepReport | None:
+        """Write the report and, of a finished run, its last checkpoint and the model."""
+        if finished:
+            self.save(progress)
+            with self.average.in_place():
+                target, model = self.run.folder / "model", whole_model(self.learner.models["model"])
+                if self.ranks.first and not target.exists():
+                    SavedModel(model, self.tokenizer).save(target)
+        if self.ranks.first:
+            write_report(self.run.folder, LOSSES.values())
+            mirror(self.run.folder)
+        self.ranks.wait()
+        return report
+
+    def _micro(self, source: ExampleSource, number: int) -> Micro:
+        examples = source.block(number)
+        counts = {name: count for row in source.settings.rows for name, count in row.counts(examples).items()}
+        seed = (source.settings.seed * 1_000_003 + number) % 2**63
+        tensors = self._tensors(examples, source.settings.length)
+        return Micro(tensors, counts, int(examples.lengths.sum()), seed=seed)
+
+    def _tensors(self, examples: Examples, length: int | None = None) -> tuple[Any, ...]:
+        data, pad_id = self.recipe.data, self.recipe.model.pad_id
+        fixed = (length or data.length) if self.on_cuda else None
+        names, device = data.objective, self.ranks.device
+        return to_inputs(examples, device, objective=names, fixed_length=fixed, rate=data.rate, pad_id=pad_id)

@@ -1,0 +1,1 @@
+"""The kinds of tokenizer, one file per row."""

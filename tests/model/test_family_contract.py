@@ -1,0 +1,195 @@
+"""What every row of FAMILIES must do; a new row is tested by being in the table.
+
+Its config survives both ways of writing it, and every head equals transformers within 1e-5, in both directions, with
+gradients. A folder with a tokenizer embeds and fills in a masked word.
+"""
+
+import pytest
+import torch
+import transformers
+from family_rows import (
+    LABELS,
+    LENGTHS,
+    ROWS,
+    SHAPE,
+    TOKENIZERS,
+    inputs,
+    random_model,
+    their_outputs,
+    tiny_config,
+)
+
+import bertkit
+from bertkit.checkpoint.config_names import read_hugging_face
+from bertkit.checkpoint.hugging_face import state_names
+from bertkit.checkpoint.save_load import Checkpoint, folder_config, load_checkpoint, save_checkpoint
+from bertkit.config import SIZES, config_toml, family_config, read_config
+from bertkit.families.table import FAMILIES
+from bertkit.model.batch import Batch
+from bertkit.model.model import BertModel
+from bertkit.model.weights import new_model
+from bertkit.text.tokenizer_kinds.table import TOKENIZER_KINDS
+
+ACTIVATED = [row for row in ROWS if row[2] in (("masked_word",), ("classify",), ("replaced_token",))]
+IDS = [f"{kind.__name__}" for _, kind, _ in ROWS]
+
+
+def our_outputs(model, heads, batch):
+    packed = Batch.from_padded(batch["input_ids"], batch["attention_mask"], batch.get("token_type_ids"))
+    with torch.no_grad():
+        hidden = model(packed)
+        return packed, {name: model.read(name, hidden, packed) if name else hidden for name in heads or ("",)}
+
+
+def assert_equal(model, heads, theirs, batch):
+    expected = their_outputs(theirs, heads, batch)
+    packed, got = our_outputs(model, heads, batch)
+    assert set(got) == set(expected)
+    for name, tensor in expected.items():
+        per_token = name in ("", "masked_word", "tag", "answer", "replaced_token")
+        wanted = packed.unpad(tensor) if per_token else tensor
+        torch.testing.assert_close(got[name], wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_rows_cover_the_family():
+    assert len(ROWS) == 6 * len(FAMILIES) + 4
+    assert len(FAMILIES) >= 6
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_in_every_size_survives_toml(family, size, tmp_path):
+    config = family_config(family, size)
+    path = tmp_path / "model.toml"
+    path.write_text(config_toml(config))
+    assert read_config(path) == config
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_in_every_size_is_one_that_others_know(family, size):
+    with torch.device("meta"):
+        settings, own = folder_config(BertModel(family_config(family, size)))
+    assert not own
+    assert settings["model_type"] == family
+    assert read_hugging_face(settings, "") == family_config(family, size)
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_what_a_config_leaves_out_is_as_transformers_has_it(family):
+    theirs = getattr(transformers, f"{family.class_stem}Config")()
+    full = {key: value for key, value in theirs.to_dict().items() if key not in ("layer_types", "rope_parameters")}
+    assert theirs.model_type == family.name
+    assert read_hugging_face({"model_type": family.name}, "") == read_hugging_face(full, "")
+
+
+@pytest.mark.parametrize(("family", "kind", "heads"), ROWS, ids=IDS)
+def test_theirs_saved_ours_loaded(family, kind, heads, tmp_path):
+    theirs = random_model(family, kind, heads)
+    theirs.save_pretrained(tmp_path)
+    loaded = load_checkpoint(tmp_path)
+    assert tuple(sorted(loaded.model.heads)) == tuple(sorted(heads))
+    assert loaded.model.config == tiny_config(family)
+    assert not loaded.report.new
+    assert set(loaded.report.dropped.values()) <= {f"a copy of {name}" for name in loaded.report.used}, (
+        "only second copies of tied tensors are dropped"
+    )
+    for length in LENGTHS:
+        assert_equal(loaded.model, heads, theirs, inputs(family, length))
+
+
+@pytest.mark.parametrize(("family", "kind", "heads"), ROWS, ids=IDS)
+def test_ours_saved_theirs_loaded(family, kind, heads, tmp_path):
+    random_model(family, kind, heads, seed=1).save_pretrained(tmp_path / "theirs")
+    ours = load_checkpoint(tmp_path / "theirs")
+    save_checkpoint(ours, tmp_path / "ours")
+    theirs, info = kind.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    assert not info["mismatched_keys"]
+    for length in LENGTHS:
+        assert_equal(ours.model, heads, theirs.eval(), inputs(family, length, seed=2))
+
+
+@pytest.mark.parametrize(("family", "kind", "heads"), ROWS, ids=IDS)
+def test_saving_and_loading_keeps_every_bit(family, kind, heads, tmp_path):
+    random_model(family, kind, heads).save_pretrained(tmp_path / "theirs")
+    first = load_checkpoint(tmp_path / "theirs")
+    save_checkpoint(first, tmp_path / "ours")
+    again = load_checkpoint(tmp_path / "ours")
+    assert again.model.config == first.model.config
+    for name, tensor in first.model.state_dict().items():
+        assert torch.equal(tensor, again.model.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu_new", "silu"])
+@pytest.mark.parametrize(("family", "kind", "heads"), ACTIVATED, ids=lambda value: getattr(value, "__name__", ""))
+def test_other_activations(family, kind, heads, activation, tmp_path):
+    """Some heads follow the encoder's activation and some are GELU whatever it is."""
+    theirs = random_model(family, kind, heads, settings={FAMILIES[family].activation_field: activation})
+    theirs.save_pretrained(tmp_path)
+    assert_equal(load_checkpoint(tmp_path).model, heads, theirs, inputs(family, 7))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_training_gradients_equal(family, tmp_path):
+    """The same loss gives the same gradients: the backward pass is theirs too."""
+    kind = next(kind for row, kind, heads in ROWS if row == family and heads == ("masked_word",))
+    assert issubclass(kind, transformers.PreTrainedModel)
+    theirs = random_model(family, kind, ("masked_word",))
+    theirs.save_pretrained(tmp_path)
+    ours = load_checkpoint(tmp_path).model
+    batch = inputs(family, 7)
+    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    theirs(**batch, labels=labels).loss.backward()
+    packed = Batch.from_padded(batch["input_ids"], batch["attention_mask"], batch.get("token_type_ids"))
+    torch.nn.functional.cross_entropy(ours.logits(packed, "masked_word"), packed.ids).backward()
+    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    compared = 0
+    for name, names in state_names(ours):
+        expected = torch.cat([gradients[each] for each in names]) if all(n in gradients for n in names) else None
+        if expected is not None:
+            torch.testing.assert_close(ours.get_parameter(name).grad, expected, atol=1e-5, rtol=1e-4)
+            compared += 1
+    assert compared >= 18
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_folder_embeds_and_fills_as_transformers_would(family, tmp_path):
+    tokenizer = TOKENIZERS[FAMILIES[family].tokenizer](tmp_path / "vocabulary")
+    config = family_config(family, **SHAPE | {"vocab_size": tokenizer.size, "pad_id": tokenizer.pad_id})
+    model = new_model(config, {"masked_word": None}, seed=2).eval()
+    save_checkpoint(Checkpoint(model=model, tokenizer=tokenizer, max_length=64), tmp_path / "model")
+    ours = bertkit.load(tmp_path / "model")
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "model").eval()
+    text = f"a cab {tokenizer.mask_token} back"
+    encoded = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")([text], return_tensors="pt")
+    assert tuple(encoded["input_ids"][0].tolist()) == ours.tokenizer.encode(text).ids
+    with torch.no_grad():
+        out = theirs(**encoded, output_hidden_states=True)
+    vector = ours.embed([text], pooling="first")[0]
+    torch.testing.assert_close(torch.from_numpy(vector), out.hidden_states[-1][0, 0], atol=1e-5, rtol=1e-5)
+    [blank] = (encoded["input_ids"][0] == tokenizer.mask_id).nonzero()[:, 0].tolist()
+    best = out.logits[0, blank].softmax(-1).topk(3)
+    filled = ours.fill(text, top=3)
+    assert [word.probability for word in filled] == pytest.approx(best.values.tolist(), abs=1e-5)
+    assert [word.word.removeprefix("##") for word in filled] == [
+        ours.tokenizer.written(number).removeprefix("##") for number in best.indices.tolist()
+    ]
+
+
+def test_every_kind_of_tokenizer_is_tried():
+    assert set(TOKENIZERS) == set(TOKENIZER_KINDS)
+    assert {family.tokenizer for family in FAMILIES.values()} == set(TOKENIZERS)
+
+
+def test_label_names_travel(tmp_path):
+    theirs = random_model("bert", transformers.BertForTokenClassification, ("tag",))
+    theirs.config.id2label = {i: f"name-{i}" for i in range(LABELS)}
+    theirs.save_pretrained(tmp_path / "theirs")
+    loaded = load_checkpoint(tmp_path / "theirs")
+    assert loaded.labels == tuple(f"name-{i}" for i in range(LABELS))
+    save_checkpoint(loaded, tmp_path / "ours")
+    again = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "ours")
+    assert again.config.id2label == {i: f"name-{i}" for i in range(LABELS)}
+    assert isinstance(loaded, Checkpoint)
