@@ -29,8 +29,8 @@ ORDER += ["data", "tasks", "train", "pretraining", "finetuning", "predict", "ins
 ORDER += ["api", "cli", "__main__"]
 SIBLINGS = [{"pretraining", "finetuning"}, {"inside", "serve"}]
 MOST_MODULES = 16  # of a folder
-FOLDERS_OF_ROWS = {"cli", "facts", "pretraining"}  # a verb, a topic, a masking or pairing mode is a file
-DOUBLES = {"Answer", "Draft", "Learner", "Line", "Part", "Piece", "Plan", "Session", "Target", "Work"}
+FOLDERS_OF_ROWS = {"cli", "facts"}  # a verb, a topic is a file
+DOUBLES = {"Answer", "Draft", "Plan", "Work"}
 CLIENT_METHODS = ("answer", "attention", "choose", "classify", "embed", "fill", "get", "post", "tag")
 RETURN_ANY = {
     "bertkit.bert_client.BertClient.encode",
@@ -44,7 +44,6 @@ RETURN_ANY = {
     "bertkit.predict.files.embed.vector_schema",
     "bertkit.predict.files.outputs.arrow_schema",
     "bertkit.predict.files.outputs.plain_type",
-    "bertkit.serve.routes.common.StrictRequest.json",
     "bertkit.tasks.classify.TextTask.target",
     "bertkit.train.half.HalfPrecision.forward",
 }
@@ -157,7 +156,9 @@ def test_no_public_function_returns_any():
 def test_no_folder_is_too_full_to_overlook():
     for folder in {path.parent for path in FILES} - {ROOT, *(ROOT / name for name in FOLDERS_OF_ROWS)}:
         files = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
-        assert len(files) <= MOST_MODULES, f"{folder.name} has {len(files)} modules; make sub-packages"
+        parted = any((inner / "__init__.py").is_file() for inner in folder.iterdir())
+        most = MOST_MODULES + 4 * parted
+        assert len(files) <= most, f"{folder.name} has {len(files)} modules; make sub-packages"
 
 
 def modules_after(code: str) -> set[str]:

@@ -13,7 +13,7 @@ NO_AGREEMENT = ("gold_label", "-")  # SNLI and MNLI: the five annotators did not
 
 
 @dataclass(frozen=True)
-class Layout:
+class ColumnLayout:
     """Columns, by number, of a published file without a header line, and how its rows are known."""
 
     name: str
@@ -57,8 +57,8 @@ def _score(cell: str) -> bool:
 
 
 LAYOUTS = (
-    Layout("CoLA", ("classify",), text="4", pair=None, label="2", fits=_cola),
-    Layout("STS benchmark", ("regress",), text="6", pair="7", label="5", fits=_sts_benchmark),
-    Layout("SemEval STS", ("regress",), text="2", pair="3", label="1", fits=_scored_pairs),
-    Layout("GoEmotions", ("multilabel",), text="1", pair=None, label="2", fits=_numbered_labels),
+    ColumnLayout("CoLA", ("classify",), text="4", pair=None, label="2", fits=_cola),
+    ColumnLayout("STS benchmark", ("regress",), text="6", pair="7", label="5", fits=_sts_benchmark),
+    ColumnLayout("SemEval STS", ("regress",), text="2", pair="3", label="1", fits=_scored_pairs),
+    ColumnLayout("GoEmotions", ("multilabel",), text="1", pair=None, label="2", fits=_numbered_labels),
 )

@@ -67,7 +67,7 @@ def why(
 
 
 @dataclass(frozen=True)
-class Line:
+class InterpolationLine:
     """The straight way from the baseline to the text, as sums of embeddings L E, and what is read at its points."""
 
     model: BertModel
@@ -136,7 +136,7 @@ def _explain(bert: Bert, request: Request, target: Target, settings: WhySettings
     )
 
 
-def integrate(line: Line, difference: float, steps: int) -> tuple[Tensor, int, float]:
+def integrate(line: InterpolationLine, difference: float, steps: int) -> tuple[Tensor, int, float]:
     """Shares L by Gauss and Legendre's rule, with twice the steps as long as they do not add up to the difference."""
     while True:
         points, weights = np.polynomial.legendre.leggauss(steps)  # on -1 to 1
@@ -147,7 +147,7 @@ def integrate(line: Line, difference: float, steps: int) -> tuple[Tensor, int, f
         steps *= 2
 
 
-def _line(bert: Bert, target: Target, baseline: str) -> Line:
+def _line(bert: Bert, target: Target, baseline: str) -> InterpolationLine:
     tokens, model = target.tokens, bert.model
     batch = Batch.pack([tokens.ids], [tokens.segments]).to(model.device)
     table = model.encoder.embeddings.word
@@ -160,7 +160,7 @@ def _line(bert: Bert, target: Target, baseline: str) -> Line:
         kept = [n is None or i == bert.tokenizer.mask_id for n, i in zip(tokens.words, tokens.ids, strict=True)]
         end = model.encoder.embeddings.sum(batch)
         start = torch.where(torch.tensor(kept, device=end.device)[:, None], end, end - words_LE + blank)
-    return Line(model, batch, start, end, target.read)
+    return InterpolationLine(model, batch, start, end, target.read)
 
 
 def _by_word(target: Target, shares: Sequence[float]) -> tuple[WordShare, ...]:
