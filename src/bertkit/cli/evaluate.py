@@ -22,7 +22,6 @@ def evaluate(
     """
     from bertkit.api import evaluate as run
 
-    result = run(
-        model, examples, **dict(column.split("=", 1) if "=" in column else (column, "") for column in columns or [])
-    )
+    named = dict(column.partition("=")[::2] for column in columns or [])
+    result = run(model, examples, **named)
     print(json.dumps(result.to_json(), ensure_ascii=False) if as_json else result)
