@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from importlib.resources import files
 
 from bertkit.cli.verbs import VERBS
-from bertkit.config import pick
+from bertkit.settings import pick
 
 BASH = """_bertkit() {{
     local word=${{COMP_WORDS[COMP_CWORD]}} options=

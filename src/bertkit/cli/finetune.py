@@ -55,11 +55,11 @@ def finetune(
     SIGTERM and Ctrl-C keep the best so far and leave with exit code 130; --resume continues.
     bertkit finetune glue FOLDER fine-tunes on every GLUE task that a folder holds, one table for all.
     """
-    from bertkit.config import pick
     from bertkit.data.examples import TASKS
     from bertkit.errors import RequestError
     from bertkit.files import refuse_to_overwrite
     from bertkit.finetuning.settings import read_request
+    from bertkit.settings import pick
 
     if task == GLUE:
         if train or dev or teacher or search or find_rate or features or retry or curve is not None or resume:
@@ -101,11 +101,11 @@ def finetune(
 
 def _fine_tune_glue(words: list[str], start: Path | None, out: Path, seeds: int, only: str | None, json: bool) -> None:
     """Every task that a folder holds, one table with published rows beside it; finished tasks are not run again."""
-    from bertkit.config import pick
     from bertkit.errors import RequestError
     from bertkit.finetuning.explore.glue import find_tasks, glue_table, run_glue
     from bertkit.finetuning.settings import read_settings
     from bertkit.progress import progress
+    from bertkit.settings import pick
 
     if not words:
         raise RequestError("name a folder with a folder for each task: bertkit finetune glue FOLDER")

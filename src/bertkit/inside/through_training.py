@@ -22,12 +22,12 @@ from bertkit.progress import ShowProgress, silent
 from bertkit.train.records import read_records
 from bertkit.train.runs import Run, read_progress
 
-SENTENCES_PROBED = 1000  # learned from at every checkpoint; more makes the curve smoother, and slower
+SENTENCES_PROBED = 1000  # that a probe is trained on at every checkpoint; more give a smoother curve
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A model on its way: after so many steps, or the n-th of a list."""
+    """A model during training: its step, or its number in a list of models."""
 
     step: int
     folder: Path
@@ -35,10 +35,10 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class CourseSettings:
-    """What is looked at in every checkpoint."""
+    """What is measured at every checkpoint."""
 
     texts: tuple[str, ...] = SENTENCES  # blanks in them are filled; heads are named by all of them
-    probe: tuple[Path, ...] = ()  # CoNLL-U files: learn from all but the last, measure on that
+    probe: tuple[Path, ...] = ()  # CoNLL-U files: probes train on all but the last and are tested on the last
     sentences: int = SENTENCES_PROBED
     seed: int = 0
 
@@ -103,7 +103,7 @@ def _stage(moment: Moment, settings: CourseSettings, data: ProbeData | None) -> 
 
 
 def probe_accuracy(bert: Bert, data: ProbeData, settings: ProbeSettings) -> tuple[float, ...]:
-    """What a linear probe tells at the embeddings and at every layer: as `bertkit probe`, without its baselines."""
+    """Accuracy of a linear probe on the embeddings and on every layer: `bertkit probe` without its baselines."""
     sides = data.train, data.test
     cut = [cut_sentences(bert, [sentence.words for sentence in side]) for side in sides]
     train, test = ([side[n] for n in own.kept] for side, own in zip(sides, cut, strict=True))

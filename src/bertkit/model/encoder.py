@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from bertkit.config import BertConfig, pick
+from bertkit.config import BertConfig
 from bertkit.errors import RequestError
 from bertkit.model.attention_pattern import AttentionPattern
 from bertkit.model.batch import Batch
@@ -15,6 +15,7 @@ from bertkit.model.embeddings import Embeddings
 from bertkit.model.kernels import attention_weights
 from bertkit.model.layer import LAYERS, PostNormLayer, PreNormLayer
 from bertkit.model.operations import TORCH, Operations, TorchOperations
+from bertkit.settings import pick
 
 
 @dataclass(frozen=True)

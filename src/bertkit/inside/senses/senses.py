@@ -14,7 +14,7 @@ from bertkit.predict.bert import Bert
 from bertkit.progress import ShowProgress, silent
 from bertkit.text.vocabulary.word_counts import split_chunk
 
-AROUND = 5  # words on each side of which the static contrast takes the mean: word2vec's window
+CONTEXT_WORDS = 5  # on each side, averaged for the static baseline: word2vec's window
 
 
 def map_senses(
@@ -27,7 +27,7 @@ def map_senses(
     static: StaticVectors | None = None,
     show: ShowProgress = silent,
 ) -> SenseMap:
-    """Where each use of a word lies by what stands around it. Layer 0 is the embeddings, -1 the last."""
+    """The contextual vector of each use of a word, as a map. Layer 0 is the embeddings, -1 the last."""
     vectors = use_vectors(bert, uses, layer=layer, show=show)
     points, shown = flat(vectors)
     found = cluster(vectors, clusters)
@@ -80,7 +80,7 @@ def sense_scores(vectors: Vectors, uses: Sequence[Use], static: StaticVectors | 
     )
 
 
-def around_vectors(static: StaticVectors, uses: Sequence[Use], window: int = AROUND) -> Vectors:
+def around_vectors(static: StaticVectors, uses: Sequence[Use], window: int = CONTEXT_WORDS) -> Vectors:
     """[n, width]: the mean of the static vectors of the words around each use, at length 1, without the word itself."""
     rows = []
     for use in uses:
