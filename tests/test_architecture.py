@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1] / "src" / "bertkit"
 ORDER = [
     "_version",
     "errors",
+    "poolings",
     "given",
     "client",
     "bert_client",

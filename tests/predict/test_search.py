@@ -84,7 +84,7 @@ def test_several_queries_and_any_iterable(bert):
 
 
 def test_texts_come_back_from_any_block(bert, monkeypatch):
-    from bertkit.predict import embed
+    from bertkit.engine import embed
 
     whole = bert.search(["a cat", "one"], TEXTS, 5)
     monkeypatch.setattr(embed, "TEXTS_PER_BLOCK", 3)

@@ -25,8 +25,8 @@ def fill(
     """Fill each [MASK] of a text with the model's best words."""
     from bertkit.predict.bert import load
     from bertkit.predict.fill import Filled
-    from bertkit.predict.length import POLICIES
     from bertkit.settings import pick
+    from bertkit.text.length import POLICIES
 
     policy = pick(POLICIES, too_long, "length policy")
     words = None if candidates is None else [word.strip() for word in candidates.split(",")]

@@ -36,12 +36,12 @@ def predict(
     Killed or out of space, --resume goes on; each row is there once. The columns are those of the model's task:
     """
     from bertkit.predict.files.answers import predict_file
+    from bertkit.predict.files.pipeline import RunOptions
     from bertkit.predict.files.settings import PREDICT_SETTINGS, read_file_settings
-    from bertkit.predict.files.work import HowToRun
     from bertkit.progress import progress
 
     reading = read_file_settings(settings or [], PREDICT_SETTINGS)
-    how = HowToRun(resume=resume, on_error=on_error, workers=workers, cluster=cluster, device=device, dtype=dtype)
+    how = RunOptions(resume=resume, on_error=on_error, workers=workers, cluster=cluster, device=device, dtype=dtype)
     found = predict_file(model, rows, out, reading, how, show=progress, say=say)
     say(found.note)
     tell_skipped(out, found.state.skipped)
@@ -62,7 +62,7 @@ def say(note: str) -> None:
 
 def tell_skipped(out: Path, count: int) -> None:
     """How many rows were left out, the first of them with the reasons, and where all are."""
-    from bertkit.predict.files.work import first_skipped, skipped_file
+    from bertkit.predict.files.pipeline import first_skipped, skipped_file
 
     if not count:
         return
