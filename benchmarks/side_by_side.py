@@ -240,6 +240,7 @@ def measure(workload: str, options: argparse.Namespace) -> dict[str, Any]:
         for round_ in range(options.rounds):
             for which in (0, 1) if round_ % 2 else (1, 0):
                 seconds[which].append(versions[which].ask(request))
+                print(workload, ("old", "new")[which], seconds[which][-1], flush=True)
         memory = [version.ask(["memory"]) for version in versions]
     facts = compared(*seconds)
     ratio = {kind: round(memory[1][kind] / memory[0][kind], 3) for kind in memory[0]}
