@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from bertkit.predict.search import Found
     from bertkit.tasks.answer import Answered
     from bertkit.tasks.choose import Chosen
-    from bertkit.tasks.classify import Classified, Labelled, Rated
+    from bertkit.tasks.classify import Classified
+    from bertkit.tasks.multilabel import Labelled
+    from bertkit.tasks.rate_words import RatedWords
+    from bertkit.tasks.regress import Rated
     from bertkit.tasks.tag import Tagged
     from bertkit.text.tokenizer import Tokenizer
 
@@ -43,7 +46,10 @@ _LATE_NAMES = {
     "bertkit.predict.search": ("Found",),
     "bertkit.tasks.answer": ("Answered",),
     "bertkit.tasks.choose": ("Chosen",),
-    "bertkit.tasks.classify": ("Classified", "Labelled", "Rated"),
+    "bertkit.tasks.classify": ("Classified",),
+    "bertkit.tasks.multilabel": ("Labelled",),
+    "bertkit.tasks.rate_words": ("RatedWords",),
+    "bertkit.tasks.regress": ("Rated",),
     "bertkit.tasks.tag": ("Tagged",),
     "bertkit.text.tokenizer": ("Tokenizer",),
 }
@@ -66,6 +72,7 @@ __all__ = [
     "Labelled",
     "Look",
     "Rated",
+    "RatedWords",
     "Report",
     "RequestError",
     "Tagged",

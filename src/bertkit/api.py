@@ -15,10 +15,10 @@ from typing import Any
 
 from bertkit.data.columns import named_columns
 from bertkit.data.from_python import Examples, example_file
-from bertkit.data.read import read_examples
 from bertkit.finetuning.result import FineTuned
 from bertkit.predict.bert import Bert, load
 from bertkit.progress import progress
+from bertkit.tasks.read import read_examples
 
 REPORT = "report.html"
 VECTORS = "vectors"

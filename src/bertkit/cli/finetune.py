@@ -6,15 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
+from bertkit.tasks.table import TASKS
+
 VECTORS = "vectors"
 GLUE = "glue"  # not a task: every task of a folder
 STOPPED = 130  # as the shell has it for a command that was interrupted
 
 
 def finetune(
-    task: Annotated[
-        str, typer.Argument(help="classify, multilabel, regress, tag, answer, choose or vectors; or glue.")
-    ],
+    task: Annotated[str, typer.Argument(help=f"{', '.join(TASKS)} or {VECTORS}; or {GLUE}.")],
     settings: Annotated[
         list[str] | None,
         typer.Argument(
@@ -55,7 +55,6 @@ def finetune(
     SIGTERM and Ctrl-C keep the best so far and leave with exit code 130; --resume continues.
     bertkit finetune glue FOLDER fine-tunes on every GLUE task that a folder holds, one table for all.
     """
-    from bertkit.data.examples import TASKS
     from bertkit.errors import RequestError
     from bertkit.files import refuse_to_overwrite
     from bertkit.finetuning.settings import read_request

@@ -17,7 +17,7 @@ def info(
     from bertkit.checkpoint.bundled import model_folder
     from bertkit.checkpoint.save_load import load_checkpoint
     from bertkit.model.model import parameter_count
-    from bertkit.tasks.table import task_name
+    from bertkit.tasks.folder import task_name
 
     folder = model_folder(model)
     loaded = load_checkpoint(model)

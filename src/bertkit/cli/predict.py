@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from bertkit.tasks.table import TASKS
+
 
 def predict(
     model: Annotated[Path, typer.Argument(help="A fine-tuned model's folder.")],
@@ -33,8 +35,7 @@ def predict(
 ) -> None:
     """Write predictions beside the columns of each row, in order, with constant memory.
 
-    classify: label, probability; multilabel: labels; regress: value; tag: words, tags, spans with characters;
-    answer: answer, start, end; choose: choice. After a kill or a full disk, --resume continues; no row is lost.
+    After a kill or a full disk, --resume continues; no row is lost. The columns are those of the model's task:
     """
     from bertkit.predict.files.answers import predict_file
     from bertkit.predict.files.settings import PREDICT_SETTINGS, read_file_settings
@@ -50,6 +51,9 @@ def predict(
     done = {"task": found.task, "rows": state.written, "skipped": state.skipped, "out": str(out)}
     told = f"{state.written} rows with {', '.join(found.columns)} in {out}"
     print(json.dumps({**done, "columns": found.columns}) if as_json else told)
+
+
+predict.__doc__ = f"{predict.__doc__}{'; '.join(f'{row.name}: {row.written}' for row in TASKS.values())}."
 
 
 def say(note: str) -> None:

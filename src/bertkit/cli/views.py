@@ -151,7 +151,8 @@ def _why(bert: "Bert", request: ViewRequest) -> dict[str, Any]:
 
     filler = load(request.fill_model) if request.fill_model else None
     text = request.text or ""
-    word = None if request.table and "tag" not in bert.model.heads else request.word  # then it is meant for the table
+    tagging = bool(_word_heads() & set(bert.model.heads))
+    word = None if request.table and not tagging else request.word  # then it is meant for the table
     found: dict[str, Any] = {"why": why(bert, text, request.pair, target=request.target, word=word)}
     if request.flip:
         found["flips"] = flips(bert, text, request.pair, fill=filler)
@@ -159,6 +160,12 @@ def _why(bert: "Bert", request: ViewRequest) -> dict[str, Any]:
         with whole_file(request.out) as draft:
             draft.write_text(why_page(found["why"], found.get("flips")), encoding="utf-8", errors="replace")
     return found
+
+
+def _word_heads() -> set[str]:
+    from bertkit.tasks.table import TASKS
+
+    return {row.head for row in TASKS.values() if row.word_level}
 
 
 def _through_training(request: ViewRequest) -> "Course":
