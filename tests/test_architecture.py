@@ -32,9 +32,9 @@ ORDER += ["data", "tasks", "train", "pretraining", "finetuning", "predict", "ins
 ORDER += ["api", "cli", "__main__"]
 SIBLINGS = [{"pretraining", "finetuning"}, {"inside", "serve"}]
 MOST_MODULES = 16  # of a folder
-FOLDERS_OF_ROWS = {"cli", "facts"}  # a verb, a topic is a file
+FOLDERS_OF_ROWS = {"cli", "facts", "tasks"}  # a verb, a topic, a task is a file
 DOUBLES = {"Answer", "Draft", "Plan", "Work"}
-CLIENT_METHODS = ("answer", "attention", "choose", "classify", "embed", "fill", "get", "post", "tag")
+CLIENT_METHODS = ("attention", "embed", "fill", "get", "post")
 RETURN_ANY = {
     "bertkit.bert_client.BertClient.encode",
     "bertkit.checkpoint.tensors.read_json",
@@ -43,11 +43,12 @@ RETURN_ANY = {
     "bertkit.data.tables.cell",
     "bertkit.data.tables.parse_json",
     "bertkit.finetuning.embeddings.low_rank.LowRank.forward",
-    *(f"bertkit.predict.bert.Bert.{name}" for name in ("answer", "choose", "classify", "search", "tag")),
+    "bertkit.predict.bert.Bert.search",
     "bertkit.predict.files.embed.vector_schema",
     "bertkit.predict.files.outputs.arrow_schema",
     "bertkit.predict.files.outputs.plain_type",
-    "bertkit.tasks.classify.TextTask.target",
+    "bertkit.tasks.row.TaskRow.task_class",
+    "bertkit.tasks.texts.TextTask.target",
     "bertkit.train.half.HalfPrecision.forward",
 }
 NEVER = {"transformers", "sentence_transformers", "socket", "urllib", "http", "requests", "httpx"}

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from bertkit.data.read import Columns, read_examples
 
 import bertkit
 from bertkit.data.from_python import example_file
+from bertkit.tasks.read import Columns, read_examples
 
 sys.path += [str(Path(__file__).parent / "finetuning"), str(Path(__file__).parent / "pretraining")]
 import tiny

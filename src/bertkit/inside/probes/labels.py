@@ -66,7 +66,7 @@ class LabelReport:
 
 
 @dataclass(frozen=True)
-class LabelTask:
+class ProbeTask:
     """Labeled words, or pairs of words, on both sides, as numbers that a probe takes."""
 
     names: tuple[str, ...]
@@ -97,7 +97,7 @@ def control_label(word: str, bounds: NDArray[np.float64], seed: int) -> int:
 
 def label_task(
     train: Sequence[Probed], test: Sequence[Probed], seed: int, fold: Callable[[str], str] = str
-) -> LabelTask:
+) -> ProbeTask:
     """Every word with its tag, or every arc with its relation; `fold` makes a word its type."""
     sides = [_rows(side, fold) for side in (train, test)]
     names = tuple(sorted({label for _, _, label in sides[0]}))
@@ -107,7 +107,7 @@ def label_task(
         )
     if not sides[1]:
         raise RequestError(f"{test[0].place.file} holds nothing to be measured on; give longer sentences")
-    return LabelTask(names, sides[0], sides[1], control_seed=seed)
+    return ProbeTask(names, sides[0], sides[1], control_seed=seed)
 
 
 def _rows(sentences: Sequence[Probed], fold: Callable[[str], str]) -> Rows:
@@ -129,7 +129,7 @@ def _rows(sentences: Sequence[Probed], fold: Callable[[str], str]) -> Rows:
 
 
 def fit_and_say(
-    task: LabelTask, vectors: BothSides, settings: ProbeSettings, kind: str, show: ShowProgress
+    task: ProbeTask, vectors: BothSides, settings: ProbeSettings, kind: str, show: ShowProgress
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64] | None]:
     """What probes say of the test rows, their accuracy, tasks P each, and the mixture's weights where there is one.
 
@@ -147,7 +147,7 @@ def fit_and_say(
 
 
 def probe_labels(
-    task: LabelTask,
+    task: ProbeTask,
     test: Sequence[Probed],
     vectors: BothSides,
     random: Callable[[], BothSides],
@@ -190,7 +190,7 @@ def expected_layer(cumulative: Sequence[float]) -> float | None:
     return sum(layer * gain for layer, gain in enumerate(gains, start=1)) / sum(gains)
 
 
-def _baselines(task: LabelTask) -> tuple[float, float]:
+def _baselines(task: ProbeTask) -> tuple[float, float]:
     """The most frequent label for all, and each word type's own."""
     most = Counter(label for _, _, label in task.train).most_common(1)[0][0]
     by_word: dict[str, Counter[str]] = defaultdict(Counter)
@@ -203,7 +203,7 @@ def _baselines(task: LabelTask) -> tuple[float, float]:
     return gold.count(most) / len(gold), right / len(gold)
 
 
-def _name_f1(task: LabelTask, test: Sequence[Probed], said: NDArray[np.int64]) -> float:
+def _name_f1(task: ProbeTask, test: Sequence[Probed], said: NDArray[np.int64]) -> float:
     """Whole names found with their bounds and kind, as seqeval counts."""
     gold = [label for _, _, label in task.test]
     tags = [task.names[number] for number in said]
