@@ -16,12 +16,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bertkit.checkpoint.save_load import Checkpoint
-from bertkit.config import pick
 from bertkit.data.examples import Example, Place, QuestionExample, TextExample
 from bertkit.data.read import read_examples
 from bertkit.errors import RequestError
 from bertkit.finetuning.prepare import Part, Prepared, content_of
 from bertkit.finetuning.settings import FineTuneSettings, read_settings
+from bertkit.settings import pick
 from bertkit.tasks.table import build_task
 from bertkit.tasks.task import Task
 from bertkit.text.corpus import CorpusReport, read_lines

@@ -23,7 +23,6 @@ from many_runs import results_of
 
 from bertkit.checkpoint.bundled import bundled_folder
 from bertkit.checkpoint.save_load import load_checkpoint
-from bertkit.config import pick
 from bertkit.files import whole_file
 from bertkit.finetuning.explore.glue import Data, find_tasks
 from bertkit.finetuning.explore.search import subset
@@ -31,6 +30,7 @@ from bertkit.finetuning.fine_tuning import run_prepared
 from bertkit.finetuning.learner import load_start
 from bertkit.finetuning.prepare import DataFiles, Prepared, prepare
 from bertkit.finetuning.settings import read_settings
+from bertkit.settings import pick
 from bertkit.train.records import number, read_records
 from bertkit.train.runs import Run
 

@@ -170,9 +170,9 @@ def count_units(examples: Examples, ranges: Ranges, source: ExampleSource, count
     original = examples.ids.copy()
     original[examples.chosen] = examples.targets
     maskable = ~np.isin(original, source.ids.special)
-    wiring = np.isin(original, (source.ids.cls, source.ids.sep))
+    special = np.isin(original, (source.ids.cls, source.ids.sep))
     starts = np.zeros(len(original), dtype=np.bool_)
-    starts[~wiring] = source.shards.gather(ranges.starts.ravel(), ranges.lengths.ravel())[1] == 1
+    starts[~special] = source.shards.gather(ranges.starts.ravel(), ranges.lengths.ravel())[1] == 1
     chosen = np.zeros(len(original), dtype=np.bool_)
     chosen[examples.chosen] = True
     goes_on = np.flatnonzero(maskable[1:] & ~starts[1:] & maskable[:-1]) + 1

@@ -24,7 +24,7 @@ from bertkit.inside.probes.page import probe_page, probe_table
 from bertkit.inside.probes.probe import ProbeReport, probe
 from bertkit.predict.bert import Bert, load
 from bertkit.progress import progress
-from bertkit.train.report.page import STYLE
+from bertkit.report.page import render_page
 
 PICTURES = {"pos": {"pos": 0}, "structure": {"uuas": 0, "tree": 4, "space": 5}}  # name: number of the page's svg
 
@@ -72,7 +72,7 @@ def pictures(report: ProbeReport, name: str) -> list[str]:
     """The page's drawings as files of their own, each with the style it needs; a chart's keys are written into it."""
     opened = '<svg xmlns="http://www.w3.org/2000/svg" '
     # A file of its own is shown on white: the page's dark colors stay out.
-    style = f"<style>{re.sub(r'@media.*?}}', '', STYLE, flags=re.DOTALL)}</style>"
+    style = f"<style>{re.sub(r'@media[^{]*{([^{}]*{[^{}]*})*[^{}]*}', '', render_page('report.css'))}</style>"
     found = []
     for caption, body in re.findall(
         r"<figcaption>(.*?)</figcaption>(.*?)</figure>", probe_page(report, name), re.DOTALL

@@ -18,7 +18,7 @@ def test_override_changes_numbers_and_parts():
         ("depth=four", "depth=four is not a whole number"),
         ("depth", "setting 'depth' needs a value"),
         ("bias=maybe", "bias=maybe is not true or false"),
-        ("position=polar", "position='polar' is unknown; choose from: learned"),
+        ("position=polar", "unknown position 'polar'; choose from: learned"),
         ("width=100", "width=100 must divide evenly by heads=12"),
         ("depth=0", "depth=0 must be at least 1"),
         ("dropout=1.5", "dropout=1.5 must be in"),
@@ -54,7 +54,7 @@ def test_one_shared_layer_cannot_differ_by_place(parts):
     [
         (lambda: BertConfig(width=768.0), "width=768.0 is not a whole number"),
         (lambda: BertConfig(depth=True), "depth=True is not a whole number"),
-        (lambda: BertConfig(init_std=float("nan")), "init_std=nan is not a number"),
+        (lambda: BertConfig(init_std=float("nan")), "init_std=nan must be in"),
         (lambda: BertConfig(init_std=-1.0), "init_std=-1.0 must be in"),
         (lambda: BertConfig(family="foo"), "unknown family 'foo'"),
         (lambda: BertConfig(embedding_width=-5), "embedding_width=-5 must be at least 1"),
@@ -63,7 +63,7 @@ def test_one_shared_layer_cannot_differ_by_place(parts):
         (lambda: Parts(global_every=0), "global_every=0 must be at least 1"),
         (lambda: Parts(local_theta=0), "local_theta=0 must be over 0"),
         (lambda: Parts(theta=None), "theta=None is not a number"),
-        (lambda: Parts(pooling="last"), "pooling='last' is unknown; choose from: first, mean"),
+        (lambda: Parts(pooling="last"), "unknown pooling 'last'; choose from: first, mean"),
     ],
 )
 def test_values_of_the_wrong_kind(build, sentence):

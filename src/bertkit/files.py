@@ -1,4 +1,4 @@
-"""Outputs appear whole or not at all: written beside their place, flushed, then renamed into it."""
+"""Outputs appear complete or not at all: written to a temporary path beside the target, flushed, then renamed."""
 
 import os
 import shutil
@@ -52,7 +52,7 @@ def check_format_version(found: object, path: Path) -> None:
 
 
 def refuse_to_overwrite(path: Path | str) -> None:
-    """An output folder may be missing or empty; anything else is somebody's work."""
+    """An output folder may be missing or empty; anything else is not overwritten."""
     path = Path(path)
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise RequestError(f"{path} exists already; name another place or remove it first")
@@ -60,14 +60,14 @@ def refuse_to_overwrite(path: Path | str) -> None:
 
 
 def refuse_unwritable(path: Path | str) -> None:
-    """Before any work is done: the place of an output must be one where something can be written."""
-    place = Path(path).absolute()
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    if not place.is_dir():
-        raise RequestError(f"{path} cannot be written: {place} is not a folder")
-    if not os.access(place, os.W_OK):
-        raise RequestError(f"{path} cannot be written: {place} may not be written to")
+    """Refuse a path under which nothing can be written, before any work is done."""
+    parent = Path(path).absolute()
+    while not parent.exists() and parent != parent.parent:
+        parent = parent.parent
+    if not parent.is_dir():
+        raise RequestError(f"{path} cannot be written: {parent} is not a folder")
+    if not os.access(parent, os.W_OK):
+        raise RequestError(f"{path} cannot be written: {parent} may not be written to")
 
 
 @contextmanager
@@ -90,6 +90,6 @@ def _beside(path: Path) -> Iterator[Path]:
 
 
 def flush(path: Path) -> None:
-    """A file's content to the disk."""
+    """Force a file's content to the disk (fsync)."""
     with path.open("rb+") as handle:  # Windows flushes only what is open for writing
         os.fsync(handle.fileno())

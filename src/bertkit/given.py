@@ -1,4 +1,4 @@
-"""Texts as a caller gives them; nothing heavy is imported here, for clients need it, too."""
+"""Texts as a caller gives them. Nothing heavy is imported here: clients need this module too."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ MISSING = ("NAType", "NaTType")  # of pandas, which is not imported for it
 
 
 def listed_texts(texts: str | Iterable[str]) -> list[str]:
-    """Texts as a list, one text as a list of one; what is no text is refused by its number."""
+    """Texts as a list, one text as a list of one; anything else is refused with its index."""
     if isinstance(texts, str):
         return [texts]
     refuse_unlisted(texts)
@@ -19,7 +19,7 @@ def listed_texts(texts: str | Iterable[str]) -> list[str]:
 
 
 def each_text(texts: Iterable[Any]) -> Iterator[str]:
-    """One after the other, each of them a str."""
+    """The texts one by one, each checked to be a str."""
     for number, text in enumerate(texts):
         if isinstance(text, str):
             yield text
@@ -33,7 +33,7 @@ def each_text(texts: Iterable[Any]) -> Iterator[str]:
 
 
 def refuse_unlisted(texts: object) -> None:
-    """Refuse what would give the names of columns, or keys, in the place of texts, or give texts in no order."""
+    """Refuse what would give the names of columns, or keys, instead of texts, or texts without an order."""
     kind = type(texts).__name__
     if isinstance(texts, Mapping):
         raise RequestError(f"texts is a {kind}, whose keys would be read; pass a list, such as list(texts.values())")

@@ -77,7 +77,7 @@ class _Lines:
         return f"{100 * done / self.total:.0f} %, {max(left, 0):.0f} s left"
 
     def _print(self, state: str, facts: Mapping[str, object]) -> None:
-        print(f"{self.title}: {', '.join([state, *_told(facts)])}", file=self.stream, flush=True)
+        print(f"{self.title}: {', '.join([state, *_fact_texts(facts)])}", file=self.stream, flush=True)
 
 
 @contextmanager
@@ -113,11 +113,11 @@ class _Bar:
         # rich locks and computes speeds on every call; ten a second are enough for the eye.
         if time.monotonic() - self.last >= 0.1:
             self.last = time.monotonic()
-            self.bar.update(self.task, completed=done, facts=", ".join(_told(facts)))
+            self.bar.update(self.task, completed=done, facts=", ".join(_fact_texts(facts)))
 
     def stop(self) -> None:
         self.stopped = True
 
 
-def _told(facts: Mapping[str, object]) -> list[str]:
+def _fact_texts(facts: Mapping[str, object]) -> list[str]:
     return [f"{name} {value}" for name, value in facts.items()]

@@ -43,7 +43,7 @@ odd_words = st.lists(st.sampled_from(ODD), min_size=1, max_size=4).map("".join)
 
 
 def byte_tokenizer():
-    """RoBERTa's wiring over single bytes: odd characters are several tokens, and two separators part a pair."""
+    """RoBERTa's special tokens over single bytes: odd characters are several tokens, and two separators part a pair."""
     pieces = [*asdict(ROBERTA_TOKENS).values(), *sorted(ByteLevel.alphabet())]
     vocab = {piece: number for number, piece in enumerate(pieces)}
     return Tokenizer(byte_level_backend(vocab, [], ROBERTA_TOKENS, add_prefix_space=False), ROBERTA_TOKENS)

@@ -350,7 +350,7 @@ def test_every_task_has_a_report_that_fetches_nothing(task, model, tmp_path):
     assert "Content-Security-Policy" in page
     assert not re.search(r"<script|https?://|src=", page)
     assert "Learning rate" in page
-    assert ("What is taken for what" in page) == (task == "classify")
+    assert ("Confusion matrix" in page) == (task == "classify")
     assert ("The worst errors" in page) or task == "choose"  # which is learned at once
 
 

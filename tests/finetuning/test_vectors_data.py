@@ -136,7 +136,7 @@ def test_settings_and_columns_come_from_one_list():
         ("temperature=nan", "temperature=nan must be over 0"),
         ("minutes=0", "minutes=0.0 must be over 0"),
         ("warmup=2", "warmup=2.0 must be from 0 to 1"),
-        ("dropout=1", "dropout=1.0 must be from 0 to under 1"),
+        ("dropout=1", "dropout=1.0 must be in [0, 1)"),
         ("objective=sing", "unknown objective 'sing'; choose from: auto,"),
         ("max_length=2", "max_length=2 must be at least 8"),
     ],

@@ -165,7 +165,7 @@ def test_a_gap_that_stays_is_said():
     shares, steps, gap = integrate(Jagged(), 6.0, 16)
     assert (steps, gap, shares.tolist()) == (1024, 0.5, [1.0, 2.0])
     found = why(topic_classifier(), "t0w1 c2")
-    assert "only with a gap of 50.0%; mind it" in str(replace(found, gap=0.5))
+    assert "only with a gap of 50.0%, so treat them with care" in str(replace(found, gap=0.5))
 
 
 def test_words_are_those_of_the_text_and_pieces_are_theirs(tasked):

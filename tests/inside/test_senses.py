@@ -12,7 +12,7 @@ from bertkit.errors import RequestError
 from bertkit.inside.senses.page import sense_page
 from bertkit.inside.senses.scores import chance, cluster, flat, label_silhouette, neighbor_accuracy
 from bertkit.inside.senses.senses import around_vectors, map_senses, sense_scores, use_vectors
-from bertkit.inside.senses.uses import LONGEST, Use, read_uses
+from bertkit.inside.senses.uses import MAX_CHARACTERS, Use, read_uses
 from bertkit.inside.static.vectors import StaticVectors
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -87,7 +87,7 @@ def test_of_many_uses_a_fair_and_repeatable_sample_is_drawn(tmp_path):
 
 def test_a_sentence_without_end_is_cut_around_the_word(tmp_path):
     [use, *_] = read_uses("bank", [write(tmp_path / "t.txt", f"{'so ' * 9999}bank{' on' * 9999}\na bank\nthe bank\n")])
-    assert len(use.sentence) == LONGEST
+    assert len(use.sentence) == MAX_CHARACTERS
     assert use.sentence[use.start : use.end] == "bank"
 
 
@@ -204,7 +204,7 @@ def test_scores_need_labels_on_all_uses(bert):
 
 def test_a_score_of_nothing_is_told_too(bert):
     found = map_senses(bert, "cab", uses_of("a cab", "b cab", "cab d", senses="aab"))
-    told = "by the mean of static vectors around"
+    told = "by the mean of the static vectors of the words around it in"
     assert told not in sense_page(found)
     assert f"{told} 0.0%" in sense_page(replace(found, scores=replace(found.scores, neighbors=0.0)))
 
@@ -246,7 +246,7 @@ def test_the_page_shows_hostile_sentences_as_text_and_obeys_none(bert, tmp_path)
     points = [attributes for tag, attributes in reader.tags if attributes.get("class") == "use"]
     assert [point["aria-label"] for point in points] == HOSTILE
     assert all(point["tabindex"] == "0" for point in points)
-    assert "default-src &#x27;none&#x27;" in page
+    assert "default-src 'none'" in page
     assert not re.findall(r"https?://(?!www\.w3\.org)", page)
 
 

@@ -80,12 +80,12 @@ def test_page_json_and_lines(course, tmp_path):
     course.save(tmp_path / "course.html")
     page = (tmp_path / "course.html").read_text()
     for part in (
-        "Right parts of speech",
+        "Accuracy of part-of-speech probes",
         "Heads: ",
         "mlm loss",
         "the river [MASK]",
         "step 12",
-        "default-src &#x27;none",
+        "default-src 'none",
     ):
         assert part in page
     assert "<script" not in page

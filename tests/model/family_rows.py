@@ -8,7 +8,7 @@ import transformers
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
-from bertkit.checkpoint.config_names import write_hugging_face
+from bertkit.checkpoint.config_json import write_hugging_face
 from bertkit.config import BertConfig, family_config
 from bertkit.families.table import FAMILIES
 from bertkit.text.tokenizer import Tokenizer

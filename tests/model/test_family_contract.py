@@ -20,7 +20,7 @@ from family_rows import (
 )
 
 import bertkit
-from bertkit.checkpoint.config_names import read_hugging_face
+from bertkit.checkpoint.config_json import read_hugging_face
 from bertkit.checkpoint.hugging_face import state_names
 from bertkit.checkpoint.save_load import Checkpoint, folder_config, load_checkpoint, save_checkpoint
 from bertkit.config import SIZES, config_toml, family_config, read_config

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from unigram_models import REFERENCES, REPLACED, charsmap, reference, scored_pieces
 
+from bertkit.text.shards.sentence_ids import LibraryIds
 from bertkit.text.tokenizer import Encoding, Tokenizer
+from bertkit.text.tokenizer_kinds.kind import ROBERTA_TOKENS
 from bertkit.text.unigram import segment
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "tokenizer_parity.py"
@@ -137,6 +139,15 @@ def test_pieces_say_where_words_start(both):
         piece.startswith("\u2581") or piece in ("<s>", "</s>", "<mask>") for piece in ours.tokens(ids)
     ]
     assert "".join(ours.shown(ours.encode("the catalog"), "the catalog")[1:-1]) == "thecatalog"
+
+
+def test_shards_hold_the_same_ids(strings, both):
+    ours, _ = both
+    texts = [text for text in strings if "<" not in text][:500]
+    encoded = LibraryIds(Backend.from_str(ours._backend.to_str()), ROBERTA_TOKENS).encode(texts)
+    assert encoded.ids.tolist() == [number for ids in ours.encode_ids(texts) for number in ids]
+    words = [[word for word in ours.encode(text).words if word is not None] for text in texts]
+    assert encoded.words.sum() == sum(len(set(indices)) for indices in words)
 
 
 def cut_by_twin(backend: Backend, text: str) -> list[str]:

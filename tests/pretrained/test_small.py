@@ -31,7 +31,7 @@ TINIEST = 1e-37  # under this a scale is no ordinary float32 any more
 def half_a_step(matrix: torch.Tensor) -> None:
     rows = pack_rows(matrix)
     off = (rows.matrix().double() - matrix.double()).abs()
-    assert rows.numbers.dtype == torch.int8
+    assert rows.values.dtype == torch.int8
     assert rows.scales.dtype == torch.float32
     assert (off <= rows.scales.double().unsqueeze(1) * 0.5 * (1 + 1e-5) + TINIEST).all()
 
@@ -49,7 +49,7 @@ def test_no_number_is_off_by_more_than_half_a_step(kind):
     }
     half_a_step(draws[kind])
     rows = pack_rows(draws[kind])
-    largest = rows.numbers.abs().amax(dim=1)
+    largest = rows.values.abs().amax(dim=1)
     assert (largest == 127).all(), "every row uses all of its room"
     assert (rows.scales >= draws[kind].abs().amax(1) / 127.5 * (1 - 1e-6)).all()
 
@@ -65,7 +65,7 @@ def test_the_fast_way_is_the_readable_one():
     matrix = torch.cat((torch.randn(120, 24), torch.zeros(1, 24), torch.randn(40, 24) ** 7, torch.ones(1, 24)))
     rows = pack_rows(matrix)
     plain = [pack_row_plain(row) for row in matrix.double().tolist()]
-    assert rows.numbers.tolist() == [numbers for numbers, _ in plain]
+    assert rows.values.tolist() == [numbers for numbers, _ in plain]
     torch.testing.assert_close(rows.scales, torch.tensor([scale for _, scale in plain]), rtol=1e-6, atol=0)
 
 

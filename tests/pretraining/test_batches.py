@@ -80,8 +80,8 @@ def test_sequences_are_wired_and_fit(corpus, objective):
     assert (np.diff(examples.chosen) > 0).all()
     for original, _, segments, chosen, label in rows(examples):
         middle = [SEP] if source.settings.pairs else []
-        wiring = [token for token in original if token < FIRST]
-        assert wiring == [CLS, *middle, SEP]
+        special = [token for token in original if token < FIRST]
+        assert special == [CLS, *middle, SEP]
         assert (original[0], original[-1]) == (CLS, SEP)
         assert 3 <= len(original) <= 64
         first = original.index(SEP) + 1

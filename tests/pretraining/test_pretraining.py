@@ -11,12 +11,12 @@ import torch
 from tiny_runs import WORDS, make_shards, recipe_words, tiny_recipe
 
 from bertkit.checkpoint.save_load import load_checkpoint
-from bertkit.config import toml_string
 from bertkit.errors import BertkitError, RequestError
 from bertkit.pretraining import check_shards, checks, pretraining, session
 from bertkit.pretraining.check_shards import report_shards
 from bertkit.pretraining.pretraining import pretrain
 from bertkit.pretraining.recipe import read_recipe, recipe_toml
+from bertkit.settings import toml_string
 from bertkit.text.shards.reader import open_shards
 from bertkit.train.runs import Run
 

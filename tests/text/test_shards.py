@@ -79,7 +79,7 @@ def test_reading_is_zero_copy_and_stays_in_one_shard(made):
 
 
 def test_gather_is_many_reads(made, monkeypatch):
-    monkeypatch.setattr(shards, "MOST_OPEN", 2)  # fewer than shards: they are closed and opened again
+    monkeypatch.setattr(shards, "MAX_OPEN_FILES", 2)  # fewer than shards: they are closed and opened again
     opened = open_shards(made)
     ids, words = (
         np.concatenate(parts) for parts in zip(*(opened.read(*pair) for pair in _shard_bounds(opened)), strict=True)

@@ -115,7 +115,7 @@ def test_the_hash_knows_every_setting():
     assert hashes[0] == "deb6f7234f560292f726a56f16a4c9df420addb44c0952a8539c9886b1f14ae8"
 
 
-def test_a_bare_tokenizer_json_gets_its_wiring(tmp_path):
+def test_a_bare_tokenizer_json_gets_its_special_tokens(tmp_path):
     backend = Backend(WordLevel({"x": 0}))
     state = json.loads(backend.to_str())
     state["model"] = {

@@ -43,8 +43,8 @@ def test_ascii_chunks_split_as_the_slow_way_does(text, lowercase):
 @given(st.lists(odd_text, max_size=6), st.booleans(), st.integers(1, 5))
 def test_counts_equal_the_slow_way_whatever_is_spilled(tmp_path_factory, texts, lowercase, look_every):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(word_counts, "LOOK_EVERY", look_every)
-        patch.setattr(word_counts, "MOST_RUNS", 3)
+        patch.setattr(word_counts, "CHECK_EVERY", look_every)
+        patch.setattr(word_counts, "MAX_RUNS", 3)
         counter = WordCounter(tmp_path_factory.mktemp("runs"), lowercase=lowercase, room=3)
         for text in texts:
             assert counter.add(text) == len(text.split())

@@ -10,9 +10,9 @@ import pytest
 
 from bertkit.errors import RequestError
 from bertkit.pretraining.objectives.table import LOSSES
+from bertkit.train import report
 from bertkit.train.records import code_version, mirror, read_records, write_code_version
-from bertkit.train.report import page as report
-from bertkit.train.report.page import write_report
+from bertkit.train.report import write_report
 
 VOID = {"meta", "path", "circle", "br"}
 HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>&amp;\u202e\ud800'
@@ -86,7 +86,7 @@ def write(tmp_path):
 
 def test_a_full_run_shows_everything(write):
     page = write(full_run())
-    for title in ("Loss: masked words, nats", "Right answers: masked words, %", "Perplexity of masked words"):
+    for title in ("Loss: masked words, nats", "Accuracy: masked words, %", "Perplexity of masked words"):
         assert title in page.text
     for title in ("Learning rate", "Speed, tokens/s", "Padding, %", "Share of the matmul rate, %", "GiB", "skipped"):
         assert title in page.text
@@ -113,7 +113,7 @@ def test_the_most_memory_so_far_does_not_fall_when_a_run_is_resumed(monkeypatch,
     monkeypatch.setattr(report, "chart", drawing)
     held = [2.0, 3.5, None, 1.0, 1.5, 4.0]  # the process of the fourth line is another than that of the third
     page = write([training(step, memory_gib=gib, share=0.3) for step, gib in enumerate(held, 1)])
-    [line] = drawn["Memory, the most so far"]
+    [line] = drawn["Peak memory"]
     assert line.points == [(1, 2.0), (2, 3.5), (4, 3.5), (5, 3.5), (6, 4.0)]
     assert "since the last start" in page.text  # what a share of the matmul rate is taken over
 
@@ -212,7 +212,7 @@ def test_a_folder_that_is_not_there(tmp_path):
 def test_a_failed_report_leaves_the_old_one(write, tmp_path, monkeypatch):
     write(full_run())
     before = write.text
-    monkeypatch.setattr("bertkit.train.report.page.report_page", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("bertkit.train.report.report_page", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write([])
     folder = tmp_path / "my run"

@@ -32,10 +32,10 @@ def model_folder(given: Path | str | None) -> Path:
     if (folder / SMALL).is_file():
         return folder
     if name == BUNDLED:
-        said = "no model is bundled with this version"
+        problem = "no model is bundled with this version"
     else:
-        said = f"no model called '{name}' is bundled with this version, and there is no folder {name} here"
-    raise RequestError(f"{said}: name a folder, as load('my-model') or --model my-model")
+        problem = f"no model called '{name}' is bundled with this version, and there is no folder {name} here"
+    raise RequestError(f"{problem}: name a folder, as load('my-model') or --model my-model")
 
 
 def tokenizer_folder(given: Path | str | None) -> Path:

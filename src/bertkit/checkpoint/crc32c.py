@@ -43,14 +43,14 @@ def masked(checksum: int) -> int:
 def _shift(words: Words, doublings: int) -> Words:
     """Each word times x^(32 * 2^doublings), modulo the polynomial."""
     octets = words.astype("<u4", copy=False).view(np.uint8).reshape(-1, 4)
-    a, b, c, d = (table[octets[:, place]] for place, table in enumerate(_tables(doublings)))
+    a, b, c, d = (table[octets[:, index]] for index, table in enumerate(_tables(doublings)))
     shifted: Words = a ^ b ^ c ^ d
     return shifted
 
 
 @cache
 def _tables(doublings: int) -> list[Words]:
-    """What `_shift` makes of each byte in each of a word's four places."""
+    """What `_shift` makes of each byte at each of a word's four positions."""
     images: Words = np.uint32(1) << np.arange(32, dtype=np.uint32)  # of a word's 32 bits
     if doublings:
         images = _shift(_shift(images, doublings - 1), doublings - 1)

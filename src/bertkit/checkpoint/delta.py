@@ -66,10 +66,10 @@ def save_delta(
     texts: Sequence[str] = TEXTS,
     least_cosine: float = LEAST_COSINE,
 ) -> DeltaReport:
-    """Write what `tuned` has other than `base` into a file of at most `budget_bytes`.
+    """Write how `tuned` differs from `base` into a file of at most `budget_bytes`.
 
-    Refused where the mean cosine between the vectors of the tuned model and of what is restored is under
-    `least_cosine`; 0 takes whatever comes.
+    Refused if the mean cosine between the vectors of the tuned and the restored model is under `least_cosine`;
+    0 accepts any.
     """
     known, wanted = _encoder(base), _encoder(tuned)
     content, stored = _content(known, wanted, tuned, budget_bytes)
@@ -77,7 +77,7 @@ def save_delta(
     cosines = vector_cosines(replace(tuned, embed=embed_of(tuned)), restored, texts)
     report = DeltaReport(
         bytes=len(content),
-        kept=_kept(known, wanted, _encoder(restored)),
+        kept=_share_kept(known, wanted, _encoder(restored)),
         cosine_mean=float(cosines.mean()),
         cosine_least=float(cosines.min()),
     )
@@ -107,12 +107,12 @@ def load_delta(base: Checkpoint, path: Path | str) -> Checkpoint:
 
 def vector_cosines(one: Checkpoint, other: Checkpoint, texts: Sequence[str]) -> Tensor:
     """The cosine between two models' vectors of each text."""
-    first, second = (torch.from_numpy(text_vectors(each, texts)) for each in (one, other))
+    first, second = (torch.from_numpy(text_vectors(model, texts)) for model in (one, other))
     return F.cosine_similarity(first, second, dim=-1)
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """sha256 over names, shapes and numbers."""
+    """sha256 over names, shapes and values."""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
@@ -121,7 +121,7 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 
 def embed_of(checkpoint: Checkpoint) -> EmbedSettings:
-    """How a tuned model's vectors are made, where nobody has said it: the mean, of length 1."""
+    """How a tuned model's vectors are made, by default: the mean, of length 1."""
     return checkpoint.embed or EmbedSettings(pooling="mean", normalize=True)
 
 
@@ -135,7 +135,7 @@ def _content(
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The file's header and tensors, held against its checksum."""
+    """The file's header and tensors, checked against its checksum."""
     try:
         with safe_open(path, framework="pt") as file:
             about, stored = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -154,18 +154,18 @@ def _encoder(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def _with_encoder(base: Checkpoint, tensors: Mapping[str, Tensor], embed: EmbedSettings) -> Checkpoint:
-    """A copy of the base around other tensors; its heads stay as they are."""
+    """A copy of the base with another encoder; its heads stay as they are."""
     model = deepcopy(base.model)
-    own = dict(model.named_parameters())
+    parameters = dict(model.named_parameters())
     for name, tensor in tensors.items():
-        if name not in own or own[name].shape != tensor.shape or not torch.isfinite(tensor).all():
+        if name not in parameters or parameters[name].shape != tensor.shape or not torch.isfinite(tensor).all():
             raise RequestError(f"{name} is no tensor of this encoder, or holds NaN or infinity")
-        own[name].data.copy_(tensor)
+        parameters[name].data.copy_(tensor)
     return replace(base, model=model, embed=embed)
 
 
-def _kept(known: Mapping[str, Tensor], wanted: Mapping[str, Tensor], restored: Mapping[str, Tensor]) -> float:
-    """Share of the squared change that came back."""
-    whole = sum(float(change.square().sum()) for change in differences(known, wanted).values())
+def _share_kept(known: Mapping[str, Tensor], wanted: Mapping[str, Tensor], restored: Mapping[str, Tensor]) -> float:
+    """Share of the squared change that was restored."""
+    total = sum(float(change.square().sum()) for change in differences(known, wanted).values())
     lost = sum(float((wanted[name] - restored[name].to(wanted[name].device)).square().sum()) for name in wanted)
-    return 1 - lost / whole if whole else 1.0
+    return 1 - lost / total if total else 1.0

@@ -1,6 +1,6 @@
 """Google's TensorFlow checkpoints, read without TensorFlow.
 
-`NAME.index` is a sorted table in LevelDB's format: variable name -> dtype, shape, place and checksum, as a
+`NAME.index` is a sorted table in LevelDB's format: variable name -> dtype, shape, offset and checksum, as a
 protocol buffer. `NAME.data-0000i-of-0000n` hold the little-endian bytes. Neither is trusted: every length is
 compared with the file before anything is allocated, and every checksum is verified.
 """
@@ -21,7 +21,7 @@ from bertkit.errors import RequestError
 Array = NDArray[Any]
 
 # The index of a real checkpoint is far smaller (SimBERT's has 3 kB): this keeps a hostile one from filling memory.
-LARGEST_FILE = 8 << 20
+MAX_FILE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -82,35 +82,35 @@ def _latest(folder: Path) -> str | None:
     """The name in the folder's `checkpoint` text file, without the path, which is of another machine."""
     note = folder / "checkpoint"
     text = _read_bytes(note).decode("utf-8", errors="replace") if note.is_file() else ""
-    found = re.search(r'^model_checkpoint_path:\s*"(?:[^"\n]*[/\\])?([^"\n]+)"', text, re.MULTILINE)
-    return found and found[1]
+    match = re.search(r'^model_checkpoint_path:\s*"(?:[^"\n]*[/\\])?([^"\n]+)"', text, re.MULTILINE)
+    return match and match[1]
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
     """bert_config.json, or the only other *config*.json (ALBERT's is albert_config.json)."""
-    found = [folder / "bert_config.json"]
-    if not found[0].is_file():
-        found = sorted(folder.glob("*config*.json"))
-    if len(found) != 1:
-        names = ", ".join(file.name for file in found) or "none"
+    files = [folder / "bert_config.json"]
+    if not files[0].is_file():
+        files = sorted(folder.glob("*config*.json"))
+    if len(files) != 1:
+        names = ", ".join(file.name for file in files) or "none"
         raise RequestError(f"{folder} needs a bert_config.json with the model's settings; found: {names}")
     try:
-        config = json.loads(_read_bytes(found[0]))
+        config = json.loads(_read_bytes(files[0]))
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"{found[0]} is not JSON ({error}); {COPY_AGAIN}") from error
+        raise RequestError(f"{files[0]} is not JSON ({error}); {COPY_AGAIN}") from error
     if not isinstance(config, dict):
-        raise RequestError(f"{found[0]} must hold one JSON object with the model's settings; {COPY_AGAIN}")
+        raise RequestError(f"{files[0]} must hold one JSON object with the model's settings; {COPY_AGAIN}")
     return config
 
 
 def _read_bytes(file: Path) -> bytes:
     """A small file's bytes: the index, the settings, the note of the latest checkpoint."""
-    if file.stat().st_size > LARGEST_FILE:
-        raise RequestError(f"{file} has over {LARGEST_FILE >> 20} MiB, too many for what it is; {COPY_AGAIN}")
+    if file.stat().st_size > MAX_FILE_BYTES:
+        raise RequestError(f"{file} has over {MAX_FILE_BYTES >> 20} MiB, too many for what it is; {COPY_AGAIN}")
     return file.read_bytes()
 
 
-# The variables: the index says where each lies in the data files.
+# The variables: the index says where each is in the data files.
 
 
 def _read_variables(prefix: Path) -> dict[str, Array]:
@@ -120,12 +120,12 @@ def _read_variables(prefix: Path) -> dict[str, Array]:
     except Unreadable as error:
         raise RequestError(f"{index} {error}") from error
     files = [Path(f"{prefix}.data-{shard:05d}-of-{shards:05d}") for shard in range(shards)]
-    _check_places(files, entries)
+    _check_extents(files, entries)
     return {entry.name: _read_variable(files[entry.shard], entry) for entry in entries}
 
 
-def _check_places(files: list[Path], entries: list[Entry]) -> None:
-    """Every variable lies inside its file, and a file's variables together are no larger than the file."""
+def _check_extents(files: list[Path], entries: list[Entry]) -> None:
+    """Every variable is inside its file, and a file's variables together are no larger than the file."""
     for shard, file in enumerate(files):
         if not file.is_file():
             raise RequestError(f"{file} is missing; copy it beside the .index file")

@@ -15,10 +15,10 @@ MAGIC = 0xDB4775248B80FB57
 FOOTER = 48
 TRAILER = 5  # after each block: one byte of compression type, four of checksum
 # A real index is far smaller (SimBERT's has 3 kB); these keep a hostile one from filling memory.
-LONGEST_NAME = 1024
-MOST_SHARDS = 10_000
-LARGEST_SHAPE = 1 << 40
-MOST_DIMENSIONS = 32
+MAX_NAME_BYTES = 1024
+MAX_SHARDS = 10_000
+MAX_ELEMENTS = 1 << 40
+MAX_DIMENSIONS = 32
 
 # TensorFlow's numbers for the dtypes -> numpy's. numpy has no bfloat16: its bits are widened in `_decode`.
 STRING, BFLOAT16 = 7, 14
@@ -38,7 +38,7 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """One variable's place: `size` bytes at `offset` of data file number `shard`."""
+    """Where a variable is: `size` bytes at `offset` of data file number `shard`."""
 
     name: str
     dtype: int
@@ -55,7 +55,7 @@ def parse_index(table: bytes) -> tuple[int, list[Entry]]:
     key, value = next(pairs, (b"no header", b""))
     numbers, _ = _fields(value)
     shards = numbers.get(1, 0)
-    if key or not 1 <= shards <= MOST_SHARDS:
+    if key or not 1 <= shards <= MAX_SHARDS:
         raise Unreadable("is damaged: its header is wrong")
     if numbers.get(2, 0):
         raise Unreadable("is big-endian, and bertkit reads only little-endian checkpoints", SAVE_AGAIN)
@@ -81,7 +81,7 @@ def _pairs(table: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _handles(data: bytes, count: int) -> list[tuple[int, int]]:
-    """`count` places (offset, size) of blocks."""
+    """(offset, size) of `count` blocks."""
     cursor = _Cursor(data)
     return [(cursor.varint(), cursor.varint()) for _ in range(count)]
 
@@ -106,10 +106,10 @@ def _block_pairs(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     cursor = _Cursor(block[: len(block) - 4 - 4 * restarts])
     key = b""
     while cursor.more():
-        shared, own, size = cursor.varint(), cursor.varint(), cursor.varint()
-        if shared > len(key) or shared + own > LONGEST_NAME:
+        shared, rest, size = cursor.varint(), cursor.varint(), cursor.varint()
+        if shared > len(key) or shared + rest > MAX_NAME_BYTES:
             raise Unreadable("is damaged: a name has a wrong length")
-        key = key[:shared] + cursor.take(own)
+        key = key[:shared] + cursor.take(rest)
         yield key, cursor.take(size)
 
 
@@ -127,7 +127,7 @@ def _parse_entry(key: bytes, value: bytes, shards: int) -> Entry:
     entry = Entry(name, dtype, shape, *(numbers.get(field, 0) for field in (3, 4, 5, 6)))
     needed = math.prod(shape) * np.dtype(STORED[dtype]).itemsize
     if entry.size != needed or entry.offset < 0 or not 0 <= entry.shard < shards:
-        raise Unreadable(f"is damaged: size or place of {name!r} is wrong")
+        raise Unreadable(f"is damaged: size or offset of {name!r} is wrong")
     return entry
 
 
@@ -142,8 +142,8 @@ def _shape(parts: list[bytes]) -> tuple[int, ...]:
     """The dimensions of a TensorShapeProto, none negative, and few and small enough for numpy."""
     dimensions = [part for shape in parts for part in _fields(shape)[1].get(2, [])]
     shape = tuple(_fields(dimension)[0].get(1, 0) for dimension in dimensions)
-    largest = math.prod(max(size, 1) for size in shape[:MOST_DIMENSIONS])  # numpy also minds that of empty ones
-    if min(shape, default=0) < 0 or len(shape) > MOST_DIMENSIONS or largest > LARGEST_SHAPE:
+    largest = math.prod(max(size, 1) for size in shape[:MAX_DIMENSIONS])  # numpy also minds that of empty ones
+    if min(shape, default=0) < 0 or len(shape) > MAX_DIMENSIONS or largest > MAX_ELEMENTS:
         raise Unreadable("is damaged: a shape is impossible")
     return shape
 
@@ -168,7 +168,7 @@ def _fields(message: bytes) -> tuple[dict[int, int], dict[int, list[bytes]]]:
 
 
 class _Cursor:
-    """Walks along bytes, and refuses to walk past their end."""
+    """Reads bytes one after the other, and refuses to read past their end."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0

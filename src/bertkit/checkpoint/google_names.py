@@ -1,4 +1,4 @@
-"""Google's variable names and Hugging Face's: ordered rules, each a pattern and what takes its place."""
+"""Google's variable names and Hugging Face's: ordered rules, each a pattern and its replacement."""
 
 import re
 from collections.abc import Mapping

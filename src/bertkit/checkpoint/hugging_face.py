@@ -20,12 +20,12 @@ TIED = "heads.masked_word.decoder.weight"  # the word embeddings again: never st
 # Endings and prefixes of other times: LayerNorms of 2018, wrappers of training scripts.
 OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}
 WRAPPERS = ("module.", "_orig_mod.", "_forward_module.", "model.")
-ALIGNED = 64  # bytes: where torch lets its own tensors begin
+ALIGNED = 64  # bytes: the alignment of torch's own tensors
 
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What became of every tensor: used from the file, left in it, or made anew."""
+    """What became of every tensor: used from the file, left in it, or newly initialized."""
 
     used: tuple[str, ...]  # names in the file
     dropped: Mapping[str, str] = field(default_factory=dict)  # name in the file -> why
@@ -54,7 +54,7 @@ def heads_of(name: str, architecture: str | None, tensors: set[str]) -> tuple[st
     family = FAMILIES[name]
     if architecture in family.heads_of_class:
         candidates = family.heads_of_class[architecture]
-    else:  # `classifier` alone does not tell classes, tags and choices apart
+    else:  # `classifier` alone may be for classes, tags or choices
         candidates = tuple(head for head in family.heads if head in ("masked_word", "next_sentence", "replaced_token"))
     return tuple(head for head in candidates if _head_tensors(family, head) & tensors)
 
@@ -87,10 +87,10 @@ def _sources(cleaned: Mapping[str, str], name: str) -> str:
     return " and ".join(original for original, clean in cleaned.items() if clean == name)
 
 
-def fill_model(model: BertModel, tensors: Mapping[str, Tensor], *, seed: int = 0, own: bool = False) -> LoadReport:
-    """Put a checkpoint's tensors into a model made on the meta device; what it lacks in heads is drawn anew."""
+def fill_model(model: BertModel, tensors: Mapping[str, Tensor], *, seed: int = 0, native: bool = False) -> LoadReport:
+    """Put a checkpoint's tensors into a model on the meta device; what it lacks in heads is drawn from `seed`."""
     family = FAMILIES[model.config.family]
-    cleaned = {name: name for name in tensors} if own else clean_names(tensors, family.name)
+    cleaned = {name: name for name in tensors} if native else clean_names(tensors, family.name)
     present = {name: tensors[original] for original, name in cleaned.items()}
     tied = {second: first for second, first in family.tied.items() if second in present}
     for second, first in tied.items():
@@ -98,7 +98,7 @@ def fill_model(model: BertModel, tensors: Mapping[str, Tensor], *, seed: int = 0
     equal = {second for second, first in tied.items() if torch.equal(present[second], present[first])}
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name != TIED}
     state, used, new = {}, set(), []
-    for ours, theirs in state_names(model, own=own):
+    for ours, theirs in state_names(model, native=native):
         if all(name in present for name in theirs):
             state[ours] = _fitted(ours, theirs, present, shapes[ours])
             used |= set(theirs)
@@ -111,25 +111,25 @@ def fill_model(model: BertModel, tensors: Mapping[str, Tensor], *, seed: int = 0
     return LoadReport(tuple(o for o, name in cleaned.items() if name in used), dropped, tuple(new))
 
 
-def model_tensors(model: BertModel, *, own: bool = False) -> dict[str, Tensor]:
-    """The model's tensors under Hugging Face's names, or our own; a base model's go without its prefix."""
+def model_tensors(model: BertModel, *, native: bool = False) -> dict[str, Tensor]:
+    """The model's tensors under Hugging Face's names, or ours (`native`); a base model's have no prefix."""
     state = model.state_dict()
     prefix = "" if model.heads else FAMILIES[model.config.family].prefix
     tensors = {}
-    for ours, theirs in state_names(model, own=own):
+    for ours, theirs in state_names(model, native=native):
         for name, part in zip(theirs, state[ours].chunk(len(theirs)), strict=True):
             tensors[name.removeprefix(prefix)] = part.detach().contiguous()
     return tensors
 
 
-def state_names(model: BertModel, *, own: bool = False) -> Iterator[tuple[str, tuple[str, ...]]]:
+def state_names(model: BertModel, *, native: bool = False) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Every tensor of the model: our name, and the name or names that hold it in the file."""
     family = FAMILIES[model.config.family]
     table = _table(family, tuple(model.heads), model.config.depth)
     for ours in model.state_dict():
         if ours == TIED:
             continue
-        if own:
+        if native:
             yield ours, (ours,)
             continue
         stem, _, ending = ours.rpartition(".")
@@ -146,7 +146,7 @@ def has_place(config: BertConfig, heads: Mapping[str, int | None], pooler: bool)
 
 
 def _table(family: Family, heads: tuple[str, ...], depth: int) -> dict[str, str | tuple[str, ...]]:
-    """The rows that matter for one model, with layers counted out and whole names on both sides."""
+    """The rows for one model: a row per layer, full names on both sides."""
     table: dict[str, str | tuple[str, ...]] = {}
     for ours, theirs in family.encoder.items():
         for index in range(depth) if "{i}" in ours else (0,):
@@ -168,16 +168,16 @@ def _head_tensors(family: Family, head: str) -> set[str]:
 
 
 def _fitted(ours: str, theirs: tuple[str, ...], present: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor:
-    """One of our tensors, joined from the file's, in float32; its shape and its numbers must be right."""
+    """One of our tensors, joined from the file's, in float32; shape and values are checked."""
     parts = [present[name] for name in theirs]
     rows = shape[0] // len(parts) if shape else 0
     for name, part in zip(theirs, parts, strict=True):
         if part.dtype not in FLOATS or part.layout != torch.strided or part.is_meta:
             raise RequestError(f"{name} is {part.dtype} ({part.layout}); weights must be plain floating-point numbers")
-        wanted = (rows, *shape[1:]) if shape else ()
-        if tuple(part.shape) != wanted:
+        expected = (rows, *shape[1:]) if shape else ()
+        if tuple(part.shape) != expected:
             raise RequestError(
-                f"{name} has shape {tuple(part.shape)} in the file, but config.json makes it {wanted}; "
+                f"{name} has shape {tuple(part.shape)} in the file, but config.json makes it {expected}; "
                 "the weights and the config belong to different models"
             )
         if not torch.isfinite(part.float()).all():
@@ -209,7 +209,7 @@ def _refuse_more_encoder(family: Family, unused: set[str]) -> None:
 def _assign(model: BertModel, state: dict[str, Tensor], new: list[str], seed: int) -> None:
     """Tensors stay where the file is mapped, but for the heads': MKL's last bits depend on where a matrix begins.
 
-    Layers are laid out anew before they compute; the word table is too large for a copy.
+    Engines copy the layers' weights anyway; the word embeddings are too large for a copy.
     """
     for name in new:
         state[name] = torch.empty(model.get_parameter(name).shape)

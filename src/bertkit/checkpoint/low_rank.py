@@ -1,7 +1,7 @@
 """What tuning has changed in a model, at a few percent of its size.
 
-Tuning moves a matrix in few directions. Its change is kept as the sum of its strongest ones: a row for each, in which
-the left vector stands before the right one. `NAME.factors` holds these rows, `NAME.change` what a vector has changed.
+Tuning moves a matrix in few directions. The change is stored as the sum of its strongest ones: a row for each, the left
+vector before the right one. `NAME.factors` holds these rows, `NAME.change` the change of a vector.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from bertkit.errors import RequestError
 
 FACTORS, CHANGE = ".factors", ".change"
 SCALE_BYTES = 4  # of a row's scale
-ENTRY_BYTES = 128  # at most so many does the file's header spend on a tensor besides its name
+ENTRY_BYTES = 128  # at most, in the file's header, of a tensor besides its name
 NOISE = 1e-5  # of the strongest direction: what is weaker is rounding
 
 Tensors = Mapping[str, Tensor]
@@ -31,7 +31,7 @@ class Directions:
 def low_rank_changes(known: Tensors, tensors: Tensors, budget: int) -> dict[str, Tensor]:
     """What must be added to `known` to come near `tensors`, within `budget` bytes once it is stored as int8 rows.
 
-    Vectors come whole. Of all directions of all matrices together, those are kept that explain most for a byte.
+    Vectors are stored in full. Of all directions of all matrices, those are kept that explain most per byte.
     """
     changed = differences(known, tensors)
     changes = {name + CHANGE: change for name, change in changed.items() if change.dim() != 2}
@@ -62,7 +62,7 @@ def differences(known: Tensors, tensors: Tensors) -> dict[str, Tensor]:
 
 
 def directions(change: Tensor) -> Directions:
-    """The singular directions of a matrix. The halves of a row reach equally far, so that one scale serves both."""
+    """The singular directions of a matrix. Both halves of a row have one maximum, so that a scale serves both."""
     left_MR, strength_R, right_RN = torch.linalg.svd(change, full_matrices=False)
     count = int((strength_R > NOISE * strength_R[0]).sum())
     left_RM, right_RN, strength_R = left_MR.T[:count], right_RN[:count], strength_R[:count]
@@ -73,14 +73,14 @@ def directions(change: Tensor) -> Directions:
 
 
 def choose_ranks(matrices: Mapping[str, Directions], room: int) -> dict[str, int]:
-    """How many directions of each matrix fit into `room` bytes together: those with most squared change for a byte."""
+    """How many directions of each matrix fit into `room` bytes together: those with most squared change per byte."""
     offers = []
-    for name, found in matrices.items():
-        cost = found.rows.shape[1] + SCALE_BYTES
-        offers += [(squared / cost, cost, name) for squared in found.strengths.square().tolist()]
+    for name, matrix in matrices.items():
+        cost = matrix.rows.shape[1] + SCALE_BYTES
+        offers += [(squared / cost, cost, name) for squared in matrix.strengths.square().tolist()]
     ranks = dict.fromkeys(matrices, 0)
     for _, cost, name in sorted(offers, key=lambda offer: -offer[0]):
-        if cost > room:  # in order of worth: what comes after is worth less for its bytes
+        if cost > room:  # sorted: what comes after explains less per byte
             break
         room -= cost
         ranks[name] += 1
@@ -88,7 +88,7 @@ def choose_ranks(matrices: Mapping[str, Directions], room: int) -> dict[str, int
 
 
 def add_changes(known: Tensors, changes: Tensors) -> dict[str, Tensor]:
-    """`known` with changes added to it; a tensor under its own name takes the place of the known one."""
+    """`known` with changes added to it; a tensor under its own name replaces the known one."""
     tensors = dict(known)
     for name, change in changes.items():
         stem = name.removesuffix(FACTORS).removesuffix(CHANGE)
@@ -97,11 +97,11 @@ def add_changes(known: Tensors, changes: Tensors) -> dict[str, Tensor]:
         elif stem not in known or stem in changes or {stem + FACTORS, stem + CHANGE} <= changes.keys():
             raise RequestError(f"{name} changes a tensor that is not there, or is there twice")
         else:
-            tensors[stem] = known[stem].float() + _whole(name, change.float(), known[stem])
+            tensors[stem] = known[stem].float() + _full_change(name, change.float(), known[stem])
     return tensors
 
 
-def _whole(name: str, change: Tensor, known: Tensor) -> Tensor:
+def _full_change(name: str, change: Tensor, known: Tensor) -> Tensor:
     """The change as a tensor of the known one's shape."""
     if name.endswith(CHANGE) and change.shape == known.shape:
         return change.to(known.device)

@@ -13,7 +13,7 @@ from torch import Tensor
 from bertkit._version import __version__
 from bertkit.checkpoint import hugging_face, sentence_transformers
 from bertkit.checkpoint.bundled import has_tokenizer, model_folder, tokenizer_folder, with_tokenizer
-from bertkit.checkpoint.config_names import OWN_TYPE, architecture, read_hugging_face, write_hugging_face
+from bertkit.checkpoint.config_json import NATIVE_TYPE, architecture, read_hugging_face, write_hugging_face
 from bertkit.checkpoint.google import is_google, read_google
 from bertkit.checkpoint.google_names import hugging_face_names
 from bertkit.checkpoint.hugging_face import LoadReport
@@ -28,16 +28,21 @@ from bertkit.model.pooling import EmbedSettings
 from bertkit.text.tokenizer import Tokenizer
 
 LABELED = ("classify", "tag")
-MOST_LABELS = 1_000_000
-# Settings of config.json that change nothing here but that other tools read: they travel on.
-KEPT: tuple[str, ...] = (
+MAX_LABELS = 1_000_000
+# Fields of config.json that bertkit does not use but other tools do: they are written again.
+PASSED_ON: tuple[str, ...] = (
     "problem_type",
     "classifier_dropout",
     "classifier_dropout_prob",
     "seq_classif_dropout",
     "qa_dropout",
+    "summary_last_dropout",
+    "bos_token_id",
+    "eos_token_id",
+    "cls_token_id",
+    "sep_token_id",
+    "embedding_dropout",
 )
-KEPT += ("summary_last_dropout", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "embedding_dropout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +54,7 @@ class Checkpoint:
     labels: tuple[str, ...] = ()  # of the classify or tag head, in the order of its outputs
     embed: EmbedSettings | None = None  # None: nobody has chosen
     max_length: int = 512  # the most tokens of a text, [CLS] and [SEP] among them
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of config.json, kept for others: see KEPT
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of config.json, for other tools: see PASSED_ON
     task: Mapping[str, Any] = field(default_factory=dict)  # of a fine-tuned model: name, decision, length policy, ...
     report: LoadReport = field(default_factory=lambda: LoadReport(()))
 
@@ -59,7 +64,7 @@ class _Source:
     """A checkpoint as found on disk, before a model is made of it."""
 
     config: BertConfig
-    settings: Mapping[str, Any]  # config.json as it stands
+    settings: Mapping[str, Any]  # config.json as it is
     tensors: Mapping[str, Tensor]
     folder: Path
     dropped: Mapping[str, str] = field(default_factory=dict)
@@ -72,7 +77,7 @@ def load_checkpoint(
     tokenizer: Path | str | None = None,
     seed: int = 0,
 ) -> Checkpoint:
-    """Load a Hugging Face, sentence-transformers or Google folder; None and the names in `bundled` are our own.
+    """Load a Hugging Face, sentence-transformers or Google folder; None and the names in `bundled` are bundled models.
 
     `heads` asks for other heads than the file's: what it lacks is drawn from `seed` and listed in the report.
     """
@@ -87,7 +92,7 @@ def load_checkpoint(
         labels=_labels(source.settings) if set(model.heads) & set(LABELED) else (),
         embed=_embed(folder, source.folder),
         max_length=_max_length(folder, source),
-        settings={key: source.settings[key] for key in KEPT if key in source.settings},
+        settings={key: source.settings[key] for key in PASSED_ON if key in source.settings},
         task=_task(source.folder),
         report=report,
     )
@@ -99,7 +104,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path | str) -> None:
 
 
 def save_small(checkpoint: Checkpoint, path: Path | str, *, delta: bool = False, budget: int | None = None) -> None:
-    """The same at a quarter of the size, for bertkit alone: its numbers are rounded (`small`).
+    """The same at a quarter of the size, for bertkit alone: weights are rounded (`small`).
 
     With `delta` the folder above, itself a small one, holds the tensors that are equal, and is needed to load it; with
     a `budget` of bytes too, what differs is stored by its strongest directions only (`low_rank`).
@@ -116,8 +121,8 @@ def _save(
 ) -> None:
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
     known = None if above is None else _tokenizer(above)
-    settings, own = folder_config(model, checkpoint.labels)
-    tensors = hugging_face.model_tensors(model, own=own)
+    settings, native = folder_config(model, checkpoint.labels)
+    tensors = hugging_face.model_tensors(model, native=native)
     with whole_folder(path) as folder:
         _write_json(folder / "config.json", {**settings, **checkpoint.settings})
         write(tensors, folder)
@@ -134,29 +139,29 @@ def folder_config(model: BertModel, labels: tuple[str, ...] = ()) -> tuple[dict[
     settings = write_hugging_face(model.config)
     heads = {name: _outputs(head) for name, head in model.heads.items()}
     known = hugging_face.has_place(model.config, heads, model.pooler is not None)
-    if settings["model_type"] != OWN_TYPE and known:
+    if settings["model_type"] != NATIVE_TYPE and known:
         settings["architectures"] = [hugging_face.hugging_face_class(model.config, heads)]
         if set(heads) & set(LABELED):
             names = labels or tuple(f"LABEL_{i}" for i in range(next(iter(heads.values())) or 0))
             settings["id2label"] = {str(i): name for i, name in enumerate(names)}
             settings["label2id"] = {name: i for i, name in enumerate(names)}
         return settings, False
-    own = write_hugging_face(model.config, own=True)
-    return {**own, "heads": heads, "pooler": model.pooler is not None, "id2label": dict(enumerate(labels))}, True
+    data = write_hugging_face(model.config, native=True)
+    return {**data, "heads": heads, "pooler": model.pooler is not None, "id2label": dict(enumerate(labels))}, True
 
 
 def _fill(source: _Source, heads: Mapping[str, int | None] | None, seed: int) -> tuple[BertModel, LoadReport]:
-    """The model that a source describes, with its tensors in place."""
-    own = source.settings.get("model_type") == OWN_TYPE
-    found = _heads(source, own) if heads is None else dict(heads)
-    if "masked_word" in found and source.settings.get("tie_word_embeddings") is False:
+    """The model that a source describes, with its tensors."""
+    native = source.settings.get("model_type") == NATIVE_TYPE
+    chosen = _heads(source, native) if heads is None else dict(heads)
+    if "masked_word" in chosen and source.settings.get("tie_word_embeddings") is False:
         raise RequestError(
             f"{source.folder}: tie_word_embeddings=false is not supported; the masked-word head is always tied"
         )
     with torch.device("meta"):
-        model = BertModel(source.config, found, pooler=_has_pooler(source, own))
+        model = BertModel(source.config, chosen, pooler=_has_pooler(source, native))
     try:
-        report = hugging_face.fill_model(model, source.tensors, seed=seed, own=own)
+        report = hugging_face.fill_model(model, source.tensors, seed=seed, native=native)
     except RequestError as error:
         raise RequestError(f"{source.folder}: {error}") from error
     if heads is None and report.new:
@@ -189,37 +194,37 @@ def _refuse_broken_links(folder: Path) -> None:
 
 def _find_google(path: Path) -> _Source:
     """A TF checkpoint, renamed to Hugging Face's names."""
-    found = read_google(path)
-    renamed = hugging_face_names(found.variables)
+    google = read_google(path)
+    renamed = hugging_face_names(google.variables)
     tensors = {name: torch.from_numpy(array) for name, array in renamed.tensors.items()}
-    settings = {**found.config, "model_type": renamed.family}
+    settings = {**google.config, "model_type": renamed.family}
     config = read_hugging_face(settings, f"the config of {path}")
     narrow = settings.get("embedding_size")
     if renamed.family == "bert" and narrow not in (None, config.width):  # no part of Hugging Face's BERT
         config = replace(config, embedding_width=narrow)
-    folder = found.vocab.parent if found.vocab else path if path.is_dir() else path.parent
+    folder = google.vocab.parent if google.vocab else path if path.is_dir() else path.parent
     return _Source(config, settings, tensors, folder, renamed.ignored)
 
 
-def _heads(source: _Source, own: bool) -> dict[str, int | None]:
-    if own:
-        return _own_heads(source)
+def _heads(source: _Source, native: bool) -> dict[str, int | None]:
+    if native:
+        return _native_heads(source)
     family = source.config.family
     names = set(hugging_face.clean_names(source.tensors, family).values())
     labels = len(_labels(source.settings))
     return {head: labels for head in hugging_face.heads_of(family, architecture(source.settings), names)}
 
 
-def _own_heads(source: _Source) -> dict[str, int | None]:
+def _native_heads(source: _Source) -> dict[str, int | None]:
     heads = source.settings.get("heads", {})
-    right = isinstance(heads, dict) and all(n is None or (isinstance(n, int) and n > 0) for n in heads.values())
-    if not right:
+    valid = isinstance(heads, dict) and all(n is None or (isinstance(n, int) and n > 0) for n in heads.values())
+    if not valid:
         raise RequestError(f"{source.folder / 'config.json'}: heads={heads!r} must name heads and their outputs")
     return dict(heads)
 
 
-def _has_pooler(source: _Source, own: bool) -> bool:
-    if own:
+def _has_pooler(source: _Source, native: bool) -> bool:
+    if native:
         return bool(source.settings.get("pooler"))
     stem = FAMILIES[source.config.family].heads[""].get("pooler.dense")
     names = hugging_face.clean_names(source.tensors, source.config.family).values()
@@ -231,8 +236,8 @@ def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
     names = settings.get("id2label")
     if not isinstance(names, dict) or not names:
         count = settings.get("num_labels", 2)
-        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_LABELS:
-            raise RequestError(f"config.json: num_labels={count!r} must be a whole number from 1 to {MOST_LABELS:,}")
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_LABELS:
+            raise RequestError(f"config.json: num_labels={count!r} must be a whole number from 1 to {MAX_LABELS:,}")
         return tuple(f"LABEL_{i}" for i in range(count))
     try:
         order = sorted(names, key=int)
@@ -244,8 +249,8 @@ def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _tokenizer(folder: Path) -> Tokenizer | None:
-    place = with_tokenizer(folder)
-    return Tokenizer.load(place) if has_tokenizer(place) else None
+    folder = with_tokenizer(folder)
+    return Tokenizer.load(folder) if has_tokenizer(folder) else None
 
 
 def _check_vocabulary(tokenizer: Tokenizer | None, config: BertConfig, folder: Path) -> None:
@@ -255,14 +260,14 @@ def _check_vocabulary(tokenizer: Tokenizer | None, config: BertConfig, folder: P
             "they belong to different models"
         )
     if tokenizer is not None and tokenizer.size < 0.9 * config.vocab_size:
-        said = f"{folder}: the tokenizer has {tokenizer.size} entries for the model's {config.vocab_size} rows"
-        warnings.warn(f"{said}; make sure that they belong together", BertkitWarning, stacklevel=4)
+        sizes = f"{folder}: the tokenizer has {tokenizer.size} entries for the model's {config.vocab_size} rows"
+        warnings.warn(f"{sizes}; make sure that they belong together", BertkitWarning, stacklevel=4)
     if tokenizer is not None and max(tokenizer.encode("").segments) >= max(config.segments, 1):
         raise RequestError(f"{folder}: the tokenizer gives segments that the model has no rows for")
 
 
 def _embed(folder: Path, inner: Path) -> EmbedSettings | None:
-    saved = _own_settings(inner).get("embed")
+    saved = _bertkit_json(inner).get("embed")
     if saved:
         try:
             return EmbedSettings(**{**saved, "layers": tuple(saved["layers"])})
@@ -274,8 +279,8 @@ def _embed(folder: Path, inner: Path) -> EmbedSettings | None:
 
 
 def _max_length(folder: Path, source: _Source) -> int:
-    """The least of what the positions allow and what the folder's files ask for."""
-    limits = [source.config.max_length, _own_settings(source.folder).get("max_length")]
+    """The smallest of the limits that the positions and the folder's files set."""
+    limits = [source.config.max_length, _bertkit_json(source.folder).get("max_length")]
     tokenizer_config = source.folder / "tokenizer_config.json"
     if tokenizer_config.is_file():
         limits.append(read_object(tokenizer_config).get("model_max_length"))
@@ -289,13 +294,13 @@ def _max_length(folder: Path, source: _Source) -> int:
 
 
 def _task(folder: Path) -> dict[str, Any]:
-    found = _own_settings(folder).get("task", {})
-    if not isinstance(found, dict) or (found and not isinstance(found.get("name"), str)):
+    task = _bertkit_json(folder).get("task", {})
+    if not isinstance(task, dict) or (task and not isinstance(task.get("name"), str)):
         raise RequestError(f"{folder / 'bertkit.json'}: task is not as bertkit writes it: it has no name")
-    return found
+    return task
 
 
-def _own_settings(folder: Path) -> dict[str, Any]:
+def _bertkit_json(folder: Path) -> dict[str, Any]:
     path = folder / "bertkit.json"
     return read_object(path) if path.is_file() else {}
 
@@ -311,13 +316,13 @@ def _outputs(head: torch.nn.Module) -> int | None:
 
 
 def bertkit_settings(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What bertkit.json says of a model."""
-    words: dict[str, Any] = {"bertkit": __version__, "max_length": checkpoint.max_length}
+    """The content of bertkit.json."""
+    settings: dict[str, Any] = {"bertkit": __version__, "max_length": checkpoint.max_length}
     if checkpoint.embed is not None:
-        words["embed"] = asdict(checkpoint.embed)
+        settings["embed"] = asdict(checkpoint.embed)
     if checkpoint.task:
-        words["task"] = dict(checkpoint.task)
-    return words
+        settings["task"] = dict(checkpoint.task)
+    return settings
 
 
 def state_length(path: Path, length: int) -> None:

@@ -1,7 +1,7 @@
 """Weights at a quarter of their size: matrices as int8 rows with a scale each, vectors as 16-bit floats.
 
-A file `model.small.safetensors` stands in a model folder in place of `model.safetensors`. Beside it,
-`model.small.sha256` is what `sha256sum` would print, and is held against the file at every load. If that names
+A model folder has `model.small.safetensors` in place of `model.safetensors`. Beside it,
+`model.small.sha256` is what `sha256sum` prints, and is checked at every load. If that names
 `../model.small.safetensors` too, the file holds only the tensors that differ from those of the folder above, or what
 is to be added to them (`low_rank`).
 """
@@ -21,60 +21,59 @@ from bertkit.checkpoint.small_files import ABOVE, SMALL, SUMS, read_sums
 from bertkit.errors import RequestError
 
 SCALE = ".scale"  # after the name of a matrix: the name of its scales
-MOST = 127  # int8, and as far below zero as above
+MAX_INT8 = 127  # the range is symmetric: -127 to 127
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A matrix as whole numbers, each row to be multiplied by its scale."""
+    """A matrix as int8 values, each row to be multiplied by its scale."""
 
-    numbers: Tensor  # int8, of the matrix's shape
+    values: Tensor  # int8, of the matrix's shape
     scales: Tensor  # float32, one for each row
 
     def matrix(self) -> Tensor:
         """The matrix again, in float32, off by at most half a scale."""
-        return self.numbers.float().mul_(self.scales.unsqueeze(1))
+        return self.values.float().mul_(self.scales.unsqueeze(1))
 
 
 def pack_row_plain(row: list[float]) -> tuple[list[int], float]:
-    """Whole numbers and the scale of one row. The readable twin of `pack_rows`.
+    """int8 values and the scale of one row. The readable twin of `pack_rows`.
 
-    The scale under which the largest number becomes 127 is tried first, then the one that fits the rounded row best by
-    least squares, if no number is more than half a step beyond 127 with it. The one with less squared error is taken.
+    The scale under which the largest value becomes 127 is tried first, then the one that fits the rounded row best by
+    least squares, if it puts no value more than half a step beyond 127. The one with less squared error is taken.
     """
     largest = max(map(abs, row))
-    first = _float32(largest / MOST)
+    first = _float32(largest / MAX_INT8)
     if not first:
         return [0] * len(row), 1.0
     rounded = [round(x / first) for x in row]
     second = _float32(sum(x * n for x, n in zip(row, rounded, strict=True)) / sum(n * n for n in rounded))
     tries = [(rounded, first)]
-    if largest <= (MOST + 0.5) * second:
-        tries.append(([max(-MOST, min(MOST, round(x / second))) for x in row], second))
+    if largest <= (MAX_INT8 + 0.5) * second:
+        tries.append(([max(-MAX_INT8, min(MAX_INT8, round(x / second))) for x in row], second))
 
-    def error(numbers: list[int], scale: float) -> float:
-        return sum((x - n * scale) ** 2 for x, n in zip(row, numbers, strict=True))
+    def error(candidate: tuple[list[int], float]) -> float:
+        values, scale = candidate
+        return sum((x - n * scale) ** 2 for x, n in zip(row, values, strict=True))
 
-    return min(tries, key=lambda each: error(*each))
+    return min(tries, key=error)
 
 
 def pack_rows(matrix: Tensor) -> Rows:
     """Every row of a matrix as `pack_row_plain` packs one."""
     exact = matrix.double()
     largest = exact.abs().amax(dim=1, keepdim=True)
-    first = (largest / MOST).float().double()
+    first = (largest / MAX_INT8).float().double()
     first = torch.where(first > 0, first, 1.0)
     rounded = (exact / first).round()
     squares = rounded.square().sum(dim=1, keepdim=True).clamp_min(1.0)
     second = ((exact * rounded).sum(dim=1, keepdim=True) / squares).float().double()
-    second = torch.where(largest <= (MOST + 0.5) * second, second, first)
-    refined = (exact / torch.where(second > 0, second, 1.0)).round().clamp_(-MOST, MOST)
-    errors = [
-        (exact - numbers * scale).square().sum(1, True) for numbers, scale in ((rounded, first), (refined, second))
-    ]
+    second = torch.where(largest <= (MAX_INT8 + 0.5) * second, second, first)
+    refined = (exact / torch.where(second > 0, second, 1.0)).round().clamp_(-MAX_INT8, MAX_INT8)
+    errors = [(exact - values * scale).square().sum(1, True) for values, scale in ((rounded, first), (refined, second))]
     better = errors[1] < errors[0]
-    numbers, scales = torch.where(better, refined, rounded), torch.where(better, second, first)
-    return Rows(numbers.to(torch.int8), scales.squeeze(1).float())
+    values, scales = torch.where(better, refined, rounded), torch.where(better, second, first)
+    return Rows(values.to(torch.int8), scales.squeeze(1).float())
 
 
 def pack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -87,7 +86,7 @@ def pack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             raise RequestError(f"{name} cannot be stored small: names that end so are those of scales")
         if tensor.dim() == 2 and tensor.numel():
             rows = pack_rows(tensor)
-            stored |= {name: rows.numbers, name + SCALE: rows.scales}
+            stored |= {name: rows.values, name + SCALE: rows.scales}
         else:
             stored[name] = _in_16_bits(tensor)
     return stored
@@ -143,17 +142,17 @@ def read_small(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _read_verified(path: Path, digest: str, asked: Path) -> dict[str, Tensor]:
+def _read_verified(path: Path, digest: str, requested: Path) -> dict[str, Tensor]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        needs = "" if path == asked else f", and {asked} holds only what differs from it"
+        needs = "" if path == requested else f", and {requested} holds only what differs from it"
         raise RequestError(f"{path} cannot be read ({error.strerror}){needs}; copy both folders together") from error
-    found = _sha256(content)
-    if found != digest:
+    actual = _sha256(content)
+    if actual != digest:
         raise RequestError(
-            f"{path} is truncated or changed: its sha256 begins with {found[:12]} ({len(content):,} bytes), "
-            f"but {asked.with_name(SUMS)} says {digest[:12]}; copy the folder or install bertkit again"
+            f"{path} is truncated or changed: its sha256 begins with {actual[:12]} ({len(content):,} bytes), "
+            f"but {requested.with_name(SUMS)} says {digest[:12]}; copy the folder or install bertkit again"
         )
     try:
         return unpack(load(content))
@@ -176,7 +175,7 @@ def _require_matrix(scale: str, stored: Mapping[str, Tensor]) -> None:
 
 
 def _in_16_bits(tensor: Tensor) -> Tensor:
-    """In float16, which has more digits, or in bfloat16, which has more room: whichever is closer."""
+    """In float16, which has more digits, or in bfloat16, which has more range: whichever is closer."""
     exact = tensor.double()
 
     def error(kind: torch.dtype) -> float:

@@ -1,4 +1,4 @@
-"""The files of a small model (`small`), found and named without reading their weights."""
+"""The files of a small model (`small`), without their weights."""
 
 from pathlib import Path
 

@@ -16,7 +16,7 @@ from bertkit.checkpoint.small_files import SMALL
 from bertkit.errors import RequestError
 
 # In order of preference: a folder may hold several.
-FILES = (
+WEIGHT_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
@@ -35,10 +35,10 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str,
 
 def weights_file(folder: Path) -> Path:
     """The file that a folder's weights are in, or the index of many."""
-    for name in FILES:
+    for name in WEIGHT_FILES:
         if (folder / name).is_file():
             return folder / name
-    raise RequestError(f"{folder} holds no weights; bertkit looks for {', '.join(FILES)}")
+    raise RequestError(f"{folder} holds no weights; bertkit looks for {', '.join(WEIGHT_FILES)}")
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
@@ -58,7 +58,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def read_json(path: Path) -> Any:
-    """A JSON file, or one sentence about why not."""
+    """The content of a JSON file."""
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
@@ -76,10 +76,10 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def _shards(index: Path) -> list[Path]:
-    places = read_object(index).get("weight_map")
-    if not isinstance(places, dict) or not places:
+    weight_map = read_object(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
         raise RequestError(f"{index} has no weight_map")
-    names = sorted({str(name) for name in places.values()})
+    names = sorted({str(name) for name in weight_map.values()})
     for name in names:
         if Path(name).name != name:  # an index must not reach out of its folder
             raise RequestError(f"{index} points outside its folder: {name!r}")

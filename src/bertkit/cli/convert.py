@@ -33,9 +33,9 @@ def convert(
     To ONNX: bertkit convert model/ exported/model.onnx (needs pip install 'bertkit[onnx]').
     """
     from bertkit.checkpoint.save_load import load_checkpoint
-    from bertkit.config import pick
     from bertkit.errors import RequestError
     from bertkit.files import refuse_to_overwrite
+    from bertkit.settings import pick
 
     form = pick(FORMS, to or ("onnx" if target.suffix == ".onnx" else "folder"), "form")
     if form == "folder":

@@ -34,13 +34,13 @@ def embed(
     Killed or out of space, --resume goes on; each row is there once, as in a run that was never stopped.
     """
     from bertkit.cli.predict import say, tell_skipped
-    from bertkit.config import pick
     from bertkit.model.pooling import NAMES
     from bertkit.predict.files.embed import VectorSettings, embed_file
     from bertkit.predict.files.settings import EMBED_SETTINGS, read_file_settings
     from bertkit.predict.files.work import HowToRun
     from bertkit.predict.length import POLICIES
     from bertkit.progress import progress
+    from bertkit.settings import pick
 
     pooling = None if pooling is None else pick(NAMES, pooling, "pooling of one vector per text")
     policy = pick(POLICIES, too_long, "length policy")

@@ -23,10 +23,10 @@ def fill(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per candidate.")] = False,
 ) -> None:
     """Fill each [MASK] of a text with the model's best words."""
-    from bertkit.config import pick
     from bertkit.predict.bert import load
     from bertkit.predict.fill import Filled
     from bertkit.predict.length import POLICIES
+    from bertkit.settings import pick
 
     policy = pick(POLICIES, too_long, "length policy")
     words = None if candidates is None else [word.strip() for word in candidates.split(",")]

@@ -40,11 +40,11 @@ def finetune(
     The best model on the dev file is kept, with temperature and thresholds fitted there; report.html shows the run.
     SIGTERM and Ctrl-C keep the best so far and leave with exit code 130; --resume goes on.
     """
-    from bertkit.config import pick
     from bertkit.data.examples import TASKS
     from bertkit.errors import RequestError
     from bertkit.files import refuse_to_overwrite
     from bertkit.finetuning.settings import read_request
+    from bertkit.settings import pick
 
     pick(dict.fromkeys((*TASKS, VECTORS)), task, "task")
     if task == VECTORS:

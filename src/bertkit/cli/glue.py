@@ -20,10 +20,10 @@ def glue(
 
     What is done already in --out is not done again, so that a stopped command goes on when it is given again.
     """
-    from bertkit.config import pick
     from bertkit.finetuning.explore.glue import find_tasks, glue_table, run_glue
     from bertkit.finetuning.settings import read_settings
     from bertkit.progress import progress
+    from bertkit.settings import pick
 
     wanted = read_settings(*(settings or []))
     start = start or Path("bundled")

@@ -45,11 +45,11 @@ def serve(
     OpenAI's, Hugging Face's and text-embeddings-inference's clients work unchanged; /docs shows every route.
     SIGTERM and Ctrl-C answer the requests in progress, then stop. Logs are JSON on standard error.
     """
-    from bertkit.config import pick
     from bertkit.predict.length import POLICIES
     from bertkit.serve.http.auth import read_keys
     from bertkit.serve.http.listener import bind, require_key
     from bertkit.serve.settings import ServeSettings, fitted
+    from bertkit.settings import pick
 
     asked = {"max_tokens": max_tokens, "workers": workers}
     given = {name: number for name, number in asked.items() if number is not None}

@@ -50,35 +50,35 @@ def choice_maker(table: Table, columns: Columns, labelled: bool) -> tuple[Column
 def _asks(table: Table) -> str | None:
     """The column that says cause or effect, mostly, where there is a premise beside it."""
     column = first_known(table, ("question",)) if first_known(table, ("premise",)) else None
-    said = [str(row.values.get(column)).strip().casefold() for row in table.sample if not row.fault] if column else []
-    return column if 2 * sum(each in ASKED for each in said) > len(said) else None
+    cells = [str(row.values.get(column)).strip().casefold() for row in table.sample if not row.fault] if column else []
+    return column if 2 * sum(text in ASKED for text in cells) > len(cells) else None
 
 
 def _asked(row: Row, column: str) -> str:
-    said = text_cell(row, column).strip().casefold()
-    if said not in ASKED:
-        raise RequestError(f"{row.place}: '{column}' is {said[:40]!r}, not cause or effect; repair or remove the row")
-    return ASKED[said]
+    text = text_cell(row, column).strip().casefold()
+    if text not in ASKED:
+        raise RequestError(f"{row.place}: '{column}' is {text[:40]!r}, not cause or effect; repair or remove the row")
+    return ASKED[text]
 
 
 def _names_choices(table: Table, columns: Columns, numbered: Sequence[str]) -> bool:
-    """Whether the answers are choices, not their numbers: "4" may be either, so that all rows are asked."""
+    """Whether the answers are choices, not their numbers: "4" may be either, so all rows are looked at."""
     if columns.label is None or columns.label.casefold() != "answer":
         return False
-    found = []
+    is_choice = []
     for row in table.sample:
         with suppress(RequestError):
             value, (_, _, choices) = row.values.get(columns.label), _read(row, columns, numbered)
-            found.append(isinstance(value, str) and value.strip() in choices)
-    return bool(found) and all(found)
+            is_choice.append(isinstance(value, str) and value.strip() in choices)
+    return bool(is_choice) and all(is_choice)
 
 
 def _number(name: str) -> tuple[str, int, str]:
     """In the order of their numbers: choice2 before choice10."""
-    found = NUMBERED.fullmatch(name)
-    assert found is not None  # only such names are sorted
-    stem, place = found.groups()
-    return stem.casefold(), int(place) if place.isdigit() else 0, name
+    match = NUMBERED.fullmatch(name)
+    assert match is not None  # only such names are sorted
+    stem, number = match.groups()
+    return stem.casefold(), int(number) if number.isdigit() else 0, name
 
 
 def has_choices(table: Table, row: Row) -> bool:
@@ -115,8 +115,8 @@ def _choices(row: Row, listed: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
         listed = [{"text": t, "label": n} for t, n in zip(texts, labels, strict=True)] if labels else texts
     if not isinstance(listed, list) or len(listed) < 2:
         raise RequestError(f"{row.place}: fewer than two choices; repair or remove the row")
-    texts = [each.get("text") if isinstance(each, dict) else each for each in listed]
-    names = tuple(str(each.get("label", "")) for each in listed if isinstance(each, dict))
+    texts = [choice.get("text") if isinstance(choice, dict) else choice for choice in listed]
+    names = tuple(str(choice.get("label", "")) for choice in listed if isinstance(choice, dict))
     return names, tuple(_choice(row, text) for text in texts)
 
 
@@ -127,7 +127,7 @@ def _choice(row: Row, text: Any) -> str:
 
 
 def _right(row: Row, column: str, names: Sequence[str], choices: Sequence[str], by_text: bool) -> int:
-    """The number of the right choice, which rows give as a name (A), a number from 0, or the choice itself."""
+    """The index of the correct choice, which rows give as a name (A), a number from 0, or the choice itself."""
     value = cell(row, column)
     text = "" if value is None else str(value).strip()
     first = 1 if column.casefold() in FROM_ONE else 0

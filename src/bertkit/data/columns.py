@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, get_type_hints
+from typing import Any
 
-from bertkit.config import cast_setting, pick
 from bertkit.data.glue import LAYOUTS
 from bertkit.data.tables import Columns, Row, Table
 from bertkit.errors import RequestError
+from bertkit.settings import read_pairs
 
 # Guessed in this order, without regard to case. GLUE's own names are among them.
 PAIRS = (
@@ -58,15 +58,7 @@ TAGS = ("ner_tags", "tags", "labels", "label", "pos_tags", "upos")
 
 def named_columns(pairs: Sequence[str]) -> Columns:
     """`["text=review", "label=stars"]` as Columns; unknown names and wrong values stop here."""
-    kinds = get_type_hints(Columns)
-    changes = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        kind = pick(kinds, name, "column setting")
-        if not equals or not value:
-            raise RequestError(f"'{name}' needs a value: {name}=...")
-        changes[name] = cast_setting(name, value, kind)
-    return Columns(**changes)
+    return read_pairs(pairs, Columns(), what="column setting")[0]
 
 
 def find(table: Table, name: str, role: str) -> str:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 
-from bertkit.config import pick
 from bertkit.data.examples import Place
 from bertkit.data.tables import SAMPLE, Columns, NoLabels, Row, Table, lines_of
 from bertkit.errors import RequestError
+from bertkit.settings import pick
 
 CONLL_U = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 Lines = list[tuple[int, str]]

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from bertkit.config import pick
 from bertkit.data.choices import choice_maker
 from bertkit.data.conll import open_conll, open_conllu
 from bertkit.data.examples import LABELED, TASKS, Example, QuestionExample, TaggedExample
@@ -18,6 +17,7 @@ from bertkit.data.tables import Columns, NoLabels, Row, Table, ending, open_tabl
 from bertkit.data.tagged import tagged_maker
 from bertkit.data.texts import beside_names, label_names, rename, separator_of, split_label, text_maker
 from bertkit.errors import RequestError
+from bertkit.settings import pick
 
 __all__ = ["Columns", "ExampleFile", "NoLabels", "columns_for_dev", "read_examples", "scan_examples"]
 

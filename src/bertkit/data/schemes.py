@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from bertkit.config import pick
 from bertkit.errors import RequestError
+from bertkit.settings import pick
 
 # The letters of each scheme: begin, inside, last word, single word. IOB1 begins with B only where two spans touch.
 SCHEMES: dict[str, str] = {"IOB1": "BIII", "IOB2": "BIIB", "BIOES": "BIES", "BILOU": "BILU", "plain": ""}

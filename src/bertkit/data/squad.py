@@ -103,15 +103,11 @@ def _listed(row: Row, name: str) -> Iterator[tuple[Any, Any]]:
             raise RequestError(f"{_where(row)}: 'answers' has not as many 'answer_start' as 'text'; repair the row")
         yield from zip(value["text"], starts, strict=True)
     elif isinstance(value, list):
-        for each in value:
-            yield (
-                (each.get("text"), each.get("answer_start", each.get("start")))
-                if isinstance(each, Mapping)
-                else (
-                    each,
-                    None,
-                )
-            )
+        for answer in value:
+            if isinstance(answer, Mapping):
+                yield answer.get("text"), answer.get("answer_start", answer.get("start"))
+            else:
+                yield answer, None
     elif isinstance(value, str) and value:
         yield value, row.values.get("answer_start", row.values.get("start"))
     elif value not in (None, ""):
@@ -132,9 +128,9 @@ def _span(row: Row, passage: str, text: Any, start: Any) -> AnswerSpan:
     if start < 0 or passage[start : start + len(text)] != text:
         at = passage.find(text)
         remedy = f"it stands at {at}" if at >= 0 else "it is nowhere in the passage"
-        found = passage[max(start, 0) : max(start, 0) + len(text)][:40]
+        actual = passage[max(start, 0) : max(start, 0) + len(text)][:40]
         raise RequestError(
-            f"{_where(row)}: the answer {text[:40]!r} is not at character {start}, where the passage has {found!r}; "
+            f"{_where(row)}: the answer {text[:40]!r} is not at character {start}, where the passage has {actual!r}; "
             f"{remedy} (offsets count characters, not bytes)"
         )
     return AnswerSpan(start, text)
@@ -150,10 +146,10 @@ def _only_place(row: Row, passage: str, text: str) -> int:
 
 def _subjqa(row: Row, passage: str) -> tuple[AnswerSpan, ...]:
     """SubjQA gives `(start, end)`; its answer texts are tokenized, so the passage's own characters are taken."""
-    found = re.fullmatch(r"\(\s*(\d+)\s*,\s*(\d+)\s*\)", text_cell(row, "human_ans_indices").strip())
-    if not found:
+    match = re.fullmatch(r"\(\s*(\d+)\s*,\s*(\d+)\s*\)", text_cell(row, "human_ans_indices").strip())
+    if not match:
         raise RequestError(f"{row.place}: 'human_ans_indices' is not (start, end); repair or remove the row")
-    start, end = int(found[1]), int(found[2])
+    start, end = int(match[1]), int(match[2])
     whole = len(text_cell(row, "review"))
     if not start < end <= whole:
         raise RequestError(f"{row.place}: the answer ({start}, {end}) is outside the review of {whole} characters")

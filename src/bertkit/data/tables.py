@@ -12,10 +12,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import pick
 from bertkit.data.delimited import delimited_records, dialect_of, name_the_columns
 from bertkit.data.examples import Place
 from bertkit.errors import RequestError
+from bertkit.settings import pick
 from bertkit.text.corpus import COMPRESSED, LONE_SURROGATE, LONGEST_ROW, STDIN, CorpusReport, read_lines
 
 ENCODINGS = {"utf-8": "utf-8-sig", "latin-1": "latin-1"}

@@ -37,7 +37,7 @@ class RandomText:
         return np.searchsorted(firsts, tokens, side="right").astype(np.int64) - 1
 
     def begins_word(self, ids: NDArray[Any]) -> NDArray[np.bool_]:
-        """Whether each id is of a piece that begins a word, or is wiring."""
+        """Whether each id is of a piece that begins a word, or is a special token."""
         return np.asarray(ids) < len(SPECIALS) + WORDS
 
 

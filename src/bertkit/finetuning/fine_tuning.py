@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint
-from bertkit.config import pick
 from bertkit.data.examples import TASKS
 from bertkit.data.read import Columns
 from bertkit.files import refuse_to_overwrite
@@ -21,9 +20,10 @@ from bertkit.finetuning.session import open_session
 from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.model.model import BertModel
 from bertkit.progress import ShowProgress, silent
+from bertkit.report.page import REPORT
+from bertkit.settings import pick
 from bertkit.tasks.table import read_task
 from bertkit.train.distributed import ranks
-from bertkit.train.report.page import REPORT
 from bertkit.train.runs import Run
 from bertkit.train.stop import asked_to_stop
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from bertkit.checkpoint.save_load import Checkpoint
-from bertkit.config import pick
 from bertkit.data.examples import LABELED, Example, TaggedExample, TextExample
 from bertkit.data.read import Columns, columns_for_dev, read_examples
 from bertkit.errors import RequestError
 from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.progress import ShowProgress, silent
+from bertkit.settings import pick
 from bertkit.tasks.classify import balanced_weights
 from bertkit.tasks.metrics.table import METRICS
 from bertkit.tasks.table import build_task

@@ -9,7 +9,7 @@ from dataclasses import replace
 from bertkit.finetuning.result import FineTuned
 from bertkit.finetuning.run_state import RESULT
 from bertkit.finetuning.settings import FineTuneSettings
-from bertkit.train.report.page import REPORT
+from bertkit.report.page import REPORT
 from bertkit.train.runs import Run
 
 RETRIES = 2

@@ -1,4 +1,4 @@
-"""What each head is worth: leave it out and measure."""
+"""The importance of each attention head: ablate it and measure."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from bertkit.model.pooling import pool
 from bertkit.predict.bert import Bert
 
 Head = tuple[int, int]  # layer and head, from 1
-EVERY = 7  # one token in seven is hidden: 14 %, as in pre-training, and the same ones at every measurement
+MASK_EVERY = 7  # one token in seven is masked: 14 %, as in pre-training, the same ones at every measurement
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _silencer(numbers: Sequence[int], heads: Collection[Head], width: int) -> Ca
 
 
 class _WordLoss:
-    """Mean loss of hidden tokens: every seventh token of the text that is not wiring."""
+    """Mean loss of masked tokens: every seventh token of the text that is not a special token."""
 
     name = "masked-word loss"
 
@@ -103,7 +103,7 @@ class _WordLoss:
             raise RequestError("the texts have no token that could be hidden; give one with a word in it")
 
     def value(self) -> float:
-        """Nats per hidden token."""
+        """Nats per masked token."""
         total, count = 0.0, 0
         for batch, ids, places in self.batches:
             with torch.inference_mode():
@@ -114,7 +114,7 @@ class _WordLoss:
 
 
 class _VectorTurn:
-    """How far the mean vectors turn from what they were at first."""
+    """1 - cosine between the mean vectors with and without the heads."""
 
     name = "1 - cosine of the mean vector"
 
@@ -146,5 +146,5 @@ def _hidden(batch: Batch, bert: Bert) -> tuple[Tensor, Tensor]:
     """The ids with some replaced by [MASK], and where."""
     wired = torch.tensor([bert.tokenizer.cls_id, bert.tokenizer.sep_id], device=batch.ids.device)
     real = (~torch.isin(batch.ids, wired)).nonzero().flatten()
-    places = real[min(EVERY // 2, max(len(real) - 1, 0)) :: EVERY]
+    places = real[min(MASK_EVERY // 2, max(len(real) - 1, 0)) :: MASK_EVERY]
     return batch.ids.index_fill(0, places, bert.tokenizer.mask_id), places

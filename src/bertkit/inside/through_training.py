@@ -21,16 +21,17 @@ from bertkit.inside.probes.word_vectors import cut_sentences, word_vectors
 from bertkit.predict.bert import Bert, load
 from bertkit.pretraining.samples import BLANK, SENTENCES, fill_samples
 from bertkit.progress import ShowProgress, silent
+from bertkit.report.chart import Point
+from bertkit.report.page import save_page
 from bertkit.train.records import read_records
-from bertkit.train.report.chart import Point
 from bertkit.train.runs import Run, read_progress
 
-SENTENCES_PROBED = 1000  # learned from at every checkpoint; more makes the curve smoother, and slower
+SENTENCES_PROBED = 1000  # that a probe is trained on at every checkpoint; more give a smoother curve
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A model on its way: after so many steps, or the so manieth of a list."""
+    """A model during training: its step, or its number in a list of models."""
 
     step: int
     folder: Path
@@ -38,7 +39,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Stage:
-    """What the model was like at one moment."""
+    """What was measured at one checkpoint."""
 
     step: int
     heads: dict[str, int]  # how many of each kind
@@ -48,12 +49,12 @@ class Stage:
 
 @dataclass(frozen=True)
 class Course:
-    """A training from its first kept checkpoint to its last."""
+    """The measurements from the first kept checkpoint to the last."""
 
     title: str
     along: str  # what is counted: steps, or models of a list
     stages: tuple[Stage, ...]
-    held_out: dict[str, list[Point]] = field(default_factory=dict)  # what the run wrote down itself
+    held_out: dict[str, list[Point]] = field(default_factory=dict)  # from the run's own records
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -62,7 +63,7 @@ class Course:
 
     @property
     def html(self) -> str:
-        """The page, complete; no script runs on it."""
+        """The whole page as HTML."""
         from bertkit.inside.through_training_page import course_page
 
         return course_page(self)
@@ -72,8 +73,7 @@ class Course:
         path = Path(path)
         with whole_file(numbers_beside(path)) as draft:
             draft.write_text(json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n", "utf-8", "replace")
-        with whole_file(path) as draft:
-            draft.write_text(self.html, encoding="utf-8", newline="\n", errors="replace")
+        save_page(self.html, path)
 
     def __str__(self) -> str:
         from bertkit.inside.through_training_page import course_lines
@@ -83,10 +83,10 @@ class Course:
 
 @dataclass(frozen=True, kw_only=True)
 class CourseSettings:
-    """What is looked at in every checkpoint."""
+    """What is measured at every checkpoint."""
 
     texts: tuple[str, ...] = SENTENCES  # blanks in them are filled; heads are named by all of them
-    probe: tuple[Path, ...] = ()  # CoNLL-U files: learn from all but the last, measure on that
+    probe: tuple[Path, ...] = ()  # CoNLL-U files: probes train on all but the last and are tested on the last
     sentences: int = SENTENCES_PROBED
     seed: int = 0
 
@@ -158,7 +158,7 @@ def _stage(moment: Moment, settings: CourseSettings, data: ProbeData | None) -> 
 
 
 def probe_accuracy(bert: Bert, data: ProbeData, settings: ProbeSettings) -> tuple[float, ...]:
-    """What a linear probe tells at the embeddings and at every layer: as `bertkit probe`, without its baselines."""
+    """Accuracy of a linear probe on the embeddings and on every layer: `bertkit probe` without its baselines."""
     sides = data.train, data.test
     cut = [cut_sentences(bert, [sentence.words for sentence in side]) for side in sides]
     train, test = ([side[n] for n in own.kept] for side, own in zip(sides, cut, strict=True))

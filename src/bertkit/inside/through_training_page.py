@@ -1,17 +1,17 @@
-"""A training's course for the eye: a table of lines, and one HTML page with charts and filled blanks."""
+"""How a model changed during training: a table of lines, and one HTML page with charts and filled blanks."""
 
 from collections.abc import Iterator
-from html import escape
 from typing import TYPE_CHECKING
 
-from bertkit.train.report.chart import COUNT, FROM_ZERO, PLAIN, Line, chart
-from bertkit.train.report.page import POLICY, STYLE, filled_table
+from bertkit.report.chart import COUNT, FROM_ZERO, PLAIN, Line, chart
+from bertkit.report.page import render_page
+from bertkit.train.report import filled_table
 
 if TYPE_CHECKING:
     from bertkit.inside.through_training import Course, Stage
 
-KINDS = {"same_word": "other places of the same word", "itself": "the token itself", "first": "the first token"}
-KINDS |= {"next": "the next token", "previous": "the token before", "separator": "separators"}
+KINDS = {"same_word": "other occurrences of the same word", "itself": "the token itself", "first": "the first token"}
+KINDS |= {"next": "the next token", "previous": "the previous token", "separator": "separators"}
 
 
 def course_lines(course: "Course") -> Iterator[str]:
@@ -43,27 +43,17 @@ def course_page(course: "Course") -> str:
     """The whole page as text."""
     first, last = course.stages[0].step, course.stages[-1].step
     samples = [{"step": stage.step, "filled": list(stage.filled)} for stage in course.stages]
-    sections = [
-        f"<h1>{escape(course.title)}: through training</h1>",
-        f'<p class="soft">{len(course.stages)} checkpoints, {course.along} {first:,} to {last:,}.</p>',
-        "".join(f'<p class="soft">{escape(note)}</p>' for note in course.notes),
-        *_section("Parts of speech", _probe_charts(course)),
-        *_section("Kinds of heads", _head_charts(course)),
-        *_section("Held-out text", _held_out_charts(course)),
-        "<h2>Filled blanks</h2>",
-        filled_table(samples),
-    ]
-    head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">'
-    head += '<meta name="viewport" content="width=device-width,initial-scale=1">'
-    head += f"<title>{escape(course.title)}: through training</title><style>{STYLE}</style>"
-    body = "\n".join(sections)
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
-
-
-def _section(title: str, charts: Iterator[str]) -> Iterator[str]:
-    """A heading and its charts; nothing where there are none."""
-    if drawn := "".join(charts):
-        yield f'<h2>{title}</h2><div class="charts">{drawn}</div>'
+    return render_page(
+        "through_training.html",
+        title=f"{course.title}: through training",
+        summary=f"{len(course.stages)} checkpoints, {course.along} {first:,} to {last:,}.",
+        notes=course.notes,
+        probes=list(_probe_charts(course)),
+        heads=list(_head_charts(course)),
+        held_out=list(_held_out_charts(course)),
+        along=course.along,
+        filled=filled_table(samples),
+    )
 
 
 def _probe_charts(course: "Course") -> Iterator[str]:
@@ -75,9 +65,9 @@ def _probe_charts(course: "Course") -> Iterator[str]:
         Line("last layer", [(step, 100 * layers[-1]) for step, layers in probed], "second"),
         Line("embeddings", [(step, 100 * layers[0]) for step, layers in probed], "faint"),
     ]
-    yield chart("Right parts of speech", lines, unit="%", along=course.along)
+    yield chart("Accuracy of part-of-speech probes", lines, unit="%", along=course.along)
     best = [(stage.step, float(_best(stage))) for stage in course.stages if stage.accuracy]
-    yield chart("The layer that tells most", [Line("", best)], axis=COUNT, along=course.along)
+    yield chart("Best layer", [Line("", best)], axis=COUNT, along=course.along)
 
 
 def _head_charts(course: "Course") -> Iterator[str]:

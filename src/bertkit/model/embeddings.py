@@ -4,9 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.config import BertConfig, pick
+from bertkit.config import BertConfig
 from bertkit.model.batch import Batch
 from bertkit.model.operations import TORCH, Operations
+from bertkit.settings import pick
 
 
 class Nothing(nn.Module):

@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.config import BertConfig, pick
+from bertkit.config import BertConfig
 from bertkit.model.operations import TORCH, Activation, Operations, Output
+from bertkit.settings import pick
 
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": F.gelu,

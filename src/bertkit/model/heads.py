@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.config import BertConfig, pick
+from bertkit.config import BertConfig
 from bertkit.model.batch import Batch
 from bertkit.model.feed_forward import ACTIVATIONS
 from bertkit.model.pooling import attentive, pool
+from bertkit.settings import pick
 
 ALIGNED = 64  # columns of a matrix that CUDA multiplies at full speed come in such multiples
 

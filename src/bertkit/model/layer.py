@@ -5,11 +5,12 @@ Layers do no arithmetic of their own: they call the operations of an engine (`op
 
 from torch import Tensor, nn
 
-from bertkit.config import BertConfig, pick
+from bertkit.config import BertConfig
 from bertkit.model.batch import Batch
 from bertkit.model.feed_forward import FEED_FORWARDS, FeedForward
 from bertkit.model.operations import TORCH, Operations
 from bertkit.model.self_attention import SelfAttention
+from bertkit.settings import pick
 
 
 class PostNormLayer(nn.Module):

@@ -6,11 +6,12 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from bertkit.config import BertConfig, pick
+from bertkit.config import BertConfig
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.heads import Pooler, build_head
+from bertkit.settings import pick
 
 NO_HEADS: Mapping[str, int | None] = MappingProxyType({})
 

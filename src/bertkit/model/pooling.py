@@ -7,9 +7,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bertkit.config import pick
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
+from bertkit.settings import pick
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,6 @@ import torch
 
 from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
-from bertkit.config import pick
 from bertkit.engine.batches import Passage, make_batch
 from bertkit.engine.cpu import repack, use_onnx
 from bertkit.errors import BertkitWarning, RequestError
@@ -27,6 +26,7 @@ from bertkit.predict.fill import Filled, fill
 from bertkit.predict.fill_words import ChainFiller, FilledTogether
 from bertkit.predict.length import LengthReport, TooLong, report_lengths
 from bertkit.predict.quantize import Fidelity, dequantize, int8_maps, quantize
+from bertkit.settings import pick
 from bertkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

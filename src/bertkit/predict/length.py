@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from bertkit.config import pick
 from bertkit.errors import RequestError
+from bertkit.settings import pick
 from bertkit.text.windows import best_window, window_cuts, windows
 
 __all__ = [  # the arithmetic of windows is in text/, where fine-tuning finds it too

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.config import pick
 from bertkit.engine.int8 import Int8Map, has_int8
 from bertkit.engine.maps import MappedLinear
 from bertkit.errors import RequestError
@@ -20,6 +19,7 @@ from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import pool
+from bertkit.settings import pick
 from bertkit.text.tokenizer import Tokenizer
 
 Quantize = Literal["int8"]

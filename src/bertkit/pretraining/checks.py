@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from bertkit.checkpoint.save_load import Checkpoint
-from bertkit.config import pick
 from bertkit.errors import RequestError
 from bertkit.files import refuse_to_overwrite
 from bertkit.pretraining.begun import read_begun, refuse_other_beginning
 from bertkit.pretraining.recipe import Recipe, TrainSettings, directed, read_recipe, with_whole_paths
 from bertkit.pretraining.stages import read_stages
+from bertkit.settings import pick
 from bertkit.text.shards.reader import ShardSet
 from bertkit.train.optimizer import OptimizerSettings
 from bertkit.train.runs import Run

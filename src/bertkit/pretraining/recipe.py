@@ -1,20 +1,20 @@
 """A recipe: the model's shape, the examples, the training, in one TOML file; every key is checked at the door."""
 
-import tomllib
-import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from bertkit.config import BertConfig, cast_setting, family_config, override, pick, toml_string
+from bertkit.config import BertConfig, family_config
 from bertkit.errors import RequestError
 from bertkit.files import FORMAT_VERSION, VERSION_KEY, check_format_version
 from bertkit.pretraining.batches import DataSettings
 from bertkit.pretraining.objectives.table import OBJECTIVES
+from bertkit.settings import as_text, change, check_name, flat, read_toml, split_pair, toml_lines
 from bertkit.train.schedule import Decay
 
+SECTIONS = ("model", "data", "train")
 BEGUN = "begun"  # a table of a run's own settings: it is no setting
 
 
@@ -64,14 +64,9 @@ class Recipe:
 def read_recipe(path: Path | str, *pairs: str) -> Recipe:
     """A recipe from TOML, with `key=value` changes; a key belongs to exactly one section."""
     path = Path(path)
+    settings = _flat(read_toml(path, "recipe"), path)
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise RequestError(f"{path} is not a readable recipe: {error}") from error
-    settings = _flat(table, path)
-    settings |= dict(_split(pair) for pair in pairs)
-    try:
-        return build_recipe(settings)
+        return build_recipe(settings | dict(split_pair(pair, _names()) for pair in pairs))
     except RequestError as error:
         raise RequestError(f"{path}: {error}") from error
 
@@ -81,26 +76,17 @@ def build_recipe(settings: Mapping[str, str]) -> Recipe:
     left = dict(settings)
     if "shards" not in left:
         raise RequestError("say where the shards are: shards=FOLDER (made by bertkit shards)")
-    shards, heldout = Path(left.pop("shards")), left.pop("heldout", None)
-    start = family_config(left.pop("family", "bert"), left.pop("size", "base"))
-    seed = {"seed": left.pop("seed")} if "seed" in left else {}  # one seed for examples and weights
-    data = {f.name: left[f.name] for f in fields(DataSettings) if f.name in left}
-    train = {f.name: left[f.name] for f in fields(TrainSettings) if f.name in left}
-    left = {name: value for name, value in left.items() if name not in data | train}  # `seed` goes to both
     for name in left:
-        pick(dict.fromkeys(_names()), name, "setting")
-    model = override(start, *(f"{name}={value}" for name, value in left.items()))
-    wanted: DataSettings = _changed(DataSettings(), data | seed)
-    if model.parts.causal and not wanted.causal:
-        others = " or ".join(row.name for row in OBJECTIVES.values() if row.causal)
-        raise RequestError(f"causal=true goes with objective={others}, not {','.join(wanted.objective)}; leave it out")
-    return Recipe(
-        shards=shards,
-        heldout=Path(heldout) if heldout else None,
-        model=directed(model, wanted),
-        data=wanted,
-        train=_changed(TrainSettings(), train | seed),
-    )
+        check_name(name, _names())
+    start = Recipe(shards=Path(), model=family_config(left.pop("family", "bert"), left.pop("size", "base")))
+    recipe = change(start, left)
+    if recipe.model.parts.causal and not recipe.data.causal:
+        others, listed = (
+            " or ".join(row.name for row in OBJECTIVES.values() if row.causal),
+            ",".join(recipe.data.objective),
+        )
+        raise RequestError(f"causal=true goes with objective={others}, not {listed}; leave it out")
+    return replace(recipe, model=directed(recipe.model, recipe.data))
 
 
 def directed(model: BertConfig, data: DataSettings) -> BertConfig:
@@ -116,17 +102,12 @@ def with_whole_paths(recipe: Recipe) -> Recipe:
 
 def recipe_toml(recipe: Recipe, begun: Mapping[str, str] = MappingProxyType({})) -> str:
     """The recipe as TOML that `read_recipe` reads back to an equal one; what a run has `begun` with is passed over."""
-    from bertkit.config import config_toml
-
-    lines = [f"{VERSION_KEY} = {FORMAT_VERSION}", f"shards = {toml_string(str(recipe.shards))}"]
-    lines += [f"heldout = {toml_string(str(recipe.heldout))}"] if recipe.heldout else []
-    lines += ["", "[model]", config_toml(recipe.model).rstrip()]
-    for name in ("data", "train"):
-        section = getattr(recipe, name)
-        values = {f.name: getattr(section, f.name) for f in fields(section)}
-        lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in values.items() if value is not None)]
-    lines += ["", f"[{BEGUN}]", *(f"{key} = {_toml(value)}" for key, value in begun.items())] if begun else []
-    return "\n".join(lines) + "\n"
+    top = {VERSION_KEY: FORMAT_VERSION, "shards": recipe.shards, "heldout": recipe.heldout}
+    sections = {name: flat(getattr(recipe, name)) for name in SECTIONS} | {BEGUN: dict(begun)}
+    for name in ("data", "train"):  # their None is the default; a model's is not always
+        sections[name] = {key: value for key, value in sections[name].items() if value is not None}
+    lines = toml_lines({name: value for name, value in top.items() if value})
+    return lines + "".join(f"\n[{name}]\n{toml_lines(values)}" for name, values in sections.items() if values)
 
 
 def _flat(table: Mapping[str, Any], path: Path) -> dict[str, str]:
@@ -138,41 +119,12 @@ def _flat(table: Mapping[str, Any], path: Path) -> dict[str, str]:
             check_format_version(value, path)
             continue
         inner = value if isinstance(value, dict) else {name: value}
-        if isinstance(value, dict) and name not in ("model", "data", "train"):
+        if isinstance(value, dict) and name not in SECTIONS:
             raise RequestError(f"{path}: unknown section '{name}'; choose from: data, model, train")
-        settings |= {key: _text(item) for key, item in inner.items()}
+        settings |= {key: as_text(item) for key, item in inner.items()}
     return settings
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, tuple):
-        return "[" + ", ".join(map(toml_string, value)) + "]"
-    return toml_string(value) if isinstance(value, str) else _text(value)
-
-
-def _split(pair: str) -> tuple[str, str]:
-    name, equals, text = pair.partition("=")
-    if not equals:
-        raise RequestError(f"'{pair}' is not of the form key=value")
-    return name, text
-
-
-def _changed(settings: Any, changes: Mapping[str, str]) -> Any:
-    kinds = typing.get_type_hints(type(settings))
-    return replace(settings, **{name: cast_setting(name, text, kinds[name]) for name, text in changes.items()})
 
 
 def _names() -> list[str]:
     """Every key that a recipe may have."""
-    sections = [f.name for section in (DataSettings, TrainSettings) for f in fields(section)]
-    return ["shards", "heldout", "family", "size", *sections, *_model_names()]
-
-
-def _model_names() -> list[str]:
-    return [f.name for f in fields(BertConfig) if f.name != "parts"] + [f.name for f in fields(BertConfig().parts)]
+    return [*flat(Recipe(shards=Path())), "size"]

@@ -26,7 +26,7 @@ from bertkit.train.distributed import whole
 from bertkit.train.half import HalfPrecision
 from bertkit.train.loop import LoopSettings, Micro, StepReport
 from bertkit.train.records import mirror
-from bertkit.train.report.page import write_report
+from bertkit.train.report import write_report
 from bertkit.train.runs import Progress, SavedTensors
 from bertkit.train.schedule import Budget, Schedule
 from bertkit.train.session import Session, SessionSettings, finite_values

@@ -1,26 +1,29 @@
 """The models of one server by name; models with equal encoders share one, and so its forward pass."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import torch
 
-from bertkit.config import pick
 from bertkit.engine.cuda_graph import CudaRecorder
 from bertkit.engine.recorded import RecordedPasses
 from bertkit.errors import RequestError
 from bertkit.model.encoder import Encoder
 from bertkit.model.heads import MaskedWordHead
 from bertkit.model.kernels import takes_packed
+from bertkit.model.pooling import EmbedSettings
 from bertkit.predict.answers import Answers
 from bertkit.predict.bert import BACKENDS, Bert, load
 from bertkit.predict.quantize import int8_maps
 from bertkit.serve.engine import SharedEncoder
 from bertkit.serve.refusals import Refusal
+from bertkit.settings import pick
+from bertkit.text.tokenizer import Tokenizer
 
+SETTINGS_CACHED = 256  # different ones, of each model
 # Which route a task of fine-tuning answers at.
 ROUTES = {"classify": "classify", "multilabel": "classify", "regress": "classify"}
 ROUTES |= {"tag": "tag", "answer": "answer", "choose": "choose"}
@@ -40,6 +43,21 @@ class Served:
     def limit(self) -> int:
         """The most tokens of one sequence."""
         return self.bert.checkpoint.max_length
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self.bert.tokenizer
+
+    @cached_property
+    def embed_settings(self) -> Callable[..., EmbedSettings]:
+        """`Bert.embed_settings`, with the results of recent calls: most requests ask for the same."""
+        return lru_cache(SETTINGS_CACHED)(self.bert.embed_settings)
+
+    @cached_property
+    def width(self) -> Callable[[EmbedSettings], int]:
+        """`Bert.width`, likewise."""
+        return lru_cache(SETTINGS_CACHED)(self.bert.width)
 
     @cached_property
     def plain_texts(self) -> bool:

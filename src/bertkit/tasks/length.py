@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
 from typing import Any, Literal
 
-from bertkit.config import pick
 from bertkit.data.examples import Place
 from bertkit.errors import RequestError
+from bertkit.settings import pick
 from bertkit.text.tokenizer import Encoding
 from bertkit.text.windows import windows
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bertkit.checkpoint.save_load import Checkpoint
-from bertkit.config import pick
 from bertkit.data.examples import LABELED
 from bertkit.errors import RequestError
+from bertkit.settings import pick
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.choose import Choose
 from bertkit.tasks.classify import Classify, Multilabel, Regress

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bertkit.text.tokenizer import Encoding
 
 Spans = tuple[tuple[int, int], ...]
-LONGEST_WORD = 100  # characters: what goes on longer is no word
+LONGEST_WORD = 100  # characters: what is longer is no word
 # Scripts without spaces between words, each character a word: Thai to Tibetan, Burmese, Khmer, Kana, ideographs.
 # Korean sets words apart, but not the particles at their ends.
 UNSPACED = re.compile(
@@ -17,9 +17,9 @@ UNSPACED = re.compile(
 
 
 def with_marks(spans: Sequence[tuple[int, int]], text: str) -> Spans:
-    """Spans in reading order, each up to behind the accents that follow it and that no other span holds.
+    """Spans in reading order, each extended over the accents that follow it and that are in no other span.
 
-    Normalization drops accents that stand apart from their letter, but a reader takes both for one.
+    Normalization drops combining accents, but for a reader they belong to their letter.
     """
     if text.isascii() or not spans:
         return tuple(spans)
@@ -47,18 +47,18 @@ def whole_words(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _word_edge(text: str, at: int, step: int) -> int:
-    """The nearest end of a word in one direction; the place itself where none is near."""
-    places = range(at, at + step * LONGEST_WORD, step)
-    return next((place for place in places if not _inside_word(text, place)), at)
+    """The nearest end of a word in one direction; the position itself if none is near."""
+    positions = range(at, at + step * LONGEST_WORD, step)
+    return next((position for position in positions if not _inside_word(text, position)), at)
 
 
 def _inside_word(text: str, at: int) -> bool:
-    """Whether the characters on both sides of a place belong to one word."""
+    """Whether the characters on both sides of a position belong to one word."""
     return 0 < at < len(text) and all(_in_word(char) for char in text[at - 1 : at + 1])
 
 
 def _in_word(char: str) -> bool:
-    """Letters and digits, their marks, and what stands inside words unseen: soft hyphens, joiners."""
+    """Letters and digits, their marks, and invisible characters inside words: soft hyphens, joiners."""
     kind = unicodedata.category(char)
     return (kind[0] in "LNM" or kind == "Cf") and not UNSPACED.match(char)
 

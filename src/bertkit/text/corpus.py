@@ -25,7 +25,7 @@ BLOCK = 1 << 18  # bytes read at once
 JSONL = (".jsonl", ".ndjson")
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ\0": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}  # first bytes
-STDIN = Path("-")  # what this process was started to read
+STDIN = Path("-")
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -40,7 +40,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """How often something was split or left out, and the first place where."""
+    """How often something was split or left out, and where it happened first."""
 
     count: int
     first: str
@@ -48,7 +48,7 @@ class Note:
 
 @dataclass
 class CorpusReport:
-    """What a pass over a corpus saw so far; `bytes` are those on disk, so they run up to `corpus_size`."""
+    """What a pass over a corpus saw so far; `bytes` are those on disk, so they end at `corpus_size`."""
 
     files: int = 0
     bytes: int = 0
@@ -60,9 +60,9 @@ class CorpusReport:
     unique_words: int | None = None
     notes: dict[str, Note] = field(default_factory=dict)
 
-    def note(self, reason: str, place: str, count: int = 1) -> None:
-        """Count something that was split or left out, with the first place where it happened."""
-        seen = self.notes.get(reason, Note(0, place))
+    def note(self, reason: str, location: str, count: int = 1) -> None:
+        """Count something that was split or left out, with the location where it happened first."""
+        seen = self.notes.get(reason, Note(0, location))
         self.notes[reason] = Note(seen.count + count, seen.first)
 
 
@@ -74,18 +74,18 @@ def read_documents(paths: Sequence[Path | str] | Path, *, report: CorpusReport) 
 def corpus_files(paths: Sequence[Path | str] | Path, *, report: CorpusReport | None = None) -> list[Path]:
     """The files that `paths` mean, or one path: folders and patterns expand to their files, sorted, hidden ones not."""
     paths = [paths] if isinstance(paths, str | Path) else paths
-    found: dict[Path, Path] = {}
+    files: dict[Path, Path] = {}  # by where links lead
     for path in paths:
         if str(path) in ("", ".") and not isinstance(path, Path):
             raise RequestError("a file name is empty; an unset variable on the command line does that")
         for file in _expand(Path(path)):
-            place = _resolved(file)
-            if place in found and report:
+            target = _resolved(file)
+            if target in files and report:
                 report.note("file named twice, read once", str(file))
-            found.setdefault(place, file)
-    if not found:
+            files.setdefault(target, file)
+    if not files:
         raise RequestError("no text files were named; name at least one file or folder")
-    return list(found.values())
+    return list(files.values())
 
 
 def corpus_size(files: Iterable[Path]) -> int:
@@ -101,7 +101,7 @@ def read_lines(
     split: bool = True,
     encoding: str = "utf-8-sig",
 ) -> Iterator[tuple[int, str]]:
-    """Line numbers from 1 and lines without their ends, while `report.bytes` runs along.
+    """Line numbers from 1 and lines without their ends, while `report.bytes` counts.
 
     A line over `longest` characters comes in several parts under one number, or is refused if not `split`.
     """
@@ -118,8 +118,8 @@ def read_lines(
             if not split:
                 raise RequestError(f"{path}, line {number}: the row is over {longest:,} characters; split it")
             report.note(_too_long(longest), f"{path}, line {number}")
-            *whole, rest_of_line = _cut("".join(parts), longest)
-            yield from ((number, part) for part in whole)
+            *full, rest_of_line = _cut("".join(parts), longest)
+            yield from ((number, part) for part in full)
             parts, size = [rest_of_line], len(rest_of_line)
     if last := "".join(parts):
         yield number, last
@@ -223,21 +223,21 @@ def _grouped(lines: Iterable[tuple[int, str]], source: str, report: CorpusReport
         yield Document(tuple(paragraphs), source, begin)
 
 
-def text_of(row: str, place: str) -> str:
-    """The `text` field of a JSONL row, or one sentence about what is wrong at that place."""
+def text_of(row: str, location: str) -> str:
+    """The `text` field of a JSONL row, or an error that names the location."""
     try:
         fields: Any = json.loads(row)
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"{place}: the row is torn or no JSON ({error}); repair or remove it") from error
+        raise RequestError(f"{location}: the row is torn or no JSON ({error}); repair or remove it") from error
     if not isinstance(fields, dict) or "text" not in fields:
         keys = ", ".join(map(repr, list(fields)[:5])) if isinstance(fields, dict) else type(fields).__name__
-        raise RequestError(f"{place}: no field 'text' (the row has: {keys or 'nothing'}); rename the field")
+        raise RequestError(f"{location}: no field 'text' (the row has: {keys or 'nothing'}); rename the field")
     text = fields["text"]
     if not isinstance(text, str):
-        raise RequestError(f"{place}: 'text' is {type(text).__name__}, not a string; repair or remove it")
+        raise RequestError(f"{location}: 'text' is {type(text).__name__}, not a string; repair or remove it")
     if "\\u" in row and (lone := LONE_SURROGATE.search(text)):
         raise RequestError(
-            f"{place}: 'text' holds half a surrogate pair (\\u{ord(lone[0]):04x}), which is no character; "
+            f"{location}: 'text' holds half a surrogate pair (\\u{ord(lone[0]):04x}), which is no character; "
             "write it in UTF-8 or repair the escape"
         )
     return text

@@ -1,6 +1,6 @@
-"""Paragraph → sentences: rules over the stops, quick enough to run over a whole corpus.
+"""Paragraph → sentences: rules about full stops, fast enough for a whole corpus.
 
-A stop ends a sentence unless what stands before it is an abbreviation, an initial or a list number, or what
+A stop ends a sentence unless the word before it is an abbreviation, an initial or a list number, or what
 follows goes on in lower case. No model and no language setting: for pre-training a rare miss does no harm.
 """
 
@@ -28,7 +28,7 @@ NUMBERED = _words(
     "No Nos no nos p pp Vol Vols vol vols Fig Figs fig figs Eq eq Sec sec Ch ch Art art c",
     "Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec",
 )
-# A sentence may end with these, as with "U.S." and initials: the word after the stop has to tell.
+# A sentence may end with these, as with "U.S." and initials: the word after the stop decides.
 SOMETIMES_LAST = _words("Inc Ltd Co Corp Bros LLC PLC etc Jr Sr Esq al St Ave Blvd Rd Dept Univ")
 STARTERS = _words(
     "the a an he she it they we i you this that these those there in on at by for from with after before",
@@ -44,7 +44,7 @@ def _stops(stops: str, after: str) -> re.Pattern[str]:
     """A run of stops with the quotes and brackets that close behind it.
 
     The lookbehind lets a match begin only at the first stop of a run and the quantifiers are possessive, so a
-    million dots cost linear time. The class stands first because `re` scans for a leading class fastest.
+    million dots cost linear time. The class comes first because `re` scans for a leading class fastest.
     """
     return re.compile(f"[{stops}](?<![{stops}].)[{stops}]*+[{re.escape(CLOSERS)}]*+{after}")
 
@@ -75,10 +75,10 @@ def _ends_sentence(paragraph: str, start: int, stop: re.Match[str]) -> bool:
         return True
     if not mark[-1].isspace() or _goes_on(paragraph, stop.end()):
         return False
-    if mark[0] != "." or mark[1] in STOPS:  # "!", "?", "…" and "..." end it whatever stands before
+    if mark[0] != "." or mark[1] in STOPS:  # "!", "?", "…" and "..." end it whatever comes before
         return True
     word = _word_before(paragraph, start, stop.start())
-    if word.isalpha() and len(word) > 6:  # the quick way out for most stops
+    if word.isalpha() and len(word) > 6:  # the fast exit for most stops
         return True
     if stop.start() - len(word) == start and (len(word) == 1 or word.isdigit()):
         return False  # "1. First", "A. Answer": a list number is no sentence of its own

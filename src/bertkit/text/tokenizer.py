@@ -1,6 +1,6 @@
-"""The fast tokenizer: text to ids by the `tokenizers` library; wordpiece.py is its readable twin.
+"""The fast tokenizer: text to ids by the `tokenizers` library; wordpiece.py and unigram.py are its readable twins.
 
-Nothing is cut or padded here. [CLS] and [SEP] are always placed; how long a text may be is decided elsewhere.
+Nothing is truncated or padded here. [CLS] and [SEP] are always added; the maximum length is decided elsewhere.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ SPACE_BEFORE = {"add_prefix_space": True, "prepend_scheme": "always"}
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """One text, or a pair, as ids with [CLS] and [SEP] in place; every tuple has one entry per token."""
+    """One text, or a pair, as ids with [CLS] and [SEP]; every tuple has one entry per token."""
 
     ids: tuple[int, ...]
     segments: tuple[int, ...]
@@ -118,48 +118,47 @@ class Tokenizer:
         """Many texts, or pairs, as ids; each equals what `encode` gives."""
         texts = _checked_texts(texts, "texts")
         if pairs is None:
-            return [_encoding(each) for each in self._backend.encode_batch(texts)]
+            return [_encoding(raw) for raw in self._backend.encode_batch(texts)]
         pairs = _checked_texts(pairs, "pairs")
         if len(texts) != len(pairs):
             raise RequestError(f"{len(texts)} texts came with {len(pairs)} pairs; give as many of both")
         both = list(zip(texts, pairs, strict=True))
-        return [_encoding(each) for each in self._backend.encode_batch(both)]
+        return [_encoding(raw) for raw in self._backend.encode_batch(both)]
 
     def encode_plain(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
-        """Ids and segments alone, [CLS] and [SEP] in place: what a model reads, without the way back to the text."""
+        """Ids and segments alone, with [CLS] and [SEP]: what a model reads, without offsets and words."""
         texts = _checked_texts(texts, "texts")
-        return [(each.ids, each.type_ids) for each in self._backend.encode_batch_fast(texts)]
+        return [(raw.ids, raw.type_ids) for raw in self._backend.encode_batch_fast(texts)]
 
     def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids alone, without [CLS] and [SEP]: the quickest way through a corpus."""
+        """The ids alone, without [CLS] and [SEP]: the fastest way through a corpus."""
         texts = _checked_texts(texts, "texts")
-        return [each.ids for each in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
+        return [raw.ids for raw in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each text takes, [CLS] and [SEP] included."""
-        return [len(each) for each in self._backend.encode_batch_fast(_checked_texts(texts, "texts"))]
+        return [len(raw) for raw in self._backend.encode_batch_fast(_checked_texts(texts, "texts"))]
 
     def encode_words(self, words: Sequence[str]) -> Encoding:
-        """A text that comes in words: `words` numbers them, offsets count characters inside each word."""
+        """A text that is split into words: `words` are their indices, offsets count characters inside each word."""
         checked = _checked_texts(words, "words")
         return _encoding(self._backend_for_words.encode(checked, is_pretokenized=True))
 
     def encode_words_batch(self, sentences: Sequence[Sequence[str]]) -> list[Encoding]:
-        """Many texts that come in words; each equals what `encode_words` gives."""
+        """Many texts that are split into words; each equals what `encode_words` gives."""
         checked = [_checked_texts(words, f"sentences[{number}]") for number, words in enumerate(sentences)]
-        encoded = self._backend_for_words.encode_batch(checked, is_pretokenized=True)
-        return [_encoding(each) for each in encoded]
+        return [_encoding(raw) for raw in self._backend_for_words.encode_batch(checked, is_pretokenized=True)]
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
-        """The ids as text; what normalization took away stays away."""
+        """The ids as text; normalization is not undone."""
         return str(self._backend.decode(self._checked_ids(ids), skip_special_tokens=skip_special))
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The piece behind each id."""
+        """The piece of each id."""
         return [self._pieces[number] for number in self._checked_ids(ids)]
 
     def shown(self, encoding: Encoding, text: str, pair: str | None = None) -> list[str]:
-        """Tokens for the eye: WordPiece's as they are, bytes and Unigram's as the characters that they stand for."""
+        """Tokens for display: WordPiece's as they are, those of BPE and Unigram as the characters of the text."""
         pieces, model = self.tokens(encoding.ids), self._backend.model
         if isinstance(model, WordPiece) and model.continuing_subword_prefix == "##":
             return pieces
@@ -175,7 +174,7 @@ class Tokenizer:
         return piece if piece.startswith("##") else self.decode([number]).strip() or piece
 
     def starts_word(self, number: int) -> bool:
-        """Whether a piece begins a word, or is joined to what stands before it (##ing; elsewhere no space mark)."""
+        """Whether a piece begins a word, or continues the one before it (##ing, or no mark of a space)."""
         [piece] = self.tokens([number])
         if self._word_start:
             return piece.startswith(self._word_start) or piece in asdict(self._special_tokens).values()
@@ -229,7 +228,7 @@ class Tokenizer:
 
     @cached_property
     def lowercase(self) -> bool:
-        """Whether text is lowercased before it is cut."""
+        """Whether text is lowercased before it is tokenized."""
         normalizer = self._backend.normalizer
         return normalizer is not None and normalizer.normalize_str("A") == "a"
 
@@ -288,7 +287,7 @@ def _check_text(text: str, name: str) -> None:
     if not isinstance(text, str):
         raise RequestError(f"{name} is {text!r:.40}, a {type(text).__name__}; give a str")
     try:
-        text.isascii() or text.encode()  # ASCII, which str knows at once, spares the second look
+        text.isascii() or text.encode()  # isascii() is immediate, and ASCII needs no check
     except UnicodeEncodeError as error:
         code = f"U+{ord(text[error.start]):04X}"
         raise RequestError(
@@ -299,7 +298,7 @@ def _check_text(text: str, name: str) -> None:
 
 @cache
 def _make_forks_safe() -> None:
-    """Make forked children work serially: the library's threads do not cross a fork, and it warns of it."""
+    """Make forked children work serially: the library's threads do not survive a fork, and it warns of it."""
     if not hasattr(os, "register_at_fork"):
         return
     setting = "TOKENIZERS_PARALLELISM"

@@ -1,7 +1,7 @@
 """A tokenizer's folder: Hugging Face's files, read with every fault named, written so that others load them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,8 @@ def _transformers_settings(
     return rebuilt[1]
 
 
-# Files that hold a tokenizer, the first found is read.
-LOADERS = {"tokenizer.json": _load_tokenizer_json}
-LOADERS |= {name: load for kind in TOKENIZER_KINDS.values() for name, load in kind.load.items()}
+# Files that hold a tokenizer: the first one that exists is read.
+LOADERS: dict[str, Callable[[Path], Loaded]] = {
+    "tokenizer.json": _load_tokenizer_json,
+    **{name: load for kind in TOKENIZER_KINDS.values() for name, load in kind.load.items()},
+}

@@ -1,4 +1,4 @@
-"""Long sequences through overlapping windows: every place is in one at least, and one serves it best."""
+"""Long sequences as overlapping windows: every position is in at least one, and one has the most context for it."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -20,13 +20,13 @@ def windows(length: int, room: int, overlap: int) -> list[tuple[int, int]]:
     return [(start, start + room) for start in starts]
 
 
-def best_window(spans: Sequence[tuple[int, int]], place: int) -> int:
-    """The window in which `place` has the most context on its poorer side; the first of equals."""
-    return max(range(len(spans)), key=lambda i: min(place - spans[i][0], spans[i][1] - 1 - place))
+def best_window(spans: Sequence[tuple[int, int]], position: int) -> int:
+    """The window in which `position` has the most context on its shorter side; the first of equals."""
+    return max(range(len(spans)), key=lambda i: min(position - spans[i][0], spans[i][1] - 1 - position))
 
 
 def window_cuts(spans: Sequence[tuple[int, int]]) -> list[int]:
-    """Where the best window changes, for all places at once: window i serves cuts[i] up to cuts[i + 1].
+    """Where the best window changes, for all positions at once: window i is best for cuts[i] up to cuts[i + 1].
 
     Between neighbors that share [c, b) the right one is better once p - c > b - 1 - p.
     """

@@ -25,7 +25,7 @@ Letter = tuple[str, Span]  # a normalized character and the original characters 
 CJK = "3400-4dbf 4e00-9fff f900-faff 20000-2a6df 2a700-2b81f 2b920-2ceaf 2f800-2fa1f"
 
 # The fast tokenizer carries its own Unicode tables, of three ages; Python's follow the version of Python.
-# Only the differences stand here, up to Unicode 18, as ranges wide enough to hold what comes between them.
+# Only the differences are listed, up to Unicode 18, as ranges wide enough to hold what is between them.
 # Categories are those of Unicode 8: a mark, punctuation or control born later, in these ranges, is an
 # ordinary character there, and four characters have since moved to another category.
 ORDINARY = (
@@ -103,7 +103,7 @@ def wordpieces(
     split_cjk: bool = True,
     specials: Sequence[str] = SPECIALS,
 ) -> list[Piece]:
-    """The pieces of a text with their places; a special piece written out in it, like [MASK], stays whole."""
+    """The pieces of a text with their offsets; a special token written in it, like [MASK], stays one piece."""
     pieces: list[Piece] = []
     start, word_number = 0, 0
     for part in _split_at(specials, text):
@@ -184,16 +184,16 @@ def _merge(pieces: list[str], pair: tuple[str, str]) -> list[str]:
     merged: list[str] = []
     i = 0
     while i < len(pieces):
-        found = tuple(pieces[i : i + 2]) == pair
-        merged.append(joined(pair) if found else pieces[i])
-        i += 2 if found else 1
+        matches = tuple(pieces[i : i + 2]) == pair
+        merged.append(joined(pair) if matches else pieces[i])
+        i += 2 if matches else 1
     return merged
 
 
 def _pieces(word: Word, vocab: Container[str], shift: int, number: int) -> list[Piece]:
     texts = longest_match(word.text, vocab)
     ends = list(accumulate(len(text) - 2 if i else len(text) for i, text in enumerate(texts)))
-    ends[-1] = len(word.text)  # the unknown piece stands for the whole word
+    ends[-1] = len(word.text)  # the unknown piece covers the whole word
     pieces, start = [], 0
     for text, end in zip(texts, ends, strict=True):
         pieces.append(Piece(text, shift + word.spans[start][0], shift + word.spans[end - 1][1], number))

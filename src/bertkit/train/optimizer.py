@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bertkit.config import pick
 from bertkit.errors import RequestError
+from bertkit.settings import pick
 from bertkit.train.distributed import spread_like, whole
 
 

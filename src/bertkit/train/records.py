@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from bertkit._version import __version__
 from bertkit.files import whole_file
-from bertkit.train.report.chart import Point, finite
+from bertkit.report.chart import Point, finite
 
 Line = Mapping[str, Any]
 CODE = "code.json"
@@ -47,7 +47,8 @@ class Records:
         """`mlm_loss` for people: the title of the loss, then the rest."""
         first, _, rest = name.partition("_")
         known = self.losses[first].title if first in self.losses else first
-        return " ".join(part for part in (known, rest.replace("_", " ")) if part)
+        rest = {"right": "accuracy"}.get(rest, rest.replace("_", " "))
+        return " ".join(part for part in (known, rest) if part)
 
     def curve(self, name: str) -> list[Point]:
         """(step, value) of a number that training lines hold; a line without it has no point."""

@@ -27,9 +27,10 @@ from bertkit.finetuning.result import FineTuned, result_from_json
 from bertkit.finetuning.run_state import Best, begin_folder, best_so_far, finished, own_folder, read_state
 from bertkit.model.weights import new_model
 from bertkit.progress import ShowProgress, silent
+from bertkit.report.page import REPORT
 from bertkit.train.distributed import Ranks, ranks
 from bertkit.train.optimizer import OptimizerSettings, build_optimizer
-from bertkit.train.report.page import REPORT, write_report
+from bertkit.train.report import write_report
 from bertkit.train.runs import Progress, Run, read_optimizer, read_progress
 from bertkit.train.stop import asked_to_stop
 

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertkit.config import pick
 from bertkit.errors import RequestError
-from bertkit.files import whole_file
 from bertkit.inside.attribution.targets import Read, Request, Target, find_target
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.predict.bert import Bert
+from bertkit.report.page import save_page
+from bertkit.settings import pick
 
 METHODS = {"integrated": "mask", "gradient": "zero"}  # and the baseline that each is usually taken from
 BASELINES = ("mask", "pad", "zero")
@@ -102,8 +102,7 @@ class Why:
 
     def save(self, path: Path | str) -> None:
         """Write the page whole or not at all."""
-        with whole_file(path) as draft:
-            draft.write_text(self.html, encoding="utf-8", newline="\n", errors="replace")
+        save_page(self.html, path)
 
     def _repr_html_(self) -> str:
         from bertkit.inside.look.page import frame

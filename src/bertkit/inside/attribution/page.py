@@ -1,12 +1,10 @@
-"""What each word adds, for the eye: as one HTML page, and as colored lines for a terminal."""
+"""What each word contributes: as one HTML page, and as colored lines for a terminal."""
 
 import unicodedata
 from collections.abc import Iterator, Sequence
-from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from bertkit.inside.look.page import style
-from bertkit.train.report.page import POLICY
+from bertkit.report.page import render_page
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -14,51 +12,32 @@ if TYPE_CHECKING:
     from bertkit.inside.attribution.attribution import Why, WordShare
     from bertkit.inside.attribution.counterfactuals import Flips
 
-SHOWN = 12  # words that are listed below the text
-# Blue adds, orange takes away, as in the view of neurons.
-MORE_STYLE = """
-.why mark{color:inherit;background:none;border-radius:4px;padding:1px 0}
-.why mark.for{background:rgb(35 110 235/calc(var(--size)*.6))}
-.why mark.against{background:rgb(240 130 30/calc(var(--size)*.75))}
-.why .text{max-height:none;line-height:1.9;unicode-bidi:plaintext;color:var(--ink)!important}
-.why table{border-collapse:collapse;margin-top:14px;width:auto}
-.why th,.why td{text-align:left;padding:3px 18px 3px 0;border-bottom:1px solid var(--rule);
-font-variant-numeric:tabular-nums;unicode-bidi:plaintext;overflow-wrap:anywhere}
-.why th{color:var(--quiet);font-weight:400}
-.why .quiet{color:var(--quiet)}
-.why ins{text-decoration:none;font-weight:650;border-bottom:2px solid rgb(var(--accent))}
-"""
-UNSEEN = {"\u200e", "\u200f", "\u061c", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
+MAX_WORDS = 12  # listed below the text
+DIRECTION_MARKS = {"\u200e", "\u200f", "\u061c", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
 
 
 def why_page(why: "Why", flips: "Flips | None" = None) -> str:
-    """The whole page. Texts reach it escaped, and its policy lets no script run and nothing be fetched."""
-    texts = [_marked(why, part, text) for part, text in enumerate((why.text, why.pair)) if text is not None]
-    sections = [
-        f"<header><h1>{escape(_title(why))}</h1></header>",
-        *(f'<p class="text">{text}</p>' for text in texts),
-        *(f'<p class="quiet">{escape(note)}</p>' for note in why_notes(why)),
-        _table(why),
-        *(() if flips is None else _flips(flips)),
-    ]
-    head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">'
-    head += '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    head += f"<title>{escape(_title(why))} — bertkit look</title><style>{style()}{MORE_STYLE}</style>"
-    body = "\n".join(sections)
-    return (
-        f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body><main class="bertkit-look why">\n{body}\n'
-        "</main></body></html>\n"
+    """The whole page: the texts with shaded words, the largest contributions, and what would change the answer."""
+    texts = [_shaded(why, part, text) for part, text in enumerate((why.text, why.pair)) if text is not None]
+    return render_page(
+        "why.html",
+        title=f"{_title(why)} — bertkit look",
+        heading=_title(why),
+        texts=texts,
+        notes=list(why_notes(why)),
+        words=[(each.word, f"{each.share:+.3f}") for each in why.top(MAX_WORDS)],
+        flips=None if flips is None else _flips(flips),
     )
 
 
 def why_lines(why: "Why") -> Iterator[str]:
-    """The same as plain lines, the words that count most first."""
+    """The same as plain lines, the largest contributions first."""
     yield _title(why)
-    for each in why.top(SHOWN):
+    for each in why.top(MAX_WORDS):
         yield f"{each.share:+9.3f}  {visible(each.word)}"
-    if len(why.words) > SHOWN:
-        rest = sum(each.share for each in why.words) - sum(each.share for each in why.top(SHOWN))
-        yield f"{rest:+9.3f}  the other {len(why.words) - SHOWN} words"
+    if len(why.words) > MAX_WORDS:
+        rest = sum(each.share for each in why.words) - sum(each.share for each in why.top(MAX_WORDS))
+        yield f"{rest:+9.3f}  the other {len(why.words) - MAX_WORDS} words"
     yield from why_notes(why)
 
 
@@ -86,9 +65,11 @@ def why_notes(why: "Why") -> Iterator[str]:
         yield "gradient x input: one gradient at the text; its shares need not add up to the difference"
     else:
         steps = f"integrated gradients, {why.steps} steps: the shares add up to the difference"
-        yield steps + (f" (gap {why.gap:.2%})" if why.complete else f" only with a gap of {why.gap:.1%}; mind it")
+        yield steps + (
+            f" (gap {why.gap:.2%})" if why.complete else f" only with a gap of {why.gap:.1%}, so treat them with care"
+        )
     if why.cut_from is not None:
-        yield f"the model was taught to read a part of longer texts: this one has {why.cut_from} tokens"
+        yield f"the model was fine-tuned to read a part of longer texts: this one has {why.cut_from} tokens"
 
 
 def flip_lines(flips: "Flips") -> Iterator[str]:
@@ -102,24 +83,23 @@ def flip_lines(flips: "Flips") -> Iterator[str]:
 
 
 def visible(text: str) -> str:
-    """Control characters would move a terminal's cursor, and marks of direction turn a line around: as � both."""
-    return "".join("�" if (unicodedata.category(c) == "Cc" and c not in "\n\t") or c in UNSEEN else c for c in text)
+    """Control characters and direction marks as �: a terminal would obey them."""
+    return "".join(
+        "�" if (unicodedata.category(c) == "Cc" and c not in "\n\t") or c in DIRECTION_MARKS else c for c in text
+    )
 
 
 def _title(why: "Why") -> str:
     return visible(f"Why {why.target}?").replace("\n", " ")
 
 
-def _marked(why: "Why", part: int, text: str) -> str:
-    largest, out = _largest(why), []
-    for words, each in _pieces(why, part, text):
-        if each is None:
-            out.append(escape(words))
-            continue
-        side = "for" if each.share > 0 else "against"
-        size = f"{abs(each.share) / largest:.3f}"
-        out.append(f'<mark class="{side}" style="--size:{size}" title="{each.share:+.3f}">{escape(words)}</mark>')
-    return "".join(out)
+def _shaded(why: "Why", part: int, text: str) -> list[tuple[str, float | None, float]]:
+    """(words, their share, its size relative to the largest) from the beginning to the end; None between words."""
+    largest = _largest(why)
+    pieces = _pieces(why, part, text)
+    return [
+        (words, *((None, 0.0) if each is None else (each.share, abs(each.share) / largest))) for words, each in pieces
+    ]
 
 
 def _pieces(why: "Why", part: int, text: str) -> Iterator[tuple[str, "WordShare | None"]]:
@@ -133,31 +113,22 @@ def _pieces(why: "Why", part: int, text: str) -> Iterator[tuple[str, "WordShare 
     yield text[at:], None
 
 
-def _table(why: "Why") -> str:
-    rows = "".join(f"<tr><td>{escape(each.word)}</td><td>{each.share:+.3f}</td></tr>" for each in why.top(SHOWN))
-    return f"<table><tr><th>word</th><th>adds</th></tr>{rows}</table>"
-
-
-def _flips(flips: "Flips") -> Iterator[str]:
-    yield "<h2>What would change it</h2>"
-    yield f'<p class="quiet">{escape(next(flip_lines(flips)))}</p>'
-    if not flips.found:
-        yield f"<p>No likely replacement of up to {flips.most_words} words does.</p>"
-        return
-    rows = "".join(
-        f"<tr><td>{_inserted(flip.text, flip.places)}</td><td>{escape(flip.answer)}</td>"
-        f"<td>{flip.probability:.1%}</td><td>{flip.likely:.2%}</td></tr>"
+def _flips(flips: "Flips") -> dict[str, Any]:
+    rows = [
+        (_inserted(flip.text, flip.places), flip.answer, f"{flip.probability:.1%}", f"{flip.likely:.2%}")
         for flip in flips.found
-    )
-    yield f"<table><tr><th>text</th><th>answer</th><th>sure</th><th>words likely</th></tr>{rows}</table>"
+    ]
+    return {"note": next(flip_lines(flips)), "most_words": flips.most_words, "rows": rows}
 
 
-def _inserted(text: str, places: Sequence[tuple[int, int]]) -> str:
-    out, at = [], 0
+def _inserted(text: str, places: Sequence[tuple[int, int]]) -> Iterator[tuple[str, bool]]:
+    """(words, whether they are new) from the beginning to the end."""
+    at = 0
     for start, end in sorted(places):
-        out.append(f"{escape(text[at:start])}<ins>{escape(text[start:end])}</ins>")
+        yield text[at:start], False
+        yield text[start:end], True
         at = end
-    return "".join(out) + escape(text[at:])
+    yield text[at:], False
 
 
 def _largest(why: "Why") -> float:
@@ -165,5 +136,5 @@ def _largest(why: "Why") -> float:
 
 
 def _mixed(color: tuple[int, int, int], size: float) -> str:
-    """White at no size, the color at the largest."""
+    """From white at size 0 to the color at size 1."""
     return "#" + "".join(f"{round(255 + (part - 255) * (0.15 + 0.7 * size)):02x}" for part in color)

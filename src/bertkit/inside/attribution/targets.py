@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertkit.config import pick
 from bertkit.data.examples import AnswerSpan, Place, QuestionExample, TaggedExample
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.predict.bert import Bert
+from bertkit.settings import pick
 from bertkit.tasks.answer import Answered, token_span
 from bertkit.tasks.length import sequences
 from bertkit.tasks.tag import words_of

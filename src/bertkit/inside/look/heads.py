@@ -10,14 +10,14 @@ from torch import Tensor
 from bertkit.errors import RequestError
 from bertkit.inside.look.reading import Reading
 
-MOST = 0.5  # a head is named for what gets more than half of its weight
+MIN_SHARE = 0.5  # a head is named for what gets more than this share of its weight
 BROAD = 0.8  # or, when its entropy is this share of the largest possible, it is broad
 SHARES = ("next", "previous", "itself", "first", "separator", "same_word")
 
 
 @dataclass(frozen=True)
 class HeadKind:
-    """One head over some texts. Shares are mean weights from the tokens of the text, wiring left out."""
+    """One head over some texts. Shares are mean weights from the tokens of the text, special tokens left out."""
 
     layer: int  # from 1
     head: int  # from 1
@@ -93,9 +93,9 @@ def _measures(reading: Reading) -> dict[str, Tensor]:
 def _masks(reading: Reading, ahead: Tensor) -> dict[str, Tensor]:
     """L L bool for each share: True where the row's token looks at such a column."""
     ids = torch.tensor(reading.encoding.ids)
-    wiring = torch.tensor(reading.encoding.special)
+    special = torch.tensor(reading.encoding.special)
     place = torch.arange(len(ids))
-    columns = {"first": place == 0, "separator": wiring & (place > 0)}
+    columns = {"first": place == 0, "separator": special & (place > 0)}
     return {
         "next": ahead == 1,
         "previous": ahead == -1,
@@ -106,7 +106,7 @@ def _masks(reading: Reading, ahead: Tensor) -> dict[str, Tensor]:
 
 
 def _looking(special: Sequence[bool]) -> Tensor:
-    """L bool: the tokens whose looks are counted; an empty text has only its wiring."""
+    """L bool: the tokens whose looks are counted; an empty text has only special tokens."""
     real = ~torch.tensor(special)
     return real if bool(real.any()) else ~real
 
@@ -119,5 +119,5 @@ def _sum_and_count(values: Tensor, rows: Tensor) -> Tensor:
 def _named(means: dict[str, list[list[float]]], layer: int, head: int) -> HeadKind:
     row = {name: values[layer][head] for name, values in means.items()}
     most = max(SHARES, key=row.__getitem__)
-    kind = most if row[most] > MOST else "broad" if row["breadth"] >= BROAD else "mixed"
+    kind = most if row[most] > MIN_SHARE else "broad" if row["breadth"] >= BROAD else "mixed"
     return HeadKind(layer + 1, head + 1, kind, **row)

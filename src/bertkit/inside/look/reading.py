@@ -1,4 +1,4 @@
-"""One text, or a pair, read by a model with everything written down: what every view starts from."""
+"""One text, or a pair, run through a model with its full trace: the input of every view."""
 
 import warnings
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ def _cut(encoding: Encoding, limit: int, pair: str | None) -> Encoding:
 
 
 def _parts(encoding: Encoding) -> tuple[int, ...]:
-    """Wiring goes with what stands before it: [CLS] and the first [SEP] with the first text."""
+    """Special tokens belong to the text before them: [CLS] and the first [SEP] to the first text."""
     parts: list[int] = []
     for part in encoding.part:
         parts.append(part if part is not None else (parts[-1] if parts else 0))

@@ -1,4 +1,4 @@
-"""The sentences that probes learn from and are measured on: labels from any tagged file, trees from CoNLL-U."""
+"""The sentences that probes are trained and tested on: labels from any tagged file, trees from CoNLL-U."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from bertkit.config import pick
 from bertkit.data.examples import TaggedExample
 from bertkit.data.read import Columns, read_examples
 from bertkit.data.tables import ending
 from bertkit.errors import RequestError
 from bertkit.inside.probes.linear import LinearSettings
-from bertkit.inside.probes.structural import MOST_WORDS, StructureSettings
+from bertkit.inside.probes.structural import MAX_WORDS, StructureSettings
 from bertkit.inside.probes.tree_files import Tree, read_trees
 from bertkit.inside.probes.word_vectors import PIECES
+from bertkit.settings import pick
 
 WHATS = {
     "pos": "parts of speech",
@@ -36,7 +36,7 @@ class ProbeSettings:
     what: str = "pos"
     pieces: str = "mean"  # the vector of a word of several pieces: their mean, the first one's or the last one's
     column: str | None = None  # of the labels; else UPOS, the relation, or the last column
-    sentences: int | None = None  # learn from so many of them; None: all
+    sentences: int | None = None  # training sentences; None: all
     rank: int = StructureSettings.rank  # of the structural probe
     epochs: int = LinearSettings.epochs
     seed: int = 0
@@ -58,7 +58,7 @@ class ProbeSettings:
 
 @dataclass(frozen=True)
 class ProbeData:
-    """Sentences to learn from, sentences to be measured on, and what was done to get them."""
+    """Training sentences, test sentences, and notes on how they were chosen."""
 
     train: list[Probed]
     test: list[Probed]
@@ -66,7 +66,7 @@ class ProbeData:
 
 
 def read_probe_files(files: Sequence[Path], settings: ProbeSettings) -> ProbeData:
-    """Learn from all files but the last, and measure on that; of a single file the last fifth is held out."""
+    """Train on all files but the last and test on the last; of a single file the last fifth is held out."""
     if not files:
         raise RequestError("no files were named; name one to learn from and one to be measured on")
     parts = [_read(Path(file), settings) for file in files]
@@ -101,21 +101,21 @@ def _read(path: Path, settings: ProbeSettings) -> list[Probed]:
 
 
 def _some(sentences: Sequence[Item], count: int, seed: int) -> list[Item]:
-    """So many of them, in the order they have."""
+    """A random sample, in the original order."""
     chosen = np.sort(np.random.default_rng(seed).permutation(len(sentences))[:count])
     return [sentences[number] for number in chosen]
 
 
 def _of_fair_length(data: ProbeData, path: Path) -> ProbeData:
     """Distances need two words, and grow with the square of their number."""
-    train, test = ([each for each in part if 2 <= len(each.words) <= MOST_WORDS] for part in (data.train, data.test))
+    train, test = ([each for each in part if 2 <= len(each.words) <= MAX_WORDS] for part in (data.train, data.test))
     notes = list(data.notes)
     for name, before, after in (("learn from", data.train, train), ("measure on", data.test, test)):
         if len(after) < len(before):
-            what = f"of one word or over {MOST_WORDS}"
+            what = f"of one word or over {MAX_WORDS}"
             notes.append(f"{len(before) - len(after):,} sentences {what} left out of {len(before):,} to {name}")
     if not train or not test:
         raise RequestError(
-            f"{path}: no sentence of 2 to {MOST_WORDS} words to {'measure on' if train else 'learn from'}"
+            f"{path}: no sentence of 2 to {MAX_WORDS} words to {'measure on' if train else 'learn from'}"
         )
     return ProbeData(train, test, tuple(notes))

@@ -1,4 +1,4 @@
-"""What a linear probe reads off each layer, beside a control task that only memory can solve.
+"""Linear probes of each layer, with a control task that only memorization can solve.
 
 Hewitt & Liang 2019: in the control task each word type has a random label, drawn once from the labels' own shares. A
 probe that learns it as well as the real task reads words and not their use: selectivity is the difference.
@@ -28,20 +28,20 @@ Rows = list[tuple[tuple[int, ...], str, str]]  # the words probed, the type of t
 
 @dataclass(frozen=True)
 class LayerScore:
-    """One layer's probe on sentences it has not seen; shares of right labels."""
+    """One layer's probe on sentences it has not seen; shares of correct labels."""
 
     layer: int  # 0: the embeddings
     accuracy: float
     control: float
     selectivity: float  # accuracy - control
-    random: float  # the same probe on an encoder with fresh weights
+    random: float  # the same probe on an untrained encoder
     cumulative: float  # on a learned mixture of the layers up to this one
     f1: float | None  # of whole names
 
 
 @dataclass(frozen=True)
 class LabelReport:
-    """A probe of labels at every layer, beside what needs no encoder."""
+    """A probe of labels at every layer, with baselines that need no encoder."""
 
     what: str
     labels: tuple[str, ...]
@@ -57,7 +57,7 @@ class LabelReport:
 
     @property
     def best(self) -> LayerScore:
-        """The layer that tells most."""
+        """The layer with the highest accuracy."""
         return max(self.layers, key=lambda each: each.accuracy)
 
     def to_json(self) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class LabelTask:
         return np.array([counts[name] for name in self.names]) / len(self.train)
 
     def rows(self, side: Rows, vectors: WordVectors) -> ProbeRows:
-        """With two tasks: the labels, and those of the control. A label that training lacks is -1, and never right."""
+        """With two tasks: the labels, and those of the control. A label that training lacks is -1: never correct."""
         number = {name: at for at, name in enumerate(self.names)}
         words = tuple(np.array(column) for column in zip(*(words for words, _, _ in side), strict=True))
         bounds = self.shares().cumsum()

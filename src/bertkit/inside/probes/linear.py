@@ -13,12 +13,12 @@ from bertkit.inside.probes.word_vectors import WordVectors
 from bertkit.progress import Meter
 
 ROWS_AT_ONCE = 4096
-MIX_FASTER = 10  # a few numbers that all rows pull at: at the maps' own rate they would hardly leave their start
+MIX_FASTER = 10  # learning rate of the mixture's few weights relative to the maps'
 
 
 @dataclass(frozen=True)
 class LinearSettings:
-    """How the probes are learned."""
+    """How the probes are trained."""
 
     epochs: int = 10
     rate: float = 5e-3
@@ -68,7 +68,7 @@ class LinearProbes:
 def fit_probes(
     rows: ProbeRows, labels: int, settings: LinearSettings, *, mix: bool = False, meter: Meter | None = None
 ) -> LinearProbes:
-    """Learn to tell `labels` labels apart at every layer, for every task; nothing is drawn but the order of the rows.
+    """Train classifiers of `labels` labels at every layer, for every task; only the order of the rows is random.
 
     With `mix`, probe l reads a learned mixture of layers 0 to l (Tenney et al. 2019).
     """
@@ -123,7 +123,7 @@ def _mixed(shares_PN: Tensor, x_NnF: Tensor) -> Tensor:
 
 
 def _spread(rows: ProbeRows) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of every number at every layer, so that one rate suits all: N 1 F each."""
+    """Mean and standard deviation of every feature at every layer, so that one learning rate suits all: N 1 F each."""
     total = squares = torch.zeros(())
     for chosen in _blocks(len(rows)):
         x_NnF = rows.inputs(chosen).double()

@@ -1,9 +1,8 @@
-"""A probe's report as a table, and as one HTML page with charts and trees; nothing on it comes from elsewhere."""
+"""A probe's report as a table, and as one HTML page with charts and trees."""
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
 from bertkit.files import whole_folder
@@ -12,10 +11,9 @@ from bertkit.inside.probes.labels import LabelReport
 from bertkit.inside.probes.probe import ProbeReport
 from bertkit.inside.probes.structure import StructureReport, StructureScore
 from bertkit.inside.probes.tree_drawing import draw_space, draw_tree
-from bertkit.train.report.chart import FROM_ZERO, Line, chart
-from bertkit.train.report.page import POLICY, STYLE
+from bertkit.report.chart import FROM_ZERO, Line, chart
+from bertkit.report.page import REPORT, render_page
 
-MORE_STYLE = ".tree{margin-top:14px}"
 PUBLISHED = (
     "Published for Penn Treebank (Hewitt & Manning 2019): BERT-base layer 7 at rank 128, UUAS 79.9 and Spearman .85; "
     "a chain of neighbors 48.9. Universal Dependencies has other trees, so its scores are not comparable with these."
@@ -24,7 +22,7 @@ PUBLISHED = (
 
 @dataclass(frozen=True)
 class ProbeTable:
-    """A title, the names of the columns, rows of cells, and what else is to be said."""
+    """A title, column names, rows of cells, and notes."""
 
     title: str
     columns: tuple[str, ...]
@@ -42,27 +40,23 @@ def probe_table(report: ProbeReport) -> ProbeTable:
 
 def probe_page(report: ProbeReport, model: str) -> str:
     """The whole page as text."""
-    table = probe_table(report)
-    sections = [
-        f"<h1>{escape(model)}: {WHATS[report.what]}, layer by layer</h1>",
-        "".join(f'<p class="soft">{escape(note)}</p>' for note in table.notes),
-        f'<div class="charts">{"".join(_charts(report))}</div>',
-        "<h2>Numbers</h2>",
-        _html_table(table),
-        *(_trees(report) if isinstance(report, StructureReport) else ()),
-    ]
-    head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">'
-    head += '<meta name="viewport" content="width=device-width,initial-scale=1">'
-    head += f"<title>{escape(model)}: bertkit probe</title><style>{STYLE}{MORE_STYLE}</style>"
-    body = "\n".join(sections)
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+    drawn = report.drawn if isinstance(report, StructureReport) else ()
+    return render_page(
+        "probe.html",
+        title=f"{model}: bertkit probe",
+        heading=f"{model}: {WHATS[report.what]}, layer by layer",
+        table=probe_table(report),
+        charts=list(_charts(report)),
+        layer=report.best.layer,
+        trees=[(" ".join(tree.words), draw_tree(tree), draw_space(tree)) for tree in drawn],
+    )
 
 
 def write_probe(report: ProbeReport, model: str, out: Path) -> None:
     """`report.html` and `result.json` in a new folder, whole or not at all."""
     with whole_folder(out) as folder:
         page = probe_page(report, model)
-        (folder / "report.html").write_text(page, encoding="utf-8", errors="replace")
+        (folder / REPORT).write_text(page, encoding="utf-8", errors="replace")
         found = {"model": model, **report.to_json()}
         text = json.dumps(found, indent=1, ensure_ascii=False)
         (folder / "result.json").write_text(text + "\n", encoding="utf-8", errors="replace")
@@ -81,12 +75,12 @@ def _label_table(report: LabelReport, notes: Sequence[str]) -> ProbeTable:
         for each in report.layers
     ]
     said = (
-        f"without an encoder: {_percent(report.by_word)} by each word's usual label, "
+        f"without an encoder: {_percent(report.by_word)} by each word's most frequent label, "
         f"{_percent(report.majority)} by the most frequent one of {len(report.labels)}",
         f"center of gravity: layer {report.gravity:.2f} by the mixture's weights, "
         + ("none: the layers add nothing" if report.expected is None else f"{report.expected:.2f} by what each adds"),
     )
-    title = f"{WHATS[report.what]}: {report.rows['test']:,} to be told, learned from {report.rows['train']:,}; percent"
+    title = f"{WHATS[report.what]}: tested on {report.rows['test']:,}, trained on {report.rows['train']:,}; percent"
     return ProbeTable(title, columns, tuple(rows), (*said, *notes))
 
 
@@ -111,12 +105,12 @@ def _charts(report: ProbeReport) -> Iterator[str]:
         lines = [_line("probe", [each.accuracy for each in report.layers])]
         lines.append(_line("control task", [each.control for each in report.layers], "second"))
         lines.append(_line("untrained encoder", [each.random for each in report.layers], "faint"))
-        lines.append(_line("each word's usual label", [report.by_word] * len(report.layers), "third"))
-        yield chart("Right labels", lines, unit="%", axis=FROM_ZERO, along="layer")
+        lines.append(_line("each word's most frequent label", [report.by_word] * len(report.layers), "third"))
+        yield chart("Accuracy", lines, unit="%", axis=FROM_ZERO, along="layer")
         yield chart("Selectivity", [_line("", [each.selectivity for each in report.layers])], unit="%", along="layer")
-        mixed = _line("mixture of the layers so far", [each.cumulative for each in report.layers])
+        mixed = _line("mixture of layers 0 to this one", [each.cumulative for each in report.layers])
         alone = _line("layer alone", [each.accuracy for each in report.layers], "faint")
-        yield chart("Layers together", [mixed, alone], unit="%", along="layer")
+        yield chart("Cumulative accuracy", [mixed, alone], unit="%", along="layer")
         yield chart("Weight in the mixture", [_line("", report.mix)], unit="%", axis=FROM_ZERO, along="layer")
         return
     for title, name in (("Edges found (UUAS)", "uuas"), ("Roots found", "root")):
@@ -132,30 +126,6 @@ def _structure_lines(report: StructureReport, name: str) -> list[Line]:
         _line(title, [getattr(each, name) or 0.0 for each in scores], kind)
         for (title, scores), kind in zip(sides.items(), kinds, strict=True)
     ]
-
-
-def _trees(report: StructureReport) -> Iterator[str]:
-    if report.drawn:
-        yield f"<h2>Trees at layer {report.best.layer}</h2>"
-        yield (
-            '<p class="soft">Above the words the gold tree, blue where the probe missed it; below them the spanning '
-            "tree of the probe's distances; green edges are in both. Punctuation is not counted. Beside them the words "
-            "in the probe's space, in the two directions of their largest spread, with the gold edges: gray ones have "
-            "the right length, blue ones are too long, orange ones too short; the root is orange.</p>"
-        )
-    for tree in report.drawn:
-        drawn = f'<div class="charts"><div class="wide">{draw_tree(tree)}</div>{draw_space(tree)}</div>'
-        yield f'<figure class="tree"><figcaption>{escape(" ".join(tree.words))}</figcaption>{drawn}</figure>'
-
-
-def _html_table(table: ProbeTable) -> str:
-    rows = [f"<tr>{''.join(f'<{kind}>{escape(cell)}</{kind}>' for cell in row)}</tr>" for kind, row in _kinds(table)]
-    return f'<p>{escape(table.title)}</p><div class="wide"><table>{"".join(rows)}</table></div>'
-
-
-def _kinds(table: ProbeTable) -> Iterator[tuple[str, Sequence[str]]]:
-    yield "th", table.columns
-    yield from (("td", row) for row in table.rows)
 
 
 def _line(name: str, values: Sequence[float], kind: str = "main") -> Line:

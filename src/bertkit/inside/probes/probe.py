@@ -1,4 +1,4 @@
-"""`bertkit probe`: what can be read off each layer of a model, from annotated files to a report."""
+"""`bertkit probe`: what a probe can predict from each layer of a model, from annotated files to a report."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,7 +36,7 @@ def probe(
 
 
 def untrained(bert: Bert, seed: int = 0) -> Bert:
-    """The same tokenizer and the same shape, with fresh weights: what a probe finds here, no training put there."""
+    """The same tokenizer and the same shape, with random weights: the baseline for what training adds."""
     model = new_model(bert.model.config, seed=seed).eval().to(bert.model.device)
     return Bert(replace(bert.checkpoint, model=model))
 

@@ -19,12 +19,12 @@ from bertkit.inside.probes.word_vectors import WordVectors
 from bertkit.progress import Meter
 
 WORDS_PER_STEP = 512
-MOST_WORDS = 512  # of a sentence: its distances are the square of that
+MAX_WORDS = 512  # of a sentence: its distances are the square of that
 
 
 @dataclass(frozen=True)
 class StructureSettings:
-    """How the maps are learned."""
+    """How the maps are trained."""
 
     rank: int = 128
     epochs: int = 10
@@ -61,7 +61,7 @@ def squared_distances(places: Tensor) -> Tensor:
 def fit_structure(
     vectors: WordVectors, trees: Sequence[Tree], settings: StructureSettings, meter: Meter | None = None
 ) -> StructuralProbe:
-    """Learn both maps at every layer. The same seed gives the same maps, alone or beside other layers."""
+    """Train both maps at every layer. The same seed gives the same maps, alone or beside other layers."""
     scale = _scale(vectors)
     layers, width = scale.shape
     maps = _first_maps(layers, width, min(settings.rank, width), settings.seed)
@@ -83,7 +83,7 @@ def fit_structure(
 
 
 def _first_maps(layers: int, width: int, rank: int, seed: int) -> list[Tensor]:
-    """Where learning starts: at distances of about 4, as trees have them; every layer from the same place."""
+    """Initial maps: distances of about 4, as trees have them, and the same for every layer."""
     generator = torch.Generator().manual_seed(seed)
     size = (2 / (rank * width)) ** 0.5
     drawn = [size * torch.randn(1, width, rank, generator=generator) for _ in range(2)]
@@ -91,7 +91,7 @@ def _first_maps(layers: int, width: int, rank: int, seed: int) -> list[Tensor]:
 
 
 def _scale(vectors: WordVectors, most: int = 4096) -> Tensor:
-    """N D: the usual size of each number, so that one rate suits all; the learned map is divided by it in the end."""
+    """N D: the scale of each feature, so that one learning rate suits all; the trained map is divided by it."""
     words = vectors.values.shape[1]
     some = np.unique(np.linspace(0, words - 1, min(words, most)).astype(np.int64))
     return vectors.rows(some).square().mean(dim=1).sqrt().clamp(min=1e-4)

@@ -1,4 +1,4 @@
-"""How much of the trees is in each layer: the structural probe beside a chain of neighbors and an untrained encoder."""
+"""The structural probe of every layer, with two baselines: a chain of neighbors and an untrained encoder."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,14 +24,14 @@ from bertkit.inside.probes.trees import (
 from bertkit.inside.probes.word_vectors import BothSides, WordCounts, WordVectors
 from bertkit.progress import ShowProgress, silent
 
-DRAWN = 4  # sentences in the report
+DRAWN_SENTENCES = 4  # in the report
 DRAWN_WORDS = range(8, 17)
 Prediction = tuple[Tree, Floats, Floats]  # distances N n n and depths N n of one sentence
 
 
 @dataclass(frozen=True)
 class StructureScore:
-    """One layer's trees beside the gold ones."""
+    """One layer's trees compared with the gold ones."""
 
     layer: int  # 0: the embeddings
     uuas: float  # share of gold edges found, without punctuation
@@ -42,14 +42,14 @@ class StructureScore:
 
 @dataclass(frozen=True)
 class DrawnTree:
-    """One sentence for the eye: gold heads, predicted edges, and where its words are in the probe's space."""
+    """One sentence to draw: gold heads, predicted edges, and where its words are in the probe's space."""
 
     words: tuple[str, ...]
     heads: tuple[int, ...]
     counted: tuple[int, ...]
     predicted: tuple[Edge, ...]
-    points: tuple[tuple[float, float], ...]  # the two directions of the largest spread
-    lengths: tuple[tuple[int, int, float], ...]  # gold edges (word, head) and their squared length; 1 is right
+    points: tuple[tuple[float, float], ...]  # first two principal components
+    lengths: tuple[tuple[int, int, float], ...]  # gold edges (word, head) and their squared length; 1 is correct
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,15 @@ class StructureReport:
     what: str
     rank: int
     layers: tuple[StructureScore, ...]
-    random: tuple[StructureScore, ...]  # an encoder with fresh weights
-    chain: StructureScore  # neighbors hang together, the first word is the root
+    random: tuple[StructureScore, ...]  # an untrained encoder
+    chain: StructureScore  # neighbors are linked, the first word is the root
     drawn: tuple[DrawnTree, ...]
     counts: dict[str, WordCounts] = field(default_factory=dict)  # train, test
     notes: tuple[str, ...] = ()
 
     @property
     def best(self) -> StructureScore:
-        """The layer with most of the trees."""
+        """The layer with the highest UUAS."""
         return max(self.layers, key=lambda each: each.uuas)
 
     def to_json(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def probe_structure(
     best = max(layers, key=lambda each: each.uuas).layer
     _, untrained = _fit_and_score(train, test, random(), settings, show, "tree probes, untrained")
     [chain] = score_trees(chain_predictions(test))
-    drawn = [n for n, tree in enumerate(test) if len(tree.counted) in DRAWN_WORDS][:DRAWN]
+    drawn = [n for n, tree in enumerate(test) if len(tree.counted) in DRAWN_WORDS][:DRAWN_SENTENCES]
     return StructureReport(
         what="structure",
         rank=probe.distance.shape[-1],

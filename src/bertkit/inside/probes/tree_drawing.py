@@ -1,17 +1,17 @@
-"""A sentence's trees as SVG text: gold arcs above, predicted ones below; and its words in the probe's space."""
+"""A sentence's trees as SVG: gold arcs above, predicted ones below; and its words in the probe's space."""
 
 from collections.abc import Iterable, Sequence
-from html import escape
 
 from rich.cells import cell_len
 
 from bertkit.inside.probes.structure import DrawnTree
 from bertkit.inside.probes.trees import Edge, tree_edges
+from bertkit.report.chart import Shape, circle, drawing, label, path
 
 LETTER, GAP = 7.2, 16  # pixels for a letter of the page's 12, and between words
-STEP, TALLEST = 15, 9  # pixels for a level of arcs, and levels drawn; wider arcs share the highest
+STEP, MAX_LEVELS = 15, 9  # pixels for a level of arcs, and levels drawn; wider arcs share the highest
 SPACE_WIDTH, SPACE_HEIGHT, MARGIN = 440, 300, 34
-RIGHT, WRONG, MISSED = "third", "second", "main"  # classes of the page's style sheet
+CORRECT, WRONG, MISSED = "third", "second", "main"  # classes of the style sheet
 
 
 def draw_tree(tree: DrawnTree) -> str:
@@ -20,28 +20,23 @@ def draw_tree(tree: DrawnTree) -> str:
     gold, predicted = tree_edges(tree.heads, tree.counted), set(tree.predicted)
     above, below = _height(gold), _height(predicted)
     baseline = above + 16
-    parts = [_arc(edge, centers, above, -1, RIGHT if edge in predicted else MISSED) for edge in sorted(gold)]
-    parts += [_arc(edge, centers, baseline + 8, 1, RIGHT if edge in gold else WRONG) for edge in sorted(predicted)]
+    parts = [_arc(edge, centers, above, -1, CORRECT if edge in predicted else MISSED) for edge in sorted(gold)]
+    parts += [_arc(edge, centers, baseline + 8, 1, CORRECT if edge in gold else WRONG) for edge in sorted(predicted)]
     for word, center in zip(tree.words, centers, strict=True):
-        parts.append(f'<text class="x" x="{center:.1f}" y="{baseline}">{escape(word)}</text>')
-    height = baseline + 12 + below
-    return _svg(width, height, f"trees of: {' '.join(tree.words)}", parts)
+        parts.append(label("x", center, baseline, word))
+    return drawing(f"trees of: {' '.join(tree.words)}", width, baseline + 12 + below, parts)
 
 
 def draw_space(tree: DrawnTree) -> str:
     """One `<svg>`: the words where the probe puts them, gold edges between them; blue is too long, orange too short."""
     places = _fitted(tree.points)
-    parts = [
-        _edge(places[word], places[head], length)
-        for word, head, length in tree.lengths
-        if word in tree.counted and head in tree.counted
-    ]
+    edges = [edge for edge in tree.lengths if edge[0] in tree.counted and edge[1] in tree.counted]
+    parts = [shape for word, head, length in edges for shape in _edge(places[word], places[head], length)]
     for number in tree.counted:
         x, y = places[number]
         kind = "second" if tree.heads[number] == -1 else "main"
-        parts.append(f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>')
-        parts.append(f'<text class="x" x="{x:.1f}" y="{y - 6:.1f}">{escape(tree.words[number])}</text>')
-    return _svg(SPACE_WIDTH, SPACE_HEIGHT, f"probe's space of: {' '.join(tree.words)}", parts)
+        parts += [circle(kind, x, y, radius=3), label("x", x, y - 6, tree.words[number])]
+    return drawing(f"probe's space of: {' '.join(tree.words)}", SPACE_WIDTH, SPACE_HEIGHT, parts)
 
 
 def _centers(words: Sequence[str]) -> tuple[list[float], float]:
@@ -55,15 +50,15 @@ def _centers(words: Sequence[str]) -> tuple[list[float], float]:
 
 
 def _height(edges: Iterable[Edge]) -> int:
-    return STEP * min(max((b - a for a, b in edges), default=1), TALLEST) + 4
+    return STEP * min(max((b - a for a, b in edges), default=1), MAX_LEVELS) + 4
 
 
-def _arc(edge: Edge, centers: Sequence[float], start: float, direction: int, kind: str) -> str:
+def _arc(edge: Edge, centers: Sequence[float], start: float, direction: int, kind: str) -> Shape:
     left, right = (centers[word] for word in edge)
     # A cubic with both handles at the same height reaches three quarters of it.
-    handle = start + direction * STEP * min(edge[1] - edge[0], TALLEST) * 4 / 3
+    handle = start + direction * STEP * min(edge[1] - edge[0], MAX_LEVELS) * 4 / 3
     curve = f"M{left:.1f} {start}C{left:.1f} {handle:.1f} {right:.1f} {handle:.1f} {right:.1f} {start}"
-    return f'<path class="line {kind}" d="{curve}"/>'
+    return path(f"line {kind}", curve)
 
 
 def _fitted(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -78,15 +73,9 @@ def _fitted(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return [(SPACE_WIDTH / 2 + (x - middle_x) * scale, SPACE_HEIGHT / 2 - (y - middle_y) * scale) for x, y in points]
 
 
-def _edge(start: tuple[float, float], end: tuple[float, float], length: float) -> str:
-    """Twice as long as it should be, or of no length at all, is the full color; right is a thin gray line."""
-    off = max(-1.0, min(1.0, length - 1))
-    way = f'd="M{start[0]:.1f} {start[1]:.1f}L{end[0]:.1f} {end[1]:.1f}"'
-    color = "main" if off > 0 else "second"
-    told = f"<title>squared length {length:.2f}</title>"
-    return f'<path class="grid" {way}/><path class="line {color}" stroke-opacity="{abs(off):.2f}" {way}>{told}</path>'
-
-
-def _svg(width: float, height: float, name: str, parts: Sequence[str]) -> str:
-    size = f'viewBox="0 0 {width:.0f} {height:.0f}" style="max-width:{width:.0f}px"'
-    return f'<svg {size} role="img" aria-label="{escape(name)}">{"".join(parts)}</svg>'
+def _edge(start: tuple[float, float], end: tuple[float, float], length: float) -> tuple[Shape, Shape]:
+    """A gray line, and over it the error: full color at twice the correct length or at none, clear if correct."""
+    error = max(-1.0, min(1.0, length - 1))
+    way = f"M{start[0]:.1f} {start[1]:.1f}L{end[0]:.1f} {end[1]:.1f}"
+    color, tooltip = "main" if error > 0 else "second", f"squared length {length:.2f}"
+    return path("grid", way), path(f"line {color}", way, opacity=f"{abs(error):.2f}", tooltip=tooltip)

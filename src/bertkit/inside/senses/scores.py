@@ -1,4 +1,4 @@
-"""Whether vectors know senses apart: the nearest other use, chance, and clusters with their silhouette."""
+"""Whether vectors separate senses: nearest-neighbor accuracy, chance, and clusters with their silhouette."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from bertkit.errors import RequestError
 
 Vectors = NDArray[np.float32]
-MOST_CLUSTERS = 6  # tried when the number is not given
-TIE = 1e-6  # cosines nearer than this are equal: float32 knows them no better
+MAX_CLUSTERS = 6  # tried when the number is not given
+TIE = 1e-6  # cosines nearer than this are equal: float32 is no more precise
 ROWS = 512  # of the table of cosines at a time
 
 
@@ -57,7 +57,7 @@ def cluster(vectors: Vectors, count: int | None = None, seed: int = 1) -> Cluste
         raise RequestError(f"clusters={count} must be from 1 to the number of uses, {len(vectors)}")
     ways = units(vectors)
     different = len(np.unique(ways.round(5), axis=0))
-    most = min(MOST_CLUSTERS, different, len(ways) - 1)
+    most = min(MAX_CLUSTERS, different, len(ways) - 1)
     counts = [min(count, different)] if count is not None else list(range(2, most + 1))
     found = [_clustered(ways, number, seed) for number in counts if number > 1]
     one = Clusters((0,) * len(ways), None)
@@ -77,7 +77,7 @@ def _clustered(ways: Vectors, count: int, seed: int) -> Clusters:
 
 
 def label_silhouette(vectors: Vectors, senses: Sequence[str]) -> float | None:
-    """How clearly the given senses lie apart; None where there is one sense, or as many as uses."""
+    """Silhouette of the given senses; None where there is one sense, or as many as uses."""
     from sklearn.metrics import silhouette_score
 
     if not 1 < len(set(senses)) < len(senses):
@@ -86,7 +86,7 @@ def label_silhouette(vectors: Vectors, senses: Sequence[str]) -> float | None:
 
 
 def flat(vectors: Vectors) -> tuple[NDArray[np.float64], float]:
-    """[n, 2]: the two directions in which the vectors differ most, and the share of their variance that these hold."""
+    """[n, 2]: the first two principal components, and their share of the variance."""
     from sklearn.decomposition import PCA
 
     ways = units(vectors).astype(np.float64)

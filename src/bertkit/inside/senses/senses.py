@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import RequestError
-from bertkit.files import whole_file
 from bertkit.inside.senses.scores import Vectors, chance, cluster, flat, label_silhouette, neighbor_accuracy, units
 from bertkit.inside.senses.uses import Use
 from bertkit.inside.static.vectors import StaticVectors
 from bertkit.predict.bert import Bert
 from bertkit.progress import ShowProgress, silent
+from bertkit.report.page import save_page
 from bertkit.text.vocabulary.word_counts import split_chunk
 
-AROUND = 5  # words on each side of which the static contrast takes the mean: word2vec's window
+CONTEXT_WORDS = 5  # on each side, averaged for the static baseline: word2vec's window
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,14 @@ class SenseMap:
 
     @property
     def html(self) -> str:
-        """The map as one page that needs nothing else and runs no script."""
+        """The map as one HTML page."""
         from bertkit.inside.senses.page import sense_page
 
         return sense_page(self)
 
     def save(self, path: Path | str) -> None:
         """Write the page whole or not at all."""
-        with whole_file(path) as draft:
-            draft.write_text(self.html, encoding="utf-8", newline="\n", errors="replace")
+        save_page(self.html, path)
 
     def typical(self, cluster: int, count: int = 3) -> list[Use]:
         """The uses nearest to the middle of a cluster's part of the map."""
@@ -86,7 +85,7 @@ def map_senses(
     static: StaticVectors | None = None,
     show: ShowProgress = silent,
 ) -> SenseMap:
-    """Where each use of a word lies by what stands around it. Layer 0 is the embeddings, -1 the last."""
+    """The contextual vector of each use of a word, as a map. Layer 0 is the embeddings, -1 the last."""
     vectors = use_vectors(bert, uses, layer=layer, show=show)
     points, shown = flat(vectors)
     found = cluster(vectors, clusters)
@@ -139,7 +138,7 @@ def sense_scores(vectors: Vectors, uses: Sequence[Use], static: StaticVectors | 
     )
 
 
-def around_vectors(static: StaticVectors, uses: Sequence[Use], window: int = AROUND) -> Vectors:
+def around_vectors(static: StaticVectors, uses: Sequence[Use], window: int = CONTEXT_WORDS) -> Vectors:
     """[n, width]: the mean of the static vectors of the words around each use, at length 1, without the word itself."""
     rows = []
     for use in uses:

@@ -13,9 +13,9 @@ from bertkit.progress import ShowProgress, silent
 from bertkit.text.corpus import CorpusReport, corpus_files, corpus_size, read_documents
 from bertkit.text.sentences import split_sentences
 
-FEWEST = 3  # uses of which a map can be drawn
-MOST = 1000  # uses that are kept; of more, so many are drawn
-LONGEST = 2000  # characters of a sentence that is shown and read: beyond it the text around the word is cut
+MIN_USES = 3  # of a map
+MAX_USES = 1000  # of more, a random sample is kept
+MAX_CHARACTERS = 2000  # of a sentence: longer ones are cut around the word
 SENSES = ("sense", "label", "meaning", "sense_id")
 TEXTS = ("text", "sentence", "context")
 
@@ -32,7 +32,7 @@ class Use:
 
 
 def read_uses(
-    word: str, paths: Sequence[Path | str], *, most: int = MOST, seed: int = 1, show: ShowProgress = silent
+    word: str, paths: Sequence[Path | str], *, most: int = MAX_USES, seed: int = 1, show: ShowProgress = silent
 ) -> list[Use]:
     """The uses of a word in text files, or in a table with a column of senses; of one sentence the first use counts."""
     pattern = word_pattern(word)
@@ -42,10 +42,10 @@ def read_uses(
         raise RequestError(f"{tables[0]} has a column of senses and other files have none; name one kind alone")
     found = _labeled(word, pattern, tables) if tables else _plain(word, pattern, files, show)
     uses = _drawn(_different(found), most, seed)
-    if len(uses) < FEWEST:
+    if len(uses) < MIN_USES:
         often = ["never occurs in", "stands in 1 sentence of", "stands in 2 different sentences of"][len(uses)]
         where = f"{files[0]}" + (f" and {len(files) - 1} more" if len(files) > 1 else "")
-        raise RequestError(f"'{word}' {often} {where}; a map needs {FEWEST} different sentences with it")
+        raise RequestError(f"'{word}' {often} {where}; a map needs {MIN_USES} different sentences with it")
     return uses
 
 
@@ -74,9 +74,9 @@ def _in_paragraph(pattern: re.Pattern[str], paragraph: str, source: str) -> Iter
 
 def _use(sentence: str, start: int, end: int, source: str, sense: str | None = None) -> Use:
     """A use; of a sentence without end the part around the word."""
-    if len(sentence) > LONGEST:
-        first = max(0, start - LONGEST // 2)
-        sentence, start, end = sentence[first : first + LONGEST], start - first, end - first
+    if len(sentence) > MAX_CHARACTERS:
+        first = max(0, start - MAX_CHARACTERS // 2)
+        sentence, start, end = sentence[first : first + MAX_CHARACTERS], start - first, end - first
     return Use(sentence, start, end, source, sense)
 
 
@@ -123,8 +123,8 @@ def _different(uses: Iterable[Use]) -> Iterator[Use]:
 
 def _drawn(uses: Iterable[Use], most: int, seed: int) -> list[Use]:
     """At most so many uses, each with the same chance, in the order of the text; memory holds no more than these."""
-    if most < FEWEST:
-        raise RequestError(f"most={most} must be at least {FEWEST}")
+    if most < MIN_USES:
+        raise RequestError(f"most={most} must be at least {MIN_USES}")
     rng, kept = random.Random(seed), list[tuple[int, Use]]()
     for number, use in enumerate(uses):
         if len(kept) < most:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.config import pick
 from bertkit.data.columns import find, first_known
 from bertkit.data.tables import Row, Table, cell, checked
 from bertkit.errors import RequestError
@@ -40,6 +39,7 @@ from bertkit.predict.files.work import (
 from bertkit.predict.files.workers import Compute, Computed
 from bertkit.predict.length import POLICIES, TooLong, report_lengths
 from bertkit.progress import ShowProgress, silent
+from bertkit.settings import pick
 
 IDS = "ids"  # the stream that becomes vectors.npy.ids.jsonl
 ID_NAMES = ("id", "_id", "idx", "guid", "uid", "doc_id", "index")

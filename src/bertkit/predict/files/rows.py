@@ -8,7 +8,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.config import pick
 from bertkit.data.choices import choice_maker
 from bertkit.data.columns import WORDS, choose_text_columns, find, first_known
 from bertkit.data.conll import open_conll, open_conllu
@@ -17,6 +16,7 @@ from bertkit.data.squad import open_squad, question_maker
 from bertkit.data.tables import SAMPLE, Columns, Row, Table, cell, checked, ending, lines_of, open_table, text_cell
 from bertkit.data.texts import text_maker
 from bertkit.errors import RequestError
+from bertkit.settings import pick
 from bertkit.text.corpus import STDIN, CorpusReport
 
 EMBED = "embed"  # stands beside the names of tasks: a text, and nothing is asked

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import get_type_hints
 
-from bertkit.config import cast_setting, pick
 from bertkit.data.tables import Columns
 from bertkit.errors import RequestError
+from bertkit.settings import read_pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +59,4 @@ PREDICT_SETTINGS = (*READING, "pair", "keep", "probabilities", "best")
 
 def read_file_settings(pairs: Sequence[str], names: Sequence[str]) -> FileSettings:
     """`["text=review"]` as settings; names other than those given and wrong values stop here."""
-    kinds = get_type_hints(FileSettings)
-    changes = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        pick(dict.fromkeys(names), name, "setting")
-        if not equals or not value:
-            raise RequestError(f"'{name}' needs a value: {name}=...")
-        changes[name] = cast_setting(name, value, kinds[name])
-    return FileSettings(**changes)
+    return read_pairs(pairs, FileSettings(), names=names)[0]

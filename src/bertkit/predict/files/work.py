@@ -14,7 +14,6 @@ import torch
 from bertkit._version import __version__
 from bertkit.checkpoint.delta import fingerprint
 from bertkit.checkpoint.save_load import Checkpoint
-from bertkit.config import pick
 from bertkit.data.tables import Row
 from bertkit.engine.int8 import levels
 from bertkit.errors import RequestError
@@ -23,6 +22,7 @@ from bertkit.predict.files.resume import ROWS, State, draft_of
 from bertkit.predict.files.rows import Item, RowBlock, Source, items_of, row_blocks
 from bertkit.predict.files.workers import Compute, Computed, Job, Pool, cluster, here, ordered, processes
 from bertkit.progress import ShowProgress
+from bertkit.settings import pick
 from bertkit.text.corpus import STDIN
 
 SKIPPED = "skipped"  # the stream that becomes out.skipped.txt

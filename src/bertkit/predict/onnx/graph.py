@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.config import pick
 from bertkit.model.attention_pattern import AttentionPattern, AttentionWindow
 from bertkit.model.batch import Batch, Layout
 from bertkit.model.heads import Pooler
 from bertkit.model.model import BertModel
-from bertkit.model.operations import TorchOperations
+from bertkit.model.operations import Operations
 from bertkit.model.pooling import EmbedSettings
+from bertkit.settings import pick
 
 VECTORS = "vectors"  # the answer that no head gives
 LOWEST = torch.finfo(torch.float32).min  # not -inf: a cell that sees nothing would become NaN
@@ -61,7 +61,7 @@ class Rectangle(Batch):
         return seen & (before >= 0) if window.causal else seen
 
 
-class PaddedOperations(TorchOperations):
+class PaddedOperations(Operations):
     """Torch's operations, with the formula of attention over rectangles: what ONNX can say."""
 
     def attend(self, qkv_TX: Tensor, batch: Batch, pattern: AttentionPattern, dropout: float) -> Tensor:

@@ -16,7 +16,7 @@ export function catalogue(weights, heads, { ids, special }) {
   );
 }
 
-/** The tokens whose looks are counted; an empty text has only its wiring. */
+/** The tokens whose looks are counted; an empty text has only special tokens. */
 function looking(special) {
   const all = [...special.keys()];
   const real = all.filter((place) => !special[place]);

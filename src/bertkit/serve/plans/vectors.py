@@ -66,7 +66,7 @@ def plan_checked(
 ) -> Draft:
     """The same for inputs that are not too many; `where` names them one by one."""
     layers = known_layers(served, wanted.settings.layers)
-    width = served.bert.width(wanted.settings)
+    width = served.width(wanted.settings)
     if wanted.dimensions is not None and not 1 <= wanted.dimensions <= width:
         raise Refusal(422, f"dimensions={wanted.dimensions} must be from 1 to the model's {width}", "dimensions")
 
@@ -104,12 +104,12 @@ def plan_checked(
             served.shared_encoder, sequences, lambda found: _finished(found, joins, wanted), sum(lengths), report, quick
         )
 
-    return Draft(served.bert.tokenizer, single, complete)
+    return Draft(served.tokenizer, single, complete)
 
 
 def known_layers(served: Served, layers: Sequence[int]) -> tuple[int, ...]:
     """Layers counted from the embeddings, 0; a wrong one is refused."""
-    return _counted(tuple(layers), served.bert.model.config.depth)
+    return _counted(tuple(layers), served.shared_encoder.encoder.config.depth)
 
 
 @lru_cache(maxsize=1024)

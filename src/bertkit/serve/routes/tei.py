@@ -132,7 +132,7 @@ async def cosines(
     service: Service, served: Served, sentence: str, others: list[str], policy: TooLong, names: tuple[str, str]
 ) -> Answer:
     """Between one text and others; `names` are what they are called in the request."""
-    settings = served.bert.embed_settings(normalize=True)
+    settings = served.embed_settings(normalize=True)
     if settings.pooling == "none":
         raise Refusal(422, f"the model '{served.name}' has no pooling, so its texts have no single vector", "model")
     wanted = Wanted(settings=settings, too_long=policy)

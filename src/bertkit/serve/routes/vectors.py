@@ -176,9 +176,8 @@ def wanted_vectors(
 ) -> Wanted:
     """The folder's settings with what the request asks for."""
     try:
-        settings = served.bert.embed_settings(
-            pooling=pooling or asked.pooling, layers=asked.layers, normalize=normalize
-        )
+        layers = None if asked.layers is None else tuple(asked.layers)
+        settings = served.embed_settings(pooling=pooling or asked.pooling, layers=layers, normalize=normalize)
     except RequestError as error:
         raise Refusal(422, str(error)) from error
     return Wanted(settings=settings, pairs=asked.pairs, too_long=too_long, dimensions=asked.dimensions)

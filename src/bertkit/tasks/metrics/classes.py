@@ -1,10 +1,9 @@
-"""Right and wrong labels, counted: accuracy, precision, recall, F1 in all averages, Matthews, average precision.
+"""Metrics of labels by scikit-learn: accuracy, precision, recall, F1 in all averages, Matthews, average precision.
 
-Labels come as one for each example, or as a matrix of yes and no [examples, labels] where they do not exclude
-each other. What cannot be divided is 0.0, never not-a-number: a watched metric must be comparable.
+Labels come as one for each example, or as a boolean matrix [examples, labels] where they do not exclude each other.
+A division by zero gives 0.0, never NaN: a watched metric must be comparable.
 """
 
-import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.config import pick
 from bertkit.errors import RequestError
+from bertkit.settings import pick
 from bertkit.tasks.metrics.correlation import Numbers, check_lengths, finite
 
 Labels = Sequence[Hashable] | NDArray[Any]
@@ -21,7 +20,7 @@ Labels = Sequence[Hashable] | NDArray[Any]
 
 @dataclass(frozen=True)
 class LabelScore:
-    """How one label fared, in counts, so that scores of several labels can be added up."""
+    """The counts of one label, so that scores of several labels can be added up."""
 
     right: int
     predicted: int
@@ -62,9 +61,11 @@ def confusion_matrix(gold: Labels, predicted: Labels, labels: Sequence[Hashable]
     unknown = [label for label in (*_list(gold), *_list(predicted)) if label not in number]
     if unknown:
         raise RequestError(f"label {unknown[0]!r} is not one of: {', '.join(map(str, labels))}")
-    rows, columns = ([number[label] for label in _list(side)] for side in (gold, predicted))
-    counts = np.zeros((len(labels), len(labels)), dtype=np.int64)
-    np.add.at(counts, (rows, columns), 1)
+    from sklearn.metrics import confusion_matrix
+
+    counts: NDArray[np.int64] = confusion_matrix(
+        *([number[label] for label in _list(side)] for side in (gold, predicted)), labels=range(len(labels))
+    )
     return counts
 
 
@@ -75,11 +76,13 @@ def precision_recall_f1(
     check_lengths(gold, predicted)
     if _is_matrix(gold):
         return _matrix_scores(np.asarray(gold, dtype=bool), np.asarray(predicted, dtype=bool), labels)
+    from sklearn.metrics import multilabel_confusion_matrix
+
     seen: list[Any] = sorted({*_list(gold), *_list(predicted)})
-    counts = confusion_matrix(gold, predicted, seen)
+    counts = multilabel_confusion_matrix(_list(gold), _list(predicted), labels=seen).tolist()
     scores = {
-        label: LabelScore(int(counts[n, n]), int(counts[:, n].sum()), int(counts[n].sum()))
-        for n, label in enumerate(seen)
+        label: LabelScore(correct, correct + wrong, correct + missed)
+        for label, ((_, wrong), (missed, correct)) in zip(seen, counts, strict=True)
     }
     return {label: scores.get(label, LabelScore(0, 0, 0)) for label in (seen if labels is None else labels)}
 
@@ -111,24 +114,19 @@ def f1_of(gold: Labels, predicted: Labels, label: Hashable) -> float:
 
 def matthews(gold: Labels, predicted: Labels) -> float:
     """Matthews' correlation for any number of labels; 0.0 if one side is all the same."""
-    counts = confusion_matrix(gold, predicted, sorted({*_list(gold), *_list(predicted)}, key=str))
-    truth, guesses = (counts.sum(axis=axis).tolist() for axis in (1, 0))  # Python's integers do not overflow
-    total, right = len(gold), int(np.trace(counts))
-    above = right * total - sum(a * b for a, b in zip(truth, guesses, strict=True))
-    below = math.sqrt((total**2 - sum(a * a for a in truth)) * (total**2 - sum(b * b for b in guesses)))
-    return above / below if below else 0.0
+    from sklearn.metrics import matthews_corrcoef
+
+    check_lengths(gold, predicted)
+    return float(matthews_corrcoef(_list(gold), _list(predicted)))
 
 
 def average_precision(gold: Labels, scores: Numbers) -> float:
     """The area under precision over recall, in steps; `gold` says yes or no. 0.0 without a yes."""
     check_lengths(gold, scores)
-    truth, values = np.asarray(gold, dtype=bool), finite(scores)
-    order = np.argsort(-values, kind="stable")
-    found = np.cumsum(truth[order])
-    last = np.flatnonzero(np.append(np.diff(values[order]) != 0, True))  # equal scores are taken together
-    precision = found[last] / (last + 1)
-    gained = np.diff(found[last], prepend=0)
-    return float(precision @ gained / found[-1]) if found[-1] else 0.0
+    from sklearn.metrics import average_precision_score
+
+    truth = np.asarray(gold, dtype=bool)
+    return float(average_precision_score(truth, finite(scores))) if truth.any() else 0.0
 
 
 def mean_average_precision(gold: NDArray[Any], scores: NDArray[Any]) -> float:

@@ -1,6 +1,7 @@
-"""How far two rows of numbers go together; 0.0 where that is not defined, so that it can always be compared."""
+"""How far two rows of numbers agree; 0.0 where that is not defined, so that a watched metric can be compared."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,23 +13,17 @@ Numbers = Sequence[float] | NDArray[Any]
 
 
 def pearson(gold: Numbers, predicted: Numbers) -> float:
-    """How far the numbers lie on a line, from -1 to 1; 0.0 if one side is constant, which predicts nothing."""
-    check_lengths(gold, predicted)
-    first, second = _unit(finite(gold)), _unit(finite(predicted))
-    return float(np.clip(first @ second, -1.0, 1.0))
+    """Linear correlation, from -1 to 1; 0.0 if one side is constant."""
+    from scipy.stats import pearsonr
+
+    return _correlation(pearsonr, gold, predicted)
 
 
 def spearman(gold: Numbers, predicted: Numbers) -> float:
-    """How far the numbers agree in order, from -1 to 1: Pearson's correlation of the ranks."""
-    return pearson(ranks(gold), ranks(predicted))
+    """Rank correlation, from -1 to 1; 0.0 if one side is constant."""
+    from scipy.stats import spearmanr
 
-
-def ranks(numbers: Numbers) -> NDArray[np.float64]:
-    """The place of each number in order, from 1; equal numbers share their mean place."""
-    _, where, counts = np.unique(finite(numbers), return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    places: NDArray[np.float64] = (last - (counts - 1) / 2)[where]
-    return places
+    return _correlation(spearmanr, gold, predicted)
 
 
 def check_lengths(gold: Sequence[Any] | NDArray[Any], predicted: Sequence[Any] | NDArray[Any]) -> None:
@@ -45,11 +40,11 @@ def finite(numbers: Numbers) -> NDArray[np.float64]:
     return values
 
 
-def _unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Centered and of length 1; all zero if the values are all the same."""
-    if values.size == 0 or (values == values[0]).all():
-        return np.zeros_like(values)
-    centered = values - values.mean()
-    centered /= np.abs(centered).max() or 1.0  # squares of the largest and smallest numbers stay numbers
-    unit: NDArray[np.float64] = centered / (np.linalg.norm(centered) or 1.0)
-    return unit
+def _correlation(measure: Callable[..., Any], gold: Numbers, predicted: Numbers) -> float:
+    check_lengths(gold, predicted)
+    sides = finite(gold), finite(predicted)
+    if any((side == side[0]).all() for side in sides):
+        return 0.0
+    with warnings.catch_warnings():  # a model that has just begun predicts nearly the same number for all
+        warnings.simplefilter("ignore")
+        return float(measure(*sides).statistic)

@@ -29,7 +29,6 @@ from bertkit.tasks.metrics.correlation import (
     check_lengths,
     finite,
     pearson,
-    ranks,
     spearman,
 )
 from bertkit.tasks.metrics.spans import (
@@ -69,7 +68,6 @@ __all__ = [
     "number_scores",
     "pearson",
     "precision_recall_f1",
-    "ranks",
     "span_f1",
     "span_scores",
     "spearman",

@@ -1,6 +1,6 @@
-"""Names → where they stand in a tokenized text: the spans that entity masking hides as one.
+"""Names → their spans in a tokenized text, which entity masking masks as one.
 
-A name matches where its pieces stand on whole words inside one sentence; the longest name wins, from left to right,
+A name matches where its pieces are whole words inside one sentence; the longest name wins, from left to right,
 and spans never overlap. An uncased vocabulary therefore finds names whatever their case.
 """
 
@@ -42,7 +42,7 @@ class EntityFinder:
             if len(ids) and encoder.unknown not in ids:
                 self._names.add(ids.tobytes())
                 lengths[int(ids[0])].add(len(ids))
-        self._lengths = {first: sorted(each, reverse=True) for first, each in lengths.items()}
+        self._lengths = {first: sorted(sizes, reverse=True) for first, sizes in lengths.items()}
         self._size = encoder.size
         self._first = np.zeros(self._size, bool)
         self._first[list(lengths)] = True
@@ -60,15 +60,15 @@ class EntityFinder:
                 continue
             for length in self._lengths[int(texts.ids[start])]:
                 stop = start + length
-                whole = stop == limit or (stop < limit and words[stop])
-                if whole and raw[start * width : stop * width] in self._names:
+                ends_word = stop == limit or (stop < limit and words[stop])
+                if ends_word and raw[start * width : stop * width] in self._names:
                     spans.append((start, stop))
                     free = stop
                     break
         return np.array(spans, np.int64).reshape(-1, 2)
 
     def _candidates(self, texts: EncodedTexts) -> Integers:
-        """Word starts where the first piece of a name stands, and the second where all such names have one."""
+        """Word starts with the first piece of a name, and with its second one if all such names have several."""
         starts = np.flatnonzero(self._first[texts.ids] & (texts.words == 1))
         following = np.minimum(starts + 1, len(texts.ids) - 1)
         keys = texts.ids[starts].astype(np.int64) * self._size + texts.ids[following]

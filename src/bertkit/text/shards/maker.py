@@ -1,4 +1,4 @@
-"""One block of text → one shard on disk: what a worker process does, again and again.
+"""One block of text → one shard on disk: the work of one worker process.
 
 A block is a part of the corpus in its plain form, UTF-8 with a blank line between documents. The shard appears whole
 or not at all, with a shard.json that says what it was made from and what it holds, so that a later run can keep it.
@@ -43,7 +43,7 @@ class ShardContent:
 
 
 class ShardMaker:
-    """Turns blocks into shards under one folder, with the tokenizer that lies there."""
+    """Turns blocks into shards under one folder, with the tokenizer that is in it."""
 
     def __init__(self, out: Path, names: Sequence[str] | None) -> None:
         self.out = out
@@ -51,7 +51,7 @@ class ShardMaker:
         self.finder = None if names is None else EntityFinder(names, self.encoder)
 
     def make(self, block: Block) -> Record:
-        """Tokenize a block, write its shard, and give back its record."""
+        """Tokenize a block, write its shard, and return its record."""
         content = tokenize_block(block.text, self.encoder, self.finder)
         with whole_folder(shard_folder(self.out, block.number)) as draft:
             for name, array in content.arrays.items():

@@ -34,7 +34,7 @@ class MadeShard:
 def make_shards(
     blocks: Iterable[Block], out: Path, names: Sequence[str] | None, processes: int
 ) -> Generator[MadeShard, None, None]:
-    """A shard for each block, in the order in which they get ready; those of an earlier run are kept."""
+    """A shard for each block, in the order in which they are finished; those of an earlier run are kept."""
     if processes == 1:
         maker = ShardMaker(out, names)
         for block in blocks:
@@ -47,7 +47,7 @@ def make_shards(
                 yield kept
             else:
                 waiting[pool.submit(_make, block)] = block.number, block.read
-            if len(waiting) > processes:  # each has one, and the next is ready
+            if len(waiting) > processes:  # every worker has one, and the next is ready
                 yield from _ready(waiting)
         while waiting:
             yield from _ready(waiting)

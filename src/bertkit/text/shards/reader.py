@@ -2,7 +2,7 @@
 
 A folder holds manifest.json, a copy of the tokenizer in tokenizer/, and shard-00000/, shard-00001/ and so on, each with
 the arrays of `array_sizes` as raw little-endian files. There are no special tokens in them, no empty sentences and no
-empty documents, and a document never crosses shards. `shard_writer` makes them.
+empty documents, and a document never crosses shards. `writer` makes them.
 """
 
 import hashlib
@@ -30,8 +30,8 @@ MANIFEST = "manifest.json"
 REQUEST = "request.json"  # what is to be made: written first, as the manifest is written last
 TOKENIZER = "tokenizer"
 DTYPES = {"uint16": "<u2", "uint32": "<u4"}
-MOST_OPEN = 256  # mapped files at once: each holds a file descriptor, and systems give 1,024
-AGAIN = "the 'bertkit shards' command that made the folder, given again, repairs it"
+MAX_OPEN_FILES = 256  # mapped files at once: each holds a file descriptor, and systems give 1,024
+REPAIR_HINT = "the 'bertkit shards' command that made the folder, given again, repairs it"
 
 
 def open_shards(folder: Path | str, *, verify: bool = False) -> "ShardSet":
@@ -151,20 +151,21 @@ class ShardSet:
             words[target] = self._array(shard, "words")[source]
         if total and ids.max() >= (size := self.manifest["vocabulary"]):
             raise RequestError(
-                f"{self.folder} is damaged: it holds the id {ids.max()}, and its vocabulary ends at {size - 1}; {AGAIN}"
+                f"{self.folder} is damaged: it holds the id {ids.max()}, and its vocabulary ends at {size - 1}; "
+                f"{REPAIR_HINT}"
             )
         return ids, words
 
     def _plan(self, starts: Integers, lengths: Integers) -> Iterator[tuple[int, Integers, Integers]]:
-        """For each shard that is needed: which of its tokens go to which places of the result."""
+        """For each shard that is needed: which of its tokens go to which positions of the result."""
         shards, starts, lengths = _cut_at(self.shard_starts, starts, lengths)
-        places = np.cumsum(lengths) - lengths
+        targets = np.cumsum(lengths) - lengths
         by_shard = np.argsort(shards, kind="stable")
         borders = np.flatnonzero(np.diff(shards[by_shard])) + 1
         for group in np.split(by_shard, borders) if len(shards) else ():
             shard = int(shards[group[0]])
-            source = _numbers(starts[group] - self.shard_starts[shard], lengths[group])
-            yield shard, source, _numbers(places[group], lengths[group])
+            source = _ranges(starts[group] - self.shard_starts[shard], lengths[group])
+            yield shard, source, _ranges(targets[group], lengths[group])
 
     @property
     def _dtype(self) -> str:
@@ -185,7 +186,7 @@ class ShardSet:
             bounds = self._array(shard, name)
             if bounds[0] != 0 or bounds[-1] != sums[shard + 1] - base or (np.diff(bounds) <= 0).any():
                 path = shard_folder(self.folder, shard) / f"{name}.bin"
-                raise RequestError(f"{path} is damaged: its bounds are not in order; {AGAIN}")
+                raise RequestError(f"{path} is damaged: its bounds are not in order; {REPAIR_HINT}")
             parts.append(bounds[:-1] + base)
         return np.concatenate([*parts, sums[-1:]])
 
@@ -198,11 +199,11 @@ class ShardSet:
             path = shard_folder(self.folder, shard) / f"{name}.bin"
             return np.memmap(path, dtype, "r", shape=(size,)).view(np.ndarray)
 
-        return lru_cache(MOST_OPEN)(mapped)
+        return lru_cache(MAX_OPEN_FILES)(mapped)
 
 
 def array_sizes(counts: Mapping[str, int], dtype: str, entities: bool) -> dict[str, tuple[str, int]]:
-    """The arrays of one shard, each with its type and how many numbers it has."""
+    """The arrays of one shard, each with its dtype and its length."""
     sizes = {
         "tokens": (dtype, counts["tokens"]),  # ids end to end
         "words": ("<u1", counts["tokens"]),  # 1 where a word begins
@@ -213,7 +214,7 @@ def array_sizes(counts: Mapping[str, int], dtype: str, entities: bool) -> dict[s
 
 
 def shard_folder(folder: Path, number: int) -> Path:
-    """Where the shard of that number lies."""
+    """The folder of the shard of that number."""
     return folder / f"shard-{number:05}"
 
 
@@ -228,11 +229,11 @@ def check_shard(folder: Path, shard: Mapping[str, Any], *, verify: bool) -> None
     for name, file in shard["files"].items():
         path = folder / name
         if not path.is_file():
-            raise RequestError(f"{path} is missing; {AGAIN}")
+            raise RequestError(f"{path} is missing; {REPAIR_HINT}")
         if path.stat().st_size != file["bytes"]:
-            raise RequestError(f"{path} has {path.stat().st_size:,} bytes, not {file['bytes']:,}; {AGAIN}")
+            raise RequestError(f"{path} has {path.stat().st_size:,} bytes, not {file['bytes']:,}; {REPAIR_HINT}")
         if verify and file_checksum(path) != file["sha256"]:
-            raise RequestError(f"{path} is damaged: its checksum is not that of the manifest; {AGAIN}")
+            raise RequestError(f"{path} is damaged: its checksum is not that of the manifest; {REPAIR_HINT}")
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
@@ -249,12 +250,12 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, RequestError):
             raise
-        raise RequestError(f"{path} is damaged ({type(error).__name__}: {error}); {AGAIN}") from error
+        raise RequestError(f"{path} is damaged ({type(error).__name__}: {error}); {REPAIR_HINT}") from error
     return manifest
 
 
 def _check_counts(manifest: Mapping[str, Any]) -> None:
-    """Raise ValueError or KeyError where the numbers of the manifest do not agree with each other."""
+    """Raise ValueError or KeyError where the counts of the manifest contradict each other."""
     entities = manifest["entities"] is not None
     if not isinstance(manifest["vocabulary"], int):
         raise ValueError("the size of the vocabulary is no number")
@@ -277,12 +278,12 @@ def _cut_at(borders: Integers, starts: Integers, lengths: Integers) -> tuple[Int
     if (parts == 1).all():
         return first, starts, lengths
     which = np.repeat(np.arange(len(starts)), parts)
-    shards = _numbers(first, parts)
+    shards = _ranges(first, parts)
     begins = np.maximum(starts[which], borders[shards])
     return shards, begins, np.minimum(stops[which], borders[shards + 1]) - begins
 
 
-def _numbers(starts: Integers, lengths: Integers) -> Integers:
+def _ranges(starts: Integers, lengths: Integers) -> Integers:
     """start, start + 1, ... for each range, end to end."""
     before = np.cumsum(lengths) - lengths
     return np.repeat(starts - before, lengths) + np.arange(lengths.sum())

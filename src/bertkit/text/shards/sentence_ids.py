@@ -1,6 +1,6 @@
-"""Sentences → ids for a whole corpus, by the library: right for every tokenizer, and the slow twin of table_ids.py.
+"""Sentences → ids for a whole corpus, by the library: correct for every tokenizer, and the slow twin of table_ids.py.
 
-A special piece written out in a text, like [MASK], is taken for ordinary characters: text must never become wiring.
+A special token written in a text, like [MASK], counts as ordinary characters: text never becomes special tokens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ Ids = NDArray[Any]  # "<u2" or "<u4"
 Flags = NDArray[np.uint8]
 Integers = NDArray[np.int64]
 
-BATCH = 4096  # texts the library holds at once
+BATCH = 4096  # texts that the library encodes at once
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Sentences → ids from a table of words: what the library gives, several times as fast, for BERT's own pipeline.
 
 BERT cuts a text at white space and around punctuation before WordPiece sees it, so equal words have equal ids wherever
-they stand. The text lies end to end in one buffer of UTF-8; arrays over its bytes find the words, a hash table in C
+they are. The text is one buffer of UTF-8; arrays over its bytes find the words, a hash table in C
 numbers the distinct ones, and only words that were never seen go through the library. Python's own work is per distinct
 word. A chunk between spaces that has anything but printable ASCII in it is one "word" here: the library cuts it.
 """
@@ -21,7 +21,7 @@ from bertkit.text.tokenizer_files import load_backend
 from bertkit.text.tokenizer_kinds.kind import SpecialTokens
 
 Bytes = NDArray[np.uint8]
-Places = NDArray[np.int64]
+Positions = NDArray[np.int64]
 
 ROOM = 500_000  # words the table keeps, about 150 bytes each; a full one starts anew
 LONGEST_KEPT = 100  # bytes of a word worth keeping
@@ -32,7 +32,7 @@ SPACE, LETTER, SIGN, ODD = range(4)
 
 
 def load_encoder(path: Path) -> LibraryIds:
-    """The quickest right encoder for the tokenizer of a folder."""
+    """The fastest correct encoder for the tokenizer of a folder."""
     backend, names = load_backend(path)
     return TableIds(backend, names) if words_are_independent(backend) else LibraryIds(backend, names)
 
@@ -61,7 +61,7 @@ class TableIds(LibraryIds):
         self._cased = np.frombuffer(letters.lower() if lowercase else letters, np.uint8)
         self._kinds = _kinds()
         self._model = backend.model
-        # No word begins with "##", since "#" is always a word of its own: so the piece alone tells.
+        # No word begins with "##", since "#" is always a word of its own: so the piece alone decides.
         self._begins = np.ones(self.size, np.uint8)
         self._begins[[number for piece, number in backend.get_vocab().items() if piece.startswith("##")]] = 0
 
@@ -77,7 +77,7 @@ class TableIds(LibraryIds):
         joined = self.harmless[np.concatenate(ids)]
         return EncodedTexts(joined, self._begins[joined], np.concatenate(lengths))
 
-    def _encode_lines(self, text: Bytes) -> tuple[NDArray[Any], Places]:
+    def _encode_lines(self, text: Bytes) -> tuple[NDArray[Any], Positions]:
         """The ids of all lines end to end, and how many each line has."""
         kinds = self._kinds[text]
         _spread_odd(kinds)
@@ -89,27 +89,27 @@ class TableIds(LibraryIds):
         counts = sizes[numbers]
         ends = np.append(np.int32(0), np.cumsum(counts, dtype=np.int32))
         first = (np.cumsum(sizes, dtype=np.int32) - sizes)[numbers]
-        places = np.repeat(first - ends[:-1], counts)
-        places += np.arange(ends[-1], dtype=np.int32)
+        positions = np.repeat(first - ends[:-1], counts)
+        positions += np.arange(ends[-1], dtype=np.int32)
         words_before = np.searchsorted(np.flatnonzero(begins), np.flatnonzero(text == ord("\n")))
         line_ends = ends[words_before].astype(np.int64)
-        return np.frombuffer(b"".join(rows), self.dtype)[places], line_ends - np.append(0, line_ends[:-1])
+        return np.frombuffer(b"".join(rows), self.dtype)[positions], line_ends - np.append(0, line_ends[:-1])
 
     def _look_up(self, words: list[bytes]) -> list[bytes]:
         """The ids of each word, as bytes."""
         table = self.table
         missing = [word for word in words if word not in table]
         for word in missing:
-            table[word] = np.array(self._ask(word.decode()), self.dtype).tobytes()
+            table[word] = np.array(self._tokenize_word(word.decode()), self.dtype).tobytes()
         rows = [table[word] for word in words]
         if len(table) > self.room:
-            table.clear()  # the frequent ones are back at once, and a change of language is followed
+            table.clear()  # the frequent ones come back at once, and a change of language is no problem
         for word in missing:
             if len(word) > LONGEST_KEPT:
                 table.pop(word, None)
         return rows
 
-    def _ask(self, word: str) -> list[int]:
+    def _tokenize_word(self, word: str) -> list[int]:
         if word.isascii() and word.isprintable():  # cut and lowercased already: the vocabulary alone decides
             return [token.id for token in self._model.tokenize(word)]
         return list(self.backend.encode(word, add_special_tokens=False).ids)
@@ -140,7 +140,7 @@ def _spread_odd(kinds: Bytes) -> None:
     kinds[np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())] = ODD
 
 
-def _numbered(text: Bytes, starts: Places) -> tuple[NDArray[np.int32], list[bytes]]:
+def _numbered(text: Bytes, starts: Positions) -> tuple[NDArray[np.int32], list[bytes]]:
     """Which of the distinct words each word is, and these; a word goes from its start to the next one's."""
     offsets = np.append(starts, len(text)).astype(np.int32)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]

@@ -31,7 +31,7 @@ from bertkit.text.shards.sentence_ids import ids_dtype
 from bertkit.text.tokenizer import Tokenizer
 
 BLOCK_BYTES = 32_000_000  # of text, 7 million tokens of English: a few seconds of work for one process
-SETTINGS = {  # what a request holds, in words
+SETTINGS = {  # field of a request -> how messages call it
     "tokenizer": "vocabulary",
     "sources": "text files",
     "entities": "entity names",
@@ -52,7 +52,7 @@ class Job:
 
     @cached_property
     def request(self) -> dict[str, Any]:
-        """What a later run must ask for to go on with this one; the first part of the manifest."""
+        """What a later run must request to continue this one; the first part of the manifest."""
         dtype = {code: name for name, code in DTYPES.items()}[ids_dtype(self.tokenizer.size)]
         names = self.names
         return {
@@ -78,7 +78,7 @@ def write_shards(
     block_bytes: int = BLOCK_BYTES,
     show: ShowProgress = silent,
 ) -> dict[str, Any]:
-    """Tokenize the texts into the folder `out`, or go on with it, and report what was done.
+    """Tokenize the texts into the folder `out`, or continue there, and report what was done.
 
     `processes` is the number of workers, by default one per core; `entities` is a file of names, one per line.
     """
@@ -96,7 +96,7 @@ def write_shards(
             report = seen
         else:
             manifest, kept = _work(job, folder, report, show)
-    return _told(manifest, kept, report, Path(out), time.monotonic() - began)
+    return _report(manifest, kept, report, Path(out), time.monotonic() - began)
 
 
 def cut_into_blocks(files: Sequence[Path], size: int, report: CorpusReport) -> Iterator[Block]:
@@ -114,7 +114,7 @@ def cut_into_blocks(files: Sequence[Path], size: int, report: CorpusReport) -> I
 
 
 def _work(job: Job, out: Path, report: CorpusReport, show: ShowProgress) -> tuple[dict[str, Any], int]:
-    """Make what is missing, then the manifest; gives back how many shards an earlier run had made."""
+    """Make what is missing, then the manifest; returns how many shards an earlier run had made."""
     earlier = (out / MANIFEST).read_bytes() if (out / MANIFEST).is_file() else None
     (out / MANIFEST).unlink(missing_ok=True)
     for draft in out.glob(".*.part"):  # of a run that was killed
@@ -244,7 +244,7 @@ def _totals(records: Sequence[Record]) -> dict[str, int]:
     return {name: sum(record["counts"][name] for record in records) for name in names}
 
 
-def _told(
+def _report(
     manifest: dict[str, Any], kept: int | None, report: CorpusReport, out: Path, seconds: float
 ) -> dict[str, Any]:
     """The report of a run; where nothing was left to do, all shards were kept."""

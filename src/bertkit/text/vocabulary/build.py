@@ -1,4 +1,4 @@
-"""Corpus → vocabulary: count the words once, train on the counts, and say what came of it."""
+"""Corpus → vocabulary: count the words once, train on the counts, and report."""
 
 import json
 import sys
@@ -58,7 +58,7 @@ def make_vocabulary(
     *,
     show: ShowProgress = silent,
 ) -> Vocabulary:
-    """Count the words of the texts, train on the counts, and say what came of it."""
+    """Count the words of the texts, and train on the counts."""
     began = time.monotonic()
     with show("counting words", corpus_size(corpus_files(texts))) as meter:
         corpus = count_corpus(texts, lowercase=settings.lowercase, watch=meter.update)

@@ -1,4 +1,4 @@
-"""Corpus → more pieces for a vocabulary that is there: the words that its text spends most pieces on become pieces."""
+"""Corpus → more pieces for an existing vocabulary: the words that cost most pieces become pieces themselves."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ def extend_vocabulary(
     min_count: int = 2,
     show: ShowProgress = silent,
 ) -> Extension:
-    """The tokenizer with whole words of the texts behind its own pieces, `size` pieces in all."""
+    """The tokenizer with whole words of the texts after its own pieces, `size` pieces in all."""
     if size <= tokenizer.size:
         raise RequestError(f"size={size:,} must be over the {tokenizer.size:,} pieces that the vocabulary has already")
     tokenizer.with_pieces([])  # refuse what cannot be extended before the work
@@ -67,7 +67,7 @@ def extend_vocabulary(
 
 
 def pieces_of_words(tokenizer: Tokenizer, words: Sequence[str]) -> dict[str, int]:
-    """How many pieces each word takes; one that is unknown counts as its characters, for that is what it would take."""
+    """How many pieces each word takes; an unknown one counts as its characters."""
     lengths: dict[str, int] = {}
     for start in range(0, len(words), BATCH):
         batch = words[start : start + BATCH]
@@ -92,7 +92,7 @@ def most_useful(counts: Mapping[str, int], lengths: Mapping[str, int], number: i
 
 
 def _refuse_unreachable(tokenizer: Tokenizer, pieces: Sequence[str]) -> None:
-    """A tokenizer that cleans text in its own way may never give a word that was counted as BERT does."""
+    """A tokenizer that normalizes text otherwise than BERT may never produce a word that was counted here."""
     for piece, ids in zip(pieces, tokenizer.encode_ids(pieces), strict=True):
         if ids != [tokenizer.vocab[piece]]:
             raise RequestError(

@@ -1,8 +1,8 @@
-"""Word counts → pieces: merge the two that stand together most often, until there are enough.
+"""Word counts → pieces: merge the most frequent pair of neighbors, until there are enough.
 
-`fast_train` is the fast twin of `wordpiece.train`, which counts all pairs anew for every merge. Here all words lie end
-to end in one array of piece numbers, linked over what is still there; a merge touches only the places where the pair
-stands and corrects the counts of the pairs beside them. The most frequent pair comes from a heap whose entries may be
+`fast_train` is the fast twin of `wordpiece.train`, which counts all pairs again for every merge. Here all words are
+end to end in one array of piece numbers, a linked list of what is left; a merge touches only the positions of its pair
+and corrects the counts of the pairs beside them. The most frequent pair comes from a heap whose entries may be
 out of date.
 """
 
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from bertkit.errors import RequestError
 from bertkit.text.wordpiece import SPECIALS, joined
 
-Places = NDArray[np.int32]
+Positions = NDArray[np.int32]
 Pair = tuple[str, str]
 
-BORDER = -1  # stands between two words; every other piece has a number from 0 up
+BORDER = -1  # between two words; every piece has a number from 0 up
 GONE = -2  # the right half of a merged pair
-SLICE = 4_000_000  # places counted at once: bounds the memory of the first count
+SLICE = 4_000_000  # positions counted at once: bounds the memory of the first count
 
 
 def fast_train(
@@ -35,7 +35,7 @@ def fast_train(
     min_count: int = 2,
     watch: Callable[[int], None] | None = None,
 ) -> list[str]:
-    """The same list as `wordpiece.train`; `watch` hears how many pieces there are so far."""
+    """The same list as `wordpiece.train`; `watch` is called with the number of pieces so far."""
     alphabet = sorted(by_count(character_counts(word_counts))[:alphabet_limit])
     letters = [piece for char in alphabet for piece in (char, f"##{char}")]
     vocabulary = dict.fromkeys([*specials, *letters])
@@ -73,7 +73,7 @@ def by_count(counts: Counter[str]) -> list[str]:
 
 
 class Neighbors:
-    """The pieces of all words and how often each two of them stand side by side."""
+    """The pieces of all words and how often each two of them are neighbors."""
 
     def __init__(self, word_counts: Mapping[str, int], alphabet: Sequence[str], min_count: int) -> None:
         kept = set(alphabet)
@@ -87,22 +87,22 @@ class Neighbors:
         self._count_all()
 
     def _lay_out(self, words: dict[str, int], alphabet: Sequence[str]) -> None:
-        """One place for each character and one border before, between and after the words."""
+        """One position for each character and one border before, between and after the words."""
         lengths = np.fromiter(map(len, words), np.int64, len(words))
         word_of = np.repeat(np.arange(len(words), dtype=np.int32), lengths)
-        places = np.arange(len(word_of), dtype=np.int32) + word_of + 1
+        positions = np.arange(len(word_of), dtype=np.int32) + word_of + 1
         self._piece = np.full(len(word_of) + len(words) + 1, BORDER, np.int32)
-        self._piece[places] = 2 * _letter_numbers(words, alphabet) + 1  # "##c"
-        first = places[np.cumsum(lengths) - lengths] if len(words) else places
+        self._piece[positions] = 2 * _letter_numbers(words, alphabet) + 1  # "##c"
+        first = positions[np.cumsum(lengths) - lengths] if len(words) else positions
         self._piece[first] -= 1  # "c"
         # No pair is more frequent than all characters; where int64 could overflow, Python's integers count.
         characters = sum(count * len(word) for word, count in words.items())
         self._count_of_word = np.array(list(words.values()), np.int64 if characters < 2**63 else object)
         self._word = np.zeros_like(self._piece)
-        self._word[places] = word_of
+        self._word[positions] = word_of
         self._after = np.arange(1, len(self._piece) + 1, dtype=np.int32)
         self._before = np.arange(-1, len(self._piece) - 1, dtype=np.int32)
-        self._places = _grouped(self._piece, len(self._pieces))
+        self._positions = _grouped(self._piece, len(self._pieces))
 
     def _count_all(self) -> None:
         for start in range(0, len(self._piece) - 1, SLICE):
@@ -113,7 +113,7 @@ class Neighbors:
             weights = self._count_of_word[self._word[start + inside]]
             self._change(left[inside], right[inside], weights)
 
-    def _change(self, left: Places, right: Places, weights: NDArray[Any]) -> None:
+    def _change(self, left: Positions, right: Positions, weights: NDArray[Any]) -> None:
         """Add `weights` to the counts of the pairs of neighbors; pairs with a border are no pairs."""
         real = (left >= 0) & (right >= 0)
         keys = (left[real].astype(np.int64) << 32) | right[real]
@@ -148,7 +148,7 @@ class Neighbors:
         return None
 
     def merge(self, left: str, right: str) -> str:
-        """Make the pair one piece wherever it stands, and correct the counts of the pairs around."""
+        """Make the pair one piece wherever it is, and correct the counts of the pairs around."""
         piece = joined((left, right))
         at, number = self._find(left, right), self._number(piece)
         to = self._after[at]
@@ -164,7 +164,7 @@ class Neighbors:
         self._after[at], self._before[beyond] = beyond, at
         self._change(self._piece[self._before[at]], self._piece[at], weights)
         self._change(self._piece[at[lone]], self._piece[beyond[lone]], weights[lone])
-        self._places[number] = np.union1d(self._places[number], at)
+        self._positions[number] = np.union1d(self._positions[number], at)
         return piece
 
     def _number(self, piece: str) -> int:
@@ -172,45 +172,45 @@ class Neighbors:
         number = self._numbers.setdefault(piece, len(self._pieces))
         if number == len(self._pieces):
             self._pieces.append(piece)
-            self._places.append(np.empty(0, np.int32))
+            self._positions.append(np.empty(0, np.int32))
         return number
 
-    def _find(self, left: str, right: str) -> Places:
-        """Where the pair stands, in order, by way of the rarer of its halves."""
+    def _find(self, left: str, right: str) -> Positions:
+        """The positions of the pair, in order, from those of the rarer of its halves."""
         a, b = self._numbers[left], self._numbers[right]
-        if len(self._places[a]) <= len(self._places[b]):
-            at = self._standing(a)
+        if len(self._positions[a]) <= len(self._positions[b]):
+            at = self._positions_of(a)
             at = at[self._piece[self._after[at]] == b]
         else:
-            at = self._before[self._standing(b)]
+            at = self._before[self._positions_of(b)]
             at = at[self._piece[at] == a]
         return _every_other(at, self._after) if a == b else at
 
-    def _standing(self, number: int) -> Places:
-        """The places where a piece still is; those where it was merged away are forgotten."""
-        places = self._places[number]
-        self._places[number] = places[self._piece[places] == number]
-        return self._places[number]
+    def _positions_of(self, number: int) -> Positions:
+        """The positions where a piece still is; those where it was merged away are dropped."""
+        positions = self._positions[number]
+        self._positions[number] = positions[self._piece[positions] == number]
+        return self._positions[number]
 
 
-def _letter_numbers(words: Iterable[str], alphabet: Sequence[str]) -> Places:
+def _letter_numbers(words: Iterable[str], alphabet: Sequence[str]) -> Positions:
     """The number in the alphabet of each character of the words, end to end."""
     codes = np.frombuffer("".join(words).encode("utf-32-le", "surrogatepass"), np.uint32)
     known = np.array([ord(char) for char in alphabet], np.uint32)
     return np.searchsorted(known, codes).astype(np.int32)
 
 
-def _grouped(pieces: Places, kinds: int) -> list[Places]:
-    """For each piece number the places where it stands, in order."""
+def _grouped(pieces: Positions, kinds: int) -> list[Positions]:
+    """For each piece number its positions, in order."""
     order = np.argsort(pieces, kind="stable").astype(np.int32)
     ends = np.searchsorted(pieces[order], np.arange(kinds + 1))
     return [order[start:end] for start, end in pairwise(ends)]
 
 
-def _every_other(at: Places, after: Places) -> Places:
-    """Of a chain of equal neighbors "aaaa" every second place, so that merges do not overlap."""
+def _every_other(at: Positions, after: Positions) -> Positions:
+    """Of a chain of equal neighbors "aaaa" every second position, so that merges do not overlap."""
     index = np.arange(len(at))
     begins = np.append([True], after[at[:-1]] != at[1:])[: len(at)]
     chain_start = np.maximum.accumulate(np.where(begins, index, 0))
-    chosen: Places = at[(index - chain_start) % 2 == 0]
+    chosen: Positions = at[(index - chain_start) % 2 == 0]
     return chosen

@@ -21,15 +21,15 @@ from bertkit.text.sentences import split_sentences
 from bertkit.text.wordpiece import basic_words
 
 # A distinct word costs about 150 bytes in a Python dictionary: 300 MB here.
-ROOM = 2_000_000
-# Characters between two looks at the size of the chunk table; more could pile up unseen only in between.
-LOOK_EVERY = 8_000_000
-LONGEST_WORD = 100  # WordPiece gives [UNK] for longer words, so they teach it nothing
-MOST_RUNS = 64  # open files at once
+WORDS_IN_MEMORY = 2_000_000
+# Characters between two checks of the size of the chunk table.
+CHECK_EVERY = 8_000_000
+LONGEST_WORD = 100  # WordPiece gives [UNK] for longer words, so they are of no use
+MAX_RUNS = 64  # open files at once
 
 WordCount = tuple[str, int]
 
-# Python splits at these, BERT drops them as control characters and joins what stands around them.
+# Python splits at these, BERT drops them as control characters and joins what is around them.
 JOINING_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 # For ASCII without control characters this is all that basic_words does.
 ASCII_WORDS = re.compile(r"[0-9A-Za-z]+|[^\x00-\x200-9A-Za-z\x7f]")
@@ -58,10 +58,10 @@ def count_corpus(
     paths: Sequence[Path | str] | Path,
     *,
     lowercase: bool,
-    room: int = ROOM,
+    room: int = WORDS_IN_MEMORY,
     watch: Callable[[int], None] | None = None,
 ) -> CorpusCounts:
-    """Count the words and sentences of a corpus; `watch` hears how many bytes on disk are read so far."""
+    """Count the words and sentences of a corpus; `watch` is called with the bytes on disk read so far."""
     report = CorpusReport(sentences=0, words=0)
     lengths: Counter[int] = Counter()
     documents = read_documents(paths, report=report)
@@ -85,7 +85,7 @@ def count_corpus(
 class WordCounter:
     """Counts words; what does not fit in memory goes to `folder` in sorted runs."""
 
-    def __init__(self, folder: Path, *, lowercase: bool, room: int = ROOM) -> None:
+    def __init__(self, folder: Path, *, lowercase: bool, room: int = WORDS_IN_MEMORY) -> None:
         self.folder = folder
         self.lowercase = lowercase
         self.room = room
@@ -97,12 +97,12 @@ class WordCounter:
         self._runs: list[Path] = []
 
     def add(self, text: str) -> int:
-        """Count the words of a text; gives back how many pieces white space cuts it into."""
+        """Count the words of a text; returns how many chunks white space splits it into."""
         chunks = text.split()
         # The exact split has to see these lines whole; a plain space parts words in both views.
         self._chunks.update(text.split(" ") if JOINING_SPACE.search(text) else chunks)
         self._unseen += len(text)
-        if self._unseen > LOOK_EVERY:
+        if self._unseen > CHECK_EVERY:
             self._unseen = 0
             self._make_room()
         return len(chunks)
@@ -127,7 +127,7 @@ class WordCounter:
             self._fold()
         if len(self._words) > self.room:
             self._spill()
-        if len(self._runs) >= MOST_RUNS:
+        if len(self._runs) >= MAX_RUNS:
             self._merge_runs()
 
     def _fold(self) -> None:
@@ -157,7 +157,7 @@ class WordCounter:
 
 
 def split_chunk(chunk: str, *, lowercase: bool) -> list[str]:
-    """The words of a text as `basic_words` gives them, quicker for ASCII."""
+    """The words of a text as `basic_words` gives them, faster for ASCII."""
     if chunk.isascii():
         if chunk.isalnum():
             return [chunk.lower() if lowercase else chunk]

@@ -1,31 +1,73 @@
-"""Line charts as SVG text: round ticks, units, nothing from elsewhere. Colors come from the page's style sheet."""
+"""Charts and other drawings as SVG: shapes in Python, the markup in a template, colors in the pages' style sheet."""
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+
+from bertkit.report.page import render_fragment
 
 WIDTH, HEIGHT = 440, 220
 LEFT, RIGHT, TOP, BOTTOM = 52, 24, 12, 40
-MOST_POINTS = 600  # a line has no more: the page stays small, and a screen shows no more
-ENDLESS = 1e30
+MAX_POINTS = 600  # of a line: the page stays small, and a screen shows no more
+MAX_MAGNITUDE = 1e30  # larger values are treated as infinite
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
+class Shape:
+    """One SVG element: its attributes (None: left out), its text, and a tooltip."""
+
+    tag: str
+    attributes: Mapping[str, object]
+    text: str = ""
+    tooltip: str = ""
+
+
+def path(kind: str, data: str, *, opacity: str | None = None, tooltip: str = "") -> Shape:
+    """A path; `kind` names its classes in the style sheet."""
+    return Shape("path", {"class": kind, "d": data, "stroke-opacity": opacity}, tooltip=tooltip)
+
+
+def circle(kind: str, x: float, y: float, radius: float) -> Shape:
+    """A filled dot."""
+    return Shape("circle", {"class": kind, "cx": f"{x:.1f}", "cy": f"{y:.1f}", "r": radius})
+
+
+def label(kind: str, x: float, y: float, text: str) -> Shape:
+    """Words in the drawing."""
+    return Shape("text", {"class": kind, "x": f"{x:.1f}", "y": f"{y:.1f}"}, text)
+
+
+def drawing(name: str, width: float, height: float, shapes: Sequence[Shape]) -> str:
+    """One `<svg>`, never shown larger than `width` pixels."""
+    size = {"width": f"{width:.0f}", "height": f"{height:.0f}"}
+    return render_fragment("drawing.html", name=name, shapes=shapes, natural_size=True, **size)
+
+
+@dataclass(frozen=True)
 class Line:
-    """One named curve; `kind` is its class in the style sheet: main, faint, dots, second, ..."""
+    """One named curve; `kind` is its class in the style sheet: main, second, third, faint or dashed."""
 
     name: str
     points: Sequence[Point]
     kind: str = "main"
 
 
+@dataclass(frozen=True)
+class Bar:
+    """A bar from `low` to `high` on the horizontal axis, from zero up to `value`."""
+
+    low: float
+    high: float
+    value: float
+    tooltip: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """How values are laid out: from zero, in whole numbers, or by their logarithms."""
+    """The scale of an axis: from zero, in whole numbers, or logarithmic."""
 
     from_zero: bool = False
     whole: bool = False
@@ -38,11 +80,11 @@ class Axis:
         return round_ticks(min(low, 0.0) if self.from_zero else low, high, least=1.0 if self.whole else 0.0)
 
     def texts(self, ticks: Sequence[float]) -> list[str]:
-        """The numbers beside the ticks."""
+        """The numbers at the ticks."""
         return [tick_texts([tick])[0] for tick in ticks] if self.logarithmic else tick_texts(ticks)
 
     def place(self, value: float) -> float:
-        """Where on a straight ruler a value stands."""
+        """A value's position on the linear scale of the picture."""
         return math.log(value) if self.logarithmic else value
 
 
@@ -50,23 +92,33 @@ PLAIN, FROM_ZERO = Axis(), Axis(from_zero=True)
 COUNT, LOGARITHMIC = Axis(from_zero=True, whole=True), Axis(logarithmic=True)
 
 
-def chart(title: str, lines: Sequence[Line], *, unit: str = "", axis: Axis = PLAIN, along: str = "step") -> str:
-    """One `<figure>` over steps, or what `along` names: axes, a legend, curves; what is not finite is left out."""
+def chart(
+    title: str,
+    lines: Sequence[Line],
+    *,
+    unit: str = "",
+    axis: Axis = PLAIN,
+    along: str = "step",
+    bars: Sequence[Bar] = (),
+) -> str:
+    """One `<figure>` over steps, or what `along` names: axes, a legend, curves. Only finite values."""
     shown = [Line(line.name, _thinned(finite(line.points)), line.kind) for line in lines]
     shown = [line for line in shown if line.points]
-    name = escape(f"{title}, {unit}" if unit else title)
-    if not shown:
-        return f'<figure><figcaption>{name}</figcaption><p class="none">nothing recorded</p></figure>'
-    frame = Frame.around([point for line in shown for point in line.points], axis, along)
-    body = frame.grid() + "".join(_curve(frame, line) for line in shown)
-    keys = "".join(f'<span class="key {escape(line.kind)}">{escape(line.name)}</span>' for line in shown if line.name)
-    svg = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{name}">{body}</svg>'
-    return f'<figure><figcaption>{name}<span class="keys">{keys}</span></figcaption>{svg}</figure>'
+    points = [point for line in shown for point in line.points] + [(bar.high, bar.value) for bar in bars]
+    shapes: list[Shape] = []
+    if points:
+        frame = Frame.around(points, axis, along)
+        shapes = [*frame.grid(), *(_bar(frame, bar) for bar in bars), *(_curve(frame, line) for line in shown)]
+    keys = [(line.kind, line.name) for line in shown if line.name]
+    name = f"{title}, {unit}" if unit else title
+    return render_fragment(
+        "chart.html", name=name, keys=keys, shapes=shapes, width=WIDTH, height=HEIGHT, natural_size=False
+    )
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The rectangle that a chart is drawn in: data to picture."""
+    """The rectangle that a chart is drawn in: maps data to pixels."""
 
     x_ticks: Sequence[float]
     y_ticks: Sequence[float]
@@ -76,37 +128,33 @@ class Frame:
 
     @classmethod
     def around(cls, points: Sequence[Point], axis: Axis, along: str = "step") -> "Frame":
-        """The frame that holds all points: from step 0 to the last, its vertical ends on ticks."""
+        """The frame that holds all points: from step 0 to the last, and between two ticks vertically."""
         ys = [y for _, y in points]
         last = max(1.0, *(x for x, _ in points))
         x_ticks = [tick for tick in round_ticks(0.0, last, 6, least=1.0) if tick <= last]
         return cls(x_ticks, axis.ticks(min(ys), max(ys)), (0.0, last), axis, along)
 
     def x(self, value: float) -> float:
-        """From the left edge of the picture."""
+        """Pixels from the left edge."""
         low, high = self.x_range
         return LEFT + (value - low) / (high - low) * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
-        """From the top edge of the picture."""
+        """Pixels from the top edge."""
         low, high = self.axis.place(self.y_ticks[0]), self.axis.place(self.y_ticks[-1])
         return HEIGHT - BOTTOM - (self.axis.place(value) - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
 
-    def grid(self) -> str:
+    def grid(self) -> Iterator[Shape]:
         """Lines and numbers of both axes."""
         right, floor = WIDTH - RIGHT, HEIGHT - BOTTOM
-        parts = []
         for tick, text in zip(self.y_ticks, self.axis.texts(self.y_ticks), strict=True):
-            at = self.y(tick)
-            parts.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{right}"/>')
-            parts.append(f'<text class="y" x="{LEFT - 7}" y="{at + 4:.1f}">{text}</text>')
+            yield path("grid", f"M{LEFT} {self.y(tick):.1f}H{right}")
+            yield label("y", LEFT - 7, self.y(tick) + 4, text)
         for tick, text in zip(self.x_ticks, tick_texts(self.x_ticks), strict=True):
-            at = self.x(tick)
-            parts.append(f'<path class="grid" d="M{at:.1f} {floor}v5"/>')
-            parts.append(f'<text class="x" x="{at:.1f}" y="{floor + 18}">{text}</text>')
-        middle = (LEFT + right) / 2
-        parts.append(f'<path class="axis" d="M{LEFT} {floor}H{right}"/>')
-        return "".join(parts) + f'<text class="x name" x="{middle:.0f}" y="{HEIGHT - 4}">{escape(self.along)}</text>'
+            yield path("grid", f"M{self.x(tick):.1f} {floor}v5")
+            yield label("x", self.x(tick), floor + 18, text)
+        yield path("axis", f"M{LEFT} {floor}H{right}")
+        yield label("x", (LEFT + right) / 2, HEIGHT - 4, self.along)
 
 
 def round_ticks(low: float, high: float, about: int = 5, *, least: float = 0.0) -> list[float]:
@@ -131,7 +179,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def tick_texts(ticks: Sequence[float]) -> list[str]:
-    """The numbers beside an axis: 0, 20 k, 40 k; the very small as 2e-5."""
+    """The numbers of an axis: 0, 20 k, 40 k; very small ones as 2e-5."""
     largest = max(map(abs, ticks))
     if 0 < largest < 1e-3:
         return ["0" if abs(tick) < largest * 1e-9 else f"{tick:.0e}".replace("e-0", "e-") for tick in ticks]
@@ -141,7 +189,7 @@ def tick_texts(ticks: Sequence[float]) -> list[str]:
 
 
 def smoothed(points: Sequence[Point], share: float = 0.02) -> list[Point]:
-    """A running mean that looks back over `share` of the points, or 8; over fewer at first, where curves are steep."""
+    """A running mean over the last `share` of the points, at least 8; over fewer at first, where curves are steep."""
     total = weight = 0.0
     out = []
     for index, (x, y) in enumerate(finite(points)):
@@ -157,22 +205,26 @@ def _digits(value: float) -> str:
 
 
 def finite(points: Sequence[Point]) -> list[Point]:
-    """The points without NaN, infinities, and what is as good as infinite."""
-    return [(x, y) for x, y in points if abs(x) < ENDLESS and abs(y) < ENDLESS]
+    """The points without NaN, infinities and values over `MAX_MAGNITUDE`."""
+    return [(x, y) for x, y in points if abs(x) < MAX_MAGNITUDE and abs(y) < MAX_MAGNITUDE]
 
 
 def _thinned(points: Sequence[Point]) -> list[Point]:
-    """At most `MOST_POINTS`, evenly spread, with both ends."""
-    if len(points) <= MOST_POINTS:
+    """At most `MAX_POINTS`, evenly spread, with both ends."""
+    if len(points) <= MAX_POINTS:
         return list(points)
-    gap = (len(points) - 1) / (MOST_POINTS - 1)
-    return [points[round(number * gap)] for number in range(MOST_POINTS)]
+    gap = (len(points) - 1) / (MAX_POINTS - 1)
+    return [points[round(number * gap)] for number in range(MAX_POINTS)]
 
 
-def _curve(frame: Frame, line: Line) -> str:
-    places = [f"{frame.x(x):.1f} {frame.y(y):.1f}" for x, y in line.points]
-    kind = escape(line.kind)
+def _curve(frame: Frame, line: Line) -> Shape:
+    places = [(frame.x(x), frame.y(y)) for x, y in line.points]
     if len(places) == 1:
-        x, y = places[0].split()
-        return f'<circle class="{kind}" cx="{x}" cy="{y}" r="4"/>'
-    return f'<path class="line {kind}" d="M{"L".join(places)}"/>'
+        return circle(line.kind, *places[0], radius=4)
+    return path(f"line {line.kind}", "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places))
+
+
+def _bar(frame: Frame, bar: Bar) -> Shape:
+    left, right, top, floor = frame.x(bar.low), frame.x(bar.high), frame.y(bar.value), HEIGHT - BOTTOM
+    size = {"x": f"{left:.1f}", "y": f"{top:.1f}", "width": f"{right - left:.1f}", "height": f"{floor - top:.1f}"}
+    return Shape("rect", {"class": "bar", **size}, tooltip=bar.tooltip)

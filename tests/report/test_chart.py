@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.train.report.chart import (
+from bertkit.report.chart import (
     COUNT,
     FROM_ZERO,
     HEIGHT,
     LOGARITHMIC,
-    MOST_POINTS,
+    MAX_POINTS,
     PLAIN,
     WIDTH,
     Frame,
@@ -111,7 +111,7 @@ def test_long_curves_are_thinned_but_keep_their_ends():
     [path] = [p for p in parsed(chart("long", [Line("", points)])).iter("path") if p.get("class") == "line main"]
     places = path.get("d")[1:].split("L")
     frame = Frame.around(points, PLAIN)
-    assert len(places) == MOST_POINTS
+    assert len(places) == MAX_POINTS
     assert places[0] == f"{frame.x(0):.1f} {frame.y(0):.1f}"
     assert places[-1] == f"{frame.x(99_999):.1f} {frame.y(99_999):.1f}"
 

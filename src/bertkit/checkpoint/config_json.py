@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from bertkit.config import BertConfig, Parts, config_settings, family_config, pick
+from bertkit.config import BertConfig, Parts, family_config
 from bertkit.errors import RequestError
 from bertkit.families.family import Family, json_object, whole_number
 from bertkit.families.table import FAMILIES
+from bertkit.settings import flat, pick
 
 FLOATS = ("dropout", "attention_dropout", "norm_epsilon", "init_std")
 
@@ -27,28 +28,28 @@ ACTIVATIONS = {
 # Fields of every family whose other values are arithmetic that bertkit lacks: they are refused.
 REQUIRED_FIELDS: dict[str, Any] = {"position_embedding_type": "absolute", "add_cross_attention": False}
 
-OWN_TYPE = "bertkit"  # model_type of a mixture of parts that Hugging Face has no class for
+NATIVE_TYPE = "bertkit"  # model_type of a mixture of parts that Hugging Face has no class for
 
 
 def read_hugging_face(data: Mapping[str, Any], where: str) -> BertConfig:
     """The shape that a config.json describes; `where` is named in what goes wrong."""
     try:
         kind = _model_type(data)
-        return _read_own(data) if kind == OWN_TYPE else _read_family(kind, data)
+        return _read_native(data) if kind == NATIVE_TYPE else _read_family(kind, data)
     except RequestError as error:
         raise RequestError(f"{where}: {error}") from error
 
 
-def write_hugging_face(config: BertConfig, *, own: bool = False) -> dict[str, Any]:
-    """The config.json of a shape: the family's if it can say all of it, else one that only bertkit reads (`own`)."""
-    if own:
-        return _write_own(config)
+def write_hugging_face(config: BertConfig, *, native: bool = False) -> dict[str, Any]:
+    """The config.json of a shape: the family's if that can express it, else one that only bertkit reads (`native`)."""
+    if native:
+        return _write_native(config)
     data = _write_family(config)
     try:
         complete = read_hugging_face(data, "") == config
     except RequestError:
         complete = False
-    return data if complete else _write_own(config)
+    return data if complete else _write_native(config)
 
 
 def _model_type(data: Mapping[str, Any]) -> str:
@@ -104,7 +105,7 @@ def _read_causal(family: Family, data: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def _write_family(config: BertConfig) -> dict[str, Any]:
-    family, settings = FAMILIES[config.family], config_settings(config)
+    family, settings = FAMILIES[config.family], flat(config)
     data: dict[str, Any] = {"model_type": family.name}
     data |= {key: settings[ours] for ours, key in family.config_fields.items()}
     data[family.activation_field] = next(name for name, ours in ACTIVATIONS.items() if ours == config.parts.activation)
@@ -113,13 +114,13 @@ def _write_family(config: BertConfig) -> dict[str, Any]:
     return data | family.write_config(settings)
 
 
-def _write_own(config: BertConfig) -> dict[str, Any]:
+def _write_native(config: BertConfig) -> dict[str, Any]:
     shape = asdict(config)
     parts = shape.pop("parts")
-    return {"model_type": OWN_TYPE, "shape": shape, "parts": parts}
+    return {"model_type": NATIVE_TYPE, "shape": shape, "parts": parts}
 
 
-def _read_own(data: Mapping[str, Any]) -> BertConfig:
+def _read_native(data: Mapping[str, Any]) -> BertConfig:
     try:
         return BertConfig(**json_object(data, "shape"), parts=Parts(**json_object(data, "parts")))
     except TypeError as error:
