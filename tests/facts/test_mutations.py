@@ -18,12 +18,12 @@ from bertkit.model.encoder import AttentionRecorder, Encoder
 from bertkit.model.layer import PostNormLayer
 from bertkit.model.self_attention import SelfAttention
 from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
-from bertkit.tasks.classify import TextTask
 from bertkit.tasks.metrics.correlation import pearson
+from bertkit.tasks.texts import TextTask
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.train import loop
 
-pytestmark = [pytest.mark.usefixtures("_one_thread", "_nothing_kept"), pytest.mark.xdist_group("finetuning facts")]
+pytestmark = [pytest.mark.usefixtures("_one_thread", "_nothing_kept"), pytest.mark.xdist_group("facts")]
 KEPT = (finetuning.taught, languages.tokenizer_of)  # what a mutation would change, and facts keep
 
 

@@ -18,6 +18,7 @@ from bertkit.data.tables import Row
 from bertkit.predict.files import rows as rows_module
 from bertkit.predict.files.outputs import npy_header
 from bertkit.predict.files.rows import row_blocks
+from bertkit.tasks.table import TASKS
 
 ODD = ["a b c", "", "hello there", "Ünïcode 你好 e\u0301", '"quoted", and\ttabbed', "word " * 50, "\u2028x", "[SEP] a"]
 
@@ -33,7 +34,7 @@ def _one_thread():
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("taught")
-    return {task: taught.taught_folder(folder / str(task), task) for task in (*taught.HEADS, None)}
+    return {task: taught.taught_folder(folder / str(task), task) for task in (*TASKS, None)}
 
 
 @pytest.fixture
@@ -287,7 +288,7 @@ def test_a_wrong_request_is_one_sentence(words, sentence, models, tmp_path, bert
     if words[0] == "-":
         stand_in = tmp_path / "in.txt"
         monkeypatch.setattr(rows_module, "STDIN", stand_in)
-        monkeypatch.setattr("bertkit.predict.files.work.STDIN", stand_in)
+        monkeypatch.setattr("bertkit.predict.files.pipeline.STDIN", stand_in)
     before = sorted(path.name for path in tmp_path.iterdir())
     out, said = bertkit_run(2, "predict", models["classify"], *words, "--out", "out.jsonl")
     assert out == ""

@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,6 @@ from bertkit._version import __version__
 from bertkit.checkpoint import hugging_face, sentence_transformers
 from bertkit.checkpoint.bundled import has_tokenizer, model_folder, tokenizer_folder, with_tokenizer
 from bertkit.checkpoint.config_json import NATIVE_TYPE, architecture, read_hugging_face, write_hugging_face
-from bertkit.checkpoint.google import is_google, read_google
-from bertkit.checkpoint.google_names import hugging_face_names
 from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.small import write_small
 from bertkit.checkpoint.tensors import read_object, read_tensors, write_tensors
@@ -23,11 +21,11 @@ from bertkit.config import BertConfig
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.families.table import FAMILIES
 from bertkit.files import whole_folder
+from bertkit.model.heads import HEADS as OUTPUT_HEADS
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings
 from bertkit.text.tokenizer import Tokenizer
 
-LABELED = ("classify", "tag")
 MAX_LABELS = 1_000_000
 # Fields of config.json that bertkit does not use but other tools do: they are written again.
 PASSED_ON: tuple[str, ...] = (
@@ -89,7 +87,7 @@ def load_checkpoint(
     return Checkpoint(
         model=model.eval(),
         tokenizer=words,
-        labels=_labels(source.settings) if set(model.heads) & set(LABELED) else (),
+        labels=_labels(source.settings) if _named_outputs(model.heads) else (),
         embed=_embed(folder, source.folder),
         max_length=_max_length(folder, source),
         settings={key: source.settings[key] for key in PASSED_ON if key in source.settings},
@@ -141,13 +139,18 @@ def folder_config(model: BertModel, labels: tuple[str, ...] = ()) -> tuple[dict[
     known = hugging_face.has_place(model.config, heads, model.pooler is not None)
     if settings["model_type"] != NATIVE_TYPE and known:
         settings["architectures"] = [hugging_face.hugging_face_class(model.config, heads)]
-        if set(heads) & set(LABELED):
+        if _named_outputs(heads):
             names = labels or tuple(f"LABEL_{i}" for i in range(next(iter(heads.values())) or 0))
             settings["id2label"] = {str(i): name for i, name in enumerate(names)}
             settings["label2id"] = {name: i for i, name in enumerate(names)}
         return settings, False
     data = write_hugging_face(model.config, native=True)
     return {**data, "heads": heads, "pooler": model.pooler is not None, "id2label": dict(enumerate(labels))}, True
+
+
+def _named_outputs(heads: Iterable[str]) -> bool:
+    """Whether one of the heads has outputs that config.json names."""
+    return any(OUTPUT_HEADS[head].labels for head in heads)
 
 
 def _fill(source: _Source, heads: Mapping[str, int | None] | None, seed: int) -> tuple[BertModel, LoadReport]:
@@ -173,8 +176,11 @@ def _fill(source: _Source, heads: Mapping[str, int | None] | None, seed: int) ->
 
 
 def _find(folder: Path) -> _Source:
-    if not (folder / "config.json").is_file() and is_google(folder):
-        return _find_google(folder)
+    if not (folder / "config.json").is_file():
+        from bertkit.checkpoint.google import is_google
+
+        if is_google(folder):
+            return _find_google(folder)
     if not folder.is_dir():
         raise RequestError(f"{folder} is not a folder; a model is a folder with config.json and weights")
     _refuse_broken_links(folder)
@@ -194,6 +200,9 @@ def _refuse_broken_links(folder: Path) -> None:
 
 def _find_google(path: Path) -> _Source:
     """A TF checkpoint, renamed to Hugging Face's names."""
+    from bertkit.checkpoint.google import read_google
+    from bertkit.checkpoint.google_names import hugging_face_names
+
     google = read_google(path)
     renamed = hugging_face_names(google.variables)
     tensors = {name: torch.from_numpy(array) for name, array in renamed.tensors.items()}

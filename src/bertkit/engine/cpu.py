@@ -45,6 +45,10 @@ class CpuOperations(Operations):
         """Without the rows that filled it up."""
         return x_TD[: len(batch.ids)]
 
+    def embed(self, x_TE: Tensor, norm: nn.Module, dropout: nn.Module, dtype: torch.dtype) -> Tensor:
+        """T E; no dropout, for there are no gradients, and all is float32."""
+        return self.norm(norm, x_TE)
+
     def project(self, linear: nn.Linear, x_TI: Tensor) -> Tensor:
         """T O."""
         return self.maps[linear](x_TI)
@@ -58,7 +62,7 @@ class CpuOperations(Operations):
         return self.maps[linear], x_TI
 
     def add(self, x_TD: Tensor, output: Output, dropout: nn.Module) -> Tensor:
-        """T D; no dropout, for there are no gradients."""
+        """T D."""
         made, x_TI = output
         added_TD: Tensor = made.onto(x_TI, x_TD)
         return added_TD

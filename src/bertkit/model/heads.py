@@ -1,6 +1,7 @@
 """What is read off the encoder's vectors: words, next sentences, replaced tokens, classes, tags, spans, choices."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 from bertkit.config import BertConfig
 from bertkit.model.batch import Batch
 from bertkit.model.feed_forward import ACTIVATIONS
-from bertkit.model.pooling import attentive, pool
+from bertkit.model.pooling import pool
+from bertkit.poolings import POOLINGS
 from bertkit.settings import pick
 
 ALIGNED = 64  # columns of a matrix that CUDA multiplies at full speed come in such multiples
@@ -23,7 +25,7 @@ class Pooler(nn.Module):
         super().__init__()
         parts = config.parts
         self.pooling = parts.pooling
-        self.query = nn.Linear(config.width, 1, bias=False) if parts.pooling == "attention" else None
+        self.query = nn.Linear(config.width, 1, bias=False) if POOLINGS[parts.pooling].scored else None
         plain = parts.pooler == "none"  # the head reads the pooled vector itself
         self.dense = nn.Identity() if plain else nn.Linear(config.width, config.width, bias=parts.bias)
         self.activation = nn.Identity() if plain else pick(ACTIVATIONS, parts.pooler, "pooler")
@@ -37,9 +39,7 @@ class Pooler(nn.Module):
 
     def reduce(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """N D: what the dense map reads of each sequence."""
-        if self.query is None:
-            return pool(x_TD, batch, self.pooling)
-        return attentive(x_TD, self.query(x_TD).squeeze(-1), batch)
+        return pool(x_TD, batch, self.pooling, None if self.query is None else self.query(x_TD).squeeze(-1))
 
     def forward(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """N D: one vector for each sequence."""
@@ -129,25 +129,37 @@ class ScalarMix(nn.Module):
         return self.gamma * torch.einsum("l,ltd->td", self.weights.softmax(0), torch.stack(states))
 
 
-# How many numbers each head gives; None: as many as there are labels.
-HEAD_OUTPUTS: Mapping[str, int | None] = MappingProxyType(
+@dataclass(frozen=True)
+class Head:
+    """A row of HEADS: what a head reads, how many outputs it has, what it is called elsewhere."""
+
+    pooled: bool  # whether it reads one vector of each sequence, or every token
+    outputs: int | None = None  # None: as many as there are labels
+    labels: bool = False  # whether config.json names its outputs
+    onnx: tuple[str, ...] = ("logits",)  # names in an ONNX file; several: one for each output
+    onnx_beside: str = ""  # its name beside other heads; "": its own with _logits
+    grouped: bool = False  # whether ONNX inputs are N choices L
+
+
+HEADS: Mapping[str, Head] = MappingProxyType(
     {
-        "masked_word": None,
-        "next_sentence": 2,  # 0: B follows A; 1: it does not (sentence order: 1 = swapped)
-        "replaced_token": 1,
-        "classify": None,
-        "tag": None,
-        "answer": 2,  # start and end of the span
-        "choose": 1,  # a score for each choice; a softmax over the choices follows
+        "masked_word": Head(False, onnx_beside="prediction_logits"),
+        "next_sentence": Head(True, 2, onnx_beside="seq_relationship_logits"),  # 1: B does not follow A, or is swapped
+        "replaced_token": Head(False, 1),
+        "classify": Head(True, labels=True),
+        "tag": Head(False, labels=True),
+        "answer": Head(False, 2, onnx=("start_logits", "end_logits")),
+        "choose": Head(True, 1, grouped=True),  # a score for each choice; a softmax over the choices follows
     }
 )
 
 
 def build_head(name: str, config: BertConfig, labels: int | None, word: nn.Embedding) -> nn.Module:
     """The head called `name`; `labels` counts the outputs of the heads that are free to choose."""
-    outputs = pick(HEAD_OUTPUTS, name, "head") or labels or 2
+    row = pick(HEADS, name, "head")
+    outputs = row.outputs or labels or 2
     if name == "masked_word":
         return MaskedWordHead(config, word)
     if name == "replaced_token":
         return ReplacedTokenHead(config)
-    return TokenHead(config, outputs) if name in ("tag", "answer") else PooledHead(config, outputs)
+    return PooledHead(config, outputs) if row.pooled else TokenHead(config, outputs)

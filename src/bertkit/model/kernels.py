@@ -5,9 +5,7 @@ the formula of the paper, written out; the others are faster.
 """
 
 import math
-from collections.abc import Iterator
 from importlib.util import find_spec
-from itertools import groupby
 
 import torch
 import torch.nn.functional as F
@@ -60,7 +58,7 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindo
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
-    """Our own for CUDA (`triton_attention`): half precision, quicker than `varlen`; without gradients float32, too."""
+    """CUDA kernel of our own (`triton_kernels.attention`): half precision; without gradients float32 too."""
     return _fused(torch.stack((q, k, v), dim=1), batch, window, dropout)
 
 
@@ -84,7 +82,7 @@ def attend(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: flo
 
 def bias_gelu(x_TF: Tensor, bias_F: Tensor) -> Tensor:
     """gelu(x + bias) in one pass, with the bias's gradient on the way back; the twin is F.gelu(x + bias)."""
-    from bertkit.model.triton_gelu import bias_gelu as quick
+    from bertkit.model.triton_kernels.gelu import bias_gelu as quick
 
     activated: Tensor = quick(x_TF, bias_F)
     return activated
@@ -126,8 +124,9 @@ def _half_on_cuda(x: Tensor) -> bool:
 
 def _grouped(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float) -> Tensor:
     """With few operations for each run: on a CPU most runs are one short text, and other threads want Python, too."""
-    runs, mixed = list(_runs(batch.lengths)), []
-    parts = qkv_T3HK.split_with_sizes([count * length for count, length in runs])
+    runs, mixed = batch.runs, []
+    sizes = [count * length for count, length in runs]
+    parts = (qkv_T3HK,) if len(runs) == 1 else qkv_T3HK.split_with_sizes(sizes)
     for (count, length), part in zip(runs, parts, strict=True):
         q_NHLK, k_NHLK, v_NHLK = part.view(count, length, *part.shape[1:]).permute(2, 0, 3, 1, 4).unbind()
         seen = window.mask(length, part.device)
@@ -146,16 +145,10 @@ def _padded(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: fl
 
 
 def _fused(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float) -> Tensor:
-    from bertkit.model.triton_attention import attention
+    from bertkit.model.triton_kernels.attention import attention
 
     offsets, radius = batch.offsets, -1 if window.radius is None else window.radius
     seeds = torch.randint(1 << 31, (1,), device=offsets.device) if dropout else offsets  # not read without dropout
     qkv, numbers = qkv_T3HK.contiguous(), (batch.longest, radius, window.causal, dropout)
     mixed: Tensor = attention(qkv, offsets, seeds, *numbers)[0]
     return mixed
-
-
-def _runs(lengths: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """(sequences, length) of each run of neighbors with equal length."""
-    for length, run in groupby(lengths):
-        yield len(list(run)), length

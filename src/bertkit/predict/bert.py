@@ -2,9 +2,8 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, reduce
-from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -15,25 +14,33 @@ from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
 from bertkit.engine.batches import Passage, make_batch
 from bertkit.engine.cpu import repack, use_onnx
+from bertkit.engine.embed import Embedded, embed_blocks
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.given import listed_texts, refuse_unlisted
 from bertkit.model.encoder import Trace
 from bertkit.model.model import BertModel
-from bertkit.model.pooling import NAMES, EmbedSettings, Pooling
-from bertkit.predict import embed as embedding
-from bertkit.predict import search as searching
-from bertkit.predict.fill import Filled, fill
-from bertkit.predict.fill_words import ChainFiller, FilledTogether
-from bertkit.predict.length import LengthReport, TooLong, report_lengths
+from bertkit.model.pooling import EmbedSettings, Layers
+from bertkit.poolings import NoPooling, PoolingName
 from bertkit.predict.quantize import Fidelity, dequantize, int8_maps, quantize
 from bertkit.settings import pick
+from bertkit.text.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from bertkit.predict import search as searching
     from bertkit.predict.answers import Answers
+    from bertkit.predict.fill import Filled
+    from bertkit.predict.fill_words import FilledTogether
     from bertkit.predict.onnx.export import Exported
+    from bertkit.tasks.answer import Answered
+    from bertkit.tasks.choose import Chosen
+    from bertkit.tasks.classify import Classified
+    from bertkit.tasks.multilabel import Labelled
+    from bertkit.tasks.rate_words import RatedWords
+    from bertkit.tasks.regress import Rated
+    from bertkit.tasks.tag import Tagged
 
-Layers = Sequence[int] | int | None
+    Classification = Classified | Labelled | Rated
 
 
 @dataclass(frozen=True)
@@ -93,8 +100,8 @@ class Bert:
         self,
         texts: Sequence[str],
         *,
-        pooling: Literal["none"],
-        layers: Layers = None,
+        pooling: NoPooling,
+        layers: Layers | None = None,
         normalize: bool | None = None,
         too_long: TooLong = "truncate",
     ) -> list[np.ndarray]: ...
@@ -104,8 +111,8 @@ class Bert:
         self,
         texts: str | Sequence[str],
         *,
-        pooling: Pooling | None = None,
-        layers: Layers = None,
+        pooling: PoolingName | None = None,
+        layers: Layers | None = None,
         normalize: bool | None = None,
         too_long: TooLong = "truncate",
     ) -> np.ndarray: ...
@@ -115,13 +122,13 @@ class Bert:
         texts: str | Sequence[str],
         *,
         pooling: str | None = None,
-        layers: Layers = None,
+        layers: Layers | None = None,
         normalize: bool | None = None,
         too_long: TooLong = "truncate",
     ) -> np.ndarray | list[np.ndarray]:
         """float32 [texts, width], or [width] for one text; with pooling='none' a list of [tokens, width].
 
-        pooling: cls, first, last, mean, max, mean-max, none. layers: any of them, concatenated; -1 is the last, 0 the
+        pooling: a row of `bertkit.poolings`, or none. layers: any of them, concatenated; -1 is the last, 0 the
         embeddings. Texts over the limit are truncated with a warning, read through windows, or refused.
         What is not given is as the folder says (a sentence-transformers folder does), else mean over the last layer.
         """
@@ -131,7 +138,7 @@ class Bert:
         if isinstance(texts, str):
             vector: np.ndarray = blocks[0].vectors[0]
             return vector
-        if settings.pooling == "none":
+        if settings.per_token:
             return [vector for block in blocks for vector in block.vectors]
         if not blocks:
             return np.zeros((0, self.width(settings)), dtype=np.float32)
@@ -143,22 +150,17 @@ class Bert:
         settings: EmbedSettings,
         too_long: TooLong = "truncate",
         where: Callable[[int], str] = "text number {}".format,
-    ) -> Iterator[embedding.Embedded]:
+    ) -> Iterator[Embedded]:
         """The same for any number of texts in little memory: blocks of texts with their vectors."""
         limit = self.checkpoint.max_length
-        return embedding.embed_blocks(self.model, self.tokenizer, texts, settings, limit, too_long, where)
+        return embed_blocks(self.model, self.tokenizer, texts, settings, limit, too_long, where)
 
     def embed_settings(
-        self, *, pooling: str | None = None, layers: Layers = None, normalize: bool | None = None
+        self, *, pooling: str | None = None, layers: Layers | None = None, normalize: bool | None = None
     ) -> EmbedSettings:
         """The folder's settings with these changes."""
         base = self.checkpoint.embed or EmbedSettings()
-        return replace(
-            base,
-            pooling=base.pooling if pooling is None else pooling,
-            layers=base.layers if layers is None else _numbers(layers),
-            normalize=base.normalize if normalize is None else normalize,
-        )
+        return base.changed(pooling=pooling, layers=layers, normalize=normalize)
 
     def similarity(self, one: Sequence[str], other: Sequence[str] | None = None) -> np.ndarray:
         """float32 [one, other]: cosines between the texts' vectors; with one list, between its own texts."""
@@ -170,41 +172,46 @@ class Bert:
     def search(
         self,
         query: str | Sequence[str],
-        texts: searching.Searched | None = None,
+        texts: "searching.Searched | None" = None,
         k: int = 10,
         *,
-        vectors: searching.Stored | None = None,
+        vectors: "searching.Stored | None" = None,
     ) -> Any:
         """The `k` texts nearest to the query by cosine, a Found each: best first, equals in order; none is left out.
 
         `texts` is any iterable of str, read in blocks, or an array or Path of vectors. `vectors`: those of the texts,
         which are then not computed; an array, or a .npy file as `bertkit embed` writes it. For several queries a list.
         """
-        count, blocks = searching.check_count(k), self._searched(texts, vectors)
-        found = searching.search_blocks(self.embed(_listed(query)), blocks, count)
+        from bertkit.predict.search import check_count, search_blocks
+
+        count, blocks = check_count(k), self._searched(texts, vectors)
+        found = search_blocks(self.embed(_listed(query)), blocks, count)
         return _one_or_many(query, found)
 
     def _searched(
-        self, texts: searching.Searched | None, vectors: searching.Stored | None
-    ) -> Iterator[searching.Block]:
-        settings = self.embed_settings()
-        pick(NAMES, settings.pooling, "pooling of one vector per text")
+        self, texts: "searching.Searched | None", vectors: "searching.Stored | None"
+    ) -> "Iterator[searching.VectorBlock]":
+        from bertkit.predict import search as searching
+
+        settings = self.embed_settings().one_vector()
         known, stored = searching.sort_out(texts, vectors)
         if stored is not None:
             return searching.vector_blocks(searching.open_vectors(stored, self.width(settings)), known)
         return self._embedded(known or (), settings)
 
-    def _embedded(self, texts: Iterable[str], settings: EmbedSettings) -> Iterator[searching.Block]:
+    def _embedded(self, texts: Iterable[str], settings: EmbedSettings) -> "Iterator[searching.VectorBlock]":
+        from bertkit.predict.search import VectorBlock
+
         reports = []
         for block in self.embed_blocks(texts, settings):
             reports += [block.lengths] if block.lengths.long else []
-            yield searching.Block(np.asarray(block.vectors), block.texts)
+            yield VectorBlock(np.asarray(block.vectors), block.texts)
         _warn_of_long(reports)
 
     @overload
     def fill(
         self, text: str, *, top: int = 5, together: Literal[True], too_long: TooLong = "window"
-    ) -> list[FilledTogether]: ...
+    ) -> "list[FilledTogether]": ...
 
     @overload
     def fill(
@@ -216,7 +223,7 @@ class Bert:
         pieces: int = 1,
         together: Literal[False] = False,
         too_long: TooLong = "window",
-    ) -> list[Filled]: ...
+    ) -> "list[Filled]": ...
 
     def fill(
         self,
@@ -227,7 +234,7 @@ class Bert:
         pieces: int = 1,
         together: bool = False,
         too_long: TooLong = "window",
-    ) -> list[Filled] | list[FilledTogether]:
+    ) -> "list[Filled] | list[FilledTogether]":
         """The best words for each [MASK] of the text, with probabilities.
 
         `candidates`: only these, of any number of pieces, all of them. `pieces`: whole words of up to so many.
@@ -235,6 +242,9 @@ class Bert:
         """
         if [candidates is not None, pieces != 1, together].count(True) > 1:
             raise RequestError("candidates, pieces and together are three ways to fill; choose one of them")
+        from bertkit.predict.fill import fill
+        from bertkit.predict.fill_words import ChainFiller
+
         limit = self.checkpoint.max_length
         if candidates is None and pieces == 1 and not together:
             return fill(self.model, self.tokenizer, text, top=top, limit=limit, too_long=too_long)
@@ -250,25 +260,72 @@ class Bert:
 
         return Answers.of(self.checkpoint)
 
-    def classify(self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None) -> Any:
-        """A Classified, Labelled or Rated, as the model was taught, for a text or pair; for several, a list of them."""
-        return _one_or_many(texts, self.answers.classify(_listed(texts), None if pairs is None else _listed(pairs)))
+    @overload
+    def classify(self, texts: str, pairs: str | None = None) -> "Classification": ...  # type: ignore[overload-overlap]
 
-    def tag(self, texts: str | Sequence[str | Sequence[str]]) -> Any:
+    @overload
+    def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> "list[Classification]": ...
+
+    def classify(
+        self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None
+    ) -> "Classification | list[Classification]":
+        """A Classified, Labelled or Rated, as the model was fine-tuned, for a text or pair; for several, a list."""
+        seconds = None if pairs is None else _listed(pairs)
+        found: Classification | list[Classification] = self._ask("classify", texts, texts=_listed(texts), pairs=seconds)
+        return found
+
+    @overload
+    def tag(self, texts: str) -> "Tagged": ...  # type: ignore[overload-overlap]
+
+    @overload
+    def tag(self, texts: Sequence[str | Sequence[str]]) -> "list[Tagged]": ...
+
+    def tag(self, texts: str | Sequence[str | Sequence[str]]) -> "Tagged | list[Tagged]":
         """A Tagged, with spans in characters, for a text; for several, which may come in words, a list of them."""
-        refuse_unlisted(texts)
-        if not isinstance(texts, Iterable):
-            raise RequestError(f"texts must be a str or a list of them, not {type(texts).__name__}")
-        return _one_or_many(texts, self.answers.tag([texts] if isinstance(texts, str) else list(texts)))
+        found: Tagged | list[Tagged] = self._ask("tag", texts, texts=_sentences(texts))
+        return found
 
-    def answer(self, question: str | Sequence[str], passage: str | Sequence[str]) -> Any:
+    @overload
+    def answer(self, question: str, passage: str) -> "Answered": ...  # type: ignore[overload-overlap]
+
+    @overload
+    def answer(self, question: Sequence[str], passage: Sequence[str]) -> "list[Answered]": ...
+
+    def answer(self, question: str | Sequence[str], passage: str | Sequence[str]) -> "Answered | list[Answered]":
         """An Answered: where the passage answers the question, in characters, or that it does not; or a list."""
-        return _one_or_many(question, self.answers.answer(_listed(question), _listed(passage)))
+        found: Answered | list[Answered] = self._ask(
+            "answer", question, question=_listed(question), passage=_listed(passage)
+        )
+        return found
 
-    def choose(self, question: str | Sequence[str], choices: Sequence[Any]) -> Any:
+    @overload
+    def choose(self, question: str, choices: Sequence[str]) -> "Chosen": ...  # type: ignore[overload-overlap]
+
+    @overload
+    def choose(self, question: Sequence[str], choices: Sequence[Sequence[str]]) -> "list[Chosen]": ...
+
+    def choose(
+        self, question: str | Sequence[str], choices: Sequence[str] | Sequence[Sequence[str]]
+    ) -> "Chosen | list[Chosen]":
         """A Chosen: which of its choices fits a question; for several questions, a list."""
         own = [choices] if isinstance(question, str) else choices
-        return _one_or_many(question, self.answers.choose(_listed(question), own))
+        found: Chosen | list[Chosen] = self._ask("choose", question, question=_listed(question), choices=own)
+        return found
+
+    @overload
+    def rate_words(self, texts: str) -> "RatedWords": ...  # type: ignore[overload-overlap]
+
+    @overload
+    def rate_words(self, texts: Sequence[str | Sequence[str]]) -> "list[RatedWords]": ...
+
+    def rate_words(self, texts: str | Sequence[str | Sequence[str]]) -> "RatedWords | list[RatedWords]":
+        """A RatedWords, a number for each word, for a text; for several, which may come in words, a list of them."""
+        found: RatedWords | list[RatedWords] = self._ask("rate-words", texts, texts=_sentences(texts))
+        return found
+
+    def _ask(self, route: str, given: object, **inputs: Any) -> Any:
+        """What the model predicts: one for one, a list for a list."""
+        return _one_or_many(given, self.answers.ask(route, **inputs))
 
     def trace(self, text: str, pair: str | None = None) -> TextTrace:
         """Every layer's queries, keys, values, weights and output for one text or pair."""
@@ -355,7 +412,7 @@ class Bert:
 
     def width(self, settings: EmbedSettings) -> int:
         """How many numbers a vector has."""
-        return self.model.config.width * len(settings.layers) * (2 if settings.pooling == "mean-max" else 1)
+        return settings.width(self.model.config.width)
 
 
 # What weights are held in; int8 maps are made from them, and beside them.
@@ -370,6 +427,14 @@ def _listed(texts: str | Sequence[str], *, alone: bool = True) -> list[str]:
     return listed_texts(texts)
 
 
+def _sentences(texts: str | Sequence[str | Sequence[str]]) -> list[str | Sequence[str]]:
+    """Texts, or lists of words, as a list."""
+    refuse_unlisted(texts)
+    if not isinstance(texts, Iterable):
+        raise RequestError(f"texts must be a str or a list of them, not {type(texts).__name__}")
+    return [texts] if isinstance(texts, str) else list(texts)
+
+
 def _warn_of_long(reports: Sequence[LengthReport]) -> None:
     """What was done to texts over the limit, if there were any."""
     if reports:
@@ -379,10 +444,3 @@ def _warn_of_long(reports: Sequence[LengthReport]) -> None:
 def _one_or_many(given: object, found: list[Any]) -> Any:
     """One for one, a list for a list."""
     return found[0] if isinstance(given, str) else found
-
-
-def _numbers(layers: Sequence[int] | int) -> tuple[int, ...]:
-    try:
-        return tuple(map(index, layers if isinstance(layers, Iterable) else [layers]))
-    except TypeError as error:
-        raise RequestError(f"layers={layers!r} must be whole numbers") from error

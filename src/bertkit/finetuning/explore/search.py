@@ -15,13 +15,14 @@ from bertkit.errors import RequestError
 from bertkit.finetuning.explore.seeds import keep_model, refuse_other_runs
 from bertkit.finetuning.fine_tuning import run_part
 from bertkit.finetuning.learner import TASK, load_start
-from bertkit.finetuning.prepare import Part, Prepared
+from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.result import FineTuned
 from bertkit.finetuning.run_state import own_folder, write_json
 from bertkit.finetuning.session import open_session
 from bertkit.finetuning.settings import FineTuneSettings, change_settings
 from bertkit.progress import ShowProgress, silent
 from bertkit.tasks.metrics.table import is_better
+from bertkit.tasks.task import Part
 from bertkit.train.distributed import ranks
 from bertkit.train.loop import LoopSettings, train
 from bertkit.train.runs import Run
@@ -46,7 +47,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The best settings of a search, what a run with them gave, and every trial."""
 
     changes: Mapping[str, str]
@@ -63,7 +64,7 @@ def search(
     grid: Mapping[str, Sequence[str]] = GRID,
     model: Path | None = None,
     show: ShowProgress = silent,
-) -> Found:
+) -> SearchResult:
     """Successive halving: all of the grid on a quarter of the data, the better half on half of it, and so on.
 
     Each trial is judged by the best of its evaluations. The winner's model becomes out/model. Given again, it keeps
@@ -92,7 +93,7 @@ def search(
                 taught(part, best, winner)
             keep_model(folders, order[0], out if last else winner)
             survivors = [survivors[index] for index in order[: max(1, len(order) // 2)]]
-        found = Found(best, results[order[0]], tuple(trials))
+        found = SearchResult(best, results[order[0]], tuple(trials))
         write_json(out / "search.json", {"best": dict(best), "trials": [vars(trial) for trial in found.trials]})
         return found
 

@@ -6,14 +6,15 @@ is bounded, so that finding nothing means: nothing among what was tried.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from math import prod
+from dataclasses import dataclass
 from typing import Any
 
 from bertkit.errors import RequestError
 from bertkit.inside.attribution.attribution import why
-from bertkit.inside.attribution.targets import Request, text_tokens
+from bertkit.inside.attribution.page import Change, Flip, Flips
 from bertkit.predict.bert import Bert
+from bertkit.tasks.explain import Request, text_tokens
+from bertkit.tasks.texts import likeliest
 from bertkit.text.tokenizer import Tokenizer
 
 MOST_FLIPS = 10  # told, the likeliest first
@@ -35,52 +36,6 @@ class FlipSettings:
         for name in ("tried", "likely", "kept"):
             if getattr(self, name) < 1:
                 raise RequestError(f"{name}={getattr(self, name)} must be 1 or more")
-
-
-@dataclass(frozen=True)
-class Change:
-    """One word for another, and how probable the masked-word model finds the new one there."""
-
-    old: str
-    new: str
-    probability: float
-
-
-@dataclass(frozen=True)
-class Flip:
-    """A text that the classifier answers otherwise."""
-
-    text: str
-    changes: tuple[Change, ...]
-    places: tuple[tuple[int, int], ...]  # characters of the new words in the text
-    answer: str
-    probability: float  # that the classifier gives its new answer
-
-    @property
-    def likely(self) -> float:
-        """The product of the replacements' probabilities."""
-        return prod(change.probability for change in self.changes)
-
-
-@dataclass(frozen=True)
-class Flips:
-    """What was found, the fewest changes and the likeliest words first."""
-
-    text: str
-    answer: str
-    probability: float
-    tried: int  # texts put to the classifier
-    most_words: int
-    found: tuple[Flip, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, for a file."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        from bertkit.inside.attribution.page import flip_lines
-
-        return "\n".join(flip_lines(self))
 
 
 @dataclass(frozen=True)
@@ -124,8 +79,9 @@ def flips(
 
 
 def _filler(bert: Bert, fill: Bert | None) -> Bert:
-    if bert.answers.task.name not in ("classify", "multilabel"):
-        raise RequestError(f"this model was taught '{bert.answers.task.name}'; only a label can be flipped")
+    row = bert.answers.task.row
+    if not row.labeled or row.word_level:
+        raise RequestError(f"this model was fine-tuned for '{bert.answers.task.name}'; only a label can be flipped")
     source = bert if fill is None else fill
     if not source.model.fills:
         who = "this classifier" if fill is None else "the model given as --fill-model"
@@ -136,8 +92,8 @@ def _filler(bert: Bert, fill: Bert | None) -> Bert:
 def _judge(bert: Bert, texts: Sequence[str], pair: str | None) -> list[tuple[str, float]]:
     """The answer to each text, and its probability: of several labels, that of the least sure."""
     said: Any = bert.classify(list(texts), None if pair is None else [pair] * len(texts)) if texts else []
-    if bert.answers.task.name == "classify":
-        best = [max(each.probabilities, key=each.probabilities.__getitem__) for each in said]
+    if bert.answers.task.row.exclusive:
+        best = [likeliest(each.probabilities) for each in said]
         return [(label, each.probabilities[label]) for label, each in zip(best, said, strict=True)]
     return [(", ".join(each.labels) or "no label", _sureness(each.labels, each.probabilities)) for each in said]
 
@@ -159,7 +115,11 @@ def _changed(judged: Sequence[tuple[_Draft, str, float]], answer: str) -> list[F
 
 def _ranked_words(bert: Bert, text: str, pair: str | None, settings: FlipSettings) -> list[tuple[int, int]]:
     """The places of the words; of many, those that add most to the answer. Punctuation is left alone."""
-    words = [each for each in text_tokens(bert, Request(text, pair)).written if each.part == 0 and _is_word(each.word)]
+    words = [
+        each
+        for each in text_tokens(bert.model, bert.tokenizer, Request(text, pair)).written
+        if each.part == 0 and _is_word(each.word)
+    ]
     if len(words) <= settings.tried:
         return [(each.start, each.end) for each in words]
     ranked = sorted(why(bert, text, pair).words, key=lambda each: -each.share)

@@ -1,16 +1,14 @@
 """Rows of a file to predictions in a file."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.examples import Example, Place, TaggedExample
-from bertkit.data.tables import Table
+from bertkit.data.tables import Row, Table
 from bertkit.errors import RequestError
 from bertkit.predict.answers import Answers
-from bertkit.predict.files.answer_rows import answer_cells, answer_columns
+from bertkit.predict.bert import Bert
 from bertkit.predict.files.outputs import (
     TABLES,
     Kept,
@@ -22,13 +20,12 @@ from bertkit.predict.files.outputs import (
     jsonl_bytes,
     kept_columns,
 )
+from bertkit.predict.files.pipeline import Computed, Job, Output, RunOptions, describe, long_texts, run_file
 from bertkit.predict.files.resume import ROWS, State, check_outputs
 from bertkit.predict.files.rows import Item, open_source
-from bertkit.predict.files.settings import FileSettings, Telling
-from bertkit.predict.files.work import Hardware, HowToRun, Plan, describe, long_texts, pool_for, run_file
-from bertkit.predict.files.workers import Compute, Computed
+from bertkit.predict.files.settings import FileSettings
 from bertkit.progress import ShowProgress, silent
-from bertkit.tasks.tag import located, words_of
+from bertkit.tasks.row import Detail
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ def predict_file(
     rows: Path,
     out: Path,
     reading: FileSettings,
-    how: HowToRun,
+    how: RunOptions,
     *,
     show: ShowProgress = silent,
     say: Callable[[str], None] = lambda _: None,
@@ -58,23 +55,27 @@ def predict_file(
     check_ending(out, TABLES)
     check_outputs(out, {}, resume=how.resume)
     bert = how.hardware.load(model)
-    answers, telling = bert.answers, reading.telling
-    task: Any = answers.task
-    telling.check(task.name)
-    source = open_source(task.name, rows, reading.columns, reading.format)
+    answers, detail = bert.answers, reading.detail
+    task = answers.task
+    detail.check(task.row)
+    source = open_source(task.row, rows, reading.columns, reading.format)
     say(source.said)
-    types = answer_columns(task.name, task.labels, telling)
+    types = task.row.columns(task.labels, detail)
     kept, names = _layout(source.table, out.suffix, reading.keep, list(types), say)
     columns = (*kept.names, *names.values())
     schema = None
     if out.suffix == ".parquet":
         schema = arrow_schema(source.table, kept, {names[column]: kind for column, kind in types.items()})
-    job = AnswerJob(model, out.suffix, columns, names, telling, how.skip, how.hardware, schema)
-    begun = {**describe(bert, source, how), "kept": str(reading.keep), "told": f"{telling}"}
-    plan = Plan("predicting", out, kept.of, _head(job), partial(_finish, out), begun, {})
-    state = run_file(source, plan, pool_for(job, how, job.with_model(answers)), how, show)
+    job = AnswerJob(model, how.hardware, how.skip, out.suffix, columns, names, kept, detail, schema)
+    begun = {**describe(bert, source, how), "kept": str(reading.keep), "told": _described(detail)}
+    state = run_file(source, job, bert, Output("predicting", out, begun), how, show)
     note = long_texts(state, "cut to, or read through windows of,", task.limit)
     return AnsweredFile(state, task.name, tuple(names.values()), note)
+
+
+def _described(detail: Detail) -> str:
+    """As outputs that are begun have it, those of earlier versions too."""
+    return f"Telling(probabilities={detail.probabilities}, best={detail.best})"
 
 
 def _layout(
@@ -88,42 +89,43 @@ def _layout(
     return kept_columns(table, ending, keep, tuple(names.values())), names
 
 
-def _head(job: "AnswerJob") -> bytes:
-    """How the stream of rows begins."""
-    if job.schema is not None:
-        return bytes(job.schema.serialize())
-    return csv_bytes([job.columns]) if job.ending == ".csv" else b""
-
-
-def _finish(out: Path, stream: Path, _: State) -> Path:
-    return finish_parquet(stream) if out.suffix == ".parquet" else stream
-
-
 @dataclass(frozen=True)
-class AnswerJob:
-    """How rows become predictions, for every process that works on them."""
+class AnswerJob(Job):
+    """How rows become predictions beside the columns that they came with."""
 
-    model: Path | None  # None: the bundled one
     ending: str
     columns: tuple[str, ...]  # of CSV, in order
     names: Mapping[str, str]  # what each column of a prediction is called here
-    telling: Telling
-    skip: bool
-    hardware: Hardware
-    schema: Any = field(default=None, hash=False, compare=False)  # Parquet's
+    kept_cells: Kept
+    detail: Detail
+    schema: Any  # Parquet's
 
     @property
-    def token(self) -> str:
-        """Tells jobs apart."""
-        return repr(self)
+    def head(self) -> bytes:
+        """The schema of Parquet, the header line of CSV."""
+        if self.schema is not None:
+            return bytes(self.schema.serialize())
+        return csv_bytes([self.columns]) if self.ending == ".csv" else b""
 
-    def open(self) -> Compute:
-        """Load the model."""
-        return self.with_model(self.hardware.load(self.model).answers)
+    def kept(self, row: Row) -> dict[str, Any]:
+        """The row's own cells."""
+        return self.kept_cells.of(row)
 
-    def with_model(self, answers: Answers) -> Compute:
-        """With a model that is loaded already."""
-        return lambda items: answer_items(self, answers, items)
+    def compute(self, bert: Bert, items: Sequence[Item]) -> Computed:
+        """A block of rows as bytes of the output."""
+        try:
+            return _answered(self, bert.answers, items)
+        except RequestError:
+            if not self.skip:
+                raise
+            usable, faults = _sifted(bert.answers, items)
+            if not faults:  # it was no row's fault
+                raise
+            return replace(_answered(self, bert.answers, usable), faults=faults)
+
+    def finish(self, stream: Path, rows: int) -> Path:
+        """Record batches become Parquet."""
+        return stream if self.schema is None else finish_parquet(stream)
 
 
 def renamed(columns: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
@@ -141,44 +143,15 @@ def renamed(columns: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def answer_items(job: AnswerJob, answers: Answers, items: Sequence[Item]) -> Computed:
-    """A block of rows as bytes of the output."""
-    try:
-        return _answered(job, answers, items)
-    except RequestError:
-        if not job.skip:
-            raise
-        usable, faults = _sifted(answers, items)
-        if not faults:  # it was no row's fault
-            raise
-        found = _answered(job, answers, usable)
-        return Computed(found.parts, found.written, faults, found.long)
-
-
 def _answered(job: AnswerJob, answers: Answers, items: Sequence[Item]) -> Computed:
-    asked = [_asked(answers, item) for item in items]
-    found = answers.predict([example for example, _ in asked])
+    row, examples = answers.task.row, [answers.task.ready(item.example) for item in items]
     rows, long = [], []
-    for item, prediction, (_, characters) in zip(items, found, asked, strict=True):
-        if isinstance(item.example, str) and characters is not None:
-            prediction = located(prediction, item.example, characters)
-        cells = answer_cells(prediction, characters, job.telling)
+    for item, example, prediction in zip(items, examples, answers.predict(examples), strict=True):
+        cells = row.cells(example, prediction, job.detail)
         rows.append({**item.kept, **{job.names[name]: value for name, value in cells.items()}})
         if cells["cut"] or cells["windows"] > 1:
             long.append((item.place, prediction.seen.tokens))
     return Computed({ROWS: _bytes(job, rows)}, len(rows), (), tuple(long))
-
-
-def _asked(answers: Answers, item: Item) -> tuple[Example, Sequence[tuple[int, int]] | None]:
-    """The example, and where its words stand if they come from a plain text."""
-    place = Place(Path(item.place), 0)
-    if isinstance(item.example, str):
-        task: Any = answers.task
-        characters = words_of(task.tokenizer, item.example)
-        return TaggedExample(tuple(item.example[a:b] for a, b in characters), None, place), characters
-    if isinstance(item.example, tuple):
-        return TaggedExample(item.example, None, place), None
-    return item.example, None
 
 
 def _sifted(answers: Answers, items: Sequence[Item]) -> tuple[list[Item], tuple[str, ...]]:
@@ -186,7 +159,7 @@ def _sifted(answers: Answers, items: Sequence[Item]) -> tuple[list[Item], tuple[
     usable, faults = [], []
     for item in items:
         try:
-            answers.task.windows(_asked(answers, item)[0], 0)
+            answers.task.windows(answers.task.ready(item.example), 0)
             usable.append(item)
         except RequestError as error:
             faults.append(str(error))
