@@ -58,8 +58,8 @@ def _poisoned_at(step: int) -> Iterator[None]:
             poisoned.append(parts[0].inputs[0])
         return parts
 
-    def poisoning(self, x, batch):
-        out = forward(self, x, batch)
+    def poisoning(self, x, batch, *operations):
+        out = forward(self, x, batch, *operations)
         return out * float("nan") if any(batch is each for each in poisoned) else out
 
     with patch.object(PretrainingSession, "micros", remembering), patch.object(SelfAttention, "forward", poisoning):
