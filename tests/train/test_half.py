@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bertkit.config import family_config
-from bertkit.model import self_attention
+from bertkit.model import operations
 from bertkit.model.weights import new_model
 from bertkit.pretraining.examples import Examples
 from bertkit.pretraining.inputs import to_inputs
@@ -59,10 +59,10 @@ def test_losses_are_near_and_gradients_are_float32(kind):
 def test_one_graph_serves_every_mix_of_lengths(kind, monkeypatch):
     """A new mix must not compile anew: on a GPU that costs half a minute each time."""
 
-    def any_lengths(qkv, batch, sight, dropout=0.0):  # reads what the variable-length kernel reads
+    def any_lengths(qkv, batch, window, dropout=0.0):  # reads what the variable-length kernel reads
         return qkv[:, 2] * (batch.offsets.sum() * 0 + batch.longest * 0 + 1)
 
-    monkeypatch.setattr(self_attention, "attend", any_lengths)
+    monkeypatch.setattr(operations, "attend", any_lengths)
     graphs = []
 
     def backend(graph, _):

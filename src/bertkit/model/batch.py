@@ -55,18 +55,23 @@ class Batch:
         kinds = torch.zeros_like(ids_NL) if segments_NL is None else segments_NL
         return cls(ids_NL[mask], kinds[mask], tuple(mask.sum(dim=1).tolist()))
 
-    @cached_property
+    # Plain properties: compiled code reads a layout's tensors, and cannot enter cached_property's lock.
+    @property
     def offsets(self) -> Tensor:
         """N+1 int32: where each sequence starts, and where the last one ends."""
-        if self.layout is not None:
-            return self.layout.offsets
+        return self._offsets if self.layout is None else self.layout.offsets
+
+    @property
+    def positions(self) -> Tensor:
+        """T: each token's position in its own sequence."""
+        return self._positions if self.layout is None else self.layout.positions
+
+    @cached_property
+    def _offsets(self) -> Tensor:
         return torch.tensor([0, *accumulate(self.lengths)], dtype=torch.int32, device=self.ids.device)
 
     @cached_property
-    def positions(self) -> Tensor:
-        """T: each token's position in its own sequence."""
-        if self.layout is not None:
-            return self.layout.positions
+    def _positions(self) -> Tensor:
         counts = torch.tensor(self.lengths, device=self.ids.device)
         starts = self.offsets[:-1].to(torch.int64)
         return torch.arange(len(self.ids), device=self.ids.device) - starts.repeat_interleave(
@@ -96,7 +101,7 @@ class Batch:
         """(sequences, length) of each run of neighbors with equal length."""
         return tuple((len(list(run)), length) for length, run in groupby(self.lengths))
 
-    @cached_property
+    @property
     def longest(self) -> int:
         """L of the padded view."""
         return max(self.lengths) if self.layout is None else self.layout.longest
