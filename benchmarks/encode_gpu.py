@@ -24,10 +24,10 @@ import torch
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import family_config, override
 from bertkit.engine.batches import Passage, cut
+from bertkit.engine.embed import embed_passages
 from bertkit.files import whole_file
 from bertkit.model.weights import new_model
 from bertkit.predict.bert import Bert, load
-from bertkit.predict.embed import checked, embed_passages
 from bertkit.text.corpus import CorpusReport, read_documents
 from bertkit.text.tokenizer import Tokenizer
 
@@ -128,7 +128,7 @@ class Engines:
 
     def bertkit(self, passages: Sequence[Passage]) -> np.ndarray:
         """From ids."""
-        settings = checked(self.ours.embed_settings(pooling="mean"), self.ours.model.config.depth)
+        settings = self.ours.embed_settings(pooling="mean").resolved(self.ours.model.config.depth)
         return np.asarray(embed_passages(self.ours.model, passages, settings, LONGEST, "truncate"))
 
     def transformers(self, rows: Sequence[np.ndarray], batch: int, attention: str) -> np.ndarray:

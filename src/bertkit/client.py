@@ -22,6 +22,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from bertkit.errors import BertkitError, RequestError
 from bertkit.given import listed_texts, refuse_unlisted
+from bertkit.poolings import NO_POOLING
 
 if TYPE_CHECKING:
     import numpy as np
@@ -143,7 +144,7 @@ class Client:
         found = [vector for portion in _portions(listed_texts(texts)) for vector in self._embedded(portion, asked)]
         if isinstance(texts, str):
             return found[0]
-        if pooling == "none":
+        if pooling == NO_POOLING:
             return found
         return np.stack(found) if found else np.stack(self._embedded([""], asked))[:0]  # whose width the server knows
 
@@ -255,7 +256,7 @@ class Client:
     def _vectors(self, texts: list[str], asked: dict[str, Any]) -> "list[np.ndarray]":
         import numpy as np
 
-        if asked["pooling"] == "none":
+        if asked["pooling"] == NO_POOLING:
             body = _said({**asked, "inputs": texts, "model": self.model})
             body["normalize"] = asked["normalize"]  # said, though it may be None: as the folder says
             return [np.array(rows, dtype=np.float32) for rows in self._ask("POST", "/embed_all", body)]

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from bertkit.errors import RequestError
 from bertkit.families.table import FAMILIES
+from bertkit.poolings import HeadPooling
 from bertkit.settings import (
     Count,
     Natural,
@@ -47,7 +48,7 @@ class Parts:
     word_head: Literal["gelu", "gelu_tanh", "relu", "silu"] | None = None  # its activation; None: the layers'
     pooler: Literal["tanh", "gelu", "relu", "none"] = "tanh"  # after the dense map that class heads read; none: no map
     pooler_norm: bool = False  # ModernBERT: a norm after it
-    pooling: Literal["first", "mean", "max", "attention"] = "first"  # what that dense map reads: [CLS], or all
+    pooling: HeadPooling = "first"  # what that dense map reads: [CLS], or all
     token_pooler: bool = False  # ModernBERT: token heads read through the same dense map
 
     def __post_init__(self) -> None:

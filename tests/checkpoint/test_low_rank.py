@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from bertkit.checkpoint.delta import FORMAT, fingerprint, load_delta, save_delta, vector_cosines
+from bertkit.checkpoint.delta import FORMAT, load_delta, save_delta, vector_cosines
 from bertkit.checkpoint.low_rank import (
     CHANGE,
     FACTORS,
@@ -26,6 +26,7 @@ from bertkit.checkpoint.low_rank import (
 )
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_small
 from bertkit.checkpoint.small import ABOVE, SMALL, SUMS, pack, unpack
+from bertkit.checkpoint.tensors import fingerprint
 from bertkit.checkpoint.text_vectors import text_vectors
 from bertkit.config import family_config
 from bertkit.errors import RequestError

@@ -482,10 +482,11 @@ def test_mixtures_that_nobody_else_knows_keep_every_bit(parts, tmp_path):
         assert torch.equal(tensor, loaded.model.state_dict()[name])
 
 
-def test_sentence_settings_travel(checkpoint, tmp_path):
+@pytest.mark.parametrize("pooling", ["max", "weighted-mean"])
+def test_sentence_settings_travel(pooling, checkpoint, tmp_path):
     import sentence_transformers
 
-    settings = EmbedSettings(pooling="max", normalize=True)
+    settings = EmbedSettings(pooling=pooling, normalize=True)
     save_checkpoint(replace(checkpoint, model=base(checkpoint), embed=settings, max_length=20), tmp_path / "out")
     loaded = load_checkpoint(tmp_path / "out")
     assert loaded.embed == settings
@@ -514,7 +515,7 @@ def base(checkpoint):
         ("modules.json", "[]", "names no Transformer module"),
         ("modules.json", '[{"type": "a.Transformer", "path": "../.."}]', "points outside its folder"),
         ("modules.json", '[{"type": "a.Transformer"}, {"type": "a.Dense"}]', "the module 'Dense' is not supported"),
-        ("1_Pooling/config.json", '{"pooling_mode_weightedmean_tokens": true}', "pooling .* is not supported"),
+        ("1_Pooling/config.json", '{"pooling_mode_mean_sqrt_len_tokens": true}', "pooling .* is not supported"),
         ("1_Pooling/config.json", '{"pooling_mode": "attention"}', "pooling attention is not supported"),
     ],
 )

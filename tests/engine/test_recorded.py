@@ -20,8 +20,9 @@ from bertkit.engine.batches import Passage, layer_vectors, make_batch
 from bertkit.engine.recorded import Form, RecordedPasses, RowReader
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.batch import Batch
-from bertkit.model.pooling import POOLINGS, pool
+from bertkit.model.pooling import pool
 from bertkit.model.weights import new_model
+from bertkit.poolings import TEXT_POOLINGS
 from bertkit.serve.engine import ReadPooled, ReadTokens, SharedEncoder, TokenSequence
 
 LIMIT = 160
@@ -86,7 +87,7 @@ def test_rows_are_those_of_plain_batches(family, layers):
         np.testing.assert_allclose(recorded(given, read), plain(encoder, given, read), atol=2e-6)
 
 
-@pytest.mark.parametrize("how", POOLINGS)
+@pytest.mark.parametrize("how", TEXT_POOLINGS)
 def test_every_pooling(how):
     encoder, given = small(), passages(5, 5, 1, 17, LIMIT)
     found = RecordedPasses(encoder, often=1)(given, Pooled((2,), how))

@@ -9,10 +9,10 @@ import torch
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config
+from bertkit.engine import embed as embedding
 from bertkit.engine.threads import at_once, set_own_threads, with_threads
 from bertkit.errors import RequestError
 from bertkit.model.weights import new_model
-from bertkit.predict import embed as embedding
 from bertkit.predict.bert import Bert
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS

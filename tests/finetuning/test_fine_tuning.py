@@ -37,6 +37,7 @@ from bertkit.finetuning.prepare import DataFiles, loss_settings, prepare
 from bertkit.finetuning.run_state import Best
 from bertkit.finetuning.session import evaluation_due
 from bertkit.finetuning.settings import read_request, read_settings
+from bertkit.poolings import POOLINGS
 from bertkit.tasks.folder import read_task
 from bertkit.tasks.multilabel import Multilabel
 from bertkit.tasks.read import read_examples
@@ -387,7 +388,7 @@ def test_a_causal_tagger_keeps_its_familys_pooling(tmp_path):
     assert (saved["architectures"], saved["is_decoder"]) == (["BertForTokenClassification"], True)
 
 
-@pytest.mark.parametrize("pooling", ["first", "mean", "max", "attention"])
+@pytest.mark.parametrize("pooling", [name for name, row in POOLINGS.items() if row.head])
 def test_every_pooling_learns_and_reloads(pooling, model, tmp_path):
     result = teach("classify", model, tmp_path, *QUICK, f"pooling={pooling}")
     assert result.score > 0.9

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
-from bertkit.model.pooling import NAMES, pool
+from bertkit.model.pooling import pool
 
 sequences = st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=9), min_size=1, max_size=6)
 
@@ -24,22 +24,6 @@ def test_padding_is_only_a_view(rows):
     assert torch.equal(again.ids, batch.ids)
     assert again.lengths == batch.lengths
     assert batch.padding == pytest.approx(1 - sum(map(len, rows)) / (len(rows) * max(map(len, rows))))
-
-
-@given(sequences, st.sampled_from(sorted(NAMES)))
-def test_poolings_equal_their_definitions(rows, how):
-    batch = Batch.pack(rows)
-    x = torch.randn(len(batch.ids), 4, generator=torch.Generator().manual_seed(1))
-    definitions = {
-        "cls": lambda part: part[0],
-        "first": lambda part: part[0],
-        "last": lambda part: part[-1],
-        "mean": lambda part: part.sum(0) / len(part),
-        "max": lambda part: part.max(0).values,
-        "mean-max": lambda part: torch.cat((part.mean(0), part.max(0).values)),
-    }
-    expected = torch.stack([definitions[how](part) for part in batch.split(x)])
-    torch.testing.assert_close(pool(x, batch, how), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

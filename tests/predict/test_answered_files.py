@@ -288,7 +288,7 @@ def test_a_wrong_request_is_one_sentence(words, sentence, models, tmp_path, bert
     if words[0] == "-":
         stand_in = tmp_path / "in.txt"
         monkeypatch.setattr(rows_module, "STDIN", stand_in)
-        monkeypatch.setattr("bertkit.predict.files.work.STDIN", stand_in)
+        monkeypatch.setattr("bertkit.predict.files.pipeline.STDIN", stand_in)
     before = sorted(path.name for path in tmp_path.iterdir())
     out, said = bertkit_run(2, "predict", models["classify"], *words, "--out", "out.jsonl")
     assert out == ""

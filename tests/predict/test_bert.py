@@ -13,8 +13,8 @@ from bertkit.config import family_config
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.weights import new_model
 from bertkit.predict.bert import Bert
-from bertkit.predict.length import best_window, windows
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.windows import best_window, windows
 from bertkit.text.wordpiece import SPECIALS
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -22,10 +22,11 @@ from bertkit.model.batch import Batch
 from bertkit.model.heads import HEADS
 from bertkit.model.pooling import EmbedSettings, pool
 from bertkit.model.weights import new_model
+from bertkit.poolings import POOLINGS, TEXT_POOLINGS
 from bertkit.predict.bert import Bert
 from bertkit.predict.onnx import export as exporting
 from bertkit.predict.onnx.export import export_onnx
-from bertkit.predict.onnx.graph import POOLINGS, VECTORS, Graph
+from bertkit.predict.onnx.graph import VECTORS, Graph
 from bertkit.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -179,7 +180,7 @@ def test_choices_come_as_a_block_for_each_question(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("where", ["right", "left", "between"])
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("pooling", TEXT_POOLINGS)
 def test_each_pooling_is_its_packed_twin(pooling, where):
     found = checkpoint("bert")
     settings = EmbedSettings(pooling=pooling, layers=(-1, 0), normalize=True)
@@ -191,7 +192,7 @@ def test_each_pooling_is_its_packed_twin(pooling, where):
     torch.testing.assert_close(got, torch.nn.functional.normalize(expected, dim=-1), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("pooling", ["first", "mean", "max", "attention"])
+@pytest.mark.parametrize("pooling", [name for name, row in POOLINGS.items() if row.head])
 def test_what_a_class_head_reads_is_its_packed_twin(pooling):
     config = override(checkpoint("bert").model.config, f"pooling={pooling}", "position=sinusoidal")
     model = new_model(config, {"classify": 3}).eval()

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from bertkit.engine.batches import token_batches
 from bertkit.errors import RequestError
-from bertkit.predict.length import best_window, report_lengths, window_cuts, windows
+from bertkit.text.length import report_lengths
+from bertkit.text.windows import best_window, window_cuts, windows
 
 
 @given(st.integers(0, 300), st.integers(1, 40), st.data())

@@ -20,9 +20,9 @@ from bertkit.cli.main import run
 from bertkit.errors import BertkitError
 from bertkit.predict.files import rows as rows_module
 from bertkit.predict.files import workers
+from bertkit.predict.files.pipeline import ordered
 from bertkit.predict.files.resume import Draft
-from bertkit.predict.files.rows import Item
-from bertkit.predict.files.workers import Computed, Pool, here, ordered, processes
+from bertkit.predict.files.workers import processes
 
 LINES = 300
 ENVIRONMENT = os.environ | taught.ONE_THREAD
@@ -417,25 +417,23 @@ def blocks_in(part):
 
 def test_what_is_under_way_comes_before_the_error():
     def blocks():
-        for number in range(5):
-            yield taught.Numbered((Item(str(number), {}, number),))
+        yield from range(5)
         raise BertkitError("the sixth is bad")
 
-    pool = Pool(here(lambda items: Computed({}, items[0].example)).submit, ahead=3)
     found = []
     with pytest.raises(BertkitError, match="the sixth is bad"):
-        for _, computed in ordered(blocks(), pool):
-            found.append(computed.written)
+        for number in ordered(blocks(), ahead=3):
+            found.append(number)
     assert found == list(range(5))
 
 
 def test_a_worker_that_dies_is_one_sentence():
-    blocks = [taught.Numbered((Item("x", {}, n),)) for n in range(4)]
     with (
         pytest.raises(BertkitError, match="a worker process was killed, perhaps for want of memory"),
-        processes(taught.DyingJob(), 1) as pool,
+        processes(taught.dies, 1, prepare=taught.nothing) as (submit, _),
     ):
-        list(ordered(blocks, pool))
+        for result in [submit(block) for block in range(4)]:
+            result()
 
 
 def test_cluster_without_ray_is_one_sentence(models, texts, tmp_path, call, monkeypatch):

@@ -10,6 +10,7 @@ import pytest
 from serving import running, same
 
 import bertkit
+from bertkit.poolings import TEXT_POOLINGS
 from bertkit.serve.engine import ReadPooled, ReadTokens, SharedEncoder, TokenSequence
 from bertkit.serve.settings import ServeSettings
 
@@ -24,7 +25,7 @@ def vectors(reply) -> np.ndarray:
     return np.array([row["embedding"] for row in reply.json()["data"]], dtype=np.float32)
 
 
-@pytest.mark.parametrize("pooling", [None, "cls", "first", "last", "mean", "max", "mean-max"])
+@pytest.mark.parametrize("pooling", [None, *TEXT_POOLINGS])
 @pytest.mark.parametrize("layers", [None, [-1], [-2], [0, -1], [2, 1]])
 @pytest.mark.parametrize("normalize", [None, True])
 def test_every_pooling_and_layer(server, pooling, layers, normalize):

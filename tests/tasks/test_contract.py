@@ -21,8 +21,8 @@ from bertkit.finetuning.settings import read_settings
 from bertkit.inside.attribution.attribution import why
 from bertkit.model.heads import HEADS
 from bertkit.predict.files.answers import predict_file
+from bertkit.predict.files.pipeline import RunOptions
 from bertkit.predict.files.settings import FileSettings
-from bertkit.predict.files.work import HowToRun
 from bertkit.serve.models import load_models
 from bertkit.tasks.folder import read_task
 from bertkit.tasks.guess import guess_task
@@ -160,7 +160,7 @@ def test_python_answers_one_and_many(task, made):
 @pytest.mark.parametrize("ending", [".jsonl", ".parquet"])
 def test_files_are_answered_row_by_row(task, ending, made, tmp_path):
     found, out = made(task), tmp_path / f"out{ending}"
-    done = predict_file(found.folder, found.dev, out, FileSettings(), HowToRun(device="cpu"))
+    done = predict_file(found.folder, found.dev, out, FileSettings(), RunOptions(device="cpu"))
     assert (done.task, done.state.written) == (task, 12)
     if ending == ".parquet":
         rows = pyarrow.parquet.read_table(out).to_pylist()

@@ -1,6 +1,5 @@
 """One file that turns a model into a tuned one: the strongest directions of what tuning has changed in its encoder."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -17,6 +16,7 @@ from torch import Tensor
 from bertkit.checkpoint.low_rank import add_changes, differences, low_rank_changes
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.checkpoint.small import pack, unpack
+from bertkit.checkpoint.tensors import fingerprint
 from bertkit.checkpoint.text_vectors import text_vectors
 from bertkit.errors import RequestError
 from bertkit.files import whole_file
@@ -109,15 +109,6 @@ def vector_cosines(one: Checkpoint, other: Checkpoint, texts: Sequence[str]) -> 
     """The cosine between two models' vectors of each text."""
     first, second = (torch.from_numpy(text_vectors(model, texts)) for model in (one, other))
     return F.cosine_similarity(first, second, dim=-1)
-
-
-def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """sha256 over names, shapes and values."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def embed_of(checkpoint: Checkpoint) -> EmbedSettings:

@@ -14,8 +14,6 @@ from bertkit._version import __version__
 from bertkit.checkpoint import hugging_face, sentence_transformers
 from bertkit.checkpoint.bundled import has_tokenizer, model_folder, tokenizer_folder, with_tokenizer
 from bertkit.checkpoint.config_json import NATIVE_TYPE, architecture, read_hugging_face, write_hugging_face
-from bertkit.checkpoint.google import is_google, read_google
-from bertkit.checkpoint.google_names import hugging_face_names
 from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.small import write_small
 from bertkit.checkpoint.tensors import read_object, read_tensors, write_tensors
@@ -178,8 +176,11 @@ def _fill(source: _Source, heads: Mapping[str, int | None] | None, seed: int) ->
 
 
 def _find(folder: Path) -> _Source:
-    if not (folder / "config.json").is_file() and is_google(folder):
-        return _find_google(folder)
+    if not (folder / "config.json").is_file():
+        from bertkit.checkpoint.google import is_google
+
+        if is_google(folder):
+            return _find_google(folder)
     if not folder.is_dir():
         raise RequestError(f"{folder} is not a folder; a model is a folder with config.json and weights")
     _refuse_broken_links(folder)
@@ -199,6 +200,9 @@ def _refuse_broken_links(folder: Path) -> None:
 
 def _find_google(path: Path) -> _Source:
     """A TF checkpoint, renamed to Hugging Face's names."""
+    from bertkit.checkpoint.google import read_google
+    from bertkit.checkpoint.google_names import hugging_face_names
+
     google = read_google(path)
     renamed = hugging_face_names(google.variables)
     tensors = {name: torch.from_numpy(array) for name, array in renamed.tensors.items()}

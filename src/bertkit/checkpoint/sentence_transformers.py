@@ -7,17 +7,9 @@ from typing import Any
 from bertkit.checkpoint.tensors import read_json, read_object
 from bertkit.errors import RequestError
 from bertkit.model.pooling import EmbedSettings
+from bertkit.poolings import DEFAULT_POOLING, TEXT_POOLINGS
 
 PROMPTS, LENGTHS = "config_sentence_transformers.json", "sentence_bert_config.json"
-
-# Flags of old pooling configs, and the one word of new ones, for what we call it.
-_FLAGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_lasttoken": "last",
-}
-_WORDS = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "last"}
 
 
 def is_sentence_transformers(folder: Path) -> bool:
@@ -35,7 +27,7 @@ def transformer_folder(folder: Path) -> Path:
 
 def read_settings(folder: Path) -> EmbedSettings:
     """Pooling and normalization as the folder's modules say; a module that bertkit lacks is refused."""
-    pooling, normalize = "mean", False
+    pooling, normalize = DEFAULT_POOLING, False
     _refuse_lowercasing(folder)
     for module in _modules(folder):
         kind = _kind(module)
@@ -56,9 +48,8 @@ def read_length(folder: Path) -> int | None:
 
 
 def write_settings(folder: Path, settings: EmbedSettings, width: int, max_length: int) -> None:
-    """Write the modules that say the same, unless sentence-transformers has no word for these settings."""
-    words = {ours: word for word, ours in _WORDS.items()}
-    pooling = words.get("cls" if settings.pooling == "first" else settings.pooling)
+    """Write the modules that say the same, unless sentence-transformers has no name for these settings."""
+    pooling = None if settings.per_token else TEXT_POOLINGS[settings.pooling].sentence_transformers
     if pooling is None or settings.layers != (-1,):
         return
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
@@ -67,7 +58,7 @@ def write_settings(folder: Path, settings: EmbedSettings, width: int, max_length
         {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for index, (path, kind) in enumerate(kinds)
     ]
-    flags = {flag: ours == _WORDS[pooling] for flag, ours in _FLAGS.items()}
+    flags = {flag: (mode, flag) == pooling for mode, flag in _names()}
     _write_json(folder / "modules.json", modules)
     _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **flags})
     _write_json(folder / LENGTHS, {"max_seq_length": max_length, "do_lower_case": False})
@@ -118,14 +109,22 @@ def _pooling(path: Path) -> str:
     data = read_object(path)
     if data.get("include_prompt") is False:
         raise RequestError(f"{path}: include_prompt=false is not supported")
-    word = data.get("pooling_mode")
-    chosen = [_WORDS.get(str(word), str(word))] if word else [ours for flag, ours in _FLAGS.items() if data.get(flag)]
-    others = [key for key, on in data.items() if key.startswith("pooling_mode_") and on is True and key not in _FLAGS]
-    if others or len(chosen) != 1 or chosen[0] not in _WORDS.values():
-        raise RequestError(
-            f"{path}: pooling {word or [*chosen, *others]} is not supported; bertkit has {', '.join(_WORDS)}"
-        )
-    return chosen[0]
+    mode, flags = data.get("pooling_mode"), [key for key, on in data.items() if _is_flag(key) and on]
+    known = [name for names, name in _names().items() if (mode == names[0] if mode else names[1] in flags)]
+    if len(known) != 1 or (not mode and len(flags) != 1):
+        has = ", ".join(name for name, _ in _names())
+        raise RequestError(f"{path}: pooling {mode or flags} is not supported; bertkit has {has}")
+    return known[0]
+
+
+def _is_flag(key: str) -> bool:
+    return key.startswith("pooling_mode_")
+
+
+def _names() -> dict[tuple[str, str], str]:
+    """Our name of each pooling that sentence-transformers has, by its pooling_mode and flag there."""
+    rows = reversed(TEXT_POOLINGS.items())  # of two rows with one name there, the first is read
+    return {row.sentence_transformers: name for name, row in rows if row.sentence_transformers}
 
 
 def _write_json(path: Path, data: Any) -> None:

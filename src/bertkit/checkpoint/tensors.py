@@ -1,5 +1,6 @@
 """Tensors on disk: one safetensors file or many, or a pickled state dict read without running its code."""
 
+import hashlib
 import json
 import pickle
 from collections.abc import Mapping
@@ -140,3 +141,12 @@ def _state_dict(data: Any, path: Path) -> dict[str, Tensor]:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """sha256 over names, shapes and numbers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,17 +1,17 @@
 """Texts to vectors, plainly: what training measures by and learns from. `predict` has the fast way."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.engine.batches import Passage, cut, make_batch, token_batches
+from bertkit.engine.embed import vectors_of
 from bertkit.errors import RequestError
-from bertkit.model.batch import Batch
-from bertkit.model.pooling import EmbedSettings, pool
+from bertkit.model.pooling import EmbedSettings
 from bertkit.progress import ShowProgress, silent
 from bertkit.text.tokenizer import Tokenizer
 
@@ -19,7 +19,6 @@ BLOCK = 32_768  # texts that are tokenized and sorted by length together
 TOKENS = {"cuda": 65_536, "cpu": 4_096}  # through the model at once
 
 Vectors = NDArray[np.floating]
-Ids = Sequence[tuple[Sequence[int], Sequence[int]]]
 
 
 def text_vectors(
@@ -39,15 +38,16 @@ def text_vectors(
     model, limit = checkpoint.model, min(length or checkpoint.max_length, checkpoint.max_length)
     if settings.layers != (-1,):
         raise RequestError(f"vectors of layers {settings.layers} are not for training; only those of the last one are")
-    vectors = np.zeros((len(texts), _width(checkpoint)), dtype=kind) if out is None else out
+    vectors = np.zeros((len(texts), settings.width(model.config.width)), dtype=kind) if out is None else out
     training = model.training
     model.eval()
     with show("vectors", len(texts)) as meter, torch.inference_mode():
         for start in range(0, len(texts), BLOCK):
             block = [settings.prefix + text for text in texts[start : start + BLOCK]]
-            encoded = [_cut(*each, limit) for each in tokenizer.encode_plain(block)]
-            for chosen in _by_length(encoded, TOKENS.get(model.device.type, TOKENS["cpu"])):
-                found = _pooled(checkpoint, [encoded[i] for i in chosen], settings)
+            passages = [cut(Passage(*each), limit) for each in tokenizer.encode_plain(block)]
+            budget = TOKENS.get(model.device.type, TOKENS["cpu"])
+            for chosen in token_batches([len(each.ids) for each in passages], budget):
+                found = _pooled(checkpoint, [passages[i] for i in chosen], settings)
                 vectors[[start + i for i in chosen]] = found.cpu().numpy()
                 meter.update(start + len(block))
     model.train(training)
@@ -61,36 +61,9 @@ def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
     return checkpoint.tokenizer
 
 
-def _pooled(checkpoint: Checkpoint, encoded: Ids, settings: EmbedSettings) -> Tensor:
+def _pooled(checkpoint: Checkpoint, passages: Sequence[Passage], settings: EmbedSettings) -> Tensor:
     model = checkpoint.model
-    batch = Batch.pack([ids for ids, _ in encoded], [segments for _, segments in encoded]).to(model.device)
+    batch = make_batch(passages, model.device)
     with torch.autocast(model.device.type, torch.bfloat16, enabled=model.device.type == "cuda"):
         hidden_TD = model(batch)
-    vectors_ND = pool(hidden_TD.float(), batch, settings.pooling)
-    return F.normalize(vectors_ND, dim=-1) if settings.normalize else vectors_ND
-
-
-def _width(checkpoint: Checkpoint) -> int:
-    pooling = (checkpoint.embed or EmbedSettings()).pooling
-    return checkpoint.model.config.width * (2 if pooling == "mean-max" else 1)
-
-
-def _cut(ids: Sequence[int], segments: Sequence[int], limit: int) -> tuple[Sequence[int], Sequence[int]]:
-    """The first tokens and the last one, [SEP]."""
-    if len(ids) <= limit:
-        return ids, segments
-    return [*ids[: limit - 1], ids[-1]], [*segments[: limit - 1], segments[-1]]
-
-
-def _by_length(encoded: Ids, budget: int) -> Iterator[list[int]]:
-    """Numbers of texts of about equal length, at most `budget` tokens together."""
-    part: list[int] = []
-    tokens = 0
-    for index in sorted(range(len(encoded)), key=lambda i: -len(encoded[i][0])):
-        if part and tokens + len(encoded[index][0]) > budget:
-            yield part
-            part, tokens = [], 0
-        part.append(index)
-        tokens += len(encoded[index][0])
-    if part:
-        yield part
+    return vectors_of(hidden_TD.float(), batch, settings.pooling, normalize=settings.normalize)

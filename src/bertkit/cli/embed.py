@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from bertkit.poolings import TEXT_POOLINGS
+
 
 def embed(
     texts: Annotated[Path, typer.Argument(help="Lines, JSONL, CSV, TSV or Parquet, compressed or not; - is stdin.")],
@@ -15,7 +17,7 @@ def embed(
         typer.Argument(metavar="[NAME=VALUE]...", help="text=column id=column format=jsonl header= quotes= encoding="),
     ] = None,
     model: Annotated[Path | None, typer.Option(help="A model folder, or 'sentences'; else the bundled one.")] = None,
-    pooling: Annotated[str | None, typer.Option(help="cls, first, last, mean, max, mean-max.")] = None,
+    pooling: Annotated[str | None, typer.Option(help=f"{', '.join(TEXT_POOLINGS)}.")] = None,
     layers: Annotated[str | None, typer.Option(help="Layers to concatenate: -1 is the last; e.g. -1,-2.")] = None,
     normalize: Annotated[bool | None, typer.Option(help="Scale each vector to length 1.")] = None,
     too_long: Annotated[str, typer.Option(help="truncate, window or refuse texts over the limit.")] = "truncate",
@@ -34,19 +36,17 @@ def embed(
     Killed or out of space, --resume goes on; each row is there once, as in a run that was never stopped.
     """
     from bertkit.cli.predict import say, tell_skipped
-    from bertkit.model.pooling import NAMES
     from bertkit.predict.files.embed import VectorSettings, embed_file
+    from bertkit.predict.files.pipeline import RunOptions
     from bertkit.predict.files.settings import EMBED_SETTINGS, read_file_settings
-    from bertkit.predict.files.work import HowToRun
-    from bertkit.predict.length import POLICIES
     from bertkit.progress import progress
     from bertkit.settings import pick
+    from bertkit.text.length import POLICIES
 
-    pooling = None if pooling is None else pick(NAMES, pooling, "pooling of one vector per text")
     policy = pick(POLICIES, too_long, "length policy")
     wanted = VectorSettings(pooling=pooling, layers=_numbers(layers), normalize=normalize, too_long=policy)
     reading = read_file_settings(settings or [], EMBED_SETTINGS)
-    how = HowToRun(resume=resume, on_error=on_error, workers=workers, cluster=cluster, device=device, dtype=dtype)
+    how = RunOptions(resume=resume, on_error=on_error, workers=workers, cluster=cluster, device=device, dtype=dtype)
     found = embed_file(model, texts, out, wanted, reading, how, show=progress, say=say)
     say(found.note)
     tell_skipped(out, found.state.skipped)

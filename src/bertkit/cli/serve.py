@@ -45,11 +45,11 @@ def serve(
     OpenAI's, Hugging Face's and text-embeddings-inference's clients work unchanged; /docs shows every route.
     SIGTERM and Ctrl-C answer the requests in progress, then stop. Logs are JSON on standard error.
     """
-    from bertkit.predict.length import POLICIES
     from bertkit.serve.http.auth import read_keys
     from bertkit.serve.http.listener import bind, require_key
     from bertkit.serve.settings import ServeSettings, fitted
     from bertkit.settings import pick
+    from bertkit.text.length import POLICIES
 
     asked = {"max_tokens": max_tokens, "workers": workers}
     given = {name: number for name, number in asked.items() if number is not None}
@@ -62,7 +62,7 @@ def serve(
 
     import torch
 
-    from bertkit.predict.files.work import Hardware
+    from bertkit.predict.files.pipeline import Hardware
     from bertkit.serve.app import create_app
     from bertkit.serve.http.logs import start_logs
     from bertkit.serve.models import load_models

@@ -12,7 +12,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bertkit.data.delimited import delimited_records, dialect_of, name_the_columns
 from bertkit.data.examples import Example, Place
 from bertkit.errors import RequestError
 from bertkit.settings import pick
@@ -86,13 +85,16 @@ def ending(path: Path) -> str:
     return inner.suffix.lower()
 
 
-def open_table(path: Path, columns: Columns, *, kind: str = "", report: CorpusReport | None = None) -> Table:
-    """Open a file by its ending, or as a `kind` such as .csv; the rows are read when they are asked for.
+def open_table(path: Path, columns: Columns, *, format: str = "", report: CorpusReport | None = None) -> Table:
+    """Open a file by its ending, or as a row of TABLE_FORMATS; the rows are read when they are asked for.
 
     The bytes of `report` run along with the rows.
     """
-    opener = pick(OPENERS, kind or ending(path), f"ending of {path.name}:")
-    return opener(path, columns, CorpusReport() if report is None else report)
+    if format:
+        row = pick(TABLE_FORMATS, format, "format")
+    else:
+        row = pick(TABLE_ENDINGS, ending(path), f"ending of {path.name}:")
+    return row.open(path, columns, CorpusReport() if report is None else report)
 
 
 def lines_of(path: Path, encoding: str, report: CorpusReport | None = None) -> Iterator[tuple[int, str]]:
@@ -170,6 +172,8 @@ def _from_rows(path: Path, rows: Iterator[Row], **more: Any) -> Table:
 
 
 def _delimited_table(path: Path, columns: Columns, report: CorpusReport, *, commas: bool) -> Table:
+    from bertkit.data.delimited import delimited_records, dialect_of, name_the_columns
+
     lines = lines_of(path, columns.encoding, report)
     if path is STDIN:  # it can be read but once: the first lines speak for all
         head = list(islice(lines, SAMPLE))
@@ -289,15 +293,30 @@ def _trec_rows(path: Path, encoding: str, report: CorpusReport) -> Iterator[Row]
             yield Row(place, {}, f"{place}: no 'COARSE:fine question' as in the other rows; repair or remove it")
 
 
-_tabbed_table = partial(_delimited_table, commas=False)
-OPENERS: dict[str, Callable[[Path, Columns, CorpusReport], Table]] = {
-    ".csv": partial(_delimited_table, commas=True),
-    ".tsv": _tabbed_table,
-    ".tab": _tabbed_table,
-    ".txt": _tabbed_table,
-    ".jsonl": _jsonl_table,
-    ".ndjson": _jsonl_table,
-    ".json": _json_table,
-    ".parquet": _parquet_table,
-    ".label": _trec_table,
+def _lines_table(path: Path, columns: Columns, report: CorpusReport) -> Table:
+    """Each line is a text, blank ones too, so that line n of the input is row n of the output."""
+    lines = lines_of(path, columns.encoding, report)
+    rows = (Row(Place(path, number), {"text": line}) for number, line in lines)
+    sample = tuple(islice(rows, SAMPLE))
+    return Table(path, ("text",), True, sample, chain(sample, rows))
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """One format of rows: what opens a file, the endings of its files, and whether a pipe can be read as it."""
+
+    open: Callable[[Path, Columns, CorpusReport], Table]
+    endings: tuple[str, ...] = ()
+    piped: bool = True
+
+
+TABLE_FORMATS: dict[str, TableFormat] = {
+    "csv": TableFormat(partial(_delimited_table, commas=True), (".csv",)),
+    "tsv": TableFormat(partial(_delimited_table, commas=False), (".tsv", ".tab", ".txt")),
+    "jsonl": TableFormat(_jsonl_table, (".jsonl", ".ndjson")),
+    "json": TableFormat(_json_table, (".json",), piped=False),
+    "parquet": TableFormat(_parquet_table, (".parquet",), piped=False),
+    "trec": TableFormat(_trec_table, (".label",)),
+    "lines": TableFormat(_lines_table),
 }
+TABLE_ENDINGS: dict[str, TableFormat] = {end: row for row in TABLE_FORMATS.values() for end in row.endings}

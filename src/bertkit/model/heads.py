@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from bertkit.config import BertConfig
 from bertkit.model.batch import Batch
 from bertkit.model.feed_forward import ACTIVATIONS
-from bertkit.model.pooling import attentive, pool
+from bertkit.model.pooling import pool
+from bertkit.poolings import POOLINGS
 from bertkit.settings import pick
 
 ALIGNED = 64  # columns of a matrix that CUDA multiplies at full speed come in such multiples
@@ -24,7 +25,7 @@ class Pooler(nn.Module):
         super().__init__()
         parts = config.parts
         self.pooling = parts.pooling
-        self.query = nn.Linear(config.width, 1, bias=False) if parts.pooling == "attention" else None
+        self.query = nn.Linear(config.width, 1, bias=False) if POOLINGS[parts.pooling].scored else None
         plain = parts.pooler == "none"  # the head reads the pooled vector itself
         self.dense = nn.Identity() if plain else nn.Linear(config.width, config.width, bias=parts.bias)
         self.activation = nn.Identity() if plain else pick(ACTIVATIONS, parts.pooler, "pooler")
@@ -38,9 +39,7 @@ class Pooler(nn.Module):
 
     def reduce(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """N D: what the dense map reads of each sequence."""
-        if self.query is None:
-            return pool(x_TD, batch, self.pooling)
-        return attentive(x_TD, self.query(x_TD).squeeze(-1), batch)
+        return pool(x_TD, batch, self.pooling, None if self.query is None else self.query(x_TD).squeeze(-1))
 
     def forward(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """N D: one vector for each sequence."""

@@ -1,22 +1,28 @@
-"""One vector for each sequence, out of the vectors of its tokens."""
+"""Poolings computed: over packed batches, and over the vectors of one text; and the settings of an embedding."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from operator import index
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
+from bertkit.poolings import DEFAULT_POOLING, NO_POOLING, POOLINGS, TEXT_POOLINGS
 from bertkit.settings import pick
+
+Layers = Sequence[int] | int
+CHOICES = dict.fromkeys((*TEXT_POOLINGS, NO_POOLING))
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedSettings:
     """How a text becomes one vector."""
 
-    pooling: str = "mean"  # cls, first, last, mean, max, mean-max, none
+    pooling: str = DEFAULT_POOLING  # a row of TEXT_POOLINGS, or none: a vector for each token
     layers: tuple[int, ...] = (-1,)  # concatenated; -1 is the last, 0 the embeddings
     normalize: bool = False  # to length 1
     prefix: str = ""  # put before every text, as some sentence models ask for
@@ -25,60 +31,174 @@ class EmbedSettings:
         right = isinstance(self.pooling, str) and isinstance(self.prefix, str) and isinstance(self.normalize, bool)
         if not right or not all(isinstance(layer, int) for layer in self.layers):
             raise RequestError(f"embedding settings of the wrong kind: {self}")
+        pick(CHOICES, self.pooling, "pooling")
+
+    @property
+    def per_token(self) -> bool:
+        """Whether a text gets a vector for each of its tokens, not one."""
+        return self.pooling == NO_POOLING
+
+    def width(self, hidden: int) -> int:
+        """Width of the vectors of a model whose tokens have `hidden` numbers."""
+        return hidden * len(self.layers) * (1 if self.per_token else POOLINGS[self.pooling].width)
+
+    def changed(
+        self, *, pooling: str | None = None, layers: Layers | None = None, normalize: bool | None = None
+    ) -> "EmbedSettings":
+        """The same with what is not None."""
+        return replace(
+            self,
+            pooling=self.pooling if pooling is None else pooling,
+            layers=self.layers if layers is None else _numbers(layers),
+            normalize=self.normalize if normalize is None else normalize,
+        )
+
+    def resolved(self, depth: int) -> "EmbedSettings":
+        """Layers counted from the bottom: 0 the embeddings, `depth` the last. A layer that is not there is refused."""
+        return _resolved(self, depth)
+
+    def one_vector(self) -> "EmbedSettings":
+        """Itself; settings that give a vector for each token are refused."""
+        pick(TEXT_POOLINGS, self.pooling, "pooling of one vector per text")
+        return self
 
 
-def first(x_TD: Tensor, batch: Batch) -> Tensor:
-    """N D: the first token's vector, [CLS]."""
-    return batch.first(x_TD)
+@lru_cache(maxsize=1024)  # a server asks for every request
+def _resolved(settings: EmbedSettings, depth: int) -> EmbedSettings:
+    layers = tuple(depth + 1 + layer if layer < 0 else layer for layer in settings.layers)
+    if not layers or not all(0 <= layer <= depth for layer in layers):
+        raise RequestError(
+            f"layers {settings.layers[:20]} must be from 0 (embeddings) to {depth}, or -1 (last) to {-depth - 1}"
+        )
+    return replace(settings, layers=layers)
 
 
-def last(x_TD: Tensor, batch: Batch) -> Tensor:
-    """N D: the last token's vector, [SEP]."""
-    return x_TD[batch.offsets[1:].long() - 1]
+def _numbers(layers: Layers) -> tuple[int, ...]:
+    try:
+        return tuple(map(index, layers if isinstance(layers, Iterable) else [layers]))
+    except TypeError as error:
+        raise RequestError(f"layers={layers!r} must be whole numbers") from error
 
 
-def mean(x_TD: Tensor, batch: Batch) -> Tensor:
-    """N D: the mean over all tokens, [CLS] and [SEP] among them."""
-    return _reduce(x_TD, batch, "mean")
+def pool(x_TD: Tensor, batch: Batch, name: str, scores_T: Tensor | None = None) -> Tensor:
+    """N D (or N 2D): each sequence pooled by the row called `name`, which may need a score for each token."""
+    return pick(POOLINGS, name, "pooling").pool(x_TD, PackedTokens(batch, scores_T))
 
 
-def maximum(x_TD: Tensor, batch: Batch) -> Tensor:
-    """N D: the largest value of each column."""
-    return _reduce(x_TD, batch, "max")
+def pool_array(x_LD: np.ndarray, name: str) -> np.ndarray:
+    """D (or 2D): the vectors of one text pooled in NumPy."""
+    return pick(POOLINGS, name, "pooling").pool(x_LD, TextTokens(x_LD))
 
 
-def mean_max(x_TD: Tensor, batch: Batch) -> Tensor:
-    """N 2D: mean and maximum, side by side."""
-    return torch.cat((mean(x_TD, batch), maximum(x_TD, batch)), dim=-1)
+@dataclass(frozen=True, slots=True)
+class PackedTokens:
+    """The tokens of a batch end to end, as `Tokens`: x is T D, weights and scores are T."""
+
+    batch: Batch
+    given_scores: Tensor | None = None
+
+    @property
+    def places(self) -> Tensor:
+        """T."""
+        return self.batch.positions + 1
+
+    @property
+    def scores(self) -> Tensor:
+        """T."""
+        assert self.given_scores is not None  # of rows with `scored` only
+        return self.given_scores
+
+    def first(self, x_TD: Tensor) -> Tensor:
+        """N D: [CLS]."""
+        return self.batch.first(x_TD)
+
+    def last(self, x_TD: Tensor) -> Tensor:
+        """N D: [SEP]."""
+        return x_TD[self.batch.offsets[1:].long() - 1]
+
+    def mean(self, x_TD: Tensor) -> Tensor:
+        """N D, over all tokens, [CLS] and [SEP] among them."""
+        if len(self.batch.lengths) == 1 and not self.batch.fixed:  # a query: half the time of what follows
+            return x_TD.float().mean(dim=0, keepdim=True).to(x_TD.dtype)
+        return self._reduce(x_TD, "mean").to(x_TD.dtype)
+
+    def maximum(self, x_TD: Tensor) -> Tensor:
+        """N D."""
+        return self._reduce(x_TD, "max").to(x_TD.dtype)
+
+    def weighted_sum(self, x_TD: Tensor, weights_T: Tensor) -> Tensor:
+        """N D."""
+        return self._reduce(weights_T[:, None] * x_TD.float(), "sum").to(x_TD.dtype)
+
+    def shares(self, weights_T: Tensor) -> Tensor:
+        """T float32."""
+        totals_N = self._reduce(weights_T, "sum")
+        return weights_T / totals_N.repeat_interleave(self.batch.offsets.diff(), output_size=len(weights_T))
+
+    def softmax(self, scores_T: Tensor) -> Tensor:
+        """T float32."""
+        return self.batch.unpad(self.batch.pad(scores_T.float(), fill=float("-inf")).softmax(dim=1))
+
+    def concatenate(self, parts: Sequence[Tensor]) -> Tensor:
+        """N (D + D + ...)."""
+        return torch.cat(list(parts), dim=-1)
+
+    def _reduce(self, x_T: Tensor, how: str) -> Tensor:
+        """In float32: a mean of 512 bfloat16 values, added up as bfloat16, would be a third off."""
+        # Unsafe: lengths are not checked again, for which a GPU would be waited for.
+        return torch.segment_reduce(x_T.float(), how, lengths=self.batch.offsets.diff(), unsafe=True)
 
 
-Pooling = Literal["cls", "first", "last", "mean", "max", "mean-max"]
-POOLINGS: dict[Pooling, Callable[[Tensor, Batch], Tensor]] = {
-    "cls": first,
-    "first": first,
-    "last": last,
-    "mean": mean,
-    "max": maximum,
-    "mean-max": mean_max,
-}
+@dataclass(frozen=True, slots=True)
+class TextTokens:
+    """The tokens of one text, as `Tokens`: x is L D, weights and scores are L."""
 
-NAMES: dict[str, Pooling] = {name: name for name in POOLINGS}
+    x_LD: np.ndarray
 
+    @property
+    def places(self) -> np.ndarray:
+        """L."""
+        return np.arange(1, len(self.x_LD) + 1, dtype=np.float32)
 
-def pool(x_TD: Tensor, batch: Batch, how: str) -> Tensor:
-    """N D (or N 2D): each sequence pooled as `how` says."""
-    return POOLINGS[pick(NAMES, how, "pooling")](x_TD, batch)
+    @property
+    def scores(self) -> np.ndarray:
+        """None has them: only heads do, which compute in torch."""
+        raise NotImplementedError
 
+    def first(self, x_LD: np.ndarray) -> np.ndarray:
+        """D."""
+        first: np.ndarray = x_LD[0]
+        return first
 
-def attentive(x_TD: Tensor, scores_T: Tensor, batch: Batch) -> Tensor:
-    """N D: each sequence's mean of vectors, weighted by the softmax of its tokens' scores."""
-    weights_NL = batch.pad(scores_T.float(), fill=float("-inf")).softmax(dim=1)
-    return _reduce(batch.unpad(weights_NL)[:, None] * x_TD.float(), batch, "sum").to(x_TD.dtype)
+    def last(self, x_LD: np.ndarray) -> np.ndarray:
+        """D."""
+        last: np.ndarray = x_LD[-1]
+        return last
 
+    def mean(self, x_LD: np.ndarray) -> np.ndarray:
+        """D: what np.mean does, without its overhead."""
+        mean: np.ndarray = np.add.reduce(x_LD) / np.float32(len(x_LD))
+        return mean
 
-def _reduce(x_TD: Tensor, batch: Batch, how: str) -> Tensor:
-    """In float32: a mean of 512 bfloat16 numbers, added up as bfloat16, would be a third off."""
-    if len(batch.lengths) == 1 and not batch.fixed and how == "mean":  # a query's: half the time of what follows
-        return x_TD.float().mean(dim=0, keepdim=True).to(x_TD.dtype)
-    # Unsafe: lengths are not checked once more, for which a GPU would be waited for.
-    return torch.segment_reduce(x_TD.float(), how, lengths=batch.offsets.diff(), unsafe=True).to(x_TD.dtype)
+    def maximum(self, x_LD: np.ndarray) -> np.ndarray:
+        """D."""
+        maximum: np.ndarray = np.maximum.reduce(x_LD)
+        return maximum
+
+    def weighted_sum(self, x_LD: np.ndarray, weights_L: np.ndarray) -> np.ndarray:
+        """D."""
+        total: np.ndarray = weights_L @ x_LD
+        return total
+
+    def shares(self, weights_L: np.ndarray) -> np.ndarray:
+        """L."""
+        shares: np.ndarray = weights_L / np.add.reduce(weights_L)
+        return shares
+
+    def softmax(self, scores_L: np.ndarray) -> np.ndarray:
+        """L."""
+        return self.shares(np.exp(scores_L - np.maximum.reduce(scores_L)))
+
+    def concatenate(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """D + D + ..."""
+        return np.concatenate(parts)

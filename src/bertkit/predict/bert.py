@@ -2,9 +2,8 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, reduce
-from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -15,22 +14,23 @@ from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
 from bertkit.engine.batches import Passage, make_batch
 from bertkit.engine.cpu import repack, use_onnx
+from bertkit.engine.embed import Embedded, embed_blocks
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.given import listed_texts, refuse_unlisted
 from bertkit.model.encoder import Trace
 from bertkit.model.model import BertModel
-from bertkit.model.pooling import NAMES, EmbedSettings, Pooling
-from bertkit.predict import embed as embedding
-from bertkit.predict import search as searching
-from bertkit.predict.fill import Filled, fill
-from bertkit.predict.fill_words import ChainFiller, FilledTogether
-from bertkit.predict.length import LengthReport, TooLong, report_lengths
+from bertkit.model.pooling import EmbedSettings, Layers
+from bertkit.poolings import NoPooling, PoolingName
 from bertkit.predict.quantize import Fidelity, dequantize, int8_maps, quantize
 from bertkit.settings import pick
+from bertkit.text.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from bertkit.predict import search as searching
     from bertkit.predict.answers import Answers
+    from bertkit.predict.fill import Filled
+    from bertkit.predict.fill_words import FilledTogether
     from bertkit.predict.onnx.export import Exported
     from bertkit.tasks.answer import Answered
     from bertkit.tasks.choose import Chosen
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from bertkit.tasks.tag import Tagged
 
     Classification = Classified | Labelled | Rated
-
-Layers = Sequence[int] | int | None
 
 
 @dataclass(frozen=True)
@@ -102,8 +100,8 @@ class Bert:
         self,
         texts: Sequence[str],
         *,
-        pooling: Literal["none"],
-        layers: Layers = None,
+        pooling: NoPooling,
+        layers: Layers | None = None,
         normalize: bool | None = None,
         too_long: TooLong = "truncate",
     ) -> list[np.ndarray]: ...
@@ -113,8 +111,8 @@ class Bert:
         self,
         texts: str | Sequence[str],
         *,
-        pooling: Pooling | None = None,
-        layers: Layers = None,
+        pooling: PoolingName | None = None,
+        layers: Layers | None = None,
         normalize: bool | None = None,
         too_long: TooLong = "truncate",
     ) -> np.ndarray: ...
@@ -124,13 +122,13 @@ class Bert:
         texts: str | Sequence[str],
         *,
         pooling: str | None = None,
-        layers: Layers = None,
+        layers: Layers | None = None,
         normalize: bool | None = None,
         too_long: TooLong = "truncate",
     ) -> np.ndarray | list[np.ndarray]:
         """float32 [texts, width], or [width] for one text; with pooling='none' a list of [tokens, width].
 
-        pooling: cls, first, last, mean, max, mean-max, none. layers: any of them, concatenated; -1 is the last, 0 the
+        pooling: a row of `bertkit.poolings`, or none. layers: any of them, concatenated; -1 is the last, 0 the
         embeddings. Texts over the limit are truncated with a warning, read through windows, or refused.
         What is not given is as the folder says (a sentence-transformers folder does), else mean over the last layer.
         """
@@ -140,7 +138,7 @@ class Bert:
         if isinstance(texts, str):
             vector: np.ndarray = blocks[0].vectors[0]
             return vector
-        if settings.pooling == "none":
+        if settings.per_token:
             return [vector for block in blocks for vector in block.vectors]
         if not blocks:
             return np.zeros((0, self.width(settings)), dtype=np.float32)
@@ -152,22 +150,17 @@ class Bert:
         settings: EmbedSettings,
         too_long: TooLong = "truncate",
         where: Callable[[int], str] = "text number {}".format,
-    ) -> Iterator[embedding.Embedded]:
+    ) -> Iterator[Embedded]:
         """The same for any number of texts in little memory: blocks of texts with their vectors."""
         limit = self.checkpoint.max_length
-        return embedding.embed_blocks(self.model, self.tokenizer, texts, settings, limit, too_long, where)
+        return embed_blocks(self.model, self.tokenizer, texts, settings, limit, too_long, where)
 
     def embed_settings(
-        self, *, pooling: str | None = None, layers: Layers = None, normalize: bool | None = None
+        self, *, pooling: str | None = None, layers: Layers | None = None, normalize: bool | None = None
     ) -> EmbedSettings:
         """The folder's settings with these changes."""
         base = self.checkpoint.embed or EmbedSettings()
-        return replace(
-            base,
-            pooling=base.pooling if pooling is None else pooling,
-            layers=base.layers if layers is None else _numbers(layers),
-            normalize=base.normalize if normalize is None else normalize,
-        )
+        return base.changed(pooling=pooling, layers=layers, normalize=normalize)
 
     def similarity(self, one: Sequence[str], other: Sequence[str] | None = None) -> np.ndarray:
         """float32 [one, other]: cosines between the texts' vectors; with one list, between its own texts."""
@@ -179,41 +172,46 @@ class Bert:
     def search(
         self,
         query: str | Sequence[str],
-        texts: searching.Searched | None = None,
+        texts: "searching.Searched | None" = None,
         k: int = 10,
         *,
-        vectors: searching.Stored | None = None,
+        vectors: "searching.Stored | None" = None,
     ) -> Any:
         """The `k` texts nearest to the query by cosine, a Found each: best first, equals in order; none is left out.
 
         `texts` is any iterable of str, read in blocks, or an array or Path of vectors. `vectors`: those of the texts,
         which are then not computed; an array, or a .npy file as `bertkit embed` writes it. For several queries a list.
         """
-        count, blocks = searching.check_count(k), self._searched(texts, vectors)
-        found = searching.search_blocks(self.embed(_listed(query)), blocks, count)
+        from bertkit.predict.search import check_count, search_blocks
+
+        count, blocks = check_count(k), self._searched(texts, vectors)
+        found = search_blocks(self.embed(_listed(query)), blocks, count)
         return _one_or_many(query, found)
 
     def _searched(
-        self, texts: searching.Searched | None, vectors: searching.Stored | None
-    ) -> Iterator[searching.Block]:
-        settings = self.embed_settings()
-        pick(NAMES, settings.pooling, "pooling of one vector per text")
+        self, texts: "searching.Searched | None", vectors: "searching.Stored | None"
+    ) -> "Iterator[searching.VectorBlock]":
+        from bertkit.predict import search as searching
+
+        settings = self.embed_settings().one_vector()
         known, stored = searching.sort_out(texts, vectors)
         if stored is not None:
             return searching.vector_blocks(searching.open_vectors(stored, self.width(settings)), known)
         return self._embedded(known or (), settings)
 
-    def _embedded(self, texts: Iterable[str], settings: EmbedSettings) -> Iterator[searching.Block]:
+    def _embedded(self, texts: Iterable[str], settings: EmbedSettings) -> "Iterator[searching.VectorBlock]":
+        from bertkit.predict.search import VectorBlock
+
         reports = []
         for block in self.embed_blocks(texts, settings):
             reports += [block.lengths] if block.lengths.long else []
-            yield searching.Block(np.asarray(block.vectors), block.texts)
+            yield VectorBlock(np.asarray(block.vectors), block.texts)
         _warn_of_long(reports)
 
     @overload
     def fill(
         self, text: str, *, top: int = 5, together: Literal[True], too_long: TooLong = "window"
-    ) -> list[FilledTogether]: ...
+    ) -> "list[FilledTogether]": ...
 
     @overload
     def fill(
@@ -225,7 +223,7 @@ class Bert:
         pieces: int = 1,
         together: Literal[False] = False,
         too_long: TooLong = "window",
-    ) -> list[Filled]: ...
+    ) -> "list[Filled]": ...
 
     def fill(
         self,
@@ -236,7 +234,7 @@ class Bert:
         pieces: int = 1,
         together: bool = False,
         too_long: TooLong = "window",
-    ) -> list[Filled] | list[FilledTogether]:
+    ) -> "list[Filled] | list[FilledTogether]":
         """The best words for each [MASK] of the text, with probabilities.
 
         `candidates`: only these, of any number of pieces, all of them. `pieces`: whole words of up to so many.
@@ -244,6 +242,9 @@ class Bert:
         """
         if [candidates is not None, pieces != 1, together].count(True) > 1:
             raise RequestError("candidates, pieces and together are three ways to fill; choose one of them")
+        from bertkit.predict.fill import fill
+        from bertkit.predict.fill_words import ChainFiller
+
         limit = self.checkpoint.max_length
         if candidates is None and pieces == 1 and not together:
             return fill(self.model, self.tokenizer, text, top=top, limit=limit, too_long=too_long)
@@ -411,7 +412,7 @@ class Bert:
 
     def width(self, settings: EmbedSettings) -> int:
         """How many numbers a vector has."""
-        return self.model.config.width * len(settings.layers) * (2 if settings.pooling == "mean-max" else 1)
+        return settings.width(self.model.config.width)
 
 
 # What weights are held in; int8 maps are made from them, and beside them.
@@ -443,10 +444,3 @@ def _warn_of_long(reports: Sequence[LengthReport]) -> None:
 def _one_or_many(given: object, found: list[Any]) -> Any:
     """One for one, a list for a list."""
     return found[0] if isinstance(given, str) else found
-
-
-def _numbers(layers: Sequence[int] | int) -> tuple[int, ...]:
-    try:
-        return tuple(map(index, layers if isinstance(layers, Iterable) else [layers]))
-    except TypeError as error:
-        raise RequestError(f"layers={layers!r} must be whole numbers") from error

@@ -13,7 +13,7 @@ from bertkit.engine.batches import Passage, cut, last_layer, window_passages
 from bertkit.engine.threads import with_threads
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.model import BertModel
-from bertkit.predict.length import LengthReport, TooLong, report_lengths
+from bertkit.text.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Encoding, Tokenizer
 from bertkit.text.windows import window_cuts
 

@@ -18,7 +18,7 @@ from bertkit.engine.batches import TOKENS_PER_BATCH, Passage, cut, last_layer
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.model import BertModel
 from bertkit.predict.fill import Blanks, Filled, find_blanks, put_in
-from bertkit.predict.length import TooLong, report_lengths
+from bertkit.text.length import TooLong, report_lengths
 from bertkit.text.tokenizer import Encoding, Tokenizer
 
 BEAM = 32  # unfinished chains that are kept at each step, if no more are asked for

@@ -19,6 +19,7 @@ from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import pool
+from bertkit.poolings import DEFAULT_POOLING, NO_POOLING
 from bertkit.settings import pick
 from bertkit.text.tokenizer import Tokenizer
 
@@ -43,7 +44,11 @@ class Fidelity:
 
 
 def quantize(
-    model: BertModel, how: str, tokenizer: Tokenizer | None = None, samples: Sequence[str] = (), pooling: str = "mean"
+    model: BertModel,
+    how: str,
+    tokenizer: Tokenizer | None = None,
+    samples: Sequence[str] = (),
+    pooling: str = DEFAULT_POOLING,
 ) -> Fidelity:
     """Put int8 maps into the model's layers if its vectors stay what they were; else leave it alone and say why not.
 
@@ -53,7 +58,7 @@ def quantize(
     _refuse_unable(model)
     model.eval()
     batch = sample_batch(model, tokenizer, samples)
-    linears, pooling = layer_maps(model), "mean" if pooling == "none" else pooling
+    linears, pooling = layer_maps(model), DEFAULT_POOLING if pooling == NO_POOLING else pooling
     with torch.inference_mode():
         with largest_inputs(linears) as largest:
             expected = pool(model(batch), batch, pooling)

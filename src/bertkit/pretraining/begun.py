@@ -4,8 +4,8 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from bertkit.checkpoint.delta import fingerprint
 from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.checkpoint.tensors import fingerprint
 from bertkit.errors import RequestError
 from bertkit.pretraining.recipe import BEGUN, Recipe
 from bertkit.text.shards.reader import ShardSet, open_shards

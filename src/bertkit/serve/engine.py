@@ -9,16 +9,16 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit.engine.batches import Passage, layer_vectors, make_batch
+from bertkit.engine.embed import vectors_of
 from bertkit.engine.recorded import RecordedPasses, RowReader
 from bertkit.engine.threads import with_threads
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.model import BertModel
-from bertkit.model.pooling import pool
+from bertkit.poolings import NO_POOLING
 
 
 class Reader(Protocol):
@@ -120,8 +120,7 @@ class ReadPooled(RowReader):
 
     def numbers(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """N D."""
-        pooled = pool(x_TD, batch, self.pooling).float()
-        return F.normalize(pooled, dim=-1) if self.normalize else pooled
+        return vectors_of(x_TD, batch, self.pooling, normalize=self.normalize)
 
 
 @dataclass(frozen=True)
@@ -129,10 +128,12 @@ class ReadTokens:
     """A vector for each token; windows of long texts are stitched from them."""
 
     layers: tuple[int, ...]
+    normalize: bool = False
 
     def __call__(self, x_TD: Tensor, batch: Batch) -> list[np.ndarray]:
         """float32 [L, D] each."""
-        return [part.numpy() for part in batch.split(x_TD.float().cpu())]
+        vectors_TD = vectors_of(x_TD, batch, NO_POOLING, normalize=self.normalize).cpu()
+        return [part.numpy() for part in batch.split(vectors_TD)]
 
 
 @dataclass(frozen=True)

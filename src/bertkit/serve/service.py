@@ -16,7 +16,6 @@ import torch
 
 from bertkit.engine.batches import Passage
 from bertkit.errors import BertkitError, RequestError
-from bertkit.predict.length import LengthReport
 from bertkit.serve import memory
 from bertkit.serve.engine import SharedEncoder, TokenSequence
 from bertkit.serve.metrics import Metrics
@@ -24,6 +23,7 @@ from bertkit.serve.models import Models
 from bertkit.serve.refusals import Refusal, detached
 from bertkit.serve.settings import LARGE, ServeSettings
 from bertkit.serve.worker import Ticket, Workers
+from bertkit.text.length import LengthReport
 from bertkit.text.tokenizer import Tokenizer
 
 GROUP_CHARACTERS = 16_000  # planned together: a few milliseconds, which the first of these requests waits for the last

@@ -5,7 +5,7 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from bertkit.errors import RequestError
-from bertkit.predict.length import TooLong
+from bertkit.text.length import TooLong
 
 LARGE = 20_000  # bytes, characters or numbers: work that takes over a millisecond or two, and so goes to a thread
 GPU_TOKENS = 32_768  # in one batch on a GPU: the fastest size for `embed` there

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from bertkit.poolings import HeadPooling
 from bertkit.settings import Natural, Range, check_fields
 
 
@@ -14,7 +15,7 @@ class ReadingSettings:
     length: str | None = None  # of texts over it: head, tail, head-tail, windows, hierarchical; None: the task's own
     stride: Natural | None = None  # tokens that neighboring windows share; None: the policy's own
     window_pool: Literal["mean", "max"] = "mean"  # of the logits of a text's windows
-    pooling: Literal["model", "first", "mean", "max", "attention"] = "model"  # model: as its family does it
+    pooling: Literal["model", HeadPooling] = "model"  # model: as its family does it
 
     def __post_init__(self) -> None:
         check_fields(self)

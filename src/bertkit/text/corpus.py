@@ -9,7 +9,7 @@ import codecs
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -170,7 +170,7 @@ def _documents(files: list[Path], report: CorpusReport) -> Iterator[Document]:
     for file in files:
         report.files += 1
         documents_before = report.documents
-        for document in _rows_as_documents(file, report) if is_jsonl(file) else _plain(file, report):
+        for document in TEXT_FORMATS.get(_ending(file), _plain)(file, report):
             report.documents += 1
             report.paragraphs += len(document.paragraphs)
             yield document
@@ -180,8 +180,11 @@ def _documents(files: list[Path], report: CorpusReport) -> Iterator[Document]:
 
 def is_jsonl(file: Path) -> bool:
     """Whether a file's name says that each of its lines is a JSON object."""
-    name = file.with_suffix("") if file.suffix.lower() in COMPRESSED else file
-    return name.suffix.lower() in JSONL
+    return _ending(file) in JSONL
+
+
+def _ending(file: Path) -> str:
+    return (file.with_suffix("") if file.suffix.lower() in COMPRESSED else file).suffix.lower()
 
 
 def _plain(file: Path, report: CorpusReport) -> Iterator[Document]:
@@ -200,6 +203,10 @@ def _rows_as_documents(file: Path, report: CorpusReport) -> Iterator[Document]:
             if len(parts) > len(lines):
                 report.note(_too_long(LONGEST_PARAGRAPH), f"{file}, line {number}", len(parts) - len(lines))
             yield from _grouped(((number, part) for part in parts), str(file), report)
+
+
+# What reads the documents of a file, by its ending; every other ending is plain text.
+TEXT_FORMATS: dict[str, Callable[[Path, CorpusReport], Iterator[Document]]] = dict.fromkeys(JSONL, _rows_as_documents)
 
 
 def _grouped(lines: Iterable[tuple[int, str]], source: str, report: CorpusReport) -> Iterator[Document]:

@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.data.examples import TextExample
-from bertkit.data.tables import OPENERS, ending
+from bertkit.data.tables import TABLE_ENDINGS, ending
 from bertkit.errors import RequestError
 from bertkit.tasks.read import Columns, NoLabels, read_examples
 from bertkit.text.corpus import CorpusReport, Document, corpus_files, is_jsonl, read_documents
 from bertkit.text.sentences import split_sentences
 
-TABLES = tuple(kind for kind in OPENERS if kind not in (".txt", ".jsonl"))
+TABLES = tuple(kind for kind in TABLE_ENDINGS if kind not in (".txt", ".jsonl"))
 LEAST_WORDS = 4  # of a sentence from a corpus: what is shorter is a heading or a shout
 MOST_CHARACTERS = 2000  # of one: what is longer has lost its stops
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bertkit.checkpoint.delta import fingerprint
 from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.checkpoint.tensors import fingerprint
 from bertkit.checkpoint.text_vectors import text_vectors
 from bertkit.errors import RequestError
 from bertkit.files import whole_file

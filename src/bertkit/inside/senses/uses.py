@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertkit.data.columns import first_known
-from bertkit.data.tables import OPENERS, Columns, Row, Table, ending, open_table, text_cell
+from bertkit.data.tables import TABLE_ENDINGS, Columns, Row, Table, ending, open_table, text_cell
 from bertkit.errors import RequestError
 from bertkit.progress import ShowProgress, silent
 from bertkit.text.corpus import CorpusReport, corpus_files, corpus_size, read_documents
@@ -37,7 +37,7 @@ def read_uses(
     """The uses of a word in text files, or in a table with a column of senses; of one sentence the first use counts."""
     pattern = word_pattern(word)
     files = corpus_files(paths)
-    tables = [file for file in files if ending(file) in OPENERS and _has_senses(file)]
+    tables = [file for file in files if ending(file) in TABLE_ENDINGS and _has_senses(file)]
     if tables and len(tables) != len(files):
         raise RequestError(f"{tables[0]} has a column of senses and other files have none; name one kind alone")
     found = _labeled(word, pattern, tables) if tables else _plain(word, pattern, files, show)

@@ -1,14 +1,14 @@
 """Rows of a file to predictions in a file."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.tables import Table
+from bertkit.data.tables import Row, Table
 from bertkit.errors import RequestError
 from bertkit.predict.answers import Answers
+from bertkit.predict.bert import Bert
 from bertkit.predict.files.outputs import (
     TABLES,
     Kept,
@@ -20,11 +20,10 @@ from bertkit.predict.files.outputs import (
     jsonl_bytes,
     kept_columns,
 )
+from bertkit.predict.files.pipeline import Computed, Job, Output, RunOptions, describe, long_texts, run_file
 from bertkit.predict.files.resume import ROWS, State, check_outputs
 from bertkit.predict.files.rows import Item, open_source
 from bertkit.predict.files.settings import FileSettings
-from bertkit.predict.files.work import Hardware, HowToRun, Plan, describe, long_texts, pool_for, run_file
-from bertkit.predict.files.workers import Compute, Computed
 from bertkit.progress import ShowProgress, silent
 from bertkit.tasks.row import Detail
 
@@ -44,7 +43,7 @@ def predict_file(
     rows: Path,
     out: Path,
     reading: FileSettings,
-    how: HowToRun,
+    how: RunOptions,
     *,
     show: ShowProgress = silent,
     say: Callable[[str], None] = lambda _: None,
@@ -67,10 +66,9 @@ def predict_file(
     schema = None
     if out.suffix == ".parquet":
         schema = arrow_schema(source.table, kept, {names[column]: kind for column, kind in types.items()})
-    job = AnswerJob(model, out.suffix, columns, names, detail, how.skip, how.hardware, schema)
+    job = AnswerJob(model, how.hardware, how.skip, out.suffix, columns, names, kept, detail, schema)
     begun = {**describe(bert, source, how), "kept": str(reading.keep), "told": _described(detail)}
-    plan = Plan("predicting", out, kept.of, _head(job), partial(_finish, out), begun, {})
-    state = run_file(source, plan, pool_for(job, how, job.with_model(answers)), how, show)
+    state = run_file(source, job, bert, Output("predicting", out, begun), how, show)
     note = long_texts(state, "cut to, or read through windows of,", task.limit)
     return AnsweredFile(state, task.name, tuple(names.values()), note)
 
@@ -91,42 +89,43 @@ def _layout(
     return kept_columns(table, ending, keep, tuple(names.values())), names
 
 
-def _head(job: "AnswerJob") -> bytes:
-    """How the stream of rows begins."""
-    if job.schema is not None:
-        return bytes(job.schema.serialize())
-    return csv_bytes([job.columns]) if job.ending == ".csv" else b""
-
-
-def _finish(out: Path, stream: Path, _: State) -> Path:
-    return finish_parquet(stream) if out.suffix == ".parquet" else stream
-
-
 @dataclass(frozen=True)
-class AnswerJob:
-    """How rows become predictions, for every process that works on them."""
+class AnswerJob(Job):
+    """How rows become predictions beside the columns that they came with."""
 
-    model: Path | None  # None: the bundled one
     ending: str
     columns: tuple[str, ...]  # of CSV, in order
     names: Mapping[str, str]  # what each column of a prediction is called here
+    kept_cells: Kept
     detail: Detail
-    skip: bool
-    hardware: Hardware
-    schema: Any = field(default=None, hash=False, compare=False)  # Parquet's
+    schema: Any  # Parquet's
 
     @property
-    def token(self) -> str:
-        """Tells jobs apart."""
-        return repr(self)
+    def head(self) -> bytes:
+        """The schema of Parquet, the header line of CSV."""
+        if self.schema is not None:
+            return bytes(self.schema.serialize())
+        return csv_bytes([self.columns]) if self.ending == ".csv" else b""
 
-    def open(self) -> Compute:
-        """Load the model."""
-        return self.with_model(self.hardware.load(self.model).answers)
+    def kept(self, row: Row) -> dict[str, Any]:
+        """The row's own cells."""
+        return self.kept_cells.of(row)
 
-    def with_model(self, answers: Answers) -> Compute:
-        """With a model that is loaded already."""
-        return lambda items: answer_items(self, answers, items)
+    def compute(self, bert: Bert, items: Sequence[Item]) -> Computed:
+        """A block of rows as bytes of the output."""
+        try:
+            return _answered(self, bert.answers, items)
+        except RequestError:
+            if not self.skip:
+                raise
+            usable, faults = _sifted(bert.answers, items)
+            if not faults:  # it was no row's fault
+                raise
+            return replace(_answered(self, bert.answers, usable), faults=faults)
+
+    def finish(self, stream: Path, rows: int) -> Path:
+        """Record batches become Parquet."""
+        return stream if self.schema is None else finish_parquet(stream)
 
 
 def renamed(columns: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
@@ -142,20 +141,6 @@ def renamed(columns: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
             name = f"predicted_{name}"
         names[column] = name
     return names
-
-
-def answer_items(job: AnswerJob, answers: Answers, items: Sequence[Item]) -> Computed:
-    """A block of rows as bytes of the output."""
-    try:
-        return _answered(job, answers, items)
-    except RequestError:
-        if not job.skip:
-            raise
-        usable, faults = _sifted(answers, items)
-        if not faults:  # it was no row's fault
-            raise
-        found = _answered(job, answers, usable)
-        return Computed(found.parts, found.written, faults, found.long)
 
 
 def _answered(job: AnswerJob, answers: Answers, items: Sequence[Item]) -> Computed:

@@ -1,17 +1,16 @@
 """Texts of a file to vectors in a file."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bertkit.data.columns import find, first_known
 from bertkit.data.tables import Row, Table, cell, checked
 from bertkit.errors import RequestError
-from bertkit.model.pooling import NAMES, EmbedSettings
+from bertkit.model.pooling import EmbedSettings
+from bertkit.poolings import TEXT_POOLINGS
 from bertkit.predict.bert import Bert
 from bertkit.predict.files.outputs import (
     KINDS,
@@ -24,22 +23,13 @@ from bertkit.predict.files.outputs import (
     npy_header,
     plain_type,
 )
+from bertkit.predict.files.pipeline import Computed, Job, Output, RunOptions, describe, long_texts, run_file
 from bertkit.predict.files.resume import ROWS, State, check_outputs
 from bertkit.predict.files.rows import Item, open_source
 from bertkit.predict.files.settings import FileSettings
-from bertkit.predict.files.work import (
-    Hardware,
-    HowToRun,
-    Plan,
-    describe,
-    long_texts,
-    pool_for,
-    run_file,
-)
-from bertkit.predict.files.workers import Compute, Computed
-from bertkit.predict.length import POLICIES, TooLong, report_lengths
 from bertkit.progress import ShowProgress, silent
 from bertkit.settings import pick
+from bertkit.text.length import POLICIES, TooLong, report_lengths
 
 IDS = "ids"  # the stream that becomes vectors.npy.ids.jsonl
 ID_NAMES = ("id", "_id", "idx", "guid", "uid", "doc_id", "index")
@@ -57,13 +47,12 @@ class VectorSettings:
     def __post_init__(self) -> None:
         pick(POLICIES, self.too_long, "length policy")
         if self.pooling is not None:
-            pick(NAMES, self.pooling, "pooling of one vector per text")
+            pick(TEXT_POOLINGS, self.pooling, "pooling of one vector per text")
 
     def of(self, bert: Bert) -> EmbedSettings:
         """With what the folder says."""
         settings = bert.embed_settings(pooling=self.pooling, layers=self.layers, normalize=self.normalize)
-        pick(NAMES, settings.pooling, "pooling of one vector per text")
-        return settings
+        return settings.one_vector()
 
 
 @dataclass(frozen=True)
@@ -81,7 +70,7 @@ def embed_file(
     out: Path,
     wanted: VectorSettings,
     reading: FileSettings,
-    how: HowToRun,
+    how: RunOptions,
     *,
     show: ShowProgress = silent,
     say: Callable[[str], None] = lambda _: None,
@@ -98,26 +87,12 @@ def embed_file(
     say(source.said)
     identity, width = identity_of(source.table, reading.id), bert.width(settings)
     schema = None if sides else vector_schema(source.table, identity, width)
-    ids = bool(sides) and (identity.column is not None or how.skip)
-    job = EmbedJob(model, settings, wanted.too_long, ids, how.skip, how.hardware, schema)
-    made = {"id": str(identity.column), "vectors": f"{settings}, {wanted.too_long}"}
-    head = npy_header(0, width) if schema is None else bytes(schema.serialize())
-    plan = Plan(
-        "embedding",
-        out,
-        identity.of,
-        head,
-        partial(_finish, width, out),
-        {**describe(bert, source, how), **made},
-        sides,
-    )
-    state = run_file(source, plan, pool_for(job, how, job.with_model(bert)), how, show)
+    job = EmbedJob(model, how.hardware, how.skip, settings, wanted.too_long, identity, width, schema)
+    begun = {"id": str(identity.column), "vectors": f"{settings}, {wanted.too_long}"}
+    output = Output("embedding", out, {**describe(bert, source, how), **begun}, sides)
+    state = run_file(source, job, bert, output, how, show)
     done = "cut to" if wanted.too_long == "truncate" else "read through windows of"
     return EmbeddedFile(state, width, long_texts(state, done, bert.checkpoint.max_length))
-
-
-def _finish(width: int, out: Path, stream: Path, state: State) -> Path:
-    return finish_npy(stream, state.written, width) if out.suffix == ".npy" else finish_parquet(stream)
 
 
 @dataclass(frozen=True)
@@ -143,37 +118,15 @@ class Identity:
 
 def identity_of(table: Table, named: str | None) -> Identity:
     """The id column that was named, or one that is called so."""
+    if named is None and len(table.names) == 1:
+        return Identity(None, "int64")
+    from bertkit.data.columns import find, first_known
+
     column = find(table, named, "id") if named else first_known(table, ID_NAMES)
     if column is None:
         return Identity(None, "int64")
     kind = cell_kind(table, column)
     return Identity(column, kind if kind in ("own", "int64") else "string")
-
-
-@dataclass(frozen=True)
-class EmbedJob:
-    """How texts become vectors, for every process that works on them."""
-
-    model: Path | None  # None: the bundled one
-    settings: EmbedSettings
-    too_long: TooLong
-    ids: bool  # .npy only: ids are written to a stream of their own
-    skip: bool
-    hardware: Hardware
-    schema: Any = field(default=None, hash=False, compare=False)  # Parquet's; None: .npy
-
-    @property
-    def token(self) -> str:
-        """Tells jobs apart."""
-        return repr((self.model, self.settings, self.too_long, self.ids, self.skip, self.schema, self.hardware))
-
-    def open(self) -> Compute:
-        """Load the model."""
-        return self.with_model(self.hardware.load(self.model))
-
-    def with_model(self, bert: Bert) -> Compute:
-        """With a model that is loaded already."""
-        return lambda items: embed_items(self, bert, items)
 
 
 def vector_schema(table: Table, identity: Identity, width: int) -> Any:
@@ -189,47 +142,71 @@ def vector_schema(table: Table, identity: Identity, width: int) -> Any:
     )
 
 
-def embed_items(job: EmbedJob, bert: Bert, items: Sequence[Item]) -> Computed:
-    """A block of texts as bytes of the output."""
-    items, faults = _sifted(job, bert, items)
-    texts = [item.example for item in items]
-    blocks = list(bert.embed_blocks(texts, job.settings, job.too_long, lambda number: items[number].place))
-    long = {number: tokens for block in blocks for number, tokens in block.lengths.long}
-    found = [np.asarray(block.vectors) for block in blocks]
-    vectors = np.concatenate(found) if found else np.zeros((0, bert.width(job.settings)), dtype=np.float32)
-    cut = [max(0, long.get(n, 0) - bert.checkpoint.max_length) for n in range(len(items))]
-    parts = _parts(job, items, np.ascontiguousarray(vectors, dtype="<f4"), cut if job.too_long == "truncate" else None)
-    return Computed(parts, len(items), faults, tuple((items[n].place, tokens) for n, tokens in long.items()))
+@dataclass(frozen=True)
+class EmbedJob(Job):
+    """How texts become vectors, in .npy with ids beside it, or in Parquet."""
 
+    settings: EmbedSettings
+    too_long: TooLong
+    identity: Identity
+    width: int
+    schema: Any  # of Parquet; None: .npy
 
-def _sifted(job: EmbedJob, bert: Bert, items: Sequence[Item]) -> tuple[Sequence[Item], tuple[str, ...]]:
-    """Where long texts are refused and faults are skipped, long texts are faults."""
-    if not (job.skip and job.too_long == "refuse"):
-        return items, ()
-    limit, kept, faults = bert.checkpoint.max_length, [], []
-    encodings = bert.tokenizer.encode_batch([job.settings.prefix + item.example for item in items])
-    for item, encoding in zip(items, encodings, strict=True):
-        try:
-            report_lengths([len(encoding.ids)], limit, "refuse", where=[item.place].__getitem__)
-            kept.append(item)
-        except RequestError as error:
-            faults.append(str(error))
-    return kept, tuple(faults)
+    @property
+    def head(self) -> bytes:
+        """A header without the number of rows, or the schema."""
+        return npy_header(0, self.width) if self.schema is None else bytes(self.schema.serialize())
 
+    def kept(self, row: Row) -> dict[str, Any]:
+        """The row's id."""
+        return self.identity.of(row)
 
-def _parts(job: EmbedJob, items: Sequence[Item], vectors: np.ndarray, cut: Sequence[int] | None) -> dict[str, bytes]:
-    ids = [item.kept["id"] for item in items]
-    if job.schema is None:
-        lines = "".join(f"{json_text(each)}\n" for each in ids) if job.ids else ""
-        return {ROWS: vectors.tobytes(), IDS: lines.encode()}
-    import pyarrow as pa
+    def compute(self, bert: Bert, items: Sequence[Item]) -> Computed:
+        """A block of texts as bytes of the output."""
+        items, faults = self._usable(bert, items)
+        texts = [item.example for item in items]
+        blocks = list(bert.embed_blocks(texts, self.settings, self.too_long, lambda number: items[number].place))
+        long = {number: tokens for block in blocks for number, tokens in block.lengths.long}
+        vectors = [np.zeros((0, self.width), dtype=np.float32), *(np.asarray(block.vectors) for block in blocks)]
+        vectors_ND = np.ascontiguousarray(np.concatenate(vectors), dtype="<f4")
+        parts = self._npy(items, vectors_ND) if self.schema is None else self._parquet(bert, items, vectors_ND, long)
+        return Computed(parts, len(items), faults, tuple((items[n].place, tokens) for n, tokens in long.items()))
 
-    schema = job.schema
-    vector = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
-    arrays = [
-        pa.array(ids, schema.field("id").type),
-        pa.array([item.example for item in items], pa.string()),
-        pa.array([0] * len(items) if cut is None else cut, pa.int64()),
-        vector,
-    ]
-    return {ROWS: bytes(pa.RecordBatch.from_arrays(arrays, schema=schema).serialize())}
+    def finish(self, stream: Path, rows: int) -> Path:
+        """The header gets the number of rows, or record batches become Parquet."""
+        return finish_npy(stream, rows, self.width) if self.schema is None else finish_parquet(stream)
+
+    def _usable(self, bert: Bert, items: Sequence[Item]) -> tuple[Sequence[Item], tuple[str, ...]]:
+        """Where long texts are refused and faults are skipped, long texts are faults."""
+        if not (self.skip and self.too_long == "refuse"):
+            return items, ()
+        limit, usable, faults = bert.checkpoint.max_length, [], []
+        encodings = bert.tokenizer.encode_batch([self.settings.prefix + item.example for item in items])
+        for item, encoding in zip(items, encodings, strict=True):
+            try:
+                report_lengths([len(encoding.ids)], limit, "refuse", where=[item.place].__getitem__)
+                usable.append(item)
+            except RequestError as error:
+                faults.append(str(error))
+        return usable, tuple(faults)
+
+    def _npy(self, items: Sequence[Item], vectors_ND: np.ndarray) -> dict[str, bytes]:
+        """The ids are written where they are not just the numbers of the rows."""
+        named = self.identity.column is not None or self.skip
+        ids = "".join(f"{json_text(item.kept['id'])}\n" for item in items) if named else ""
+        return {ROWS: vectors_ND.tobytes(), IDS: ids.encode()}
+
+    def _parquet(
+        self, bert: Bert, items: Sequence[Item], vectors_ND: np.ndarray, long: Mapping[int, int]
+    ) -> dict[str, bytes]:
+        import pyarrow as pa
+
+        limit = bert.checkpoint.max_length
+        cut = {n: tokens - limit for n, tokens in long.items()} if self.too_long == "truncate" else {}
+        arrays = [
+            pa.array([item.kept["id"] for item in items], self.schema.field("id").type),
+            pa.array([item.example for item in items], pa.string()),
+            pa.array([cut.get(n, 0) for n in range(len(items))], pa.int64()),
+            pa.FixedSizeListArray.from_arrays(pa.array(vectors_ND.reshape(-1)), self.width),
+        ]
+        return {ROWS: bytes(pa.RecordBatch.from_arrays(arrays, schema=self.schema).serialize())}

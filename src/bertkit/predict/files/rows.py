@@ -3,21 +3,21 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from bertkit.data.columns import choose_text_columns
-from bertkit.data.examples import Place
 from bertkit.data.squad import open_squad
-from bertkit.data.tables import SAMPLE, Columns, Row, Table, ending, lines_of, open_table, present_text
+from bertkit.data.tables import TABLE_FORMATS, Columns, Row, Table, ending, open_table, present_text
 from bertkit.errors import RequestError
 from bertkit.settings import pick
 from bertkit.tasks.row import TaskRow
 from bertkit.text.corpus import STDIN, CorpusReport
 
-KINDS = ("lines", "jsonl", "ndjson", "csv", "tsv", "tab", "json", "parquet", "conll", "conllu", "squad")
-OTHER_ENDINGS = {".bio": "conll", ".iob": "conll", ".iob2": "conll"}
+# Formats by name and by ending; those of .txt and .label, which hold tables in training data, are texts here.
+ENDINGS = {end[1:]: name for name, row in TABLE_FORMATS.items() for end in row.endings if end not in (".txt", ".label")}
+ENDINGS |= {"bio": "conll", "iob": "conll", "iob2": "conll"}
+FORMATS = {**ENDINGS, **{name: name for name in (*TABLE_FORMATS, "conll", "conllu", "squad")}}
 # A block is what is computed, written and flushed together. Texts are sorted by length within it.
 ROWS = 2048
 CHARACTERS = 1 << 20  # of all cells: about 250,000 tokens, some 50 MB of them while they are worked on
@@ -73,13 +73,11 @@ class Item:
 def open_source(task: TaskRow | None, path: Path, columns: Columns, kind: str | None = None) -> Source:
     """Open a file for a task, or without one to embed; `-` is standard input. Columns not named are guessed."""
     path, report = STDIN if str(path) == "-" else path, CorpusReport()
-    if kind is None:
-        kind = _kind(path, columns)
-    pick(dict.fromkeys(KINDS), kind, "format")
+    kind = _kind(path, columns) if kind is None else pick(FORMATS, kind, "format")
     if kind == "lines" and task is not None and task.line_lacks:
         lacks = f"a question and {task.line_lacks}"
         raise RequestError(f"{path}: a plain line has no room for {lacks}; give JSONL, CSV or Parquet")
-    if path is STDIN and kind in ("parquet", "json", "squad"):
+    if path is STDIN and (kind == "squad" or (kind in TABLE_FORMATS and not TABLE_FORMATS[kind].piped)):
         raise RequestError(f"standard input cannot be read as {kind}; name a file, or give JSONL")
     table = _open(task, path, columns, kind, report)
     if all(row.fault for row in table.sample):
@@ -91,9 +89,8 @@ def open_source(task: TaskRow | None, path: Path, columns: Columns, kind: str | 
 
 def _kind(path: Path, columns: Columns) -> str:
     """By the ending; what is in no table is lines, unless columns of it are named."""
-    kind = OTHER_ENDINGS.get(ending(path), ending(path)[1:])
     named = columns.text or columns.pair or columns.header is not None
-    return kind if kind in KINDS else "tsv" if named else "lines"
+    return FORMATS.get(ending(path)[1:], "tsv" if named else "lines")
 
 
 def _open(task: TaskRow | None, path: Path, columns: Columns, kind: str, report: CorpusReport) -> Table:
@@ -101,8 +98,6 @@ def _open(task: TaskRow | None, path: Path, columns: Columns, kind: str, report:
         raise RequestError(
             f"{path} cannot be read: {'Is a directory' if path.is_dir() else 'No such file or directory'}"
         )
-    if kind == "lines":
-        return _lines_table(path, columns, report)
     if task is not None and kind in task.openers:
         return task.openers[kind](path, columns, False)
     if kind in ("conll", "conllu"):
@@ -110,15 +105,7 @@ def _open(task: TaskRow | None, path: Path, columns: Columns, kind: str, report:
         raise RequestError(f"{path}: CoNLL files hold words to tag, and this is '{name}'; give a table of texts")
     if kind == "squad":
         return open_squad(path, columns)
-    return open_table(path, columns, kind=f".{kind}", report=report)
-
-
-def _lines_table(path: Path, columns: Columns, report: CorpusReport) -> Table:
-    """Each line is a text, blank ones too, so that line n of the input is row n of the output."""
-    lines = lines_of(path, columns.encoding, report)
-    rows = (Row(Place(path, number), {"text": line}) for number, line in lines)
-    sample = tuple(islice(rows, SAMPLE))
-    return Table(path, ("text",), True, sample, chain(sample, rows))
+    return open_table(path, columns, format=kind, report=report)
 
 
 def row_blocks(rows: Iterable[Row]) -> Iterator[RowBlock]:
@@ -151,5 +138,10 @@ def items_of(block: RowBlock, make: Make, keep: Callable[[Row], Mapping[str, Any
 def _embed_maker(table: Table, columns: Columns) -> tuple[Columns, Make]:
     if columns.pair:
         raise RequestError(f"pair={columns.pair}: a vector is made of one text; leave it out")
-    used = replace(choose_text_columns(table, columns), pair=None, label=None)
+    used = _one_column(table, columns) or replace(choose_text_columns(table, columns), pair=None, label=None)
     return used, lambda row: present_text(row, used.text or "")
+
+
+def _one_column(table: Table, columns: Columns) -> Columns | None:
+    """Lines have one column, so that nothing is to be guessed."""
+    return replace(columns, text="text") if columns.text is None and table.names == ("text",) else None

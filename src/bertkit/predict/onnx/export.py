@@ -6,7 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ from bertkit.files import refuse_to_overwrite, whole_folder
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel, parameter_count
 from bertkit.model.pooling import EmbedSettings, pool
-from bertkit.predict.onnx.graph import POOLINGS, VECTORS, Graph, named_outputs
+from bertkit.poolings import DEFAULT_POOLING
+from bertkit.predict.onnx.graph import VECTORS, Graph, named_outputs
 from bertkit.progress import ShowProgress, silent
 from bertkit.text.tokenizer import Tokenizer
 
@@ -118,11 +119,11 @@ def _answers(checkpoint: Checkpoint, wanted: Sequence[str] | None) -> tuple[str,
 
 
 def _embed_settings(checkpoint: Checkpoint) -> EmbedSettings:
-    """As `embed` would have them; pooling 'none' has no sentence vector, so the mean stands for it."""
+    """As `embed` would have them; without a pooling there is no sentence vector, so the default's stands for it."""
     settings, depth = checkpoint.embed or EmbedSettings(), checkpoint.model.config.depth
     if not all(-depth - 1 <= layer <= depth for layer in settings.layers):
         raise RequestError(f"the folder asks for vectors of layers {settings.layers}, and the model has {depth}")
-    return settings if settings.pooling in POOLINGS else replace(settings, pooling="mean")
+    return settings.changed(pooling=DEFAULT_POOLING) if settings.per_token else settings
 
 
 def _write_graph(graph: Graph, path: Path) -> None:

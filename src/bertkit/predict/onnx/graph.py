@@ -7,7 +7,7 @@ counted over those.
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -20,7 +20,7 @@ from bertkit.model.heads import HEADS, Pooler
 from bertkit.model.model import BertModel
 from bertkit.model.operations import Operations
 from bertkit.model.pooling import EmbedSettings
-from bertkit.settings import pick
+from bertkit.poolings import POOLINGS
 
 VECTORS = "vectors"  # the answer that no head gives
 LOWEST = torch.finfo(torch.float32).min  # not -inf: a cell that sees nothing would become NaN
@@ -77,42 +77,62 @@ class PaddedOperations(Operations):
 PADDED = PaddedOperations()
 
 
-def _mean(x_NLD: Tensor, batch: Rectangle) -> Tensor:
-    mask_NL1 = batch.mask[:, :, None].to(x_NLD.dtype)
-    return (x_NLD * mask_NL1).sum(dim=1) / mask_NL1.sum(dim=1).clamp(min=1)
+@dataclass(frozen=True)
+class PaddedTokens:
+    """The cells of a rectangle that are tokens, as `Tokens`: x is N L D, weights and scores are N L."""
 
+    batch: Rectangle
+    given_scores: Tensor | None = None
 
-def _maximum(x_NLD: Tensor, batch: Rectangle) -> Tensor:
-    return x_NLD.masked_fill(~batch.mask[:, :, None], LOWEST).amax(dim=1)
+    @property
+    def places(self) -> Tensor:
+        """N L."""
+        return self.batch.places + 1
 
+    @property
+    def scores(self) -> Tensor:
+        """N L."""
+        assert self.given_scores is not None  # of rows with `scored` only
+        return self.given_scores
 
-def _first(x_NLD: Tensor, batch: Rectangle) -> Tensor:
-    return _at(x_NLD, batch, torch.zeros_like(batch.places[:, :1]))
+    def first(self, x_NLD: Tensor) -> Tensor:
+        """N D."""
+        return self._at(x_NLD, torch.zeros_like(self.batch.places[:, :1]))
 
+    def last(self, x_NLD: Tensor) -> Tensor:
+        """N D."""
+        return self._at(x_NLD, self.batch.mask.sum(dim=1, keepdim=True) - 1)
 
-def _last(x_NLD: Tensor, batch: Rectangle) -> Tensor:
-    return _at(x_NLD, batch, batch.mask.sum(dim=1, keepdim=True) - 1)
+    def mean(self, x_NLD: Tensor) -> Tensor:
+        """N D."""
+        mask_NL1 = self.batch.mask[:, :, None].to(x_NLD.dtype)
+        return (x_NLD * mask_NL1).sum(dim=1) / mask_NL1.sum(dim=1).clamp(min=1)
 
+    def maximum(self, x_NLD: Tensor) -> Tensor:
+        """N D."""
+        return x_NLD.masked_fill(~self.batch.mask[:, :, None], LOWEST).amax(dim=1)
 
-def _mean_max(x_NLD: Tensor, batch: Rectangle) -> Tensor:
-    return torch.cat((_mean(x_NLD, batch), _maximum(x_NLD, batch)), dim=-1)
+    def weighted_sum(self, x_NLD: Tensor, weights_NL: Tensor) -> Tensor:
+        """N D."""
+        return (x_NLD * weights_NL[:, :, None]).sum(dim=1)
 
+    def shares(self, weights_NL: Tensor) -> Tensor:
+        """N L."""
+        masked_NL = weights_NL * self.batch.mask
+        return masked_NL / masked_NL.sum(dim=1, keepdim=True).clamp(min=1)
 
-def _at(x_NLD: Tensor, batch: Rectangle, place_N1: Tensor) -> Tensor:
-    """N D: the vector at one place of each sequence, wherever its padding stands."""
-    chosen_NL = batch.mask & (batch.places == place_N1)
-    return (x_NLD * chosen_NL[:, :, None].to(x_NLD.dtype)).sum(dim=1)
+    def softmax(self, scores_NL: Tensor) -> Tensor:
+        """N L."""
+        return scores_NL.masked_fill(~self.batch.mask, LOWEST).softmax(dim=1)
 
+    def concatenate(self, parts: Sequence[Tensor]) -> Tensor:
+        """N (D + D + ...)."""
+        return torch.cat(list(parts), dim=-1)
 
-# The twins of model/pooling.py.
-POOLINGS: dict[str, Callable[[Tensor, Rectangle], Tensor]] = {
-    "cls": _first,
-    "first": _first,
-    "last": _last,
-    "mean": _mean,
-    "max": _maximum,
-    "mean-max": _mean_max,
-}
+    def _at(self, x_NLD: Tensor, place_N1: Tensor) -> Tensor:
+        """N D: the vector at one place of each sequence, wherever its padding stands."""
+        chosen_NL = self.batch.mask & (self.batch.places == place_N1)
+        return (x_NLD * chosen_NL[:, :, None].to(x_NLD.dtype)).sum(dim=1)
 
 
 class Graph(nn.Module):
@@ -162,7 +182,7 @@ class Graph(nn.Module):
 
     def _sentence(self, states: list[Tensor], batch: Rectangle) -> Tensor:
         x_TD = torch.cat([states[layer] for layer in self.embed.layers], dim=-1)
-        pooled = pick(POOLINGS, self.embed.pooling, "pooling of one vector per text")(batch.rows(x_TD), batch)
+        pooled = POOLINGS[self.embed.one_vector().pooling].pool(batch.rows(x_TD), PaddedTokens(batch))
         return F.normalize(pooled, dim=-1) if self.embed.normalize else pooled
 
     def _logits(self, head: str, hidden_TD: Tensor, batch: Rectangle) -> Tensor:
@@ -178,11 +198,8 @@ class Graph(nn.Module):
 def _reduce(pooler: Pooler, hidden_TD: Tensor, batch: Rectangle) -> Tensor:
     """N D: what the pooler's dense map reads of each sequence."""
     x_NLD = batch.rows(hidden_TD)
-    if pooler.query is None:
-        return POOLINGS[pooler.pooling](x_NLD, batch)
-    scores_NL1 = pooler.query(x_NLD).masked_fill(~batch.mask[:, :, None], LOWEST)
-    weighed: Tensor = scores_NL1.softmax(dim=1) * x_NLD
-    return weighed.sum(dim=1)
+    scores_NL = None if pooler.query is None else pooler.query(x_NLD).squeeze(-1)
+    return POOLINGS[pooler.pooling].pool(x_NLD, PaddedTokens(batch, scores_NL))
 
 
 def _output_names(answer: str, alone: bool) -> tuple[str, ...]:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from bertkit.errors import RequestError
-from bertkit.predict.length import LengthReport, TooLong, report_lengths
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.settings import LARGE, ServeSettings
+from bertkit.text.length import LengthReport, TooLong, report_lengths
 
 VALUE_BYTES = 64  # of memory for a number or a short text: 24 to 56 for the object, 8 for the reference to it
 WIDE_BYTES = 4  # that Python takes for each character of a text with one emoji in it

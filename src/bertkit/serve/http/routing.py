@@ -20,10 +20,10 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from bertkit.errors import BertkitError, RequestError
-from bertkit.predict.length import LengthReport
 from bertkit.serve.refusals import Refusal, not_json, wrong_field
 from bertkit.serve.service import Plan, Service
 from bertkit.serve.settings import LARGE
+from bertkit.text.length import LengthReport
 
 JSON_TYPE = re.compile(rb"application/([^/]+\+)?json")
 MAX_FIELDS = 100  # of a request object; pydantic lists every unknown field

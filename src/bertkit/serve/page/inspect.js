@@ -38,9 +38,8 @@ export const inspect = {
   },
 };
 
-function poolings({ pooling }) {
-  const all = ["mean", "cls", "max", "mean-max", "first", "last"];
-  const own = all.includes(pooling) ? pooling : "mean";
+function poolings({ pooling, poolings: all }) {
+  const own = all.includes(pooling) ? pooling : all[0];
   return [own, ...all.filter((each) => each !== own)].map((each) => [each, each === pooling ? `${each} (the model's own)` : each]);
 }
 

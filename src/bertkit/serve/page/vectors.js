@@ -11,7 +11,7 @@ export async function vectors(texts, model, send, tell) {
   if (known.size > KEPT) known.clear();
   const key = (text) => `${model.id}\n${text}`;
   const missing = [...new Set(texts)].filter((text) => !known.has(key(text)));
-  const pooling = model.pooling === "none" ? { pooling: "mean" } : {}; // one vector for each text, whatever the folder says
+  const pooling = model.poolings.includes(model.pooling) ? {} : { pooling: model.poolings[0] }; // one vector for each text, whatever the folder says
   for (let at = 0; at < missing.length; at += AT_ONCE) {
     if (missing.length > AT_ONCE) tell(`${at} of ${missing.length} texts read …`);
     const some = missing.slice(at, at + AT_ONCE);

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertkit.predict.fill import Filled, fill_blanks, find_blanks
-from bertkit.predict.length import TooLong
 from bertkit.serve.engine import ReadBlanks, TokenSequence
 from bertkit.serve.http.limits import check_size, check_texts, reported
 from bertkit.serve.models import Served
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.service import Plan
 from bertkit.serve.settings import ServeSettings
+from bertkit.text.length import TooLong
 
 
 def plan_fill(

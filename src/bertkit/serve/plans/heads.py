@@ -12,7 +12,6 @@ from bertkit.data.examples import Example
 from bertkit.errors import RequestError
 from bertkit.finetuning.evaluate import make_windows, window_passages
 from bertkit.predict.answers import Answers
-from bertkit.predict.length import LengthReport, TooLong
 from bertkit.serve.engine import ReadReduced, TokenSequence, read_head
 from bertkit.serve.http.limits import check_texts
 from bertkit.serve.models import Served
@@ -23,6 +22,7 @@ from bertkit.tasks.length import Seen
 from bertkit.tasks.row import TaskRow
 from bertkit.tasks.task import Window, by_example
 from bertkit.tasks.texts import TextTask
+from bertkit.text.length import LengthReport, TooLong
 
 Inputs = Mapping[str, Any]
 NO_NAMES: Mapping[str, str] = {}

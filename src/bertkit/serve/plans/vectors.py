@@ -2,17 +2,15 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
-from bertkit.engine.batches import Passage, cut, stitch, window_passages
-from bertkit.model.batch import Batch
-from bertkit.model.pooling import EmbedSettings, pool
-from bertkit.predict.length import LengthReport, TooLong
+from bertkit.engine.batches import Passage
+from bertkit.engine.embed import Spans, split_text, stitched_vectors
+from bertkit.errors import RequestError
+from bertkit.model.pooling import EmbedSettings
 from bertkit.serve.engine import ReadPooled, ReadTokens, TokenSequence
 from bertkit.serve.http.limits import check_held, check_size, check_texts, reported
 from bertkit.serve.models import Served
@@ -20,6 +18,7 @@ from bertkit.serve.refusals import Refusal
 from bertkit.serve.service import Draft, Plan
 from bertkit.serve.settings import ServeSettings
 from bertkit.tasks.length import LengthPolicy, sequences, take
+from bertkit.text.length import LengthReport, TooLong
 from bertkit.text.tokenizer import Encoding
 
 PAIR = "|||"  # between the two texts of a pair, as bert-as-a-service writes it
@@ -65,19 +64,18 @@ def plan_checked(
     where: Callable[[int], str] | None = None,
 ) -> Draft:
     """The same for inputs that are not too many; `where` names them one by one."""
-    layers = known_layers(served, wanted.settings.layers)
-    width = served.width(wanted.settings)
+    settings = _resolved(wanted.settings, served)
+    width = served.width(settings)
     if wanted.dimensions is not None and not 1 <= wanted.dimensions <= width:
         raise Refusal(422, f"dimensions={wanted.dimensions} must be from 1 to the model's {width}", "dimensions")
 
-    prefix = wanted.settings.prefix
-    single = [prefix + each for each in inputs if isinstance(each, str) and not _is_pair(each, wanted)]
+    single = [settings.prefix + each for each in inputs if isinstance(each, str) and not _is_pair(each, wanted)]
 
     def complete(tokens: Iterable[Passage]) -> Plan:
         sequences: list[TokenSequence] = []
-        joins: list[_Windowed | None] = []
+        joins: list[Spans | None] = []  # of texts that are read through windows
         lengths: list[int] = []
-        read, limit, plain = _reader(wanted.settings, layers), served.limit, served.plain_texts
+        read, limit, plain = _reader(settings), served.limit, served.plain_texts
         usual = len(single) == len(inputs)
         for encoding, length in _counted_tokens(tokens) if usual else _encodings(served, inputs, wanted, tokens, field):
             join = None
@@ -85,7 +83,8 @@ def plan_checked(
                 sequences.append(TokenSequence(encoding, read))
             else:
                 passages, join = _passages(served, encoding, wanted.too_long)
-                sequences += [TokenSequence(passage, ReadTokens(layers) if join else read) for passage in passages]
+                tokens_read = ReadTokens(settings.layers) if join else read
+                sequences += [TokenSequence(passage, tokens_read) for passage in passages]
             joins.append(join)
             lengths.append(length)
         if max(lengths) <= limit:
@@ -93,12 +92,12 @@ def plan_checked(
         else:
             done, told = _done(lengths, limit, joins, wanted.too_long)
             report = reported(told, limit, done, field, where or f"{field}[{{}}]".format)
-        rows = sum(map(len, sequences)) if wanted.settings.pooling == "none" else len(inputs)
+        rows = sum(map(len, sequences)) if settings.per_token else len(inputs)
         check_size(rows * width, "send fewer texts at a time", limits)
         windowed = any(joins)
         if windowed:
             held = sum(len(sequence) for sequence in sequences if isinstance(sequence.read, ReadTokens))
-            check_held(held * len(layers) * served.bert.model.config.width, limits)
+            check_held(held * len(settings.layers) * served.bert.model.config.width, limits)
         quick = len(inputs) <= QUICK and not windowed
         return Plan(
             served.shared_encoder, sequences, lambda found: _finished(found, joins, wanted), sum(lengths), report, quick
@@ -107,29 +106,23 @@ def plan_checked(
     return Draft(served.tokenizer, single, complete)
 
 
-def known_layers(served: Served, layers: Sequence[int]) -> tuple[int, ...]:
-    """Layers counted from the embeddings, 0; a wrong one is refused."""
-    return _counted(tuple(layers), served.shared_encoder.encoder.config.depth)
+def _resolved(settings: EmbedSettings, served: Served) -> EmbedSettings:
+    """Layers counted from the embeddings, 0; a wrong one, or more than the model has, are refused."""
+    depth = served.shared_encoder.encoder.config.depth
+    try:
+        resolved = settings.resolved(depth)
+    except RequestError as error:
+        raise Refusal(422, str(error), "layers") from error
+    if len(resolved.layers) > depth + 1:  # each makes rows wider
+        said = f"{len(resolved.layers)} layers are more than the model's {depth + 1}; name each once"
+        raise Refusal(422, said, "layers")
+    return resolved
 
 
-@lru_cache(maxsize=1024)
-def _counted(layers: tuple[int, ...], depth: int) -> tuple[int, ...]:
-    found = tuple(depth + 1 + layer if layer < 0 else layer for layer in layers)
-    if not found or not all(0 <= layer <= depth for layer in found):
-        raise Refusal(
-            422,
-            f"layers {list(layers)[:20]} must be from 0 (embeddings) to {depth}, or -1 (last) to {-depth - 1}",
-            "layers",
-        )
-    if len(found) > depth + 1:  # each makes rows wider
-        raise Refusal(422, f"{len(found)} layers are more than the model's {depth + 1}; name each once", "layers")
-    return found
-
-
-def _reader(settings: EmbedSettings, layers: tuple[int, ...]) -> ReadPooled | ReadTokens:
-    if settings.pooling == "none":
-        return ReadTokens(layers)
-    return ReadPooled(layers, settings.pooling, settings.normalize)
+def _reader(settings: EmbedSettings) -> ReadPooled | ReadTokens:
+    if settings.per_token:
+        return ReadTokens(settings.layers, settings.normalize)
+    return ReadPooled(settings.layers, settings.pooling, settings.normalize)
 
 
 def both_of(pair: str) -> tuple[str, str]:
@@ -185,32 +178,18 @@ def _from_ids(served: Served, ids: list[int], too_long: TooLong, place: str, fie
     return Passage(ids, (0,) * len(ids)), length
 
 
-@dataclass(frozen=True)
-class _Windowed:
-    """A long text whose windows are stitched to one."""
-
-    spans: tuple[tuple[int, int], ...]
-
-
-def _passages(
-    served: Served, encoding: Encoding | Passage, too_long: TooLong
-) -> tuple[list[Passage], _Windowed | None]:
-    """What goes through the model of one text: all of it, its beginning, or windows over it."""
-    limit, join = served.limit, None
-    if len(encoding.ids) <= limit:
-        passages = [Passage(encoding.ids, encoding.segments)]
-    elif isinstance(encoding, Encoding):  # of a pair the longer text is cut first, so that both are there
-        passages = [Passage(*take(encoding, places)) for places in sequences(encoding, limit, LengthPolicy("head"))]
-    elif too_long == "window":
-        passages, spans = window_passages(encoding, limit)
-        join = _Windowed(tuple(spans))
+def _passages(served: Served, encoding: Encoding | Passage, too_long: TooLong) -> tuple[list[Passage], Spans | None]:
+    """What goes through the model for one text; of a pair the longer text is cut first, so that both are there."""
+    if isinstance(encoding, Encoding) and len(encoding.ids) > served.limit:
+        cuts = sequences(encoding, served.limit, LengthPolicy("head"))
+        passages, join = [Passage(*take(encoding, places)) for places in cuts], None
     else:
-        passages = [cut(encoding, limit)]
+        passages, join = split_text(Passage(encoding.ids, encoding.segments), served.limit, too_long)
     return [Passage(p.ids, served.bert.known_segments(p.segments)) for p in passages], join
 
 
 def _done(
-    lengths: Sequence[int], limit: int, joins: Sequence[_Windowed | None], too_long: TooLong
+    lengths: Sequence[int], limit: int, joins: Sequence[Spans | None], too_long: TooLong
 ) -> tuple[TooLong, Sequence[int]]:
     """What is done with long texts, and the lengths to tell of: where a pair is cut, for it has no windows, its own."""
     lost = any(length > limit and join is None for length, join in zip(lengths, joins, strict=True))
@@ -219,26 +198,16 @@ def _done(
     return "truncate", [length if join is None else 0 for length, join in zip(lengths, joins, strict=True)]
 
 
-def _finished(rows: list[Any], joins: Sequence[_Windowed | None], wanted: Wanted) -> list[np.ndarray]:
-    vectors, at = [], 0
-    for join in joins:
-        count = 1 if join is None else len(join.spans)
-        vector = rows[at] if join is None else _stitched(rows[at : at + count], join, wanted.settings)
-        if join is None and wanted.settings.pooling == "none" and wanted.settings.normalize:
-            vector = F.normalize(torch.from_numpy(vector), dim=-1).numpy()
+def _finished(rows: list[Any], joins: Sequence[Spans | None], wanted: Wanted) -> list[np.ndarray]:
+    vectors, left = [], iter(rows)
+    for spans in joins:
+        if spans is None:
+            vector = next(left)
+        else:
+            parts = [torch.from_numpy(next(left)) for _ in spans]
+            vector = stitched_vectors(parts, spans, wanted.settings).numpy()
         vectors.append(_shortened(vector, wanted.dimensions))
-        at += count
     return vectors
-
-
-def _stitched(parts: Sequence[np.ndarray], join: _Windowed, settings: EmbedSettings) -> np.ndarray:
-    """The windows of one long text as one sequence, pooled like any other."""
-    whole_LD = stitch([torch.from_numpy(part) for part in parts], join.spans)
-    if settings.pooling != "none":
-        nothing = torch.zeros(len(whole_LD), dtype=torch.long)
-        whole_LD = pool(whole_LD, Batch(nothing, nothing, (len(whole_LD),)), settings.pooling)[0]
-    found: np.ndarray = (F.normalize(whole_LD, dim=-1) if settings.normalize else whole_LD).numpy()
-    return found
 
 
 def _shortened(vector: np.ndarray, dimensions: int | None) -> np.ndarray:

@@ -8,7 +8,6 @@ import numpy as np
 from starlette.responses import Response
 
 from bertkit._version import __version__
-from bertkit.predict.length import TooLong
 from bertkit.serve.http.limits import check_count, check_texts, length_policy, size_of
 from bertkit.serve.http.routing import Routes, reply
 from bertkit.serve.models import Served
@@ -27,6 +26,7 @@ from bertkit.serve.service import Answer, Service
 from bertkit.tasks.classify import Classified
 from bertkit.tasks.multilabel import Labelled
 from bertkit.tasks.regress import Rated
+from bertkit.text.length import TooLong
 
 Label = dict[str, Any]
 SENTENCES = ("inputs.source_sentence", "inputs.sentences")
@@ -136,7 +136,7 @@ async def cosines(
 ) -> Answer:
     """Between one text and others; `names` are what they are called in the request."""
     settings = served.embed_settings(normalize=True)
-    if settings.pooling == "none":
+    if settings.per_token:
         raise Refusal(422, f"the model '{served.name}' has no pooling, so its texts have no single vector", "model")
     wanted = Wanted(settings=settings, too_long=policy)
     plan = partial(plan_cosines, served, sentence, others, wanted, service.settings, names)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, PlainValidator, WithJsonSchema
 from starlette.responses import Response
 
 from bertkit.errors import RequestError
-from bertkit.predict.length import TooLong
+from bertkit.poolings import NO_POOLING, TEXT_POOLINGS, NoPooling, PoolingName
 from bertkit.serve.http.limits import length_policy, size_of
 from bertkit.serve.http.routing import Routes, encoded, length_note, reply
 from bertkit.serve.models import Served
@@ -17,8 +17,7 @@ from bertkit.serve.plans.vectors import Input, Wanted, plan_vectors
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.routes.schema import IDS, LENGTH, MODEL, TEXT, kind_of, lenient_example
 from bertkit.serve.service import Answer, Service
-
-Pooling = Literal["cls", "first", "last", "mean", "max", "mean-max", "none"]
+from bertkit.text.length import TooLong
 
 
 def read_inputs(value: object) -> list[Input]:
@@ -49,7 +48,9 @@ class VectorChoices(BaseModel):
     """How texts become vectors; what is not said is as the model's folder says."""
 
     model: str | None = MODEL
-    pooling: Pooling | None = Field(None, description="One vector for each text, or with 'none' for each token.")
+    pooling: Literal[PoolingName, NoPooling] | None = Field(
+        None, description="One vector for each text, or with 'none' for each token."
+    )
     layers: Annotated[list[int], Field(min_length=1, max_length=100)] | None = Field(
         None, description="Put side by side; -1 is the last, 0 the embeddings."
     )
@@ -93,7 +94,7 @@ def vector_routes(service: Service) -> Routes:
         served = service.models.named(asked.model)
         policy = length_policy(asked.too_long, None, service.settings)
         wanted = wanted_vectors(served, asked, asked.normalize, policy)
-        if wanted.settings.pooling == "none":
+        if wanted.settings.per_token:
             raise Refusal(422, "pooling 'none' gives many vectors for a text; use /embed_all", "pooling")
         plan = partial(plan_vectors, served, asked.input, wanted, service.settings, "input")
         answer = await service.answer(plan, size_of(asked.input))
@@ -122,7 +123,7 @@ async def embed_reply(service: Service, asked: EmbedRequest, served: Served, *, 
         raise Refusal(422, "prompts have no names here; write the prompt before the text", "prompt_name")
     policy = length_policy(asked.too_long, asked.truncate, service.settings)
     normalize = asked.normalize if not every or "normalize" in asked.model_fields_set else False
-    wanted = wanted_vectors(served, asked, normalize, policy, "none" if every else None)
+    wanted = wanted_vectors(served, asked, normalize, policy, NO_POOLING if every else None)
     plan = partial(plan_vectors, served, asked.inputs, wanted, service.settings)
     answer = await service.answer(plan, size_of(asked.inputs))
     content = [encoded(vector, asked.encoding_format) for vector in answer.value]
@@ -147,6 +148,7 @@ def model_card(served: Served) -> dict[str, Any]:
         "width": config.width,
         "max_length": served.limit,
         "pooling": settings.pooling,
+        "poolings": list(TEXT_POOLINGS),
         "normalize": settings.normalize,
         "encoder": served.checksum[:16],
     }

@@ -6,17 +6,6 @@ from typing import Literal
 
 from bertkit.errors import RequestError
 from bertkit.settings import pick
-from bertkit.text.windows import best_window, window_cuts, windows
-
-__all__ = [  # the arithmetic of windows is in text/, where fine-tuning finds it too
-    "POLICIES",
-    "LengthReport",
-    "TooLong",
-    "best_window",
-    "report_lengths",
-    "window_cuts",
-    "windows",
-]
 
 TooLong = Literal["truncate", "window", "refuse"]
 POLICIES: dict[str, TooLong] = {"truncate": "truncate", "window": "window", "refuse": "refuse"}
