@@ -10,7 +10,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from bertkit.config import family_config
 from bertkit.data.examples import Place
-from bertkit.model import self_attention
+from bertkit.model import operations
 from bertkit.model.batch import Batch
 from bertkit.model.kernels import KERNELS
 from bertkit.model.weights import new_model
@@ -72,7 +72,7 @@ def three_ways(model, head, windows, monkeypatch):
     packed = outputs_of(model, head, windows)
     alone = [outputs_of(model, head, [window])[0] for window in windows]
     with monkeypatch.context() as patch:
-        patch.setattr(self_attention, "attend", lambda qkv, *rest: KERNELS["padded"](*qkv.unbind(1), *rest))
+        patch.setattr(operations, "attend", lambda qkv, *rest: KERNELS["padded"](*qkv.unbind(1), *rest))
         padded = outputs_of(model, head, windows)
     return packed, alone, padded
 

@@ -55,8 +55,7 @@ class Batch:
         kinds = torch.zeros_like(ids_NL) if segments_NL is None else segments_NL
         return cls(ids_NL[mask], kinds[mask], tuple(mask.sum(dim=1).tolist()))
 
-    # Properties over cached ones: Python 3.11 locks a cached property, which no compiled graph can hold.
-
+    # Plain properties: compiled code reads a layout's tensors, and cannot enter cached_property's lock.
     @property
     def offsets(self) -> Tensor:
         """N+1 int32: where each sequence starts, and where the last one ends."""
@@ -66,11 +65,6 @@ class Batch:
     def positions(self) -> Tensor:
         """T: each token's position in its own sequence."""
         return self._positions if self.layout is None else self.layout.positions
-
-    @property
-    def longest(self) -> int:
-        """L of the padded view."""
-        return self._longest if self.layout is None else self.layout.longest
 
     @cached_property
     def _offsets(self) -> Tensor:
@@ -110,6 +104,11 @@ class Batch:
     def runs(self) -> tuple[tuple[int, int], ...]:
         """(sequences, length) of each run of neighbors with equal length."""
         return tuple((len(list(run)), length) for length, run in groupby(self.lengths))
+
+    @property
+    def longest(self) -> int:
+        """L of the padded view."""
+        return max(self.lengths) if self.layout is None else self.layout.longest
 
     @property
     def fixed(self) -> bool:
