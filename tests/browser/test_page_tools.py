@@ -206,6 +206,7 @@ KEYED = {
     "tag": {"text": "ada lives in london"},
     "answer": {"question": "where?", "passage": "ada lives in london"},
     "choose": {"question": "it was", "choices": "red\nblue"},
+    "rate-words": {"text": "a long committee"},
     "compare": {"texts": "a cat\na dog"},
     "search": {"query": "a cat", "texts": "a dog\ncats"},
     "inspect": {"text": "a cat"},
