@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertkit.finetuning.prepare import Part, Prepared
+from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.settings import FineTuneSettings
-from bertkit.tasks.classify import Regress
 from bertkit.tasks.decision import Decision
-from bertkit.tasks.table import PROBLEM_TYPES
+from bertkit.tasks.regress import Regress
+from bertkit.tasks.task import Part
 from bertkit.train.schedule import Schedule
 
 Windows = list[list[Any]]  # of each example in a batch
@@ -94,8 +94,8 @@ def load_peer(folder: Path, prepared: Prepared, seed: int, device: torch.device)
     kinds = {"tag": "TokenClassification", "answer": "QuestionAnswering", "choose": "MultipleChoice"}
     kind = getattr(transformers, f"AutoModelFor{kinds.get(task.name, 'SequenceClassification')}")
     options: dict[str, Any] = {"dtype": torch.float32}
-    if task.name in PROBLEM_TYPES:
-        options |= {"problem_type": PROBLEM_TYPES[task.name], "num_labels": task.outputs}
+    if task.row.problem_type:
+        options |= {"problem_type": task.row.problem_type, "num_labels": task.outputs}
     elif task.name == "tag":
         options |= {"num_labels": task.outputs}
     torch.manual_seed(seed)  # of the head's first weights

@@ -17,13 +17,14 @@ from safetensors.torch import load_file, save_file
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.data.examples import Example, Place, QuestionExample, TextExample
-from bertkit.data.read import read_examples
 from bertkit.errors import RequestError
-from bertkit.finetuning.prepare import Part, Prepared, content_of
+from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.settings import FineTuneSettings, read_settings
 from bertkit.settings import pick
-from bertkit.tasks.table import build_task
-from bertkit.tasks.task import Task
+from bertkit.tasks.folder import build_task
+from bertkit.tasks.read import read_examples
+from bertkit.tasks.table import TASKS as ROWS
+from bertkit.tasks.task import Part, Task
 from bertkit.text.corpus import CorpusReport, read_lines
 
 HELD_OUT = 5  # every fifth article of SQuAD is for the test
@@ -184,7 +185,7 @@ def prepare_task(
 ) -> Prepared:
     """Examples as windows, made once for all seeds and both sides; `rows` limits both parts, to try things out."""
     train, dev = read_task_files(bench, data)
-    content = content_of(bench.task, train, data / bench.train)  # labels of all rows, whatever the limit
+    content = ROWS[bench.task].content(train, data / bench.train)  # labels of all rows, whatever the limit
     task = build_task(bench.task, start, settings.reading, **content)
     train, dev = spread(train, rows or bench.rows), spread(dev, rows or bench.dev_rows)
     return Prepared(task, _part(task, train), _part(task, dev), ())

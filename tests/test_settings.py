@@ -60,9 +60,10 @@ def test_pairs_reach_nested_settings_and_a_shared_key_reaches_both():
     assert read_pairs([], Outer()) == (Outer(),)
 
 
-def test_none_and_nothing_clear_what_may_be_none():
+def test_none_clears_what_may_be_none_and_nothing_empties_a_list():
     start = Outer(steps=3, folder=Path("a"))
-    assert change(start, {"steps": "none", "folder": ""}) == Outer()
+    assert change(start, {"steps": "none", "folder": "None"}) == Outer()
+    assert read_pairs(["names="], start)[0].names == ()
     with pytest.raises(RequestError, match="seed=none is not a whole number"):
         change(start, {"seed": "none"})
 

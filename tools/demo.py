@@ -17,6 +17,7 @@ from topics import write_topics
 
 import bertkit
 from bertkit.cli.main import run
+from bertkit.tasks.classify import Classified
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "tiny-cpu.toml"
 SENTENCES = [
@@ -104,6 +105,7 @@ def inside(home: Path) -> None:
     with redirect_stdout(io.StringIO()):  # scores on what it has learned from say nothing
         command("finetune", "classify", *data, "epochs=12", "batch=6", "learning_rate=2e-4")
     for text, said in zip(NEVER_SEEN, bertkit.load(home / "handful").classify(NEVER_SEEN), strict=True):
+        assert isinstance(said, Classified)
         print(f"   {said.label:<6} {said.probability:.0%}  {text}")
     torch.set_num_threads(threads)
 
@@ -200,6 +202,7 @@ def finetune(home: Path, model: Path) -> None:
     print(f"   accuracy on {len(labels)} unseen sentences: {result['scores']['accuracy']:.1%} (by chance {chance:.1%})")
     print(f"   calibration error {errors['before']:.3f} before the temperature, {errors['after']:.3f} after it")
     for text, said in zip(UNSEEN, bertkit.load(home / "topics").classify(UNSEEN), strict=True):
+        assert isinstance(said, Classified)
         print(f"   {said.label:<8} {said.probability:.0%}  {text}")
 
 

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import index
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 from urllib.parse import SplitResult, urlsplit
 
 from bertkit.errors import BertkitError, RequestError
@@ -27,6 +27,7 @@ from bertkit.poolings import NO_POOLING
 if TYPE_CHECKING:
     import numpy as np
 
+Reply = dict[str, Any]  # a prediction, as JSON has it
 TRY_AGAIN = (408, 425, 429, 502, 503, 504)
 TEXTS_AT_ONCE = 256  # in one request; more are sent one request after the other
 CHARACTERS_AT_ONCE = 1_000_000  # in one request, unless a single text has more
@@ -151,21 +152,64 @@ class Client:
         """The best words for each blank: a list of {word, probability, text, blank}; for several texts, of lists."""
         return self._results("/fill", text, text=text, top=top, too_long=too_long)
 
-    def classify(self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None) -> Any:
+    @overload
+    def classify(self, texts: str, pairs: str | None = None) -> Reply: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Reply]: ...
+
+    def classify(self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None) -> Reply | list[Reply]:
         """What `Bert.classify` says, as a dictionary for a text or pair; for several, a list of them."""
-        return self._results("/classify", texts, texts=texts, pairs=pairs)
+        found: Reply | list[Reply] = self._results("/classify", texts, texts=texts, pairs=pairs)
+        return found
 
-    def tag(self, texts: str | Sequence[str | Sequence[str]]) -> Any:
+    @overload
+    def tag(self, texts: str) -> Reply: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def tag(self, texts: Sequence[str | Sequence[str]]) -> list[Reply]: ...
+
+    def tag(self, texts: str | Sequence[str | Sequence[str]]) -> Reply | list[Reply]:
         """What `Bert.tag` says: words, tags, spans with characters."""
-        return self._results("/tag", texts, texts=texts)
+        found: Reply | list[Reply] = self._results("/tag", texts, texts=texts)
+        return found
 
-    def answer(self, question: str | Sequence[str], passage: str | Sequence[str], *, best: int = 1) -> Any:
+    @overload
+    def answer(self, question: str, passage: str, *, best: int = 1) -> Reply: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def answer(self, question: Sequence[str], passage: Sequence[str], *, best: int = 1) -> list[Reply]: ...
+
+    def answer(
+        self, question: str | Sequence[str], passage: str | Sequence[str], *, best: int = 1
+    ) -> Reply | list[Reply]:
         """What `Bert.answer` says: text, start, end, and the best candidates."""
-        return self._results("/answer", question, question=question, passage=passage, best=best)
+        found: Reply | list[Reply] = self._results("/answer", question, question=question, passage=passage, best=best)
+        return found
 
-    def choose(self, question: str | Sequence[str], choices: Sequence[Any]) -> Any:
+    @overload
+    def choose(self, question: str, choices: Sequence[str]) -> Reply: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def choose(self, question: Sequence[str], choices: Sequence[Sequence[str]]) -> list[Reply]: ...
+
+    def choose(
+        self, question: str | Sequence[str], choices: Sequence[str] | Sequence[Sequence[str]]
+    ) -> Reply | list[Reply]:
         """What `Bert.choose` says: choice, text, probabilities."""
-        return self._results("/choose", question, question=question, choices=choices)
+        found: Reply | list[Reply] = self._results("/choose", question, question=question, choices=choices)
+        return found
+
+    @overload
+    def rate_words(self, texts: str) -> Reply: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def rate_words(self, texts: Sequence[str | Sequence[str]]) -> list[Reply]: ...
+
+    def rate_words(self, texts: str | Sequence[str | Sequence[str]]) -> Reply | list[Reply]:
+        """What `Bert.rate_words` says: words, values, characters."""
+        found: Reply | list[Reply] = self._results("/rate-words", texts, texts=texts)
+        return found
 
     def attention(
         self, text: str, pair: str | None = None, *, layer: int | None = None, head: int | None = None
@@ -304,21 +348,66 @@ class AsyncClient:
         """As `Client.fill`."""
         return await self._run(self._client.fill, text, **options)
 
-    async def classify(self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None) -> Any:
+    @overload
+    async def classify(self, texts: str, pairs: str | None = None) -> Reply: ...  # type: ignore[overload-overlap]
+
+    @overload
+    async def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Reply]: ...
+
+    async def classify(
+        self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None
+    ) -> Reply | list[Reply]:
         """As `Client.classify`."""
-        return await self._run(self._client.classify, texts, pairs)
+        found: Reply | list[Reply] = await self._run(self._client.classify, texts, pairs)
+        return found
 
-    async def tag(self, texts: str | Sequence[str | Sequence[str]]) -> Any:
+    @overload
+    async def tag(self, texts: str) -> Reply: ...  # type: ignore[overload-overlap]
+
+    @overload
+    async def tag(self, texts: Sequence[str | Sequence[str]]) -> list[Reply]: ...
+
+    async def tag(self, texts: str | Sequence[str | Sequence[str]]) -> Reply | list[Reply]:
         """As `Client.tag`."""
-        return await self._run(self._client.tag, texts)
+        found: Reply | list[Reply] = await self._run(self._client.tag, texts)
+        return found
 
-    async def answer(self, question: str | Sequence[str], passage: str | Sequence[str], **options: Any) -> Any:
+    @overload
+    async def answer(self, question: str, passage: str, *, best: int = 1) -> Reply: ...  # type: ignore[overload-overlap]
+
+    @overload
+    async def answer(self, question: Sequence[str], passage: Sequence[str], *, best: int = 1) -> list[Reply]: ...
+
+    async def answer(
+        self, question: str | Sequence[str], passage: str | Sequence[str], *, best: int = 1
+    ) -> Reply | list[Reply]:
         """As `Client.answer`."""
-        return await self._run(self._client.answer, question, passage, **options)
+        found: Reply | list[Reply] = await self._run(self._client.answer, question, passage, best=best)
+        return found
 
-    async def choose(self, question: str | Sequence[str], choices: Sequence[Any]) -> Any:
+    @overload
+    async def choose(self, question: str, choices: Sequence[str]) -> Reply: ...  # type: ignore[overload-overlap]
+
+    @overload
+    async def choose(self, question: Sequence[str], choices: Sequence[Sequence[str]]) -> list[Reply]: ...
+
+    async def choose(
+        self, question: str | Sequence[str], choices: Sequence[str] | Sequence[Sequence[str]]
+    ) -> Reply | list[Reply]:
         """As `Client.choose`."""
-        return await self._run(self._client.choose, question, choices)
+        found: Reply | list[Reply] = await self._run(self._client.choose, question, choices)
+        return found
+
+    @overload
+    async def rate_words(self, texts: str) -> Reply: ...  # type: ignore[overload-overlap]
+
+    @overload
+    async def rate_words(self, texts: Sequence[str | Sequence[str]]) -> list[Reply]: ...
+
+    async def rate_words(self, texts: str | Sequence[str | Sequence[str]]) -> Reply | list[Reply]:
+        """As `Client.rate_words`."""
+        found: Reply | list[Reply] = await self._run(self._client.rate_words, texts)
+        return found
 
     async def attention(self, text: str, pair: str | None = None, **options: Any) -> Any:
         """As `Client.attention`."""

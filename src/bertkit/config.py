@@ -32,7 +32,7 @@ Probability = Annotated[float, Range(0, under=1)]
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Which piece stands in each slot of the encoder. The defaults are BERT's."""
+    """Which module fills each slot of the encoder. The defaults are BERT's."""
 
     position: Literal["learned", "offset", "sinusoidal", "rotary", "none"] = "learned"
     norm: Literal["post", "pre"] = "post"
@@ -89,7 +89,7 @@ class BertConfig:
 
     @property
     def head_width(self) -> int:
-        """Numbers in one head's query, key or value."""
+        """Width of one head's query, key or value."""
         return self.width // self.heads
 
     @property

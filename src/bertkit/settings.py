@@ -93,11 +93,13 @@ class Rule:
             raise RequestError(f"{self.name}={value!r} is not {KINDS[float]}")
 
     def cast(self, text: str) -> Any:
-        """The value that is written as `text`; `none`, or nothing, clears a field that may be None."""
-        if self.optional and text.lower() in ("none", ""):
+        """The value that is written as `text`; `none` clears a field that may be None, nothing empties a list."""
+        if self.optional and text.lower() == "none":
             return None
         if typing.get_origin(self.kind) is tuple:
             return tuple(part.strip() for part in text.split(",") if part.strip())
+        if not text:
+            raise RequestError(f"setting '{self.name}' needs a value: {self.name}=...")
         if self.choices:
             return text
         try:
@@ -185,9 +187,9 @@ def read_pairs(
 
 def split_pair(pair: str, names: Collection[str], what: str = "setting") -> tuple[str, str]:
     """`depth=6` as ("depth", "6")."""
-    name, _, text = pair.partition("=")
+    name, equals, text = pair.partition("=")
     check_name(name, names, what)
-    if not text:
+    if not equals:
         raise RequestError(f"{what} '{name}' needs a value: '{pair}' is not of the form key=value")
     return name, text
 

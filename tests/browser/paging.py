@@ -13,11 +13,11 @@ from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import family_config
 from bertkit.model.weights import new_model
 from bertkit.serve.models import Models, load_models
+from bertkit.tasks.table import TASKS, routes
 from bertkit.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[2]
-TASKS = ("classify", "multilabel", "regress", "tag", "answer", "choose")
-TOOLS = ["fill", "classify", "tag", "answer", "choose", "compare", "search", "inspect", "inside"]
+TOOLS = ["fill", *routes(), "compare", "search", "inspect", "inside"]
 LENGTH = 128  # tokens, of which each is a letter
 FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 

@@ -10,8 +10,9 @@ from bertkit.facts import finetuning, tasks, topics
 from bertkit.facts.fact import Outcome, Vocabularies
 from bertkit.finetuning import learner, settings
 from bertkit.tasks import length, tag
-from bertkit.tasks.classify import Multilabel, Regress
 from bertkit.tasks.decision import Decision
+from bertkit.tasks.multilabel import Multilabel
+from bertkit.tasks.regress import Regress
 
 FACTS = {fact.number: fact for fact in [*finetuning.facts, *tasks.facts]}
 

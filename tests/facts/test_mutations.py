@@ -18,8 +18,8 @@ from bertkit.model.encoder import AttentionRecorder, Encoder
 from bertkit.model.layer import PostNormLayer
 from bertkit.model.self_attention import SelfAttention
 from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
-from bertkit.tasks.classify import TextTask
 from bertkit.tasks.metrics.correlation import pearson
+from bertkit.tasks.texts import TextTask
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.train import loop
 

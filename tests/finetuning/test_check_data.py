@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.data.examples import ChoiceExample, Place, QuestionExample, TaggedExample, TextExample
-from bertkit.data.read import Columns, read_examples
 from bertkit.errors import RequestError
 from bertkit.finetuning.check.check_data import check_data, token_counts
 from bertkit.finetuning.check.faults import folded
+from bertkit.tasks.read import Columns, read_examples
 from bertkit.text.tokenizer import Tokenizer
 
 HERE = Place(Path("a.tsv"), 1)

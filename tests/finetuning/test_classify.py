@@ -17,10 +17,13 @@ from bertkit.errors import RequestError
 from bertkit.finetuning.evaluate import make_windows, run_model
 from bertkit.finetuning.learner import joined_logits, pack
 from bertkit.model.weights import new_model
-from bertkit.tasks.classify import Classify, Multilabel, Regress, balanced_weights
+from bertkit.tasks.classify import Classify
 from bertkit.tasks.decision import Decision
+from bertkit.tasks.folder import read_task, task_json
+from bertkit.tasks.labels import balanced_weights
 from bertkit.tasks.length import LengthPolicy
-from bertkit.tasks.table import read_task, task_json
+from bertkit.tasks.multilabel import Multilabel
+from bertkit.tasks.regress import Regress
 from bertkit.tasks.task import LossSettings
 
 HERE = Place(Path("data.tsv"), 7)
@@ -231,13 +234,13 @@ def test_a_folder_of_transformers_answers_with_its_own_labels(tmp_path):
     tiny.tokenizer().save(tmp_path)
     found = bertkit.load(tmp_path).classify(["good film", "bad"])
     assert {prediction.label for prediction in found} <= {"no", "yes"}
-    with pytest.raises(RequestError, match="this model was taught 'classify'; it cannot tag"):
+    with pytest.raises(RequestError, match="this model was fine-tuned for 'classify'; it cannot tag"):
         bertkit.load(tmp_path).tag("good")
 
 
 def test_a_model_without_a_task_says_how_to_teach_it_one(tmp_path):
     bert = bertkit.load(tiny.tiny_folder(tmp_path / "m"))
-    with pytest.raises(RequestError, match="no head for a task; teach it one: bertkit finetune"):
+    with pytest.raises(RequestError, match="no head for a task; fine-tune it: bertkit finetune"):
         bert.classify("good")
 
 

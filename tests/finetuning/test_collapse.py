@@ -7,16 +7,17 @@ import pytest
 import tiny
 
 from bertkit.checkpoint.save_load import load_checkpoint
-from bertkit.data.examples import TASKS
 from bertkit.finetuning import fine_tuning
-from bertkit.finetuning.collapse import describe_collapse, likelihood_gain
+from bertkit.finetuning.collapse import describe_collapse
 from bertkit.finetuning.evaluate import Outputs
 from bertkit.finetuning.explore.seeds import teach_seeds
 from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.prepare import DataFiles, prepare
 from bertkit.finetuning.result import result_from_json
 from bertkit.finetuning.settings import LearningSettings, read_settings
+from bertkit.tasks.calibration import likelihood_gain
 from bertkit.tasks.decision import Decision
+from bertkit.tasks.table import TASKS
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 QUICK = ("epochs=6", "learning_rate=3e-3", "batch=16")

@@ -17,10 +17,9 @@ from bertkit.finetuning.prepare import (
     hold_out,
     loss_settings,
     prepare,
-    prior_logits,
-    sorted_labels,
 )
 from bertkit.finetuning.settings import read_settings
+from bertkit.tasks.labels import sorted_labels
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +72,7 @@ def test_a_label_of_every_row_and_one_that_is_given_twice_have_weights(model, tm
     found = prepared(model, tmp_path / "a.jsonl", "multilabel", "class_weights=balanced")
     weights = loss_settings(found.task, found.train, read_settings("class_weights=balanced"))
     assert weights.class_weights == (0.25, 1.0)
-    assert all(map(math.isfinite, prior_logits(found.task, found.train, weights)))
+    assert all(map(math.isfinite, found.task.prior(found.train, weights)))
 
 
 def test_texts_without_any_label_are_refused_and_checked(model, tmp_path):

@@ -12,7 +12,7 @@ from bertkit.checkpoint.bundled import bundled_folder
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.errors import RequestError
 from bertkit.finetuning.learner import load_start, pack
-from bertkit.finetuning.prepare import DataFiles, prepare, prior_logits
+from bertkit.finetuning.prepare import DataFiles, prepare
 from bertkit.finetuning.session import open_session
 from bertkit.finetuning.settings import LearningSettings, read_settings
 from bertkit.tasks.task import LossSettings
@@ -71,7 +71,7 @@ def test_a_classifier_starts_where_the_loss_of_guessing_is_least(smoothing, weig
     data.write_text("text\tlabel\n" + "a\tno\n" * 15 + "b\tyes\n" * 5)
     prepared = prepare("classify", begin, DataFiles(train=data, dev=data), read_settings())
     settings = LossSettings(label_smoothing=smoothing, class_weights=weights)
-    logits = torch.tensor(prior_logits(prepared.task, prepared.train, settings), requires_grad=True)
+    logits = torch.tensor(prepared.task.prior(prepared.train, settings), requires_grad=True)
     windows = prepared.train.flat
     loss, count = prepared.task.loss(
         logits.expand(len(windows), 2), pack(windows, begin.model.config), windows, settings

@@ -10,7 +10,7 @@ import torch
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.data.examples import Place, TextExample
 from bertkit.errors import RequestError
-from bertkit.finetuning.distill import Pupil, Teacher, distance
+from bertkit.finetuning.distill import Student, Teacher
 from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.learner import pack, task_logits
 from bertkit.finetuning.settings import read_settings
@@ -40,10 +40,10 @@ def test_a_teacher_is_given_the_segments_of_its_own_family(students, teachers, t
     windows = task.windows(TextExample("the film was good", "it is great", "1", Place(Path("x"), 0)), 0)
     teacher, batch = Teacher(model=model, task=task, weight=1.0), pack(windows, student.config)
     with torch.no_grad():
-        [(loss, _, _)] = Pupil(student, task, LossSettings(), teacher)(batch, windows).values()
+        [(loss, _, _)] = Student(student, task, LossSettings(), teacher)(batch, windows).values()
         ours = task_logits(student, task, batch, windows)
         theirs = task_logits(model, task, pack(windows, model.config), windows)
-        wanted = distance(task, teacher, ours, theirs, batch, windows)
+        wanted = task.distance(teacher.task, ours, theirs, batch, windows, teacher.temperature)
     torch.testing.assert_close(loss, wanted)
 
 

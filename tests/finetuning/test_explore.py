@@ -13,9 +13,8 @@ import torch
 
 import bertkit
 from bertkit.checkpoint.save_load import load_checkpoint
-from bertkit.data.examples import TASKS
 from bertkit.errors import RequestError
-from bertkit.finetuning.distill import Pupil, Teacher, distance, kl, load_teacher
+from bertkit.finetuning.distill import Student, Teacher, kl, load_teacher
 from bertkit.finetuning.explore.curve import curve_table, learning_curve
 from bertkit.finetuning.explore.features import (
     Features,
@@ -33,10 +32,10 @@ from bertkit.finetuning.explore.search import SHARES, ranked, rate_range, search
 from bertkit.finetuning.explore.seeds import Seeds, teach_seeds
 from bertkit.finetuning.fine_tuning import fine_tune, open_data
 from bertkit.finetuning.learner import load_start, pack, task_logits
-from bertkit.finetuning.prepare import Part
 from bertkit.finetuning.result import FineTuned
 from bertkit.finetuning.settings import read_settings
-from bertkit.tasks.task import LossSettings
+from bertkit.tasks.table import TASKS
+from bertkit.tasks.task import LossSettings, Part
 
 QUICK = read_settings("epochs=6", "learning_rate=3e-3", "batch=16")
 ONE = read_settings("epochs=1", "learning_rate=3e-3", "batch=16")
@@ -196,9 +195,9 @@ def test_a_pupil_like_its_teacher_has_no_distance_and_another_has_some(task, mod
     with torch.no_grad():
         logits = task_logits(own, prepared.task, batch, windows)
         teacher = Teacher(model=own, task=prepared.task)
-        same = distance(prepared.task, teacher, logits, logits, batch, windows)
+        same = prepared.task.distance(teacher.task, logits, logits, batch, windows, teacher.temperature)
         noise = torch.randn(logits.shape, generator=torch.Generator().manual_seed(0))
-        other = distance(prepared.task, teacher, 3 * noise, logits, batch, windows)
+        other = prepared.task.distance(teacher.task, 3 * noise, logits, batch, windows, teacher.temperature)
     least = 0.0 if task != "multilabel" else float(same)  # cross entropy against itself is its entropy
     assert float(same) == pytest.approx(least, abs=1e-4)
     assert float(other) > float(same) + 1e-4
@@ -211,16 +210,17 @@ def test_class_distance_is_kl_times_the_square_of_the_temperature(model, tmp_pat
     ours, theirs = torch.randn(4, 2, generator=draw), torch.randn(4, 2, generator=draw)
     teacher = Teacher(model=begin.model, task=prepared.task, temperature=3.0)
     slow = sum(kl((t / 3).softmax(-1), (o / 3).softmax(-1)) for t, o in zip(theirs, ours, strict=True)) * 9
-    torch.testing.assert_close(distance(prepared.task, teacher, ours, theirs, batch, windows), slow)
+    found = prepared.task.distance(teacher.task, ours, theirs, batch, windows, teacher.temperature)
+    torch.testing.assert_close(found, slow)
 
 
 def test_a_pupil_learns_from_its_teacher_and_the_teacher_stays_as_it_is(model, taught, tmp_path):
     train, dev = tiny.files(tmp_path, "classify")
     before = load_checkpoint(taught).model.state_dict()
-    found = fine_tune("classify", QUICK, model, train, dev, tmp_path / "pupil", teacher=taught)
+    found = fine_tune("classify", QUICK, model, train, dev, tmp_path / "student", teacher=taught)
     assert found.score > 0.9
     assert all(torch.equal(before[name], tensor) for name, tensor in load_checkpoint(taught).model.state_dict().items())
-    learner = Pupil(
+    learner = Student(
         load_checkpoint(taught).model,
         load_teacher_task(taught),
         LossSettings(),
@@ -235,7 +235,7 @@ def load_teacher_task(folder):
 
 def test_a_teacher_of_something_else_is_refused(model, taught, tmp_path):
     _, prepared = data("multilabel", model, tmp_path)
-    with pytest.raises(RequestError, match="was taught 'classify' with 2 labels, not 'multilabel'"):
+    with pytest.raises(RequestError, match="was fine-tuned for 'classify' with 2 labels, not 'multilabel'"):
         load_teacher(taught, prepared.task)
     with pytest.raises(RequestError, match="no head for a task"):
         load_teacher(model, prepared.task)

@@ -18,8 +18,7 @@ from safetensors.torch import load_file
 
 import bertkit
 from bertkit.checkpoint.save_load import load_checkpoint
-from bertkit.data.examples import TASKS, Place, TextExample
-from bertkit.data.read import read_examples
+from bertkit.data.examples import Place, TextExample
 from bertkit.errors import RequestError
 from bertkit.finetuning.batches import EpochPlan, epoch_steps, within_budget
 from bertkit.finetuning.evaluate import predict, run_model
@@ -34,14 +33,16 @@ from bertkit.finetuning.learner import (
     start_at_prior,
     task_logits,
 )
-from bertkit.finetuning.prepare import DataFiles, Part, loss_settings, prepare, prior_logits
+from bertkit.finetuning.prepare import DataFiles, loss_settings, prepare
 from bertkit.finetuning.run_state import Best
 from bertkit.finetuning.session import evaluation_due
 from bertkit.finetuning.settings import read_request, read_settings
 from bertkit.poolings import POOLINGS
-from bertkit.tasks.classify import Multilabel
-from bertkit.tasks.table import read_task
-from bertkit.tasks.task import LossSettings
+from bertkit.tasks.folder import read_task
+from bertkit.tasks.multilabel import Multilabel
+from bertkit.tasks.read import read_examples
+from bertkit.tasks.table import TASKS
+from bertkit.tasks.task import LossSettings, Part
 
 QUICK = ("epochs=6", "learning_rate=3e-3", "batch=16")
 
@@ -135,7 +136,7 @@ def test_with_no_gradient_left_for_its_bias_a_new_head_of_many_labels_begins(pai
     begin = load_checkpoint(model)
     prepared = prepare("multilabel", begin, DataFiles(train=train, dev=train), settings)
     start, weights = load_start(begin, prepared.task, settings), loss_settings(prepared.task, prepared.train, settings)
-    odds = prior_logits(prepared.task, prepared.train, weights)
+    odds = prepared.task.prior(prepared.train, weights)
     start_at_prior(start.model, prepared.task, odds)
     bias = start.model.heads["classify"].out.bias
     if not pairs:
@@ -155,7 +156,7 @@ def test_with_no_gradient_left_for_its_bias_a_new_head_of_many_labels_begins(pai
 def test_labels_that_no_text_or_every_text_has_leave_the_odds_finite():
     rows = [TextExample("x", None, ("a",), Place(Path("a.tsv"), 1)) for _ in range(4)]
     task = Multilabel(tokenizer=tiny.tokenizer(), limit=16, labels=("a", "b"))
-    odds = prior_logits(task, Part(rows, []), LossSettings())
+    odds = task.prior(Part(rows, []), LossSettings())
     assert odds == pytest.approx((math.log(7), -math.log(7)))
 
 

@@ -9,7 +9,6 @@ from safetensors.torch import load_file
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from bertkit.checkpoint.save_load import load_checkpoint
-from bertkit.data.examples import TASKS
 from bertkit.errors import RequestError
 from bertkit.finetuning.learner import TASK, Learner, load_start, pack
 from bertkit.finetuning.prepare import DataFiles, prepare
@@ -18,6 +17,7 @@ from bertkit.finetuning.session import open_session
 from bertkit.finetuning.settings import read_settings
 from bertkit.progress import silent
 from bertkit.tasks.fixed import GRAIN, FixedBatch, can_fix, fixed_batch
+from bertkit.tasks.table import TASKS
 from bertkit.tasks.task import LossSettings
 from bertkit.train.distributed import Ranks
 from bertkit.train.half import HalfPrecision

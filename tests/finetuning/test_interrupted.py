@@ -15,12 +15,12 @@ import torch
 from safetensors.torch import load_file
 
 import bertkit
-from bertkit.data.read import read_examples
 from bertkit.finetuning.evaluate import predict
 from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.result import FineTuned
 from bertkit.finetuning.settings import read_settings
 from bertkit.progress import silent
+from bertkit.tasks.read import read_examples
 
 SETTINGS = ("epochs=6", "batch=8", "learning_rate=3e-3", "save_minutes=0.001", "log_every=1", "evaluations=2")
 CHILD = """

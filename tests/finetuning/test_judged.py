@@ -12,17 +12,17 @@ from scipy.special import expit, softmax
 from sklearn.metrics import f1_score
 
 from bertkit.data.examples import Place, TextExample
-from bertkit.finetuning import fit_decision as module
 from bertkit.finetuning.fine_tuning import fine_tune
-from bertkit.finetuning.fit_decision import fit_decision, halve, judge_decision, take_part
-from bertkit.finetuning.prepare import Part
+from bertkit.finetuning.fit_decision import halve, judge_decision, take_part
 from bertkit.finetuning.settings import read_settings
 from bertkit.tasks import calibration
 from bertkit.tasks.calibration import calibration_error
-from bertkit.tasks.classify import Classify, Multilabel, Regress
+from bertkit.tasks.classify import Classify
 from bertkit.tasks.decision import Decision
 from bertkit.tasks.length import Seen
-from bertkit.tasks.task import Window
+from bertkit.tasks.multilabel import Multilabel
+from bertkit.tasks.regress import Regress
+from bertkit.tasks.task import Part, Window
 
 LABELS = tuple("abcde")
 
@@ -63,7 +63,7 @@ def test_thresholds_for_noise_shine_on_their_own_rows_only():
         logits = rng.normal(scale=0.2, size=gold.shape)
         task, dev = multilabel(gold)
         rows = list(logits)
-        fitted = task.decode(dev.examples, dev.flat, rows, fit_decision(task, dev, rows).decision)
+        fitted = task.decode(dev.examples, dev.flat, rows, task.fit_decision(dev, rows).decision)
         same_rows = task.score(dev.examples, fitted)["macro_f1"]
         judged = judge_decision(task, dev, rows).scores["macro_f1"]
         always_yes = f1_score(gold, np.ones_like(gold), average="macro")  # the best that noise can do
@@ -77,7 +77,7 @@ def test_no_example_is_decided_by_what_it_fitted(monkeypatch):
     task, dev = classes(np.random.default_rng(0).integers(5, size=31))
     fitted_on: list[set[str]] = []
     decided: list[set[str]] = []
-    fit, decode = module.fit_decision, Classify.decode
+    fit, decode = Classify.fit_decision, Classify.decode
 
     def fitting(task, part, rows, abstain=None):
         fitted_on.append({example.text for example in part.examples})
@@ -87,7 +87,7 @@ def test_no_example_is_decided_by_what_it_fitted(monkeypatch):
         decided.append({example.text for example in examples})
         return decode(self, examples, windows, outputs, decision)
 
-    monkeypatch.setattr(module, "fit_decision", fitting)
+    monkeypatch.setattr(Classify, "fit_decision", fitting)
     monkeypatch.setattr(Classify, "decode", decoding)
     judge_decision(task, dev, list(np.random.default_rng(1).normal(size=(31, 5))))
     plain, *halves = decided
@@ -105,7 +105,7 @@ def test_each_half_has_the_other_half_s_temperature():
     scaled = logits.copy()
     one, other = halve(40, 0)
     for own, fitting in ((one, other), (other, one)):
-        scaled[own] /= fit_decision(task, *take_part(dev, rows, fitting)).decision.temperature
+        scaled[own] /= task.fit_decision(*take_part(dev, rows, fitting)).decision.temperature
     found = judge_decision(task, dev, rows).calibration
     assert found == {"before": calibration_error(logits, gold), "after": pytest.approx(calibration_error(scaled, gold))}
 

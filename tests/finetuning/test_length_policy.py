@@ -9,12 +9,11 @@ import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.examples import TASKS, AnswerSpan, Place, QuestionExample, TaggedExample
+from bertkit.data.examples import AnswerSpan, Place, QuestionExample, TaggedExample
 from bertkit.errors import RequestError
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.length import (
     CUTS,
-    DEFAULT_POLICIES,
     KINDS,
     SPREADS,
     LengthPolicy,
@@ -29,6 +28,7 @@ from bertkit.tasks.length import (
     spread,
     take,
 )
+from bertkit.tasks.table import TASKS
 from bertkit.tasks.tag import Tag
 from bertkit.text.tokenizer import Encoding
 from bertkit.text.windows import best_window, window_cuts
@@ -164,11 +164,10 @@ def test_bad_policies_are_refused(content, message):
 
 
 def test_every_task_has_a_policy_it_accepts():
-    assert set(DEFAULT_POLICIES) == set(TASKS)
-    for task in TASKS:
-        check_policy(task, DEFAULT_POLICIES[task])
+    for row in TASKS.values():
+        check_policy(row.name, row.length, possible=row.lengths)
     with pytest.raises(RequestError, match="length policy 'head' does not go with 'tag'; choose from: windows"):
-        check_policy("tag", LengthPolicy("head"))
+        check_policy("tag", LengthPolicy("head"), possible=TASKS["tag"].lengths)
     with pytest.raises(RequestError, match="sequences of 7 tokens leave no room for text; allow 8 or more"):
         check_policy("tag", LengthPolicy("windows"), 7)
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from bertkit.data import tables
 from bertkit.data.columns import named_columns
 from bertkit.data.examples import (
-    TASKS,
     AnswerSpan,
     ChoiceExample,
     Place,
@@ -24,12 +23,13 @@ from bertkit.data.examples import (
     TaggedExample,
     TextExample,
 )
-from bertkit.data.guess_task import guess_task
-from bertkit.data.read import Columns, NoLabels, read_examples, scan_examples
 from bertkit.data.tables import SAMPLE
 from bertkit.errors import RequestError
 from bertkit.finetuning.prepare import DataFiles, read_files
 from bertkit.predict.files.rows import open_source
+from bertkit.tasks.guess import guess_task
+from bertkit.tasks.read import Columns, NoLabels, read_examples, scan_examples
+from bertkit.tasks.table import TASKS
 
 PASSAGE = "Ada Lovelace was born in London 😀 in 1815."
 
@@ -210,7 +210,7 @@ def test_prediction_reads_tabs_as_training_does_and_the_first_lines_of_stdin_may
     path = write("a.tsv", "text\tlabel\n" + "one\tx\n" * (SAMPLE - 4) + '"two\nlines"\tx\n"three\nlines"\ty\nfour\ty\n')
     if stdin:
         monkeypatch.setattr(tables, "STDIN", path)
-    source = open_source("classify", path, Columns())
+    source = open_source(TASKS["classify"], path, Columns())
     assert [row.values["text"] for row in source.table.rows][-3:] == ["two\nlines", "three\nlines", "four"]
     assert "quotes read as in CSV" in source.said
 
@@ -774,7 +774,11 @@ def survives(task: str, path: Path, content: bytes) -> None:
 
 @settings(max_examples=150)
 @given(
-    st.sampled_from(sorted(SEEDS)), st.sampled_from(TASKS), st.integers(0), st.integers(0, 20), st.binary(max_size=6)
+    st.sampled_from(sorted(SEEDS)),
+    st.sampled_from(list(TASKS)),
+    st.integers(0),
+    st.integers(0, 20),
+    st.binary(max_size=6),
 )
 def test_damaged_files_give_a_sentence(tmp_path_factory, name, task, at, cut, junk):
     seed = SEEDS[name].encode()
@@ -783,7 +787,7 @@ def test_damaged_files_give_a_sentence(tmp_path_factory, name, task, at, cut, ju
 
 
 @settings(max_examples=150)
-@given(st.sampled_from(TASKS), st.lists(st.dictionaries(st.sampled_from(KEYS), VALUES), min_size=1, max_size=3))
+@given(st.sampled_from(list(TASKS)), st.lists(st.dictionaries(st.sampled_from(KEYS), VALUES), min_size=1, max_size=3))
 def test_rows_of_any_shape_give_a_sentence(tmp_path_factory, task, rows):
     path = tmp_path_factory.mktemp("odd") / "a.jsonl"
     survives(task, path, "\n".join(map(json.dumps, rows)).encode())

@@ -15,19 +15,17 @@ import transformers
 
 import bertkit
 from bertkit.checkpoint.save_load import load_checkpoint
-from bertkit.data.examples import TASKS
-from bertkit.data.read import read_examples
 from bertkit.errors import RequestError
 from bertkit.finetuning.evaluate import make_windows, run_model
 from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.learner import load_start
 from bertkit.finetuning.settings import read_settings
-from bertkit.tasks.table import build_task, read_task
+from bertkit.tasks.folder import build_task, read_task
+from bertkit.tasks.read import read_examples
+from bertkit.tasks.table import TASKS
 
-AUTO = {
+AUTO = {  # by head
     "classify": transformers.AutoModelForSequenceClassification,
-    "multilabel": transformers.AutoModelForSequenceClassification,
-    "regress": transformers.AutoModelForSequenceClassification,
     "tag": transformers.AutoModelForTokenClassification,
     "answer": transformers.AutoModelForQuestionAnswering,
     "choose": transformers.AutoModelForMultipleChoice,
@@ -37,7 +35,7 @@ import sys, torch
 from pathlib import Path
 torch.set_num_threads(1)
 import bertkit
-from bertkit.data.read import read_examples
+from bertkit.tasks.read import read_examples
 for task, run, file in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3], strict=True):
     print(bertkit.load(run).answers.predict(read_examples(task, Path(file)).examples))
 """
@@ -82,7 +80,7 @@ def test_transformers_gives_the_taught_logits(task, taught):
     own, _ = read_task(checkpoint)
     windows = make_windows(own, read_examples(task, dev).examples)
     ours = run_model(checkpoint.model, own, windows).rows
-    theirs, told = AUTO[task].from_pretrained(run / "model", output_loading_info=True)
+    theirs, told = AUTO[TASKS[task].head].from_pretrained(run / "model", output_loading_info=True)
     assert not told["missing_keys"]
     assert not told["unexpected_keys"]
     theirs.eval()

@@ -15,8 +15,9 @@ from bertkit.errors import RequestError
 from bertkit.model.word_loss import IGNORE
 from bertkit.tasks.decision import Decision
 from bertkit.tasks.length import LengthPolicy, Seen, spread
-from bertkit.tasks.tag import Tag, located, word_pieces, words_of, words_of_windows
+from bertkit.tasks.tag import Tag, located
 from bertkit.tasks.task import LossSettings
+from bertkit.tasks.words import word_pieces, words_of, words_of_windows
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.windows import best_window
 

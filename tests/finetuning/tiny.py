@@ -119,6 +119,18 @@ def write_choices(path: Path, rows: int, seed: int = 0) -> Path:
     return path
 
 
+def write_ratings(path: Path, rows: int, seed: int = 0) -> Path:
+    """How much each word is liked: a number with a fraction for each."""
+    draw = random.Random(seed)
+    liked = {**dict.fromkeys(GOOD, 30.5), **dict.fromkeys(BAD, 10.5)}
+    lines = []
+    for _ in range(rows):
+        words = sentence(draw, draw.choice(GOOD), draw.choice(BAD)).split()
+        lines.append(json.dumps({"words": words, "ratings": [liked.get(word, 20.0) for word in words]}))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
 WRITERS = {
     "classify": (write_classes, ".tsv"),
     "multilabel": (write_labels, ".jsonl"),
@@ -126,6 +138,7 @@ WRITERS = {
     "tag": (write_tags, ".conll"),
     "answer": (write_questions, ".json"),
     "choose": (write_choices, ".jsonl"),
+    "rate-words": (write_ratings, ".jsonl"),
 }
 
 

@@ -87,7 +87,7 @@ def test_what_cannot_be_flipped_is_refused(bert):
         flips(topic_classifier(), "t0w1")
     with pytest.raises(RequestError, match="the model given as --fill-model cannot fill blanks"):
         flips(topic_classifier(), "t0w1", fill=topic_classifier())
-    with pytest.raises(RequestError, match="teach it one"):
+    with pytest.raises(RequestError, match="fine-tune it"):
         flips(bert, "a")
     for wrong in ({"words": 3}, {"tried": 0}, {"likely": 0}, {"kept": 0}):
         with pytest.raises(RequestError):

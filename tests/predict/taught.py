@@ -6,29 +6,27 @@ from pathlib import Path
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import family_config
 from bertkit.model.weights import new_model
+from bertkit.tasks.table import TASKS
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # for children: machines are shared
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 PIECES = [*SPECIALS, *LETTERS, *(f"##{c}" for c in LETTERS), "?", ".", "1", "2"]
-HEADS = {
-    "classify": ("classify", ("bad", "fine", "good")),
-    "multilabel": ("classify", ("name", "place")),
-    "regress": ("classify", ("LABEL_0",)),
-    "tag": ("tag", ("O", "B-PER", "I-PER", "B-LOC")),
-    "answer": ("answer", ()),
-    "choose": ("choose", ()),
+LABELS = {
+    "classify": ("bad", "fine", "good"),
+    "multilabel": ("name", "place"),
+    "tag": ("O", "B-PER", "I-PER", "B-LOC"),
 }
-OUTPUTS = {"answer": 2, "choose": 1}
 
 
 def taught_folder(folder: Path, task: str | None, *, max_length: int = 32, width: int = 16) -> Path:
     """A saved model with the task's head; None: without a head, for vectors."""
     shape = {"depth": 1, "width": width, "heads": 2, "inner": 32, "max_length": max_length}
     config = family_config("bert", "tiny", vocab_size=len(PIECES), init_std=0.3, **shape)
-    head, labels = HEADS[task] if task else ("", ())
-    heads = {head: OUTPUTS.get(head, len(labels))} if task else {}
+    row = TASKS[task] if task else None
+    labels = LABELS.get(task, ("LABEL_0",) if row and row.numeric else ())
+    heads = {row.head: len(labels) or None} if row else {}
     model = new_model(config, heads, seed=3).eval()
     tokenizer = Tokenizer.from_vocab(PIECES)
     named = {"name": task} if task else {}

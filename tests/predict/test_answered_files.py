@@ -18,6 +18,7 @@ from bertkit.data.tables import Row
 from bertkit.predict.files import rows as rows_module
 from bertkit.predict.files.outputs import npy_header
 from bertkit.predict.files.rows import row_blocks
+from bertkit.tasks.table import TASKS
 
 ODD = ["a b c", "", "hello there", "Ünïcode 你好 e\u0301", '"quoted", and\ttabbed', "word " * 50, "\u2028x", "[SEP] a"]
 
@@ -33,7 +34,7 @@ def _one_thread():
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("taught")
-    return {task: taught.taught_folder(folder / str(task), task) for task in (*taught.HEADS, None)}
+    return {task: taught.taught_folder(folder / str(task), task) for task in (*TASKS, None)}
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from bertkit.config import family_config, override
 from bertkit.engine.batches import layer_vectors
 from bertkit.errors import BertkitError, RequestError
 from bertkit.model.batch import Batch
-from bertkit.model.heads import HEAD_OUTPUTS
+from bertkit.model.heads import HEADS
 from bertkit.model.pooling import EmbedSettings, pool
 from bertkit.model.weights import new_model
 from bertkit.poolings import POOLINGS, TEXT_POOLINGS
@@ -63,9 +63,9 @@ def exported(tmp_path_factory):
 
     def export(family: str):
         if family not in made:
-            found = checkpoint(family, *HEAD_OUTPUTS)
+            found = checkpoint(family, *HEADS)
             folder = tmp_path_factory.mktemp("onnx") / family
-            made[family] = (found, export_onnx(found, folder, answers=[VECTORS, *HEAD_OUTPUTS]))
+            made[family] = (found, export_onnx(found, folder, answers=[VECTORS, *HEADS]))
         return made[family]
 
     return export
@@ -92,7 +92,7 @@ def torch_says(model, batch, head):
 
 
 def test_the_table_of_heads_is_whole():
-    assert set(HEAD_OUTPUTS) >= {
+    assert set(HEADS) >= {
         "masked_word",
         "next_sentence",
         "replaced_token",
@@ -118,7 +118,7 @@ def test_every_head_of_every_family_is_as_in_torch(exported, family):
         with torch.inference_mode():
             batch = packed(cells)
             expected = [found.model(batch), pool(found.model(batch), batch, "mean")]
-            expected += [tensor for head in HEAD_OUTPUTS for tensor in torch_says(found.model, batch, head)]
+            expected += [tensor for head in HEADS for tensor in torch_says(found.model, batch, head)]
         real = cells[1].astype(bool)
         for (name, one), other in zip(got.items(), expected, strict=True):
             assert np.isfinite(one).all(), (name, where)
@@ -218,21 +218,21 @@ def another_file(exported, monkeypatch):
 
 
 def test_a_file_that_differs_from_torch_is_not_written(another_file, tmp_path):
-    answers = [VECTORS, *HEAD_OUTPUTS]
+    answers = [VECTORS, *HEADS]
     with pytest.raises(
         BertkitError, match=r"was not written: its answers differ .* over the tolerance of 0.0001"
     ) as said:
-        export_onnx(checkpoint("bert", *HEAD_OUTPUTS, seed=1), tmp_path / "out", answers=answers)
+        export_onnx(checkpoint("bert", *HEADS, seed=1), tmp_path / "out", answers=answers)
     assert said.value.exit_code == 1
     assert list(tmp_path.iterdir()) == []
 
 
 def test_numbers_that_are_none_are_not_written(another_file, tmp_path):
-    broken = checkpoint("bert", *HEAD_OUTPUTS)
+    broken = checkpoint("bert", *HEADS)
     with torch.no_grad():
         broken.model.encoder.layers[0].feed_forward.down.bias[3] = float("nan")
     with pytest.raises(BertkitError, match="differ from torch's by nan"):
-        export_onnx(broken, tmp_path / "out", answers=[VECTORS, *HEAD_OUTPUTS])
+        export_onnx(broken, tmp_path / "out", answers=[VECTORS, *HEADS])
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,8 +13,7 @@ from serving import Running, fill_folder, running, taught
 
 import bertkit
 from bertkit.serve.models import Models, load_models, share_encoders
-
-TASKS = ("classify", "multilabel", "regress", "tag", "answer", "choose")
+from bertkit.tasks.table import TASKS
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,11 @@ from bertkit.config import BertConfig
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.families.table import FAMILIES
 from bertkit.files import whole_folder
+from bertkit.model.heads import HEADS as OUTPUT_HEADS
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings
 from bertkit.text.tokenizer import Tokenizer
 
-LABELED = ("classify", "tag")
 MAX_LABELS = 1_000_000
 # Fields of config.json that bertkit does not use but other tools do: they are written again.
 PASSED_ON: tuple[str, ...] = (
@@ -87,7 +87,7 @@ def load_checkpoint(
     return Checkpoint(
         model=model.eval(),
         tokenizer=words,
-        labels=_labels(source.settings) if set(model.heads) & set(LABELED) else (),
+        labels=_labels(source.settings) if _named_outputs(model.heads) else (),
         embed=_embed(folder, source.folder),
         max_length=_max_length(folder, source),
         settings={key: source.settings[key] for key in PASSED_ON if key in source.settings},
@@ -139,13 +139,18 @@ def folder_config(model: BertModel, labels: tuple[str, ...] = ()) -> tuple[dict[
     known = hugging_face.has_place(model.config, heads, model.pooler is not None)
     if settings["model_type"] != NATIVE_TYPE and known:
         settings["architectures"] = [hugging_face.hugging_face_class(model.config, heads)]
-        if set(heads) & set(LABELED):
+        if _named_outputs(heads):
             names = labels or tuple(f"LABEL_{i}" for i in range(next(iter(heads.values())) or 0))
             settings["id2label"] = {str(i): name for i, name in enumerate(names)}
             settings["label2id"] = {name: i for i, name in enumerate(names)}
         return settings, False
     data = write_hugging_face(model.config, native=True)
     return {**data, "heads": heads, "pooler": model.pooler is not None, "id2label": dict(enumerate(labels))}, True
+
+
+def _named_outputs(heads: Iterable[str]) -> bool:
+    """Whether one of the heads has outputs that config.json names."""
+    return any(OUTPUT_HEADS[head].labels for head in heads)
 
 
 def _fill(source: _Source, heads: Mapping[str, int | None] | None, seed: int) -> tuple[BertModel, LoadReport]:

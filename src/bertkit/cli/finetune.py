@@ -6,12 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
+from bertkit.tasks.table import TASKS
+
 VECTORS = "vectors"
 STOPPED = 130  # as the shell has it for a command that was interrupted
 
 
 def finetune(
-    task: Annotated[str, typer.Argument(help="classify, multilabel, regress, tag, answer, choose or vectors.")],
+    task: Annotated[str, typer.Argument(help=f"{', '.join(TASKS)} or {VECTORS}.")],
     settings: Annotated[
         list[str] | None, typer.Argument(help="key=value ..., such as epochs=3, or text=review label=stars (columns).")
     ] = None,
@@ -40,7 +42,6 @@ def finetune(
     The best model on the dev file is kept, with temperature and thresholds fitted there; report.html shows the run.
     SIGTERM and Ctrl-C keep the best so far and leave with exit code 130; --resume goes on.
     """
-    from bertkit.data.examples import TASKS
     from bertkit.errors import RequestError
     from bertkit.files import refuse_to_overwrite
     from bertkit.finetuning.settings import read_request

@@ -167,7 +167,8 @@ def _why(bert: "Bert", asked: Asked) -> dict[str, Any]:
 
     filler = load(asked.fill_model) if asked.fill_model else None
     text = asked.text or ""
-    word = None if asked.table and "tag" not in bert.model.heads else asked.word  # then it is meant for the table
+    tagging = bool(_word_heads() & set(bert.model.heads))
+    word = None if asked.table and not tagging else asked.word  # then it is meant for the table
     found: dict[str, Any] = {"why": why(bert, text, asked.pair, target=asked.target, word=word)}
     if asked.flip:
         found["flips"] = flips(bert, text, asked.pair, fill=filler)
@@ -175,6 +176,12 @@ def _why(bert: "Bert", asked: Asked) -> dict[str, Any]:
         with whole_file(asked.out) as draft:
             draft.write_text(why_page(found["why"], found.get("flips")), encoding="utf-8", errors="replace")
     return found
+
+
+def _word_heads() -> set[str]:
+    from bertkit.tasks.table import TASKS
+
+    return {row.head for row in TASKS.values() if row.word_level}
 
 
 def _through_training(asked: Asked) -> "Course":

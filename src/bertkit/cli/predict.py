@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from bertkit.tasks.table import TASKS
+
 
 def predict(
     model: Annotated[Path, typer.Argument(help="A fine-tuned model's folder.")],
@@ -29,10 +31,9 @@ def predict(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Say what was done as JSON.")] = False,
 ) -> None:
-    """Write what a model says about each row beside the row's own columns, in order, in little memory.
+    """Write what a model predicts for each row beside the row's own columns, in order, in little memory.
 
-    classify: label, probability; multilabel: labels; regress: value; tag: words, tags, spans with characters;
-    answer: answer, start, end; choose: choice. Killed or out of space, --resume goes on; each row is there once.
+    Killed or out of space, --resume goes on; each row is there once. The columns are those of the model's task:
     """
     from bertkit.predict.files.answers import predict_file
     from bertkit.predict.files.pipeline import RunOptions
@@ -48,6 +49,9 @@ def predict(
     done = {"task": found.task, "rows": state.written, "skipped": state.skipped, "out": str(out)}
     told = f"{state.written} rows with {', '.join(found.columns)} in {out}"
     print(json.dumps({**done, "columns": found.columns}) if as_json else told)
+
+
+predict.__doc__ = f"{predict.__doc__}{'; '.join(f'{row.name}: {row.written}' for row in TASKS.values())}."
 
 
 def say(note: str) -> None:

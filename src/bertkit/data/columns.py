@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from bertkit.data.glue import LAYOUTS
+from bertkit.data.glue import LAYOUTS, LabelKind
 from bertkit.data.tables import Columns, Row, Table
 from bertkit.errors import RequestError
 from bertkit.settings import read_pairs
@@ -51,9 +51,21 @@ NAMES: tuple[str, ...] = (
     "target",
 )
 NAMES += ("quality", "is_duplicate", "emotion", "emotions", "tags", "categories", "genres", "entailment_label")
-LABELS = {"classify": NAMES + NUMBERS, "multilabel": NAMES, "regress": NUMBERS + NAMES}
 WORDS = ("tokens", "words")
 TAGS = ("ner_tags", "tags", "labels", "label", "pos_tags", "upos")
+
+
+@dataclass(frozen=True)
+class LabelColumn:
+    """What kind of label a column holds, and the names of columns that are guessed, in this order."""
+
+    kind: LabelKind
+    names: tuple[str, ...]
+
+
+ONE_NAME = LabelColumn("name", NAMES + NUMBERS)
+SEVERAL_NAMES = LabelColumn("names", NAMES)
+ONE_NUMBER = LabelColumn("number", NUMBERS + NAMES)
 
 
 def named_columns(pairs: Sequence[str]) -> Columns:
@@ -87,7 +99,7 @@ def first_known(table: Table, names: Sequence[str]) -> str | None:
     return next((folded[name] for name in names if name in folded), None)
 
 
-def choose_text_columns(task: str, table: Table, columns: Columns) -> Columns:
+def choose_text_columns(table: Table, columns: Columns, wanted: LabelColumn = ONE_NAME) -> Columns:
     """Text, pair and label: what was named is looked up, the rest is guessed. A label that is not there stays None."""
     chosen = replace(
         columns,
@@ -95,30 +107,30 @@ def choose_text_columns(task: str, table: Table, columns: Columns) -> Columns:
         pair=find(table, columns.pair, "pair") if columns.pair else None,
         label=find_labels(table, columns.label) if columns.label else None,
     )
-    guess = _by_name(task, table, chosen) if table.header else _by_content(task, table, chosen)
+    guess = _by_name(table, chosen, wanted) if table.header else _by_content(table, chosen, wanted)
     if guess.text is None:
         raise RequestError(f"{table.path}: no column looks like the text; name it with text=... It has: {_list(table)}")
     return guess
 
 
-def choose_tag_columns(table: Table, columns: Columns) -> Columns:
-    """The columns of words and of tags in a table of sentences."""
+def choose_tag_columns(table: Table, columns: Columns, names: Sequence[str] = TAGS) -> Columns:
+    """The columns of words and of their labels in a table of sentences; `names` are guessed for labels."""
     words = find(table, columns.text, "text") if columns.text else first_known(table, WORDS)
-    tags = find(table, columns.label, "label") if columns.label else first_known(table, TAGS)
+    tags = find(table, columns.label, "label") if columns.label else first_known(table, names)
     if words is None:
         raise RequestError(f"{table.path}: no column of words; name it with text=... It has: {_list(table)}")
     return replace(columns, text=words, label=tags)
 
 
-def _by_name(task: str, table: Table, chosen: Columns) -> Columns:
+def _by_name(table: Table, chosen: Columns, wanted: LabelColumn) -> Columns:
     text, pair, label = chosen.text, chosen.pair, chosen.label
     taken = {_fold(chosen.label), _fold(chosen.pair)}
     if text is None and pair is None:
         both = ((first_known(table, (a,)), first_known(table, (b,))) for a, b in PAIRS)
         text, pair = next(((a, b) for a, b in both if a and b and not {_fold(a), _fold(b)} & taken), (None, None))
     text = text or first_known(table, [name for name in TEXTS if name not in taken])
-    label = label or first_known(table, [n for n in LABELS[task] if n not in {_fold(text), _fold(pair)}])
-    if label is None and task == "multilabel":
+    label = label or first_known(table, [n for n in wanted.names if n not in {_fold(text), _fold(pair)}])
+    if label is None and wanted.kind == "names":
         switches = [name for name in table.names if name not in (text, pair) and _all_switches(table, name)]
         label = ",".join(switches) if len(switches) > 1 else None
     return replace(chosen, text=text, pair=pair, label=label)
@@ -137,17 +149,17 @@ def is_switch(value: Any) -> bool:
     return str(value).strip().casefold() in ("0", "1", "true", "false", "0.0", "1.0")
 
 
-def _by_content(task: str, table: Table, chosen: Columns) -> Columns:
+def _by_content(table: Table, chosen: Columns, wanted: LabelColumn) -> Columns:
     """Without a header: a layout that is known, or the longest column as text and the least various as label."""
     rows = [row for row in table.sample if not row.fault]
     named = chosen.text or chosen.pair or chosen.label
     for layout in LAYOUTS if not named else ():
-        if task in layout.tasks and layout.fits(rows):
+        if layout.kind == wanted.kind and layout.fits(rows):
             return replace(chosen, text=layout.text, pair=layout.pair, label=layout.label)
     free = [name for name in table.names if name not in (chosen.pair, chosen.label)]
     text = chosen.text or max(free, key=lambda name: _mean_length(rows, name), default=None)
     free = [name for name in free if name != text]
-    label = chosen.label or _likely_label(task, rows, free)
+    label = chosen.label or _likely_label(wanted, rows, free)
     free = [name for name in free if name != label]
     pair = chosen.pair or (None if chosen.text else _likely_pair(rows, text, free))
     if pair and not named and table.names.index(pair) < table.names.index(text or pair):
@@ -163,9 +175,9 @@ def _mean_length(rows: Sequence[Row], name: str) -> float:
     return sum(map(len, _cells(rows, name))) / max(len(rows), 1)
 
 
-def _likely_label(task: str, rows: Sequence[Row], free: Sequence[str]) -> str | None:
-    """A column of numbers for regress; else the least various one whose cells are short and never empty."""
-    if task == "regress":
+def _likely_label(wanted: LabelColumn, rows: Sequence[Row], free: Sequence[str]) -> str | None:
+    """A column of numbers where those are wanted; else the least various one whose cells are short and never empty."""
+    if wanted.kind == "number":
         return next((name for name in free if all(map(is_number, _cells(rows, name)))), None)
     usable = [name for name in free if all(0 < len(cell) <= 200 for cell in _cells(rows, name))]
     return min(usable, key=lambda name: len(set(_cells(rows, name))), default=None)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from bertkit.data.tables import Row, Table
 
@@ -11,13 +11,15 @@ from bertkit.data.tables import Row, Table
 QQP = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
 NO_AGREEMENT = ("gold_label", "-")  # SNLI and MNLI: the five annotators did not agree
 
+LabelKind = Literal["name", "names", "number"]  # what a label is: one of several names, any of them, a number
+
 
 @dataclass(frozen=True)
 class Layout:
     """Columns, by number, of a published file without a header line, and how its rows are known."""
 
     name: str
-    tasks: tuple[str, ...]
+    kind: LabelKind  # of its labels
     text: str
     pair: str | None
     label: str
@@ -57,8 +59,8 @@ def _score(cell: str) -> bool:
 
 
 LAYOUTS = (
-    Layout("CoLA", ("classify",), text="4", pair=None, label="2", fits=_cola),
-    Layout("STS benchmark", ("regress",), text="6", pair="7", label="5", fits=_sts_benchmark),
-    Layout("SemEval STS", ("regress",), text="2", pair="3", label="1", fits=_scored_pairs),
-    Layout("GoEmotions", ("multilabel",), text="1", pair=None, label="2", fits=_numbered_labels),
+    Layout("CoLA", "name", text="4", pair=None, label="2", fits=_cola),
+    Layout("STS benchmark", "number", text="6", pair="7", label="5", fits=_sts_benchmark),
+    Layout("SemEval STS", "number", text="2", pair="3", label="1", fits=_scored_pairs),
+    Layout("GoEmotions", "names", text="1", pair=None, label="2", fits=_numbered_labels),
 )

@@ -10,15 +10,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from bertkit.data.examples import Place
+from bertkit.data.examples import Example, Place
 from bertkit.errors import RequestError
 from bertkit.settings import pick
 from bertkit.text.corpus import COMPRESSED, LONE_SURROGATE, LONGEST_ROW, STDIN, CorpusReport, read_lines
 
 ENCODINGS = {"utf-8": "utf-8-sig", "latin-1": "latin-1"}
 SAMPLE = 1000  # rows that guesses look at
+Item = TypeVar("Item")
 LONGEST_FILE = 2**31  # characters of a JSON file that must be parsed in one piece
 
 
@@ -124,6 +125,26 @@ def text_cell(row: Row, name: str) -> str:
     if not isinstance(value, str):
         raise RequestError(f"{row.place}: '{name}' is {type(value).__name__}, not a text; repair or remove the row")
     return checked(value, name, row.place)
+
+
+def present_text(row: Row, name: str) -> str:
+    """A text that must be there: null is none, unlike in training data, where it stands for an empty one."""
+    if cell(row, name) is None:
+        raise RequestError(f"{row.place}: '{name}' is null, not a text; repair or remove the row")
+    return text_cell(row, name)
+
+
+def made_examples(items: Iterable[Item], make: Callable[[Item], Example], faults: list[str] | None) -> list[Example]:
+    """An example of each item; one that cannot be used stops, or is left out with its sentence in `faults`."""
+    examples = []
+    for item in items:
+        try:
+            examples.append(make(item))
+        except RequestError as error:
+            if faults is None:
+                raise
+            faults.append(str(error))
+    return examples
 
 
 def checked(text: str, name: str, place: Place) -> str:

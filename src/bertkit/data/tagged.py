@@ -1,42 +1,59 @@
-"""Rows of words and tags to sentences: tag."""
+"""Rows of words and their labels to sentences."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from bertkit.data.columns import choose_tag_columns
-from bertkit.data.examples import Example, TaggedExample
+from bertkit.data.columns import TAGS, choose_tag_columns
+from bertkit.data.examples import Example, Place, TaggedExample
 from bertkit.data.tables import Columns, NoLabels, Row, Table, cell, checked
 from bertkit.data.texts import label_name
 from bertkit.errors import RequestError
 
 
-def tagged_maker(table: Table, columns: Columns, labelled: bool) -> tuple[Columns, Callable[[Row], Example]]:
+@dataclass(frozen=True)
+class WordLabels:
+    """What the labels of words are: what they are called, columns that are guessed, how one is read, the example."""
+
+    label: str
+    names: Sequence[str]
+    read: Callable[[Row, str, Any, Table], Any]
+    make: Callable[[tuple[str, ...], tuple[Any, ...] | None, Place, str | None], Example]  # words, labels, place, text
+
+
+TAG_LABELS = WordLabels("tag", TAGS, label_name, TaggedExample)
+
+
+def tagged_maker(
+    table: Table, columns: Columns, labelled: bool, kind: WordLabels = TAG_LABELS
+) -> tuple[Columns, Callable[[Row], Example]]:
     """The columns that are used, and what makes a sentence of a row."""
-    chosen = choose_tag_columns(table, columns)
+    chosen = choose_tag_columns(table, columns, kind.names)
     if not labelled:
         chosen = replace(chosen, label=None)
     elif chosen.label is None:
         has = ", ".join(table.names[:20])
-        raise NoLabels(f"{table.path}: no column of tags; name it with label=... It has: {has}")
+        raise NoLabels(f"{table.path}: no column of {kind.label}s; name it with label=... It has: {has}")
 
     def make(row: Row) -> Example:
-        words = tuple(_word(row, word) for word in _list(row, chosen.text or ""))
+        words = tuple(_word(row, word) for word in _list(row, chosen.text or "", kind))
         if chosen.label is None:
-            return TaggedExample(words, None, row.place)
-        tags = tuple(label_name(row, chosen.label, tag, table) for tag in _list(row, chosen.label))
-        if len(words) != len(tags):
-            raise RequestError(f"{row.place}: {len(words)} words and {len(tags)} tags; give one tag to each word")
-        return TaggedExample(words, tags, row.place)
+            return kind.make(words, None, row.place, None)
+        found = tuple(kind.read(row, chosen.label, each, table) for each in _list(row, chosen.label, kind))
+        if len(words) != len(found):
+            said = f"{len(words)} words and {len(found)} {kind.label}s; give one {kind.label} to each word"
+            raise RequestError(f"{row.place}: {said}")
+        return kind.make(words, found, row.place, None)
 
     return chosen, make
 
 
-def _list(row: Row, name: str) -> list[Any]:
+def _list(row: Row, name: str, kind: WordLabels) -> list[Any]:
     values = cell(row, name)
     if not isinstance(values, list) or not values:
         what = "empty" if values in ([], None, "") else f"{type(values).__name__}, not a list"
-        raise RequestError(f"{row.place}: '{name}' is {what}; tag needs a list of words and a list of tags")
+        wanted = f"a list of words and a list of {kind.label}s are needed"
+        raise RequestError(f"{row.place}: '{name}' is {what}; {wanted}")
     return values
 
 

@@ -1,4 +1,4 @@
-"""Rows to texts with a label: classify, multilabel, regress."""
+"""Rows to texts with a label: a name, several names, or a number."""
 
 import json
 import math
@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.columns import choose_text_columns, is_switch
-from bertkit.data.examples import Example, Label, TaggedExample, TextExample
+from bertkit.data.columns import LabelColumn, choose_text_columns, is_switch
+from bertkit.data.examples import Example, Label, TextExample
 from bertkit.data.tables import Columns, NoLabels, Row, Table, cell, checked, text_cell
 from bertkit.errors import RequestError
 from bertkit.text.corpus import CorpusReport, read_lines
@@ -17,9 +17,11 @@ SEPARATORS = ("|", ";", ",")  # the first of them that occurs splits the labels
 LARGEST_NUMBER = 1e100  # of a regression: beyond it, squared errors are no longer finite numbers
 
 
-def text_maker(task: str, table: Table, columns: Columns, labelled: bool) -> tuple[Columns, Callable[[Row], Example]]:
+def text_maker(
+    wanted: LabelColumn, table: Table, columns: Columns, labelled: bool
+) -> tuple[Columns, Callable[[Row], Example]]:
     """The columns that are used, and what makes an example of a row."""
-    chosen = choose_text_columns(task, table, columns)
+    chosen = choose_text_columns(table, columns, wanted)
     if not labelled:
         chosen = replace(chosen, label=None)
     elif chosen.label is None:
@@ -30,21 +32,22 @@ def text_maker(task: str, table: Table, columns: Columns, labelled: bool) -> tup
 
     def make(row: Row) -> Example:
         pair = text_cell(row, chosen.pair) if chosen.pair else None
-        label = _label(task, row, table, chosen.label) if chosen.label else None
+        label = _label(wanted, row, table, chosen.label) if chosen.label else None
         return TextExample(text_cell(row, chosen.text or ""), pair, label, row.place)
 
     return chosen, make
 
 
-def _label(task: str, row: Row, table: Table, name: str) -> Label:
-    if task == "multilabel" and name not in table.names:
+def _label(wanted: LabelColumn, row: Row, table: Table, name: str) -> Label:
+    several = wanted.kind == "names"
+    if several and name not in table.names:
         return _switched(row, name.split(","))
     value = cell(row, name)
-    if task == "regress":
-        return _number(row, name, value)
-    if task == "multilabel" and isinstance(value, list | tuple):
+    if wanted.kind == "number":
+        return number_cell(row, name, value)
+    if several and isinstance(value, list | tuple):
         return tuple(label_name(row, name, part, table) for part in value)
-    if task == "multilabel" and (value is None or value == ""):
+    if several and (value is None or value == ""):
         return ()
     return label_name(row, name, value, table)
 
@@ -72,7 +75,8 @@ def _switched(row: Row, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if str(cell(row, name)).strip().casefold() in ("1", "true", "1.0"))
 
 
-def _number(row: Row, name: str, value: Any) -> float:
+def number_cell(row: Row, name: str, value: Any) -> float:
+    """A finite number; text that spells one counts."""
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except OverflowError:  # a whole number with hundreds of digits
@@ -118,27 +122,14 @@ def beside_names(path: Path, examples: Sequence[Example]) -> tuple[str, ...]:
     return names if fits and 2 * len(used) >= len(names) and len(set(names)) == len(names) else ()
 
 
-def rename(example: Example, names: Sequence[str]) -> Example:
+def by_name(examples: Sequence[Example], names: Sequence[str]) -> list[Example]:
     """Numbered labels by name; what is no number of a name stays, for the task to refuse."""
-    if isinstance(example, TextExample) and isinstance(example.label, str):
-        return replace(example, label=_name_of(example.label, names))
-    if isinstance(example, TextExample) and isinstance(example.label, tuple):
-        return replace(example, label=tuple(_name_of(part, names) for part in example.label))
-    if isinstance(example, TaggedExample) and example.tags:
-        return replace(example, tags=tuple(_name_of(tag, names) for tag in example.tags))
-    return example
-
-
-def _name_of(label: str, names: Sequence[str]) -> str:
-    return names[int(label)] if label.isdecimal() and int(label) < len(names) else label
+    used = set(label_names(examples))
+    known = {label: names[int(label)] for label in used if label.isdecimal() and int(label) < len(names)}
+    return [example.renamed(known) for example in examples]
 
 
 def label_names(examples: Iterable[Example]) -> Iterable[str]:
     """Every label name, as often as it is given."""
     for example in examples:
-        if isinstance(example, TextExample) and isinstance(example.label, str):
-            yield example.label
-        elif isinstance(example, TextExample) and isinstance(example.label, tuple):
-            yield from example.label
-        elif isinstance(example, TaggedExample):
-            yield from example.tags or ()
+        yield from example.names

@@ -15,7 +15,7 @@ from bertkit.engine.watched import Watched
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
-from bertkit.model.operations import Activation, Output, TorchOperations
+from bertkit.model.operations import Activation, Operations, Output
 
 # One MiniLM text on 2 cores, milliseconds, ONNX Runtime and this: 8 tokens 2.7 and 4.3, 32 tokens 5.0 and 6.7, 96
 # tokens 13.3 and 14.6; from 128 on they are equal. And no more than go through torch's part with one thread: a second
@@ -25,7 +25,7 @@ SHORT = 64
 STEPS = ((64, 8), (256, 16), (1024, 32), (1 << 62, 128))
 
 
-class CpuOperations(TorchOperations):
+class CpuOperations(Operations):
     """An encoder's operations over maps that were packed from its weights."""
 
     short: OnnxEncoder | None = None  # what computes one text of few tokens in place of the layers
@@ -45,6 +45,10 @@ class CpuOperations(TorchOperations):
         """Without the rows that filled it up."""
         return x_TD[: len(batch.ids)]
 
+    def embed(self, x_TE: Tensor, norm: nn.Module, dropout: nn.Module, dtype: torch.dtype) -> Tensor:
+        """T E; no dropout, for there are no gradients, and all is float32."""
+        return self.norm(norm, x_TE)
+
     def project(self, linear: nn.Linear, x_TI: Tensor) -> Tensor:
         """T O."""
         return self.maps[linear](x_TI)
@@ -58,7 +62,7 @@ class CpuOperations(TorchOperations):
         return self.maps[linear], x_TI
 
     def add(self, x_TD: Tensor, output: Output, dropout: nn.Module) -> Tensor:
-        """T D; no dropout, for there are no gradients."""
+        """T D."""
         made, x_TI = output
         added_TD: Tensor = made.onto(x_TI, x_TD)
         return added_TD

@@ -14,10 +14,10 @@ from bertkit.engine.cpu import hooked
 from bertkit.model.encoder import Encoder
 from bertkit.model.kernels import bias_gelu, triton_can_answer
 from bertkit.model.layer import is_plain
-from bertkit.model.operations import Activation, Output, TorchOperations
+from bertkit.model.operations import Activation, Operations, Output
 
 
-class CudaOperations(TorchOperations):
+class CudaOperations(Operations):
     """For post-norm layers with GELU, as BERT's."""
 
     def __init__(self) -> None:

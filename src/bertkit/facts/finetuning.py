@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint
-from bertkit.data.examples import LABELED, ChoiceExample, Example, TextExample
+from bertkit.data.examples import ChoiceExample, Example, TextExample
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, at_most, equal, holds
 from bertkit.facts.pretraining import examples, small_model
 from bertkit.facts.topics import PLACE, SMALL_MODEL, TOPICS, draw_words, prepared, pretrained, topic_tokenizer
@@ -25,7 +25,7 @@ from bertkit.finetuning.explore.features import gold, layer_features, mix_classe
 from bertkit.finetuning.explore.search import subset
 from bertkit.finetuning.fine_tuning import run_prepared
 from bertkit.finetuning.learner import load_start, pack
-from bertkit.finetuning.prepare import Part, Prepared
+from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.result import FineTuned
 from bertkit.finetuning.settings import FineTuneSettings, LearningSettings, change_settings, read_settings
 from bertkit.model.batch import Batch
@@ -35,11 +35,12 @@ from bertkit.pretraining.inputs import to_inputs
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.tasks.choose import Choose
-from bertkit.tasks.classify import Multilabel, Regress
 from bertkit.tasks.decision import Decision
 from bertkit.tasks.metrics.table import accuracy
-from bertkit.tasks.table import KINDS
-from bertkit.tasks.task import LossSettings
+from bertkit.tasks.multilabel import Multilabel
+from bertkit.tasks.regress import Regress
+from bertkit.tasks.table import TASKS
+from bertkit.tasks.task import LossSettings, Part
 from bertkit.text.wordpiece import SPECIALS
 from bertkit.train.runs import Run
 
@@ -51,8 +52,8 @@ POOLINGS = ("model", "first", "mean", "max", "attention")
 
 def start_of(name: str, settings: FineTuneSettings | None = None) -> Checkpoint:
     """The pre-trained model with the head of a task put on it."""
-    labels = {"labels": ("a", "b", "c")} if name in LABELED else {}
-    task = KINDS[name](tokenizer=topic_tokenizer(), limit=64, **labels)
+    labels = {"labels": ("a", "b", "c")} if TASKS[name].labeled else {}
+    task = TASKS[name].task_class(tokenizer=topic_tokenizer(), limit=64, **labels)
     return load_start(pretrained(), task, settings or FineTuneSettings())
 
 
@@ -85,12 +86,12 @@ def curve() -> list[CurvePoint]:
 @facts("F1", "D171-177, D202, E854", "a task is one new layer on the same encoder: a matrix and a bias")
 def one_new_layer(_: Vocabularies) -> Outcome:
     known, kept, new = pretrained().model.state_dict(), 0, set()
-    for name in KINDS:
+    for name in TASKS:
         found = start_of(name).model.state_dict()
         same = {key for key in found if key.startswith("encoder.") and torch.equal(found[key], known[key])}
         kept += same == {key for key in known if key.startswith("encoder.")}
         new |= {key.split(".", 2)[2] for key in found if key.startswith("heads.")}
-    return equal((6, ["out.bias", "out.weight"]), (kept, sorted(new)))
+    return equal((len(TASKS), ["out.bias", "out.weight"]), (kept, sorted(new)))
 
 
 @facts("F1b", "E854", "the layer is followed by a softmax: probabilities over the labels that sum to 1")

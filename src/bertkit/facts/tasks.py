@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from bertkit.data.examples import AnswerSpan, ChoiceExample, QuestionExample, TaggedExample, TextExample
-from bertkit.data.read import ExampleFile, read_examples
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, equal, holds
 from bertkit.facts.finetuning import start_of
 from bertkit.facts.tokenizer import small
@@ -19,11 +18,14 @@ from bertkit.finetuning.result import FineTuned
 from bertkit.model.word_loss import IGNORE
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.choose import Choose
-from bertkit.tasks.classify import Classified, Classify, Rated, Regress
+from bertkit.tasks.classify import Classified, Classify
 from bertkit.tasks.decision import Decision
 from bertkit.tasks.length import LengthPolicy, Seen
 from bertkit.tasks.metrics.spans import span_f1
-from bertkit.tasks.metrics.table import METRICS, choice_scores, squad_scores
+from bertkit.tasks.metrics.table import choice_scores, squad_scores
+from bertkit.tasks.read import ExampleFile, read_examples
+from bertkit.tasks.regress import Rated, Regress
+from bertkit.tasks.table import TASKS
 from bertkit.tasks.tag import Tag
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
@@ -218,7 +220,7 @@ def _result(kind: str, scores: dict[str, float]) -> FineTuned:
     """A run that ended with these scores."""
     return FineTuned(
         task=kind,
-        metric=METRICS[kind].main,
+        metric=TASKS[kind].metrics.main,
         scores=scores,
         plain=scores,
         calibration={},
@@ -234,6 +236,7 @@ def squad_and_swag(_: Vocabularies) -> Outcome:
     answers = squad_scores([["the city of Rome"], ["in 1871"]], ["Rome city", "1871"])  # articles do not count
     choices = choice_scores([0, 2, 3, 1], [0, 2, 1, 1])
     f1 = (2 * 2 / (3 + 2) + 2 * 1 / (2 + 1)) / 2
-    shown = [METRICS["answer"].main, f"{answers[METRICS['answer'].main]:.4f}", f"{answers['exact_match']:.4f}"]
-    shown += [METRICS["choose"].main, f"{choices[METRICS['choose'].main]:.4f}"]
+    spans, chosen = TASKS["answer"].metrics.main, TASKS["choose"].metrics.main
+    shown = [spans, f"{answers[spans]:.4f}", f"{answers['exact_match']:.4f}"]
+    shown += [chosen, f"{choices[chosen]:.4f}"]
     return equal(["f1", f"{f1:.4f}", "0.0000", "accuracy", "0.7500"], shown)

@@ -15,7 +15,7 @@ from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config
 from bertkit.data.examples import Example, Place, TextExample
 from bertkit.facts.random_text import RandomText
-from bertkit.finetuning.prepare import Part, Prepared
+from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.settings import FineTuneSettings, read_settings
 from bertkit.model.model import BertModel
 from bertkit.model.weights import new_model
@@ -23,7 +23,8 @@ from bertkit.pretraining.batches import DataSettings, ExampleSource
 from bertkit.pretraining.inputs import to_inputs
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.table import objective_rows
-from bertkit.tasks.table import build_task
+from bertkit.tasks.folder import build_task
+from bertkit.tasks.task import Part
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
 

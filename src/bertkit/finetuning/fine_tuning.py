@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint
-from bertkit.data.examples import TASKS
-from bertkit.data.read import Columns
+from bertkit.data.tables import Columns
 from bertkit.files import refuse_to_overwrite
 from bertkit.finetuning.distill import Teacher, load_teacher
 from bertkit.finetuning.evaluate import predict
@@ -22,7 +21,8 @@ from bertkit.model.model import BertModel
 from bertkit.progress import ShowProgress, silent
 from bertkit.report.page import REPORT
 from bertkit.settings import pick
-from bertkit.tasks.table import read_task
+from bertkit.tasks.folder import read_task
+from bertkit.tasks.table import TASKS
 from bertkit.train.distributed import ranks
 from bertkit.train.runs import Run
 from bertkit.train.stop import asked_to_stop
@@ -124,7 +124,7 @@ def open_data(
     show: ShowProgress = silent,
 ) -> tuple[Checkpoint, Prepared]:
     """The model to start from, as it is, and the task with both files read."""
-    pick(dict.fromkeys(TASKS), task, "task")
+    pick(TASKS, task, "task")
     begin = load_checkpoint(model)
     files = DataFiles(train=Path(train_file), dev=Path(dev_file) if dev_file else None, columns=columns)
     return begin, prepare(task, begin, files, settings, show)

@@ -14,10 +14,11 @@ from bertkit.config import BertConfig
 from bertkit.errors import RequestError
 from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.model.batch import Batch
+from bertkit.model.heads import HEADS
 from bertkit.model.model import BertModel
 from bertkit.model.weights import new_model
-from bertkit.tasks.fixed import POOLED, FixedBatch, fixed_loss, window_segments
-from bertkit.tasks.table import task_name
+from bertkit.tasks.fixed import FixedBatch, fixed_loss, window_segments
+from bertkit.tasks.folder import task_name
 from bertkit.tasks.task import LossSettings, Task, Window
 from bertkit.train.loop import Sums
 
@@ -61,7 +62,7 @@ def task_logits(
     `hidden_TD`: the last layer's vectors, where they are there already.
     """
     hidden_TD = model(batch) if hidden_TD is None else hidden_TD
-    if not getattr(task, "joins_windows", False):
+    if not task.joins_windows:
         return model.read(task.head, hidden_TD, batch)
     return joined_logits(model, task.head, batch, windows, hidden_TD)
 
@@ -83,7 +84,7 @@ def load_start(found: Checkpoint, task: Task, settings: FineTuneSettings) -> Che
     config, seed = fitted_config(found.model.config, task, settings), settings.learning.seed
     # A number's head from elsewhere has no center and spread of its own: it would begin far off.
     same = task_name(found) == task.name and (
-        found.labels == task.labels if task.labels else bool(found.task) or task.name != "regress"
+        found.labels == task.labels if task.labels else bool(found.task) or not task.row.saved
     )
     model = with_config(found.model, config, {task.head: task.outputs}, seed=seed, keep_head=same)
     return replace(found, model=model, labels=task.labels, embed=None)
@@ -102,7 +103,7 @@ def start_at_prior(model: BertModel, task: Task, logits: Sequence[float]) -> Non
 
 def random_start(start: Checkpoint, task: Task, settings: FineTuneSettings) -> Checkpoint:
     """The same shape and tokenizer with fresh weights: what pre-training is compared with."""
-    heads = {task.head: task.outputs}
+    heads: dict[str, int | None] = {task.head: task.outputs}
     return replace(start, model=new_model(start.model.config, heads, seed=settings.learning.seed + 1))
 
 
@@ -117,7 +118,7 @@ def _pooling(config: BertConfig, task: Task, settings: FineTuneSettings) -> Any:
     """What the head reads of a text: as asked for, or as the model's family does it where that is possible."""
     asked = settings.reading.pooling
     found = config.parts.pooling if asked == "model" else asked
-    if found != "first" or not config.parts.causal or task.head not in POOLED:
+    if found != "first" or not config.parts.causal or not HEADS[task.head].pooled:
         return found
     if asked == "first":
         raise RequestError(

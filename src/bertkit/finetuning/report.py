@@ -4,23 +4,17 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from bertkit.data.examples import ChoiceExample, Example, QuestionExample, TaggedExample, TextExample
+from bertkit.data.examples import TextExample
 from bertkit.finetuning.check.label_errors import LabelError
-from bertkit.finetuning.prepare import Part
 from bertkit.report.chart import FROM_ZERO, Bar, Line, chart, smoothed
 from bertkit.report.page import REPORT, render_page, save_page
-from bertkit.tasks.answer import Answered
 from bertkit.tasks.calibration import confidences, reliability
-from bertkit.tasks.choose import Chosen
-from bertkit.tasks.classify import Classified, Classify, Labelled, Multilabel, Rated
-from bertkit.tasks.metrics.classes import confusion_matrix, precision_recall_f1
-from bertkit.tasks.metrics.table import LabelScore, span_scores
-from bertkit.tasks.tag import Tag, Tagged
-from bertkit.tasks.task import Prediction, Task
+from bertkit.tasks.classify import Classify
+from bertkit.tasks.metrics.classes import LabelScore, confusion_matrix
+from bertkit.tasks.task import Part, Prediction, Task
 from bertkit.train.records import read_records
 
 MAX_ROWS = 25  # of errors and doubts
@@ -55,7 +49,9 @@ def report_page(folder: Path, found: Evaluated) -> str:
         facts=[(f"{value:.4g}", name) for name, value in found.scores.items()],
         messages=found.said,
         learning=list(_curves(folder)),
-        labels=[_label_row(label, score) for label, score in label_scores(found).items()],
+        labels=[
+            _label_row(label, score) for label, score in found.task.label_scores(found.dev, found.predictions).items()
+        ],
         matrix=_confusion(found),
         calibration=list(_calibration(found)),
         errors=_errors(found),
@@ -75,7 +71,7 @@ def _curves(folder: Path) -> Iterable[str]:
     yield chart("Learning rate", [Line("", records.curve("rate"))], axis=FROM_ZERO)
 
 
-def _label_row(label: Any, score: LabelScore) -> tuple[str, ...]:
+def _label_row(label: str, score: LabelScore) -> tuple[str, ...]:
     return str(label), f"{score.precision:.3f}", f"{score.recall:.3f}", f"{score.f1:.3f}", f"{score.gold:,}"
 
 
@@ -88,21 +84,6 @@ def _confusion(found: Evaluated) -> list[tuple[str, list[tuple[int, str]]]]:
         (label, [(count, f"{count / max(sum(row), 1):.3f}") for count in row])
         for label, row in zip(found.task.labels, rows, strict=True)
     ]
-
-
-def label_scores(found: Evaluated) -> dict[Any, LabelScore]:
-    """How each label, or each kind of span, fared; nothing for tasks without labels."""
-    task = found.task
-    if isinstance(task, Classify):
-        return dict(precision_recall_f1(*_gold_and_said(found), task.labels))
-    if isinstance(task, Multilabel):
-        gold = task.matrix([e.label for e in found.dev.examples if isinstance(e, TextExample)])
-        scores = precision_recall_f1(gold, task.matrix([p.labels for p in found.predictions]))
-        return dict(zip(task.labels, scores.values(), strict=True))
-    if isinstance(task, Tag) and task.main == "f1":
-        gold_tags = [e.tags or () for e in found.dev.examples if isinstance(e, TaggedExample)]
-        return dict(span_scores(gold_tags, [p.tags for p in found.predictions]))
-    return {}
 
 
 def _gold_and_said(found: Evaluated) -> tuple[list[str], list[str]]:
@@ -137,49 +118,9 @@ def _errors(found: Evaluated) -> list[tuple[str, ...]]:
 def worst_errors(found: Evaluated) -> Iterable[tuple[float, str, str, str, str]]:
     """(how wrong, text, truth, what was said, where) of each dev example that was got wrong."""
     for example, prediction in zip(found.dev.examples, found.predictions, strict=True):
-        error = _error(example, prediction)
-        if error:
-            yield *error, str(example.place)
-
-
-def _error(example: Example, prediction: Prediction) -> tuple[float, str, str, str] | None:
-    if isinstance(example, TextExample):
-        return _text_error(example, prediction)
-    if isinstance(example, TaggedExample) and isinstance(prediction, Tagged):
-        pairs = zip(example.words, example.tags or (), prediction.tags, prediction.probabilities, strict=True)
-        wrong = [(word, tag, said, p) for word, tag, said, p in pairs if tag != said]
-        truth, said = (", ".join(f"{row[0]}: {row[k]}" for row in wrong[:6]) for k in (1, 2))
-        return (max(row[3] for row in wrong), " ".join(example.words), truth, said) if wrong else None
-    if isinstance(example, QuestionExample) and isinstance(prediction, Answered):
-        gold = [answer.text for answer in example.answers]
-        right = prediction.text in gold or (not gold and not prediction.text)
-        shown = f"{example.question} — {example.passage[:300]}"
-        return (
-            None
-            if right
-            else (prediction.probability, shown, " / ".join(gold) or "(none)", prediction.text or "(none)")
-        )
-    if isinstance(example, ChoiceExample) and isinstance(prediction, Chosen):
-        best = int(np.argmax(prediction.probabilities))
-        if example.label is None or best == example.label:
-            return None
-        return prediction.probability, example.question, example.choices[example.label], example.choices[best]
-    return None
-
-
-def _text_error(example: TextExample, prediction: Prediction) -> tuple[float, str, str, str] | None:
-    text = example.text if example.pair is None else f"{example.text} — {example.pair}"
-    if isinstance(prediction, Classified):
-        said = max(prediction.probabilities, key=prediction.probabilities.__getitem__)
-        wrong = prediction.probability - prediction.probabilities.get(str(example.label), 0.0)
-        return None if said == example.label else (wrong, text, str(example.label), said)
-    if isinstance(prediction, Labelled) and isinstance(example.label, tuple):
-        apart = set(prediction.labels) ^ set(example.label)
-        wrong = max((abs(prediction.probabilities[label] - (label in example.label)) for label in apart), default=0.0)
-        return (wrong, text, ", ".join(example.label), ", ".join(prediction.labels)) if apart else None
-    if isinstance(prediction, Rated) and isinstance(example.label, int | float):
-        return abs(prediction.value - example.label), text, f"{example.label:g}", f"{prediction.value:.4g}"
-    return None
+        error = found.task.mistake(example, prediction)
+        if error is not None:
+            yield error.weight, error.text, error.truth, error.predicted, str(example.place)
 
 
 def _doubt_row(error: LabelError, text: str) -> tuple[str, ...]:

@@ -12,9 +12,9 @@ from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.finetuning.batches import EpochPlan, within_budget
 from bertkit.finetuning.best_session import BestSession
 from bertkit.finetuning.collapse import describe_collapse
-from bertkit.finetuning.distill import Pupil, Teacher
+from bertkit.finetuning.distill import Student, Teacher
 from bertkit.finetuning.evaluate import Outputs, run_model
-from bertkit.finetuning.fit_decision import Fitted, fit_decision, judge_decision
+from bertkit.finetuning.fit_decision import judge_decision
 from bertkit.finetuning.learner import (
     TASK,
     Learner,
@@ -25,7 +25,7 @@ from bertkit.finetuning.learner import (
     set_free,
     start_at_prior,
 )
-from bertkit.finetuning.prepare import Prepared, loss_settings, prior_logits
+from bertkit.finetuning.prepare import Prepared, loss_settings
 from bertkit.finetuning.result import FineTuned
 from bertkit.finetuning.run_state import (
     Best,
@@ -36,9 +36,9 @@ from bertkit.finetuning.run_state import (
     snapshot,
 )
 from bertkit.finetuning.settings import FineTuneSettings
-from bertkit.tasks.decision import Decision
+from bertkit.tasks.decision import Decision, Fitted
 from bertkit.tasks.fixed import can_fix, fixed_batch
-from bertkit.tasks.table import PROBLEM_TYPES, task_json
+from bertkit.tasks.folder import task_json
 from bertkit.tasks.task import LossSettings, Window
 from bertkit.train.distributed import Ranks
 from bertkit.train.loop import LoopSettings, Micro, StepReport
@@ -65,13 +65,15 @@ def open_session(
     if settings.run.checkpointing:
         compute_twice(model)
     weights = loss_settings(prepared.task, prepared.train, settings)
-    if prepared.task.name in ("classify", "multilabel") and not latest:
-        start_at_prior(model, prepared.task, prior_logits(prepared.task, prepared.train, weights))
-    learner = Pupil(model, prepared.task, weights, teacher) if teacher else Learner(model, prepared.task, weights)
+    prior = None if latest else prepared.task.prior(prepared.train, weights)
+    if prior is not None:
+        start_at_prior(model, prepared.task, prior)
+    learner = Student(model, prepared.task, weights, teacher) if teacher else Learner(model, prepared.task, weights)
     set_free(model, lowest_free(settings, len(model.encoder.layers), 1.0))
     scales = {f"model.{name}": scale for name, scale in rate_scales(model, settings.learning.layer_decay).items()}
     # Devlin's numbers but for the second moment's, where AdamW's usual 0.999 forgets slowly enough for small batches.
-    wanted = OptimizerSettings(beta2=0.999, weight_decay=settings.learning.weight_decay, fused=True)
+    name, weight_decay = settings.learning.optimizer, settings.learning.weight_decay
+    wanted = OptimizerSettings(name=name, beta2=0.999, weight_decay=weight_decay, fused=True)
     optimizers = build_optimizer(learner, wanted, scales)
     progress = read_progress(latest) if latest else Progress()
     optimizers.load_state_tensors(read_optimizer(latest) if latest else {})
@@ -174,7 +176,7 @@ class FineTuneSession(BestSession):
         if best.state is not None:
             load_state(self.learner.model, best.state)
         outputs, task, dev = self._outputs(), self.prepared.task, self.prepared.dev
-        fitted = fit_decision(task, dev, outputs.rows, self.settings.run.abstain)
+        fitted = task.fit_decision(dev, outputs.rows, self.settings.run.abstain)
         judged = judge_decision(task, dev, outputs.rows, fitted.decision)
         plain = task.decode(dev.examples, dev.flat, outputs.rows, Decision())
         learning = replace(self.settings.learning, epochs=self.total // self.plan.steps)
@@ -196,7 +198,7 @@ class FineTuneSession(BestSession):
     def _checkpoint(self, fitted: Fitted, result: FineTuned) -> Checkpoint:
         record = {"scores": dict(result.scores), "best_step": result.best_step, "settings": self.settings.flat()}
         task = self.prepared.task
-        kept = {"problem_type": PROBLEM_TYPES[task.name]} if task.name in PROBLEM_TYPES else {}
+        kept = {"problem_type": task.row.problem_type} if task.row.problem_type else {}
         return replace(
             self.start,
             model=self.learner.model,
@@ -216,7 +218,7 @@ class FineTuneSession(BestSession):
         settings, model = self.settings, self.learner.model
         if not self.on_cuda or not settings.run.replay or settings.run.checkpointing or settings.learning.unfreeze:
             return False
-        return not isinstance(self.learner, Pupil) and can_fix(self.prepared.task, self._weights, model.config)
+        return not isinstance(self.learner, Student) and can_fix(self.prepared.task, self._weights, model.config)
 
     @cached_property
     def options(self) -> SessionSettings:

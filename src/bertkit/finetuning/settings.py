@@ -5,10 +5,23 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from bertkit.data.tables import Columns
-from bertkit.settings import Count, Natural, NotNegative, Positive, Range, Share, change, check_fields, flat, read_pairs
+from bertkit.settings import (
+    Count,
+    Natural,
+    NotNegative,
+    Positive,
+    Range,
+    Share,
+    change,
+    check_fields,
+    flat,
+    pick,
+    read_pairs,
+)
 from bertkit.tasks.reading import ReadingSettings
 from bertkit.train.schedule import Decay
 
+DEFAULT_OPTIMIZER = "adamw"
 LARGEST_SEED = 2**62  # some are added to it
 MIN_STEPS, MIN_EPOCHS, MAX_EPOCHS = 500, 3, 20  # of a run whose epochs are not given
 
@@ -22,6 +35,7 @@ class LearningSettings:
     learning_rate: Positive = 2e-4  # of the head; see layer_decay
     warmup: Share = 0.2  # share of all steps; with 0.1 deep models can collapse in the first steps (docs/LOG.md)
     decay: Decay = "linear"
+    optimizer: str = DEFAULT_OPTIMIZER  # a row of train.optimizer.OPTIMIZERS
     weight_decay: NotNegative = 0.01
     layer_decay: Annotated[float, Range(0.01, 1)] = 0.8  # a layer's learning rate relative to the layer above it
     clip: Positive = 1.0
@@ -34,6 +48,10 @@ class LearningSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.optimizer != DEFAULT_OPTIMIZER:
+            from bertkit.train.optimizer import OPTIMIZERS  # torch is slow to import
+
+            pick(OPTIMIZERS, self.optimizer, "optimizer")
 
     def total_steps(self, steps_per_epoch: int) -> int:
         """Steps of the whole run."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate, chain, groupby
 
 import numpy as np
 import torch
@@ -90,6 +90,11 @@ class Batch:
         """N 1 L L bool: which tokens of the padded view see each other; one that pads sees the first token alone."""
         real_NL, at_first = self.mask, torch.arange(self.longest, device=self.ids.device) == 0
         return torch.where(real_NL[:, :, None], real_NL[:, None, :], at_first)[:, None]
+
+    @cached_property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """(sequences, length) of each run of neighbors with equal length."""
+        return tuple((len(list(run)), length) for length, run in groupby(self.lengths))
 
     @cached_property
     def longest(self) -> int:

@@ -14,7 +14,7 @@ from bertkit.model.batch import Batch
 from bertkit.model.embeddings import Embeddings
 from bertkit.model.kernels import attention_weights
 from bertkit.model.layer import LAYERS, PostNormLayer, PreNormLayer
-from bertkit.model.operations import TORCH, Operations, TorchOperations
+from bertkit.model.operations import TORCH, Operations
 from bertkit.settings import pick
 
 
@@ -39,7 +39,7 @@ class Trace:
     output: Tensor  # L D: the last layer's output, normalized where the family ends with a norm
 
 
-class AttentionRecorder(TorchOperations):
+class AttentionRecorder(Operations):
     """Torch's operations, which write down what the attention of each layer did with one sequence."""
 
     def __init__(self) -> None:

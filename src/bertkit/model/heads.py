@@ -1,6 +1,7 @@
 """What is read off the encoder's vectors: words, next sentences, replaced tokens, classes, tags, spans, choices."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
@@ -128,25 +129,37 @@ class ScalarMix(nn.Module):
         return self.gamma * torch.einsum("l,ltd->td", self.weights.softmax(0), torch.stack(states))
 
 
-# How many numbers each head gives; None: as many as there are labels.
-HEAD_OUTPUTS: Mapping[str, int | None] = MappingProxyType(
+@dataclass(frozen=True)
+class Head:
+    """A row of HEADS: what a head reads, how many outputs it has, what it is called elsewhere."""
+
+    pooled: bool  # whether it reads one vector of each sequence, or every token
+    outputs: int | None = None  # None: as many as there are labels
+    labels: bool = False  # whether config.json names its outputs
+    onnx: tuple[str, ...] = ("logits",)  # names in an ONNX file; several: one for each output
+    onnx_beside: str = ""  # its name beside other heads; "": its own with _logits
+    grouped: bool = False  # whether ONNX inputs are N choices L
+
+
+HEADS: Mapping[str, Head] = MappingProxyType(
     {
-        "masked_word": None,
-        "next_sentence": 2,  # 0: B follows A; 1: it does not (sentence order: 1 = swapped)
-        "replaced_token": 1,
-        "classify": None,
-        "tag": None,
-        "answer": 2,  # start and end of the span
-        "choose": 1,  # a score for each choice; a softmax over the choices follows
+        "masked_word": Head(False, onnx_beside="prediction_logits"),
+        "next_sentence": Head(True, 2, onnx_beside="seq_relationship_logits"),  # 1: B does not follow A, or is swapped
+        "replaced_token": Head(False, 1),
+        "classify": Head(True, labels=True),
+        "tag": Head(False, labels=True),
+        "answer": Head(False, 2, onnx=("start_logits", "end_logits")),
+        "choose": Head(True, 1, grouped=True),  # a score for each choice; a softmax over the choices follows
     }
 )
 
 
 def build_head(name: str, config: BertConfig, labels: int | None, word: nn.Embedding) -> nn.Module:
     """The head called `name`; `labels` counts the outputs of the heads that are free to choose."""
-    outputs = pick(HEAD_OUTPUTS, name, "head") or labels or 2
+    row = pick(HEADS, name, "head")
+    outputs = row.outputs or labels or 2
     if name == "masked_word":
         return MaskedWordHead(config, word)
     if name == "replaced_token":
         return ReplacedTokenHead(config)
-    return TokenHead(config, outputs) if name in ("tag", "answer") else PooledHead(config, outputs)
+    return PooledHead(config, outputs) if row.pooled else TokenHead(config, outputs)

@@ -5,9 +5,7 @@ the formula of the paper, written out; the others are faster.
 """
 
 import math
-from collections.abc import Iterator
 from importlib.util import find_spec
-from itertools import groupby
 
 import torch
 import torch.nn.functional as F
@@ -126,8 +124,9 @@ def _half_on_cuda(x: Tensor) -> bool:
 
 def _grouped(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float) -> Tensor:
     """With few operations for each run: on a CPU most runs are one short text, and other threads want Python, too."""
-    runs, mixed = list(_runs(batch.lengths)), []
-    parts = qkv_T3HK.split_with_sizes([count * length for count, length in runs])
+    runs, mixed = batch.runs, []
+    sizes = [count * length for count, length in runs]
+    parts = (qkv_T3HK,) if len(runs) == 1 else qkv_T3HK.split_with_sizes(sizes)
     for (count, length), part in zip(runs, parts, strict=True):
         q_NHLK, k_NHLK, v_NHLK = part.view(count, length, *part.shape[1:]).permute(2, 0, 3, 1, 4).unbind()
         seen = window.mask(length, part.device)
@@ -153,9 +152,3 @@ def _fused(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: flo
     qkv, numbers = qkv_T3HK.contiguous(), (batch.longest, radius, window.causal, dropout)
     mixed: Tensor = attention(qkv, offsets, seeds, *numbers)[0]
     return mixed
-
-
-def _runs(lengths: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """(sequences, length) of each run of neighbors with equal length."""
-    for length, run in groupby(lengths):
-        yield len(list(run)), length

@@ -6,7 +6,7 @@ the same layers: packed or quantized weights, fused kernels, nodes of an ONNX gr
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,59 +22,22 @@ Activation = Callable[[Tensor], Tensor]
 Output = Any
 
 
-class Operations(Protocol):
-    """What an engine provides. Modules are passed whole, so that an engine can find what it has packed for them."""
+class Operations:
+    """Torch's own: the formulas by the modules themselves, with gradients, dropout and hooks, on any device.
+
+    Engines are subclasses. Modules are passed whole, so that an engine can find what it has packed for them.
+    """
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch that is computed in place of this one, such as one filled up to a size that is known already."""
-
-    def finish(self, x_TD: Tensor, batch: Batch) -> Tensor:
-        """T D: the rows of the batch that was given to `prepare`."""
-
-    def embed(self, x_TE: Tensor, norm: nn.Module, dropout: nn.Module, dtype: torch.dtype) -> Tensor:
-        """T E: the sum of the embeddings, normalized, in the dtype of the layers."""
-
-    def project(self, linear: nn.Linear, x_TI: Tensor) -> Tensor:
-        """T O."""
-
-    def activate(self, linear: nn.Linear, activation: Activation, x_TI: Tensor) -> Tensor:
-        """T O: projected, then the activation function."""
-
-    def gate(self, linear: nn.Linear, activation: Activation, x_TI: Tensor) -> Tensor:
-        """T O/2: projected; the first half through the activation function, times the second half."""
-
-    def attend(self, qkv_TX: Tensor, batch: Batch, pattern: AttentionPattern, dropout: float) -> Tensor:
-        """T 3D -> T D: every head's weighted mean of values, side by side."""
-
-    def output(self, linear: nn.Linear, x_TI: Tensor) -> Output:
-        """T D: the last projection of attention or feed-forward."""
-
-    def add(self, x_TD: Tensor, output: Output, dropout: nn.Module) -> Tensor:
-        """T D: x + dropout(output), as pre-norm layers end."""
-
-    def add_norm(self, x_TD: Tensor, output: Output, dropout: nn.Module, norm: nn.Module) -> Tensor:
-        """T D: norm(x + dropout(output)), as post-norm layers end."""
-
-    def norm(self, norm: nn.Module, x_TD: Tensor) -> Tensor:
-        """T D."""
-
-    def whole(self, batch: Batch) -> Tensor | None:
-        """T D: the last layer's output, where a graph generated from the same walk computes it in one call."""
-
-
-class TorchOperations:
-    """The formulas, by the modules themselves: with gradients, dropout and hooks, on any device and in any dtype."""
-
-    def prepare(self, batch: Batch) -> Batch:
-        """The same batch."""
         return batch
 
     def finish(self, x_TD: Tensor, batch: Batch) -> Tensor:
-        """The same rows."""
+        """T D: the rows of the batch that was given to `prepare`."""
         return x_TD
 
     def embed(self, x_TE: Tensor, norm: nn.Module, dropout: nn.Module, dtype: torch.dtype) -> Tensor:
-        """T E: normalized in the dtype of the tables, which may be kept in more precision than the layers."""
+        """T E: the sum of the embeddings, normalized in the dtype of the tables, then in the dtype of the layers."""
         embedded: Tensor = dropout(norm(x_TE)).to(dtype)
         return embedded
 
@@ -84,31 +47,31 @@ class TorchOperations:
         return projected
 
     def activate(self, linear: nn.Linear, activation: Activation, x_TI: Tensor) -> Tensor:
-        """T O; where there is a kernel for it, GELU adds the bias in the same pass."""
+        """T O: projected, then the activation; where there is a kernel for it, GELU adds the bias in the same pass."""
         if activation is F.gelu and linear.bias is not None and triton_can(x_TI):
             return bias_gelu(F.linear(x_TI, linear.weight), linear.bias)
         return activation(linear(x_TI))
 
     def gate(self, linear: nn.Linear, activation: Activation, x_TI: Tensor) -> Tensor:
-        """T O/2."""
+        """T O/2: projected; the first half through the activation, times the second half."""
         activated, gate = self.project(linear, x_TI).chunk(2, dim=-1)
         return activation(activated) * gate
 
     def attend(self, qkv_TX: Tensor, batch: Batch, pattern: AttentionPattern, dropout: float) -> Tensor:
-        """T 3D -> T D, by the quickest kernel for these tensors."""
+        """T 3D -> T D: every head's weighted mean of values, side by side, by the quickest kernel for these tensors."""
         return attend(pattern.split(qkv_TX, batch), batch, pattern.window, dropout).flatten(1)
 
     def output(self, linear: nn.Linear, x_TI: Tensor) -> Output:
-        """T D."""
+        """T D: the last projection of attention or feed-forward."""
         return linear(x_TI)
 
     def add(self, x_TD: Tensor, output: Output, dropout: nn.Module) -> Tensor:
-        """T D."""
+        """T D: x + dropout(output), as pre-norm layers end."""
         added: Tensor = x_TD + dropout(output)
         return added
 
     def add_norm(self, x_TD: Tensor, output: Output, dropout: nn.Module, norm: nn.Module) -> Tensor:
-        """T D."""
+        """T D: norm(x + dropout(output)), as post-norm layers end."""
         normed: Tensor = norm(x_TD + dropout(output))
         return normed
 
@@ -118,8 +81,8 @@ class TorchOperations:
         return normed
 
     def whole(self, batch: Batch) -> Tensor | None:
-        """Never: the layers are computed one after the other."""
+        """T D: the last layer's output, where a graph generated from the same walk computes it in one call."""
         return None
 
 
-TORCH = TorchOperations()
+TORCH = Operations()

@@ -32,6 +32,15 @@ if TYPE_CHECKING:
     from bertkit.predict.fill import Filled
     from bertkit.predict.fill_words import FilledTogether
     from bertkit.predict.onnx.export import Exported
+    from bertkit.tasks.answer import Answered
+    from bertkit.tasks.choose import Chosen
+    from bertkit.tasks.classify import Classified
+    from bertkit.tasks.multilabel import Labelled
+    from bertkit.tasks.rate_words import RatedWords
+    from bertkit.tasks.regress import Rated
+    from bertkit.tasks.tag import Tagged
+
+    Classification = Classified | Labelled | Rated
 
 
 @dataclass(frozen=True)
@@ -251,25 +260,72 @@ class Bert:
 
         return Answers.of(self.checkpoint)
 
-    def classify(self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None) -> Any:
-        """A Classified, Labelled or Rated, as the model was taught, for a text or pair; for several, a list of them."""
-        return _one_or_many(texts, self.answers.classify(_listed(texts), None if pairs is None else _listed(pairs)))
+    @overload
+    def classify(self, texts: str, pairs: str | None = None) -> "Classification": ...  # type: ignore[overload-overlap]
 
-    def tag(self, texts: str | Sequence[str | Sequence[str]]) -> Any:
+    @overload
+    def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> "list[Classification]": ...
+
+    def classify(
+        self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None
+    ) -> "Classification | list[Classification]":
+        """A Classified, Labelled or Rated, as the model was fine-tuned, for a text or pair; for several, a list."""
+        seconds = None if pairs is None else _listed(pairs)
+        found: Classification | list[Classification] = self._ask("classify", texts, texts=_listed(texts), pairs=seconds)
+        return found
+
+    @overload
+    def tag(self, texts: str) -> "Tagged": ...  # type: ignore[overload-overlap]
+
+    @overload
+    def tag(self, texts: Sequence[str | Sequence[str]]) -> "list[Tagged]": ...
+
+    def tag(self, texts: str | Sequence[str | Sequence[str]]) -> "Tagged | list[Tagged]":
         """A Tagged, with spans in characters, for a text; for several, which may come in words, a list of them."""
-        refuse_unlisted(texts)
-        if not isinstance(texts, Iterable):
-            raise RequestError(f"texts must be a str or a list of them, not {type(texts).__name__}")
-        return _one_or_many(texts, self.answers.tag([texts] if isinstance(texts, str) else list(texts)))
+        found: Tagged | list[Tagged] = self._ask("tag", texts, texts=_sentences(texts))
+        return found
 
-    def answer(self, question: str | Sequence[str], passage: str | Sequence[str]) -> Any:
+    @overload
+    def answer(self, question: str, passage: str) -> "Answered": ...  # type: ignore[overload-overlap]
+
+    @overload
+    def answer(self, question: Sequence[str], passage: Sequence[str]) -> "list[Answered]": ...
+
+    def answer(self, question: str | Sequence[str], passage: str | Sequence[str]) -> "Answered | list[Answered]":
         """An Answered: where the passage answers the question, in characters, or that it does not; or a list."""
-        return _one_or_many(question, self.answers.answer(_listed(question), _listed(passage)))
+        found: Answered | list[Answered] = self._ask(
+            "answer", question, question=_listed(question), passage=_listed(passage)
+        )
+        return found
 
-    def choose(self, question: str | Sequence[str], choices: Sequence[Any]) -> Any:
+    @overload
+    def choose(self, question: str, choices: Sequence[str]) -> "Chosen": ...  # type: ignore[overload-overlap]
+
+    @overload
+    def choose(self, question: Sequence[str], choices: Sequence[Sequence[str]]) -> "list[Chosen]": ...
+
+    def choose(
+        self, question: str | Sequence[str], choices: Sequence[str] | Sequence[Sequence[str]]
+    ) -> "Chosen | list[Chosen]":
         """A Chosen: which of its choices fits a question; for several questions, a list."""
         own = [choices] if isinstance(question, str) else choices
-        return _one_or_many(question, self.answers.choose(_listed(question), own))
+        found: Chosen | list[Chosen] = self._ask("choose", question, question=_listed(question), choices=own)
+        return found
+
+    @overload
+    def rate_words(self, texts: str) -> "RatedWords": ...  # type: ignore[overload-overlap]
+
+    @overload
+    def rate_words(self, texts: Sequence[str | Sequence[str]]) -> "list[RatedWords]": ...
+
+    def rate_words(self, texts: str | Sequence[str | Sequence[str]]) -> "RatedWords | list[RatedWords]":
+        """A RatedWords, a number for each word, for a text; for several, which may come in words, a list of them."""
+        found: RatedWords | list[RatedWords] = self._ask("rate-words", texts, texts=_sentences(texts))
+        return found
+
+    def _ask(self, route: str, given: object, **inputs: Any) -> Any:
+        """What the model predicts: one for one, a list for a list."""
+        return _one_or_many(given, self.answers.ask(route, **inputs))
 
     def trace(self, text: str, pair: str | None = None) -> TextTrace:
         """Every layer's queries, keys, values, weights and output for one text or pair."""
@@ -369,6 +425,14 @@ def _listed(texts: str | Sequence[str], *, alone: bool = True) -> list[str]:
     if isinstance(texts, str) and not alone:
         raise RequestError("a list of texts belongs here; one text would be compared letter by letter")
     return listed_texts(texts)
+
+
+def _sentences(texts: str | Sequence[str | Sequence[str]]) -> list[str | Sequence[str]]:
+    """Texts, or lists of words, as a list."""
+    refuse_unlisted(texts)
+    if not isinstance(texts, Iterable):
+        raise RequestError(f"texts must be a str or a list of them, not {type(texts).__name__}")
+    return [texts] if isinstance(texts, str) else list(texts)
 
 
 def _warn_of_long(reports: Sequence[LengthReport]) -> None:

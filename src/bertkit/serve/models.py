@@ -21,12 +21,10 @@ from bertkit.predict.quantize import int8_maps
 from bertkit.serve.engine import SharedEncoder
 from bertkit.serve.refusals import Refusal
 from bertkit.settings import pick
+from bertkit.tasks.table import task_heads
 from bertkit.text.tokenizer import Tokenizer
 
 SETTINGS_CACHED = 256  # different ones, of each model
-# Which route a task of fine-tuning answers at.
-ROUTES = {"classify": "classify", "multilabel": "classify", "regress": "classify"}
-ROUTES |= {"tag": "tag", "answer": "answer", "choose": "choose"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +70,7 @@ class Served:
     @property
     def abilities(self) -> tuple[str, ...]:
         """The routes that it can answer, best first: its own task comes before what every encoder can do."""
-        own = (ROUTES[self.task],) if self.task else ()
+        own = (self.answers.task.row.route,) if self.answers else ()
         fill = ("fill",) if self.bert.model.fills else ()
         return (*own, *fill, "embed")
 
@@ -154,7 +152,7 @@ def share_encoders(berts: Mapping[str, Bert]) -> list[Served]:
             shared_encoders[checksum] = new_shared_encoder(bert.model.encoder)
         shared_encoder = shared_encoders[checksum]
         _adopt(bert, shared_encoder.encoder)
-        answers = bert.answers if _is_fine_tuned(bert) else None
+        answers = bert.answers if set(task_heads()) & set(bert.model.heads) else None
         served.append(Served(name, bert, shared_encoder, checksum, answers))
     return served
 
@@ -190,10 +188,6 @@ def _adopt(bert: Bert, encoder: Encoder) -> None:
         head = bert.model.heads["masked_word"]
         assert isinstance(head, MaskedWordHead)
         head.decoder.weight = encoder.embeddings.word.weight
-
-
-def _is_fine_tuned(bert: Bert) -> bool:
-    return bool({"classify", "tag", "answer", "choose"} & set(bert.model.heads))
 
 
 def _named(given: str) -> tuple[str, str | None]:

@@ -11,25 +11,22 @@ import torch
 from torch import Tensor
 
 from bertkit.data.examples import AnswerSpan, Example, QuestionExample
+from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
-from bertkit.tasks.choice_loss import choice_loss
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.length import (
-    DEFAULT_POLICIES,
-    LengthPolicy,
-    Seen,
-    check_policy,
-    layout,
-    refuse_too_long,
-    spread,
-    take,
-)
-from bertkit.tasks.metrics.table import METRICS, squad_scores
-from bertkit.tasks.task import LossSettings, Window, by_example
+from bertkit.model.model import BertModel
+from bertkit.tasks.calibration import NO_GAIN
+from bertkit.tasks.choice_loss import choice_loss, choice_losses
+from bertkit.tasks.decision import Decision, Fitted, fit_no_answer
+from bertkit.tasks.distance import LOWEST, divergence
+from bertkit.tasks.explain import Request, Target, read_at, refuse_windows, refuse_word, text_tokens
+from bertkit.tasks.length import LengthPolicy, Seen, layout, refuse_too_long, spread, take
+from bertkit.tasks.metrics.table import squad_scores
+from bertkit.tasks.rows.answer import AnswerRow
+from bertkit.tasks.task import LossSettings, Mistake, Part, Predict, Rows, Size, Task, Window, by_example
+from bertkit.tasks.texts import counting_rows, filled
 from bertkit.text.characters import whole_words, with_marks
-from bertkit.text.tokenizer import Tokenizer
 
-CANDIDATES = 20  # spans that share the probability, and the most that are told
+CANDIDATES = 20  # spans that share the probability, and the most that are listed
 NO_SPAN = float(np.finfo(np.float32).max)  # the no-answer score of an empty passage: finite, so that JSON can hold it
 
 
@@ -68,39 +65,31 @@ class Shown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Answer(Task):
     """The task: two numbers at every token, the start's and the end's; [CLS] stands for no answer here."""
 
-    tokenizer: Tokenizer
-    limit: int  # tokens in a sequence
-    length: LengthPolicy = DEFAULT_POLICIES["answer"]
-    labels: tuple[str, ...] = ()
-    longest: int = 30  # tokens of an answer
-    name = "answer"
-    head = "answer"
+    row = AnswerRow()
     outputs = 2
-    main = METRICS["answer"].main
-
-    def __post_init__(self) -> None:
-        check_policy(self.name, self.length, self.limit)
+    length: LengthPolicy = AnswerRow.length
+    longest: int = 30  # tokens of an answer
 
     def windows(self, example: Example, number: int) -> list[Window]:
         """The question, at most with its first half window, before each part of the passage."""
         assert isinstance(example, QuestionExample)
         encoding = self.tokenizer.encode(example.question, example.passage)
-        wiring, question, passage = layout(encoding)
-        room = self.limit - len(wiring)
+        special, question, passage = layout(encoding)
+        room = self.limit - len(special)
         asked = question[: room // 2]
         spans = spread(len(passage), room - len(asked), self.length.stride)
-        if example.labelled:  # learned from: with what the way back needs, all windows are in memory
+        if example.labelled:  # to train on: with what the backward needs, all windows are in memory
             refuse_too_long(example.place, len(passage), len(spans), self.limit, "split the passage")
         seen = Seen(len(question) + len(passage), len(question) - len(asked), len(spans))
         offsets = with_marks([encoding.offsets[place] for place in passage], example.passage)
         gold = [token_span(offsets, answer) for answer in example.answers]
-        first = len(asked) + len(wiring) - 1  # all the wiring but the last [SEP] stands before the passage
+        first = len(asked) + len(special) - 1  # all special tokens but the last [SEP] stand before the passage
         made = []
         for start, stop in spans:
-            ids, segments = take(encoding, sorted((*wiring, *asked, *passage[start:stop])))
+            ids, segments = take(encoding, sorted((*special, *asked, *passage[start:stop])))
             target = _target(gold, (start, stop), first) if example.labelled else None
             made.append(Window(ids, segments, number, target, Shown(first, offsets[start:stop], seen)))
         return made
@@ -120,12 +109,27 @@ class Answer:
         )
         return (start + end) / 2, torch.tensor(len(windows), device=logits.device)
 
+    def fixed_targets(self, windows: Sequence[Window], size: Size, weights: LossSettings) -> tuple[Tensor, ...]:
+        """Start and end for each sequence, and whether it counts."""
+        starts, ends = (filled([window.target[side] for window in windows], size.sequences, 0) for side in (0, 1))
+        return starts, ends, counting_rows(len(windows), size)
+
+    def fixed_loss(self, logits: Tensor, batch: Batch, targets: Sequence[Tensor], smoothing: float) -> Tensor:
+        """Mean of both cross entropies, over the sequences that count."""
+        *sides, shares = targets
+        padded_NL2 = batch.pad(logits, -torch.inf).masked_fill(shares[:, None, None] == 0, 0.0)  # an empty row: no sum
+        halves = [choice_losses(padded_NL2[..., side], target, smoothing) for side, target in enumerate(sides)]
+        return ((halves[0] + halves[1]) * shares).sum() / 2
+
+    def distance(
+        self, teacher: Task, ours: Tensor, theirs: Tensor, batch: Batch, windows: Sequence[Window], temperature: float
+    ) -> Tensor:
+        """Mean of the divergences of starts and ends over the tokens of a window."""
+        rows = [batch.pad(each, LOWEST).transpose(1, 2).flatten(0, 1) for each in (ours, theirs)]
+        return divergence(rows[0], rows[1], temperature) / 2
+
     def decode(
-        self,
-        examples: Sequence[Example],
-        windows: Sequence[Window],
-        outputs: Sequence[np.ndarray],
-        decision: Decision,
+        self, examples: Sequence[Example], windows: Sequence[Window], outputs: Rows, decision: Decision
     ) -> list[Answered]:
         """The best spans over all windows of each question, and whether they beat having no answer."""
         return [
@@ -138,9 +142,57 @@ class Answer:
         gold = [[answer.text for answer in e.answers] for e in examples if isinstance(e, QuestionExample)]
         return squad_scores(gold, [prediction.text for prediction in predictions])
 
-    def _decode_one(
-        self, example: Example, windows: Sequence[Window], outputs: Sequence[np.ndarray], decision: Decision
-    ) -> Answered:
+    def fit_decision(self, dev: Part, outputs: Rows, abstain: float | None = None) -> Fitted:
+        """The score from which on no answer is given."""
+        always = self.decode(dev.examples, dev.flat, outputs, Decision())
+        gold = [[span.text for span in each.answers] for each in dev.examples if isinstance(each, QuestionExample)]
+        threshold = fit_no_answer(gold, [each.text for each in always], [each.no_answer for each in always])
+        if threshold is None:
+            return Fitted(Decision())
+        return Fitted(Decision(no_answer=threshold), None, (f"no answer is given from a score of {threshold:.3f} on",))
+
+    def answers(self, example: Example, prediction: Answered, decision: Decision) -> list[tuple[str, str]]:
+        """The first answer and the predicted one; "" where there is none."""
+        assert isinstance(example, QuestionExample)
+        text = "" if decision.is_unanswerable(prediction.no_answer) else prediction.text
+        return [(example.answers[0].text if example.answers else "", text)]
+
+    def guessing(
+        self, dev: Part, outputs: Rows, loss: float | None, predictions: Sequence[Answered], least: float
+    ) -> str | None:
+        """By the loss: a guess takes any token, as likely as another."""
+        guess = float(np.mean([np.log(len(window.ids)) for window in dev.flat]))
+        return NO_GAIN if loss is not None and 1 - loss / guess < least else None
+
+    def mistake(self, example: Example, prediction: Answered) -> Mistake | None:
+        """An answer that is none of the right ones."""
+        assert isinstance(example, QuestionExample)
+        gold = [answer.text for answer in example.answers]
+        if prediction.text in gold or (not gold and not prediction.text):
+            return None
+        shown = f"{example.question} — {example.passage[:300]}"
+        return Mistake(prediction.probability, shown, " / ".join(gold) or "(none)", prediction.text or "(none)")
+
+    def explain(self, model: BertModel, request: Request, predict: Predict) -> Target:
+        """The logits of an answer's start and end, added; of [CLS] where there is no answer."""
+        refuse_word(request)
+        if request.pair is None:
+            raise RequestError("a question needs the passage to answer it from; give it as the pair")
+        [example] = self.row.examples(question=[request.text], passage=[request.pair])
+        windows = self.windows(example, 0)
+        refuse_windows(len(windows))
+        shown = windows[0].detail
+        answer = _wanted_answer(request.pair, request.target) if request.target is not None else _span(predict, example)
+        found = None if answer is None else token_span(shown.offsets, answer)
+        first, last = (0, 0) if found is None else (shown.first + found[0], shown.first + found[1])
+        name = "that there is no answer" if answer is None or found is None else f"the answer '{answer.text}'"
+        read_start, read_end = (read_at(model, self.head, place, side) for side, place in enumerate((first, last)))
+        tokens = text_tokens(model, self.tokenizer, request)
+        if list(tokens.ids) != list(windows[0].ids):
+            raise RequestError(f"the question is over half of the model's {self.limit} tokens; shorten it")
+        return Target(name, "logits of start and end", tokens, lambda *given: read_start(*given) + read_end(*given))
+
+    def _decode_one(self, example: Example, windows: Sequence[Window], outputs: Rows, decision: Decision) -> Answered:
         assert isinstance(example, QuestionExample)
         scores: dict[tuple[int, int], float] = {}
         for window, logits in zip(windows, outputs, strict=True):
@@ -156,6 +208,18 @@ class Answer:
             for ((start, end), score), chance in zip(ranked, chances[1:], strict=True)
         )
         return _chosen(example.id, candidates, nothing, float(chances[0]), decision, windows[0].detail.seen)
+
+
+def _span(predict: Predict, example: Example) -> AnswerSpan | None:
+    [said] = predict([example])
+    return None if said.start is None else AnswerSpan(said.start, said.text)
+
+
+def _wanted_answer(passage: str, wanted: str) -> AnswerSpan:
+    start = passage.find(wanted)
+    if start < 0 or not wanted:
+        raise RequestError(f"the passage has no '{wanted}'; name an answer that stands in it")
+    return AnswerSpan(start, wanted)
 
 
 def token_span(offsets: Sequence[tuple[int, int]], answer: AnswerSpan) -> tuple[int, int] | None:

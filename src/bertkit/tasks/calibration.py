@@ -4,6 +4,7 @@ Logits come as [examples, labels]. Gold is one label's number for each example (
 no of the logits' shape where labels do not exclude each other (sigmoid: every pair is a prediction of its own).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,10 @@ from bertkit.errors import RequestError
 
 Array = NDArray[Any]
 BINS = 15  # equal widths, as Guo et al. 2017 report it
+LEAST_GAIN = 0.01  # share of the loss of guessing that a model must save to have learned anything
+LEAST_SPREAD = 0.05  # of predicted numbers, in standard deviations of the true ones
+SCALES = 2.0 ** np.arange(-6, 7)  # of logits: a model that is too sure, or not sure enough, has learned something
+NO_GAIN = "its loss on dev is no better than that of guessing"
 _SMALLEST, _LARGEST = 0.05, 20.0  # temperatures beyond these are a broken model, not a miscalibrated one
 
 
@@ -123,6 +128,37 @@ def fit_temperature(logits: Array, gold: Array) -> Calibration:
     bounds = (np.log(_SMALLEST), np.log(_LARGEST))
     found = minimize_scalar(regret, bounds=bounds, method="bounded", options={"xatol": 1e-6})
     return _kept_if_better(logits, gold, float(np.exp(found.x)))
+
+
+def likelihood_gain(logits: Array, gold: Array) -> float:
+    """Which share of a constant guess's loss the logits save, at the best scale: 0 where they do not vary usefully.
+
+    The guess is each label's share of gold; what the logits add to it is how they differ between examples.
+    """
+    shares = gold.mean(axis=0) if gold.ndim == 2 else np.bincount(gold, minlength=logits.shape[1]) / len(gold)
+    shares = np.clip(shares, 1e-6, 1 - 1e-6)
+    guess = np.log(shares / (1 - shares)) if gold.ndim == 2 else np.log(shares)
+    varying = logits - logits.mean(axis=0)
+    constant = negative_log_likelihood(np.broadcast_to(guess, logits.shape), gold)
+    if constant < 1e-3:  # one answer for all is right
+        return 1.0
+    return 1 - min(negative_log_likelihood(guess + scale * varying, gold) for scale in SCALES) / constant
+
+
+def guesses_labels(table: tuple[Array, Array] | None, least: float) -> str | None:
+    """What is said where (logits, gold) save less than the share `least` of the loss of guessing."""
+    return NO_GAIN if table is not None and likelihood_gain(*table) < least else None
+
+
+def guesses_numbers(gold: Sequence[float], predicted: Sequence[float]) -> str | None:
+    """What is said where predicted numbers hardly vary, or are unrelated to the true ones."""
+    true, said = np.asarray(gold, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
+    if not true.std():
+        return None
+    explained = np.corrcoef(true, said)[0, 1] ** 2 if said.std() else 0.0
+    if said.std() < LEAST_SPREAD * true.std() and explained < 10 * LEAST_GAIN:
+        return f"its numbers on dev are all about {said.mean():.4g}"
+    return "its numbers on dev are unrelated to the true ones" if explained < LEAST_GAIN else None
 
 
 def _kept_if_better(logits: Array, gold: Array, temperature: float) -> Calibration:

@@ -12,12 +12,29 @@ from torch.nn.utils.rnn import pad_sequence
 from bertkit.data.examples import ChoiceExample, Example
 from bertkit.errors import BertkitError, RequestError
 from bertkit.model.batch import Batch
-from bertkit.tasks.choice_loss import choice_loss
+from bertkit.model.model import BertModel
+from bertkit.tasks.calibration import guesses_labels
+from bertkit.tasks.choice_loss import choice_loss, choice_losses
 from bertkit.tasks.decision import Decision
-from bertkit.tasks.length import DEFAULT_POLICIES, LengthPolicy, Seen, check_policy, kept, layout, take
-from bertkit.tasks.metrics.table import METRICS, choice_scores
-from bertkit.tasks.task import LossSettings, Window, by_example
-from bertkit.text.tokenizer import Encoding, Tokenizer
+from bertkit.tasks.distance import LOWEST, divergence
+from bertkit.tasks.explain import Request, Target
+from bertkit.tasks.length import LengthPolicy, Seen, kept, layout, take
+from bertkit.tasks.metrics.table import choice_scores
+from bertkit.tasks.rows.choose import ChooseRow
+from bertkit.tasks.task import (
+    LossSettings,
+    Mistake,
+    Part,
+    Predict,
+    Prediction,
+    Rows,
+    Size,
+    Task,
+    Window,
+    by_example,
+)
+from bertkit.tasks.texts import filled
+from bertkit.text.tokenizer import Encoding
 
 
 @dataclass(frozen=True)
@@ -41,20 +58,12 @@ class Offered:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choose:
+class Choose(Task):
     """The task: one score for each (question, choice); examples may have different numbers of choices."""
 
-    tokenizer: Tokenizer
-    limit: int  # tokens in a sequence
-    length: LengthPolicy = DEFAULT_POLICIES["choose"]
-    labels: tuple[str, ...] = ()
-    name = "choose"
-    head = "choose"
+    row = ChooseRow()
     outputs = 1
-    main = METRICS["choose"].main
-
-    def __post_init__(self) -> None:
-        check_policy(self.name, self.length, self.limit)
+    length: LengthPolicy = ChooseRow.length
 
     def windows(self, example: Example, number: int) -> list[Window]:
         """A sequence for each choice; a long question is cut so that the choice stays whole."""
@@ -88,12 +97,34 @@ class Choose:
         total = choice_loss(padded_NC, target, weights.label_smoothing)
         return total, torch.tensor(len(groups), device=logits.device)
 
+    def fixed_targets(self, windows: Sequence[Window], size: Size, weights: LossSettings) -> tuple[Tensor, ...]:
+        """For each example its sequences by number (-1: no such choice), the right one, and whether it counts."""
+        runs = groupby(enumerate(windows), key=lambda pair: pair[1].example)
+        groups = [[number for number, _ in run] for _, run in runs]
+        most = max(map(len, groups))
+        spare = [[0] * most] * (size.examples - len(groups))
+        table = torch.tensor([*(own + [-1] * (most - len(own)) for own in groups), *spare])
+        wanted = [windows[own[0]].target for own in groups]
+        return table, filled(wanted, size.examples, 0), filled([1.0] * len(groups), size.examples, 0.0)
+
+    def fixed_loss(self, logits: Tensor, batch: Batch, targets: Sequence[Tensor], smoothing: float) -> Tensor:
+        """Cross entropy over the choices of the examples that count."""
+        table_NC, wanted, shares = targets
+        there = logits.flatten().index_select(0, table_NC.flatten().clamp_min(0)).view_as(table_NC)
+        rows_NC = there.masked_fill(table_NC < 0, -torch.inf)
+        return (choice_losses(rows_NC, wanted, smoothing) * shares).sum()
+
+    def distance(
+        self, teacher: Task, ours: Tensor, theirs: Tensor, batch: Batch, windows: Sequence[Window], temperature: float
+    ) -> Tensor:
+        """Divergence between the choices' probabilities of each question."""
+        counts = [len(list(run)) for _, run in groupby(windows, key=lambda window: window.example)]
+        split = [torch.split(each.flatten(), counts) for each in (ours, theirs)]
+        rows = [pad_sequence(list(each), batch_first=True, padding_value=LOWEST) for each in split]
+        return divergence(rows[0], rows[1], temperature)
+
     def decode(
-        self,
-        examples: Sequence[Example],
-        windows: Sequence[Window],
-        outputs: Sequence[np.ndarray],
-        decision: Decision,
+        self, examples: Sequence[Example], windows: Sequence[Window], outputs: Rows, decision: Decision
     ) -> list[Chosen]:
         """The likeliest choice of each example."""
         found = []
@@ -111,14 +142,46 @@ class Choose:
         gold = [e.label for e in examples if isinstance(e, ChoiceExample) and e.label is not None]
         return choice_scores(gold, [int(np.argmax(prediction.probabilities)) for prediction in predictions])
 
+    def calibration_table(self, dev: Part, outputs: Rows) -> tuple[np.ndarray, np.ndarray] | None:
+        """A row for each question; where they offer different numbers of choices there is no one table."""
+        runs = by_example(dev.examples, dev.flat, outputs)
+        groups = [np.concatenate([np.ravel(row) for row in own]) for _, _, own in runs]
+        if len({len(group) for group in groups}) > 1:
+            return None
+        return np.stack(groups), np.array([own[0].target for own in dev.windows])
+
+    def answers(self, example: Example, prediction: Chosen, decision: Decision) -> list[tuple[str, str]]:
+        """The right choice and the likeliest one."""
+        assert isinstance(example, ChoiceExample)
+        return [(f"choice {example.label}", f"choice {int(np.argmax(prediction.probabilities))}")]
+
+    def guessing(
+        self, dev: Part, outputs: Rows, loss: float | None, predictions: Sequence[Prediction], least: float
+    ) -> str | None:
+        """By the likelihood of the right choices."""
+        return guesses_labels(self.calibration_table(dev, outputs), least)
+
+    def mistake(self, example: Example, prediction: Chosen) -> Mistake | None:
+        """Another choice than the right one."""
+        assert isinstance(example, ChoiceExample)
+        best = int(np.argmax(prediction.probabilities))
+        if example.label is None or best == example.label:
+            return None
+        truth, predicted = example.choices[example.label], example.choices[best]
+        return Mistake(prediction.probability, example.question, truth, predicted)
+
+    def explain(self, model: BertModel, request: Request, predict: Predict) -> Target:
+        """Refused: a choice is read from several sequences."""
+        raise RequestError("choices between texts are not explained; classify, tag and answer models are")
+
     def _kept(self, encoding: Encoding) -> list[int]:
         if len(encoding) <= self.limit:
             return list(range(len(encoding)))
-        wiring, question, choice = layout(encoding)
-        room = self.limit - len(wiring)
+        special, question, choice = layout(encoding)
+        room = self.limit - len(special)
         choice = choice[:room]
         asked = kept(len(question), room - len(choice), self.length.kind)
-        return sorted((*wiring, *(question[place] for place in asked), *choice))
+        return sorted((*special, *(question[place] for place in asked), *choice))
 
 
 def _together(windows: Sequence[Window]) -> Seen:

@@ -1,10 +1,8 @@
-"""A text or a pair of texts gets a label (classify), any number of labels (multilabel), or a number (regress)."""
+"""A text or a pair of texts gets one of several labels."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import groupby
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,18 +10,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit.data.examples import Example, TextExample
-from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.length import LengthPolicy, Seen, check_policy, refuse_too_long, seen, sequences, take
-from bertkit.tasks.metrics.table import class_scores, multilabel_scores, number_scores
-from bertkit.tasks.task import LossSettings, Window, by_example
-from bertkit.text.tokenizer import Tokenizer
+from bertkit.tasks.calibration import confidences
+from bertkit.tasks.decision import Decision, Fitted, fit_abstain
+from bertkit.tasks.distance import divergence
+from bertkit.tasks.labels import balanced_weights, labels_of
+from bertkit.tasks.length import Seen
+from bertkit.tasks.metrics.table import LabelScore, class_scores, precision_recall_f1
+from bertkit.tasks.rows.classify import ClassifyRow
+from bertkit.tasks.task import LossSettings, Mistake, Part, Rows, Size, Task, Window, by_example
+from bertkit.tasks.texts import LabelTask, filled, label_number, likeliest, shown_text
 
 
 @dataclass(frozen=True)
 class Classified:
-    """One label, and how likely each was; no label where the model would rather not say."""
+    """One label, and how likely each was; no label where the model abstains."""
 
     label: str | None
     probability: float  # of the likeliest label
@@ -31,96 +32,20 @@ class Classified:
     seen: Seen
 
 
-@dataclass(frozen=True)
-class Labelled:
-    """Every label whose probability is over its threshold."""
-
-    labels: tuple[str, ...]
-    probabilities: Mapping[str, float]
-    seen: Seen
-
-
-@dataclass(frozen=True)
-class Rated:
-    """A number."""
-
-    value: float
-    seen: Seen
-
-
 @dataclass(frozen=True, kw_only=True)
-class TextTask:
-    """What the three tasks share: a text or a pair goes through the model in one sequence, or in windows."""
-
-    tokenizer: Tokenizer
-    limit: int  # tokens in a sequence
-    length: LengthPolicy = LengthPolicy()  # noqa: RUF009 - frozen
-    labels: tuple[str, ...] = ()
-    head = "classify"
-    name = "classify"
-
-    def __post_init__(self) -> None:
-        check_policy(self.name, self.length, self.limit)
-
-    @property
-    def joins_windows(self) -> bool:
-        """Whether a text's windows are joined to one vector before the head."""
-        return self.length.kind == "hierarchical"
-
-    def windows(self, example: Example, number: int) -> list[Window]:
-        """One sequence, or one for each window of a long text."""
-        assert isinstance(example, TextExample)
-        encoding = self.tokenizer.encode(example.text, example.pair)
-        chosen = sequences(encoding, self.limit, self.length)
-        refuse_too_long(example.place, len(encoding), len(chosen), self.limit, "split it, or use length=head-tail")
-        target, shown = self.target(example), seen(encoding, chosen)
-        return [Window(*take(encoding, places), number, target, shown) for places in chosen]
-
-    def targets(self, windows: Sequence[Window]) -> int:
-        """One answer for each text."""
-        return len({window.example for window in windows})
-
-    def target(self, example: TextExample) -> Any:
-        """What the loss asks for; None when unlabelled."""
-        raise NotImplementedError
-
-    def per_text(self, logits_NK: Tensor, windows: Sequence[Window]) -> tuple[Tensor, list[Any]]:
-        """Each text's logits, pooled over its windows, and its target."""
-        counts, targets = [], []
-        for _, run in groupby(windows, key=lambda window: window.example):
-            own = list(run)
-            counts.append(len(own))
-            targets.append(own[0].target)
-        if len(counts) == len(windows):
-            return logits_NK, targets
-        lengths = torch.tensor(counts, device=logits_NK.device)
-        return torch.segment_reduce(logits_NK, self.length.pool, lengths=lengths), targets
-
-    def pooled(self, rows: Sequence[np.ndarray]) -> np.ndarray:
-        """The twin of `per_text` for one text, on arrays."""
-        stacked = np.stack(rows).astype(np.float64)
-        pooled: np.ndarray = stacked.max(axis=0) if self.length.pool == "max" else stacked.mean(axis=0)
-        return pooled
-
-
-@dataclass(frozen=True, kw_only=True)
-class Classify(TextTask):
+class Classify(LabelTask):
     """Exactly one of several labels: softmax."""
 
-    main = "accuracy"
+    row = ClassifyRow()
 
     @property
-    def outputs(self) -> int:
-        """A number for each label."""
-        return len(self.labels)
-
-    @cached_property
-    def _numbers(self) -> Mapping[str, int]:
-        return {label: number for number, label in enumerate(self.labels)}
+    def metrics(self) -> tuple[str, ...]:
+        """`f1` is the second label's, for two labels only."""
+        return tuple(name for name in self.row.metrics.names if name != "f1" or len(self.labels) == 2)
 
     def target(self, example: TextExample) -> int | None:
         """The label's number."""
-        return None if example.label is None else _known(self._numbers, str(example.label), example)
+        return None if example.label is None else label_number(self.label_numbers, str(example.label), example)
 
     def loss(
         self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings
@@ -133,8 +58,26 @@ class Classify(TextTask):
             losses = losses * logits.new_tensor(weights.class_weights)[wanted]
         return losses.sum(), torch.tensor(len(targets), device=logits.device)
 
+    def fixed_targets(self, windows: Sequence[Window], size: Size, weights: LossSettings) -> tuple[Tensor, ...]:
+        """A label and its weight for each sequence."""
+        wanted = [window.target for window in windows]
+        balance = weights.class_weights
+        shares = [balance[number] if balance else 1.0 for number in wanted]
+        return filled(wanted, size.sequences, 0), filled(shares, size.sequences, 0.0)
+
+    def fixed_loss(self, logits: Tensor, batch: Batch, targets: Sequence[Tensor], smoothing: float) -> Tensor:
+        """Cross entropy times weight."""
+        wanted, shares = targets
+        return (F.cross_entropy(logits, wanted, reduction="none", label_smoothing=smoothing) * shares).sum()
+
+    def distance(
+        self, teacher: Task, ours: Tensor, theirs: Tensor, batch: Batch, windows: Sequence[Window], temperature: float
+    ) -> Tensor:
+        """Divergence between the labels' probabilities of each text."""
+        return divergence(self.per_text(ours, windows)[0], self.per_text(theirs, windows)[0], temperature)
+
     def decode(
-        self, examples: Sequence[Example], windows: Sequence[Window], outputs: Sequence[np.ndarray], decision: Decision
+        self, examples: Sequence[Example], windows: Sequence[Window], outputs: Rows, decision: Decision
     ) -> list[Classified]:
         """The likeliest label of each text."""
         return [
@@ -149,137 +92,61 @@ class Classify(TextTask):
         return Classified(label, float(chances[best]), dict(zip(self.labels, chances.tolist(), strict=True)), shown)
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Classified]) -> dict[str, float]:
-        """Accuracy, F1s, Matthews; the likeliest label counts, whether it would be said or not."""
-        gold = [str(example.label) for example in examples if isinstance(example, TextExample)]
-        said = [max(p.probabilities, key=p.probabilities.__getitem__) for p in predictions]
-        return class_scores(gold, said, self.labels)
+        """Accuracy, F1s, Matthews; the likeliest label counts, whether the model abstains or not."""
+        return class_scores(*_gold_and_predicted(examples, predictions), self.labels)
 
+    def calibration_table(self, dev: Part, outputs: Rows) -> tuple[np.ndarray, np.ndarray]:
+        """Logits of texts, and the numbers of their labels."""
+        return self.text_logits(dev, outputs), np.array([own[0].target for own in dev.windows])
 
-@dataclass(frozen=True, kw_only=True)
-class Multilabel(TextTask):
-    """Any number of labels, each by itself: sigmoid."""
+    def fit_decision(self, dev: Part, outputs: Rows, abstain: float | None = None) -> Fitted:
+        """The temperature, and on request the probability from which on answers are correct often enough."""
+        fitted, table = super().fit_decision(dev, outputs), self.calibration_table(dev, outputs)
+        return fitted if abstain is None else _with_abstain(fitted, *table, abstain)
 
-    main = "macro_f1"
-    name = "multilabel"
+    def class_weights(self, counts: Mapping[str, int], examples: int) -> tuple[float, ...]:
+        """All labels together weigh the same."""
+        return balanced_weights(counts, self.labels)
 
-    @property
-    def outputs(self) -> int:
-        """A number for each label."""
-        return len(self.labels)
+    def prior(self, train: Part, weights: LossSettings) -> tuple[float, ...]:
+        """The logarithm of each label's share."""
+        counts, rows = labels_of(train.examples), len(train.examples)
+        balance = weights.class_weights or (1.0,) * len(self.labels)
+        shares = [weight * counts.get(label, 0) for label, weight in zip(self.labels, balance, strict=True)]
+        smooth = weights.label_smoothing / len(shares)
+        shares = [share / sum(shares) * (1 - weights.label_smoothing) + smooth for share in shares]
+        return tuple(math.log(max(share, 0.5 / rows)) for share in shares)
 
-    @cached_property
-    def _numbers(self) -> Mapping[str, int]:
-        return {label: number for number, label in enumerate(self.labels)}
+    def answers(self, example: Example, prediction: Classified, decision: Decision) -> list[tuple[str, str]]:
+        """The label and the likeliest one."""
+        assert isinstance(example, TextExample)
+        return [(str(example.label), likeliest(prediction.probabilities))]
 
-    def target(self, example: TextExample) -> tuple[int, ...] | None:
-        """The numbers of the labels."""
-        if example.label is None:
+    def mistake(self, example: Example, prediction: Classified) -> Mistake | None:
+        """How much likelier the wrong label was."""
+        assert isinstance(example, TextExample)
+        predicted = likeliest(prediction.probabilities)
+        if predicted == example.label:
             return None
-        assert isinstance(example.label, tuple)
-        return tuple(_known(self._numbers, label, example) for label in example.label)
+        weight = prediction.probability - prediction.probabilities.get(str(example.label), 0.0)
+        return Mistake(weight, shown_text(example), str(example.label), predicted)
 
-    def loss(
-        self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings
-    ) -> tuple[Tensor, Tensor]:
-        """Binary cross entropy, the mean over labels: N labels in. A class weight is that of a label's yes."""
-        pooled, targets = self.per_text(logits, windows)
-        wanted = torch.zeros_like(pooled)
-        rows = [row for row, own in enumerate(targets) for _ in own]
-        wanted[rows, [label for own in targets for label in own]] = 1.0
-        smooth = weights.label_smoothing
-        yes = None if weights.class_weights is None else logits.new_tensor(weights.class_weights)
-        losses = F.binary_cross_entropy_with_logits(
-            pooled, wanted * (1 - smooth) + smooth / 2, reduction="none", pos_weight=yes
-        )
-        return losses.mean(dim=1).sum(), torch.tensor(len(targets), device=logits.device)
-
-    def decode(
-        self, examples: Sequence[Example], windows: Sequence[Window], outputs: Sequence[np.ndarray], decision: Decision
-    ) -> list[Labelled]:
-        """Every label over its threshold."""
-        return [
-            self._decode_one(self.pooled(rows), own[0].detail, decision)
-            for _, own, rows in by_example(examples, windows, outputs)
-        ]
-
-    def _decode_one(self, logits: np.ndarray, shown: Seen, decision: Decision) -> Labelled:
-        chances = decision.label_probabilities(logits)
-        said = decision.says_yes(chances, self.labels)
-        chosen = tuple(label for label, yes in zip(self.labels, said, strict=True) if yes)
-        return Labelled(chosen, dict(zip(self.labels, chances.tolist(), strict=True)), shown)
-
-    def score(self, examples: Sequence[Example], predictions: Sequence[Labelled]) -> dict[str, float]:
-        """F1s over labels, exact matches, mean average precision."""
-        gold = self.matrix([example.label for example in examples if isinstance(example, TextExample)])
-        chances = np.array([list(prediction.probabilities.values()) for prediction in predictions])
-        return multilabel_scores(gold, self.matrix([p.labels for p in predictions]), chances)
-
-    def matrix(self, rows: Sequence[Any]) -> np.ndarray:
-        """[texts, labels] of yes and no."""
-        found = np.zeros((len(rows), len(self.labels)), dtype=bool)
-        for row, labels in enumerate(rows):
-            found[row, [self._numbers[label] for label in labels or ()]] = True
-        return found
+    def label_scores(self, dev: Part, predictions: Sequence[Classified]) -> dict[str, LabelScore]:
+        """Of every label."""
+        found = precision_recall_f1(*_gold_and_predicted(dev.examples, predictions), self.labels)
+        return {str(label): scores for label, scores in found.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Regress(TextTask):
-    """A number. The model learns it in units of `spread` around `center`, so that any scale is learned as well."""
-
-    center: float = 0.0
-    spread: float = 1.0
-    main = "spearman"
-    name = "regress"
-    outputs = 1
-
-    def target(self, example: TextExample) -> float | None:
-        """The number in the model's units."""
-        return None if example.label is None else (float(_number(example)) - self.center) / self.spread
-
-    def loss(
-        self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings
-    ) -> tuple[Tensor, Tensor]:
-        """Squared error: N 1 in."""
-        pooled, targets = self.per_text(logits, windows)
-        wanted = torch.tensor(targets, device=logits.device, dtype=pooled.dtype)
-        return F.mse_loss(pooled.squeeze(-1), wanted, reduction="sum"), torch.tensor(len(targets), device=logits.device)
-
-    def decode(
-        self, examples: Sequence[Example], windows: Sequence[Window], outputs: Sequence[np.ndarray], decision: Decision
-    ) -> list[Rated]:
-        """Each text's number, in the units of the data."""
-        return [
-            Rated(float(self.pooled(rows)[0]) * self.spread + self.center, own[0].detail)
-            for _, own, rows in by_example(examples, windows, outputs)
-        ]
-
-    def score(self, examples: Sequence[Example], predictions: Sequence[Rated]) -> dict[str, float]:
-        """Correlations and errors."""
-        gold = [_number(example) for example in examples if isinstance(example, TextExample)]
-        return number_scores(gold, [prediction.value for prediction in predictions])
+def _gold_and_predicted(examples: Sequence[Example], predictions: Sequence[Classified]) -> tuple[list[str], list[str]]:
+    gold = [str(example.label) for example in examples if isinstance(example, TextExample)]
+    return gold, [likeliest(prediction.probabilities) for prediction in predictions]
 
 
-def balanced_weights(counts: Mapping[str, int], labels: Sequence[str]) -> tuple[float, ...]:
-    """A weight for each label so that all together weigh the same; 1 on average over the data.
-
-    >>> balanced_weights({"no": 3, "yes": 1}, ["no", "yes"])
-    (0.6666666666666666, 2.0)
-    """
-    total = sum(counts.values())
-    return tuple(total / (len(labels) * max(counts.get(label, 0), 1)) for label in labels)
-
-
-def _known(numbers: Mapping[str, int], label: str, example: TextExample) -> int:
-    if label not in numbers:
-        shown = ", ".join(list(numbers)[:20])
-        raise RequestError(
-            f"{example.place}: the label '{label}' is not among those of the training data ({shown}); "
-            "correct it, or add examples of it to the training data"
-        )
-    return numbers[label]
-
-
-def _number(example: TextExample) -> float:
-    if not isinstance(example.label, int | float):
-        raise RequestError(f"{example.place}: the label {example.label!r} is not a number")
-    return float(example.label)
+def _with_abstain(fitted: Fitted, logits: np.ndarray, gold: np.ndarray, abstain: float) -> Fitted:
+    decision = fitted.decision
+    sure = fit_abstain(*confidences(decision.class_probabilities(logits), gold), abstain)
+    if sure is None:
+        note = f"no sureness makes {abstain:.1%} of the answers right: all are given"
+        return replace(fitted, said=(*fitted.said, note))
+    note = f"answers are given from a probability of {sure:.3f} on, to be right {abstain:.1%} of the time"
+    return replace(fitted, decision=replace(decision, abstain=sure), said=(*fitted.said, note))

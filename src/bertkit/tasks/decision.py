@@ -29,6 +29,7 @@ __all__ = [  # calibration has a file of its own
     "Calibration",
     "Coverage",
     "Decision",
+    "Fitted",
     "ReliabilityBin",
     "brier",
     "calibration_error",
@@ -37,6 +38,7 @@ __all__ = [  # calibration has a file of its own
     "expected_calibration_error",
     "fit_abstain",
     "fit_no_answer",
+    "fit_table",
     "fit_temperature",
     "fit_thresholds",
     "reliability",
@@ -105,6 +107,23 @@ class Decision:
             return cls(**data)
         except RequestError as error:
             raise RequestError(f"{file}: 'decision': {error}") from error
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A decision, how its temperature was fitted where it has one, and what to say about it."""
+
+    decision: Decision
+    calibration: Calibration | None = None
+    said: tuple[str, ...] = ()
+
+
+def fit_table(table: tuple[Array, Array] | None) -> Fitted:
+    """The temperature that fits (logits, gold); the default decision where there are none."""
+    if table is None:
+        return Fitted(Decision())
+    found = fit_temperature(*table)
+    return Fitted(Decision(temperature=found.temperature), found, (found.said,))
 
 
 @dataclass(frozen=True)

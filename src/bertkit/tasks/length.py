@@ -1,11 +1,10 @@
 """One policy for texts that are too long, the same in training, evaluation and prediction.
 
-A policy says which tokens of an encoding make up the sequences that the model reads; wiring ([CLS], [SEP]) is in all.
+A policy says which tokens of an encoding make up the sequences that the model reads; special tokens are in all of them.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from types import MappingProxyType
 from typing import Any, Literal
 
 from bertkit.data.examples import Place
@@ -18,9 +17,10 @@ Kind = Literal["head", "tail", "head-tail", "windows", "hierarchical"]
 Pool = Literal["mean", "max"]
 CUTS: tuple[Kind, ...] = ("head", "tail", "head-tail")
 SPREADS: tuple[Kind, ...] = ("windows", "hierarchical")
-KINDS: dict[str, Kind] = {kind: kind for kind in CUTS + SPREADS}
+EVERY_KIND: tuple[Kind, ...] = CUTS + SPREADS
+KINDS: dict[str, Kind] = {kind: kind for kind in EVERY_KIND}
 MOST_TOKENS = 65_536  # of one text's windows: they go through the model together, and fill what machines have
-LEAST = 8  # tokens in a sequence: four of wiring around a pair, two for each text
+LEAST = 8  # tokens in a sequence: four special ones around a pair, two for each text
 POOLS: dict[str, Pool] = {"mean": "mean", "max": "max"}
 
 
@@ -55,27 +55,9 @@ class LengthPolicy:
         return cls(**content)
 
 
-# Tags and answers may stand anywhere, so their texts are never cut; the end of a story is what its ending follows.
-# 128 shared tokens are the usual SQuAD recipe's.
-DEFAULT_POLICIES: Mapping[str, LengthPolicy] = MappingProxyType(
-    {
-        "classify": LengthPolicy("head"),
-        "multilabel": LengthPolicy("head"),
-        "regress": LengthPolicy("head"),
-        "tag": LengthPolicy("windows"),
-        "answer": LengthPolicy("windows", stride=128),
-        "choose": LengthPolicy("tail"),
-    }
-)
-POSSIBLE: Mapping[str, tuple[Kind, ...]] = MappingProxyType(
-    {"tag": ("windows",), "answer": ("windows",), "choose": CUTS}
-)
-
-
-def check_policy(task: str, policy: LengthPolicy, limit: int = LEAST) -> None:
+def check_policy(task: str, policy: LengthPolicy, limit: int = LEAST, possible: Sequence[Kind] | None = None) -> None:
     """Refuse a policy under which the task would lose what it is asked for, and sequences too short for a pair."""
-    possible = POSSIBLE.get(task, tuple(KINDS.values()))
-    if policy.kind not in possible:
+    if possible is not None and policy.kind not in possible:
         raise RequestError(
             f"length policy '{policy.kind}' does not go with '{task}'; choose from: {', '.join(possible)}"
         )
@@ -139,22 +121,22 @@ def sequences(encoding: Encoding, limit: int, policy: LengthPolicy) -> list[tupl
     if len(encoding) <= limit:
         return [tuple(range(len(encoding)))]
     check_policy("", policy, limit)
-    wiring, first, second = layout(encoding)
-    room = limit - len(wiring)
+    special, first, second = layout(encoding)
+    room = limit - len(special)
     if policy.kind in CUTS:
         shared = shares(len(first), len(second), room)
         texts = zip((first, second), shared, strict=True)
         stays = [text[place] for text, share in texts for place in kept(len(text), share, policy.kind)]
-        return [tuple(sorted((*wiring, *stays)))]
+        return [tuple(sorted((*special, *stays)))]
     # Windows run over the longer text of a pair; the other one is in all of them, at most with its first half window.
     still, moving = sorted((first, second), key=len)
     still = still[: room // 2]
     spans = spread(len(moving), room - len(still), policy.stride)
-    return [tuple(sorted((*wiring, *still, *moving[a:b]))) for a, b in spans]
+    return [tuple(sorted((*special, *still, *moving[a:b]))) for a, b in spans]
 
 
 def layout(encoding: Encoding) -> tuple[list[int], list[int], list[int]]:
-    """Places of the wiring, of the first text's tokens and of the second's."""
+    """Places of the special tokens, of the first text's tokens and of the second's."""
     places: dict[int | None, list[int]] = {None: [], 0: [], 1: []}
     for place, part in enumerate(encoding.part):
         places[part].append(place)

@@ -1,123 +1,38 @@
-"""The tasks by name: built for training, written to bertkit.json, and built again from a folder."""
+"""The tasks by name. A new task is a row here, and a file or two of its own."""
 
-import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from types import MappingProxyType
 
-from bertkit.checkpoint.save_load import Checkpoint
-from bertkit.data.examples import LABELED
-from bertkit.errors import RequestError
-from bertkit.settings import pick
-from bertkit.tasks.answer import Answer
-from bertkit.tasks.choose import Choose
-from bertkit.tasks.classify import Classify, Multilabel, Regress
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.length import DEFAULT_POLICIES, LengthPolicy
-from bertkit.tasks.reading import ReadingSettings
-from bertkit.tasks.tag import Tag
-from bertkit.tasks.task import Task
+from bertkit.tasks.row import TaskRow
+from bertkit.tasks.rows.answer import AnswerRow
+from bertkit.tasks.rows.choose import ChooseRow
+from bertkit.tasks.rows.classify import ClassifyRow
+from bertkit.tasks.rows.multilabel import MultilabelRow
+from bertkit.tasks.rows.rate_words import RateWordsRow
+from bertkit.tasks.rows.regress import RegressRow
+from bertkit.tasks.rows.tag import TagRow
 
-KINDS: dict[str, Callable[..., Task]] = {
-    "classify": Classify,
-    "multilabel": Multilabel,
-    "regress": Regress,
-    "tag": Tag,
-    "answer": Answer,
-    "choose": Choose,
-}
-HEADS = ("classify", "tag", "answer", "choose")
-LONGEST = 512  # tokens in a sequence unless more are asked for: models that take 8,192 would be slow by default
-# What transformers calls the three readings of its one class head.
-PROBLEM_TYPES = {
-    "classify": "single_label_classification",
-    "multilabel": "multi_label_classification",
-    "regress": "regression",
-}
+# In the order in which they are listed. A file whose task nobody named is for the last row that it fits.
+ROWS: tuple[TaskRow, ...] = (
+    ClassifyRow(),
+    MultilabelRow(),
+    RegressRow(),
+    TagRow(),
+    AnswerRow(),
+    ChooseRow(),
+    RateWordsRow(),
+)
+TASKS: Mapping[str, TaskRow] = MappingProxyType({row.name: row for row in ROWS})
 
 
-def build_task(name: str, checkpoint: Checkpoint, reading: ReadingSettings, **content: Any) -> Task:
-    """A task for a model: `content` is what the data decide (labels; center and spread of numbers)."""
-    if checkpoint.tokenizer is None:
-        raise RequestError("this model's folder holds no tokenizer; put its vocab.txt or tokenizer.json there")
-    limit = min(checkpoint.max_length, reading.max_length or LONGEST)
-    kind = pick(KINDS, name, "task")
-    return kind(tokenizer=checkpoint.tokenizer, limit=limit, length=_policy(name, reading), **content)
+def routes() -> dict[str, list[TaskRow]]:
+    """The routes of the server, which are the methods of Bert and Client, with the tasks that answer there."""
+    found: dict[str, list[TaskRow]] = {}
+    for row in ROWS:
+        found.setdefault(row.route, []).append(row)
+    return found
 
 
-def _policy(name: str, reading: ReadingSettings) -> LengthPolicy:
-    own = DEFAULT_POLICIES[name]
-    kind: Any = reading.length or own.kind
-    stride = own.stride if reading.stride is None else reading.stride  # 0 shares nothing, and is a choice
-    return LengthPolicy(kind, stride=stride, pool=reading.window_pool)
-
-
-def task_json(task: Task, decision: Decision, record: Mapping[str, Any]) -> dict[str, Any]:
-    """All that a folder needs to answer as it was measured, for bertkit.json."""
-    described: Any = task
-    content: dict[str, Any] = {"name": task.name, "limit": described.limit}
-    if task.labels:
-        content["labels"] = list(task.labels)
-    if isinstance(task, Regress):
-        content |= {"center": task.center, "spread": task.spread}
-    return content | {
-        "length_policy": described.length.to_json(),
-        "decision": decision.to_json(),
-        "record": dict(record),
-    }
-
-
-def read_task(checkpoint: Checkpoint) -> tuple[Task, Decision]:
-    """The task of a fine-tuned folder, and how its scores become answers; folders of others have the defaults."""
-    if checkpoint.tokenizer is None:
-        raise RequestError("this folder holds no tokenizer; pass one: bertkit.load(path, tokenizer='vocab.txt')")
-    saved = _checked(checkpoint.task) or {"name": _name_by_head(checkpoint)}
-    name = saved["name"]
-    content: dict[str, Any] = {"labels": checkpoint.labels} if name in LABELED else {}
-    if name == "regress":
-        content = {"center": float(saved.get("center", 0.0)), "spread": float(saved.get("spread", 1.0))}
-    policy = LengthPolicy.from_json(saved["length_policy"]) if "length_policy" in saved else DEFAULT_POLICIES[name]
-    limit = min(checkpoint.max_length, int(saved.get("limit", checkpoint.max_length)))
-    decision = Decision.from_json(saved["decision"]) if "decision" in saved else Decision()
-    task = pick(KINDS, name, "task")(tokenizer=checkpoint.tokenizer, limit=limit, length=policy, **content)
-    if "labels" in saved and tuple(saved["labels"]) != task.labels:
-        raise RequestError(
-            f"bertkit.json has the labels {', '.join(saved['labels'])} but config.json has {', '.join(task.labels)}; "
-            "they belong to different models"
-        )
-    return task, decision
-
-
-def task_name(checkpoint: Checkpoint) -> str | None:
-    """What a model was taught: as bertkit.json says, or else as its head shows; None where it has none."""
-    known = any(head in checkpoint.model.heads for head in HEADS)
-    return str(checkpoint.task["name"]) if checkpoint.task else _name_by_head(checkpoint) if known else None
-
-
-def _checked(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """A folder's task with numbers and labels where they belong; whoever wrote the file."""
-
-    def number(name: str, least: float) -> bool:
-        value = saved.get(name, 1)
-        return isinstance(value, int | float) and not isinstance(value, bool) and least < value < math.inf
-
-    labels = saved.get("labels", [])
-    wrong = {"limit": not number("limit", 2) if "limit" in saved else False}
-    wrong |= {"center": not number("center", -math.inf), "spread": not number("spread", 0)}
-    wrong["labels"] = not isinstance(labels, list) or not all(isinstance(label, str) for label in labels)
-    for name in wrong:
-        if wrong[name]:
-            raise RequestError(f"bertkit.json: {name}={saved[name]!r} is not as bertkit writes it; restore the file")
-    return dict(saved)
-
-
-def _name_by_head(checkpoint: Checkpoint) -> str:
-    heads = [head for head in HEADS if head in checkpoint.model.heads]
-    if not heads:
-        raise RequestError(
-            "this model has no head for a task; teach it one: bertkit finetune TASK --from MODEL --train F --dev F"
-        )
-    if heads[0] != "classify":
-        return heads[0]
-    known = {theirs: ours for ours, theirs in PROBLEM_TYPES.items()}
-    guess = "regress" if len(checkpoint.labels) == 1 else "classify"
-    return known.get(str(checkpoint.settings.get("problem_type")), guess)
+def task_heads() -> tuple[str, ...]:
+    """The heads that tasks have, each once."""
+    return tuple(dict.fromkeys(row.head for row in ROWS))

@@ -1,28 +1,46 @@
-"""A tag for each word: names, parts of speech. A word is scored at its first piece, once, in its best window."""
+"""A tag for each word: names, parts of speech."""
 
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertkit.data.examples import Example, TaggedExample
+from bertkit.data.examples import Characters, Example, TaggedExample
 from bertkit.data.schemes import recognize, spans_from_tags
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
+from bertkit.model.model import BertModel
 from bertkit.model.word_loss import IGNORE
+from bertkit.settings import pick
+from bertkit.tasks.calibration import guesses_labels
 from bertkit.tasks.decision import Decision
-from bertkit.tasks.length import DEFAULT_POLICIES, LengthPolicy, Seen, check_policy, refuse_too_long, spread
-from bertkit.tasks.metrics.table import METRICS, tag_scores
-from bertkit.tasks.task import LossSettings, Window, by_example
-from bertkit.text.characters import word_spans
-from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.windows import window_cuts
+from bertkit.tasks.distance import divergence
+from bertkit.tasks.explain import Request, Target, read_at
+from bertkit.tasks.labels import balanced_weights
+from bertkit.tasks.length import Seen
+from bertkit.tasks.metrics.table import LabelScore, span_scores, tag_scores
+from bertkit.tasks.rows.tag import TagRow
+from bertkit.tasks.task import (
+    LossSettings,
+    Mistake,
+    Part,
+    Predict,
+    Prediction,
+    Rows,
+    Size,
+    Task,
+    Window,
+    by_example,
+)
+from bertkit.tasks.texts import filled
+from bertkit.tasks.words import WordTask, at_words, find_word
+
+SHOWN_WORDS = 6  # of a sentence's errors in the report
 
 
 @dataclass(frozen=True)
@@ -47,32 +65,15 @@ class Tagged:
     seen: Seen
 
 
-@dataclass(frozen=True)
-class ScoredWords:
-    """Which words a window scores, and at which of its tokens."""
-
-    words: tuple[int, ...]
-    places: tuple[int, ...]
-    seen: Seen
-
-
 @dataclass(frozen=True, kw_only=True)
-class Tag:
-    """The task: one label for each word, through windows where a sentence is long; no word goes without."""
+class Tag(WordTask):
+    """One label for each word: softmax."""
 
-    tokenizer: Tokenizer
-    limit: int  # tokens in a sequence
-    length: LengthPolicy = DEFAULT_POLICIES["tag"]
-    labels: tuple[str, ...]
-    name = "tag"
-    head = "tag"
-
-    def __post_init__(self) -> None:
-        check_policy(self.name, self.length, self.limit)
+    row = TagRow()
 
     @property
     def outputs(self) -> int:
-        """A number for each label."""
+        """One for each label."""
         return len(self.labels)
 
     @cached_property
@@ -83,33 +84,27 @@ class Tag:
     @property
     def main(self) -> str:
         """F1 over spans; where the tags mark none, accuracy over words."""
-        return "accuracy" if self.scheme == "plain" else METRICS["tag"].main
+        return "accuracy" if self.scheme == "plain" else self.row.metrics.main
 
     @cached_property
     def _numbers(self) -> Mapping[str, int]:
         return {label: number for number, label in enumerate(self.labels)}
 
-    def windows(self, example: Example, number: int) -> list[Window]:
-        """One window, or several that overlap; each word is scored in the one that shows most around it."""
+    def gold(self, example: Example) -> list[int] | None:
+        """The numbers of the tags."""
         assert isinstance(example, TaggedExample)
-        pieces, firsts = word_pieces(self.tokenizer, example.words)
-        spans = spread(len(pieces), self.limit - 2, self.length.stride)
-        gold = None if example.tags is None else self._gold(example)
-        if gold is not None:  # learned from: with what the way back needs, all windows are in memory
-            refuse_too_long(example.place, len(pieces), len(spans), self.limit, "part it into sentences")
-        served = words_of_windows(spans, firsts)
-        seen = Seen(len(pieces), 0, len(spans))
-        made = []
-        for (start, stop), words in zip(spans, served, strict=True):
-            ids = (self.tokenizer.cls_id, *pieces[start:stop], self.tokenizer.sep_id)
-            places = tuple(1 + firsts[word] - start for word in words)
-            target = None if gold is None else _target(len(ids), places, [gold[word] for word in words])
-            made.append(Window(ids, (0,) * len(ids), number, target, ScoredWords(words, places, seen)))
-        return made
-
-    def targets(self, windows: Sequence[Window]) -> int:
-        """How many words these windows score."""
-        return sum(len(window.detail.words) for window in windows)
+        if example.tags is None:
+            return None
+        tags = example.tags
+        if len(tags) != len(example.words):
+            raise RequestError(f"{example.place}: {len(example.words)} words came with {len(tags)} tags; give as many")
+        for tag in tags:
+            if tag not in self._numbers:
+                raise RequestError(
+                    f"{example.place}: the tag '{tag}' is not among the labels: {', '.join(self.labels)}; "
+                    "correct it, or train on data that has it"
+                )
+        return [self._numbers[tag] for tag in tags]
 
     def loss(
         self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings
@@ -122,14 +117,33 @@ class Tag:
         )
         return total, (target != IGNORE).sum()
 
+    def fixed_targets(self, windows: Sequence[Window], size: Size, weights: LossSettings) -> tuple[Tensor, ...]:
+        """A label and its weight for each token; none where no word begins."""
+        wanted = list(chain.from_iterable(window.target for window in windows))
+        balance = weights.class_weights
+        shares = [0.0 if tag == IGNORE else balance[tag] if balance else 1.0 for tag in wanted]
+        return filled([max(tag, 0) for tag in wanted], size.tokens, 0), filled(shares, size.tokens, 0.0)
+
+    def fixed_loss(self, logits: Tensor, batch: Batch, targets: Sequence[Tensor], smoothing: float) -> Tensor:
+        """Cross entropy times weight."""
+        wanted, shares = targets
+        return (F.cross_entropy(logits, wanted, reduction="none", label_smoothing=smoothing) * shares).sum()
+
+    def has_fixed_loss(self, weights: LossSettings) -> bool:
+        """Torch smooths a weighted loss by all labels' weights; a weight for each row is not that."""
+        return not (weights.class_weights and weights.label_smoothing)
+
+    def distance(
+        self, teacher: Task, ours: Tensor, theirs: Tensor, batch: Batch, windows: Sequence[Window], temperature: float
+    ) -> Tensor:
+        """Divergence between the tags' probabilities of each word."""
+        scored = torch.tensor([wanted >= 0 for window in windows for wanted in window.target], device=ours.device)
+        return divergence(ours[scored], theirs[scored], temperature)
+
     def decode(
-        self,
-        examples: Sequence[Example],
-        windows: Sequence[Window],
-        outputs: Sequence[np.ndarray],
-        decision: Decision,
+        self, examples: Sequence[Example], windows: Sequence[Window], outputs: Rows, decision: Decision
     ) -> list[Tagged]:
-        """The likeliest tag of each word."""
+        """The likeliest tag of each word; spans of plain texts have the characters where they stand."""
         return [
             self._decode_one(example, own, rows, decision)
             for example, own, rows in by_example(examples, windows, outputs)
@@ -140,21 +154,7 @@ class Tag:
         gold = [example.tags or () for example in examples if isinstance(example, TaggedExample)]
         return tag_scores(gold, [prediction.tags for prediction in predictions], self.scheme)
 
-    def _gold(self, example: TaggedExample) -> list[int]:
-        tags = example.tags or ()
-        if len(tags) != len(example.words):
-            raise RequestError(f"{example.place}: {len(example.words)} words came with {len(tags)} tags; give as many")
-        for tag in tags:
-            if tag not in self._numbers:
-                raise RequestError(
-                    f"{example.place}: the tag '{tag}' is not among the labels: {', '.join(self.labels)}; "
-                    "correct it, or train on data that has it"
-                )
-        return [self._numbers[tag] for tag in tags]
-
-    def _decode_one(
-        self, example: Example, windows: Sequence[Window], outputs: Sequence[np.ndarray], decision: Decision
-    ) -> Tagged:
+    def _decode_one(self, example: Example, windows: Sequence[Window], outputs: Rows, decision: Decision) -> Tagged:
         assert isinstance(example, TaggedExample)
         best = np.full(len(example.words), -1)
         probability = np.zeros(len(example.words))
@@ -164,50 +164,66 @@ class Tag:
             best[words], probability[words] = shares.argmax(axis=-1), shares.max(axis=-1)
         tags = tuple(self.labels[number] for number in best)
         chances = tuple(probability.tolist())
-        return Tagged(example.words, tags, chances, _spans(example.words, tags, chances), windows[0].detail.seen)
+        found = Tagged(example.words, tags, chances, _spans(example.words, tags, chances), windows[0].detail.seen)
+        if example.text is None or example.characters is None:
+            return found
+        return located(found, example.text, example.characters)
+
+    def calibration_table(self, dev: Part, outputs: Rows) -> tuple[np.ndarray, np.ndarray]:
+        """The logits of words, and the numbers of their tags."""
+        return at_words(dev, outputs)
+
+    def class_weights(self, counts: Mapping[str, int], examples: int) -> tuple[float, ...]:
+        """All tags together weigh the same."""
+        return balanced_weights(counts, self.labels)
+
+    def answers(self, example: Example, prediction: Tagged, decision: Decision) -> list[tuple[str, str]]:
+        """Each word's tag and the likeliest one."""
+        assert isinstance(example, TaggedExample)
+        return list(zip(example.tags or (), prediction.tags, strict=True))
+
+    def guessing(
+        self, dev: Part, outputs: Rows, loss: float | None, predictions: Sequence[Prediction], least: float
+    ) -> str | None:
+        """By the likelihood of the tags."""
+        return guesses_labels(self.calibration_table(dev, outputs), least)
+
+    def mistake(self, example: Example, prediction: Tagged) -> Mistake | None:
+        """The words with a wrong tag; the surest of them counts."""
+        assert isinstance(example, TaggedExample)
+        pairs = zip(example.words, example.tags or (), prediction.tags, prediction.probabilities, strict=True)
+        wrong = [(word, tag, said, chance) for word, tag, said, chance in pairs if tag != said]
+        if not wrong:
+            return None
+        truth, predicted = (", ".join(f"{row[0]}: {row[side]}" for row in wrong[:SHOWN_WORDS]) for side in (1, 2))
+        return Mistake(max(row[3] for row in wrong), " ".join(example.words), truth, predicted)
+
+    def label_scores(self, dev: Part, predictions: Sequence[Tagged]) -> dict[str, LabelScore]:
+        """Of every kind of span, where the tags mark spans."""
+        if self.scheme == "plain":
+            return {}
+        gold = [example.tags or () for example in dev.examples if isinstance(example, TaggedExample)]
+        return dict(span_scores(gold, [prediction.tags for prediction in predictions]))
+
+    def explain(self, model: BertModel, request: Request, predict: Predict) -> Target:
+        """The logit of a tag at a word's first piece: a named word's, or the first that has a tag other than O."""
+        example, window, tokens = self.explained_word(request)
+        [said] = predict([example])
+        outside = next((n for n, tag in enumerate(said.tags) if tag != "O"), 0)
+        at = outside if request.word is None else find_word(example.words, request.word)
+        tag = said.tags[at] if request.target is None else request.target
+        number = pick(self._numbers, tag, "tag")
+        name = f"the tag '{tag}' of '{example.words[at]}'"
+        return Target(name, "logit", tokens, read_at(model, self.head, window.detail.places[at], number))
 
 
-def word_pieces(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[list[int], list[int]]:
-    """(ids, where each word begins in them); a word of nothing the tokenizer keeps is one unknown piece."""
-    encoding = tokenizer.encode_words(words)
-    pieces: list[list[int]] = [[] for _ in words]
-    for token, word in zip(encoding.ids, encoding.words, strict=True):
-        if word is not None:
-            pieces[word].append(token)
-    ids: list[int] = []
-    firsts: list[int] = []
-    for own in pieces:
-        firsts.append(len(ids))
-        ids += own or [tokenizer.unknown_id]
-    return ids, firsts
-
-
-def words_of_windows(spans: Sequence[tuple[int, int]], firsts: Sequence[int]) -> list[tuple[int, ...]]:
-    """For each window the words it scores: those whose first piece it shows with most around it; each word once."""
-    cuts = window_cuts(spans)
-    bounds = [bisect_left(firsts, cut) for cut in cuts]
-    return [tuple(range(start, stop)) for start, stop in pairwise(bounds)]
-
-
-def words_of(tokenizer: Tokenizer, text: str) -> tuple[tuple[int, int], ...]:
-    """A plain text's words as characters [start, end): parted at spaces and punctuation, as the tokenizer does it."""
-    return word_spans(tokenizer.encode(text), text)
-
-
-def located(tagged: Tagged, text: str, characters: Sequence[tuple[int, int]]) -> Tagged:
+def located(tagged: Tagged, text: str, characters: Characters) -> Tagged:
     """The same tags with their spans found in the text that `words_of` parted into these words."""
     spans = []
     for span in tagged.spans:
         start, end = characters[span.words[0]][0], characters[span.words[1] - 1][1]
         spans.append(replace(span, text=text[start:end], characters=(start, end)))
     return replace(tagged, spans=tuple(spans))
-
-
-def _target(length: int, places: Sequence[int], labels: Sequence[int]) -> tuple[int, ...]:
-    target = [IGNORE] * length
-    for place, label in zip(places, labels, strict=True):
-        target[place] = label
-    return tuple(target)
 
 
 def _spans(words: Sequence[str], tags: Sequence[str], chances: Sequence[float]) -> tuple[TagSpan, ...]:

@@ -1,21 +1,36 @@
 """What a task is: examples to windows, logits to a loss, outputs to predictions, predictions to a score.
 
-Training, evaluation and prediction call the same `windows` and `decode`, so what is measured is what is served.
+Training, evaluation and prediction call the same `windows` and `decode`, so what is measured is what is served. This
+file has the part that computes; `row.py` has the part that can be read without torch.
 """
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from torch import Tensor
 
-from bertkit.model.batch import Batch
+from bertkit.data.examples import Example
+from bertkit.errors import RequestError
+from bertkit.tasks.decision import Decision, Fitted, fit_table
+from bertkit.tasks.length import LengthPolicy, check_policy
+from bertkit.tasks.row import TaskRow
+from bertkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from bertkit.data.examples import Example
-    from bertkit.tasks.decision import Decision
+    from torch import Tensor
+
+    from bertkit.model.batch import Batch
+    from bertkit.model.model import BertModel
+    from bertkit.tasks.explain import Request, Target
+    from bertkit.tasks.metrics.classes import LabelScore
+
+Rows = Sequence[np.ndarray]  # the head's outputs for each window
+# A frozen dataclass of the task's own: Classified, Labelled, Rated, Tagged, Answered, Chosen.
+Prediction = Any
+Predict = Callable[[Sequence[Example]], list[Prediction]]
 
 
 @dataclass(frozen=True)
@@ -25,73 +40,201 @@ class Window:
     ids: tuple[int, ...]
     segments: tuple[int, ...]
     example: int  # number of the example it belongs to
-    target: Any  # what the loss asks of it, in the task's own form; None when unlabelled
+    target: Any  # what the loss asks of it, in the task's own form; None when unlabeled
     detail: Any = None  # what decoding needs: word starts, character offsets, how much was cut
+
+
+@dataclass(frozen=True)
+class Part:
+    """Examples with their windows."""
+
+    examples: list[Example]
+    windows: list[list[Window]]  # of each example
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens of each example."""
+        return tuple(sum(len(window.ids) for window in own) for own in self.windows)
+
+    @property
+    def flat(self) -> list[Window]:
+        """The windows of all examples."""
+        return [window for own in self.windows for window in own]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossSettings:
-    """How wrong answers are weighed."""
+    """How errors are weighted."""
 
     label_smoothing: float = 0.0  # this share of a label's weight is spread over all labels
     class_weights: tuple[float, ...] | None = None  # for each label, 1 on average over the training data
 
 
-# A frozen dataclass of the task's own: Classified, Labelled, Rated, Tagged, Answered, Chosen.
-Prediction = Any
+@dataclass(frozen=True)
+class Size:
+    """How many tokens, sequences and examples a fixed batch has room for, and how many outputs the head has."""
+
+    tokens: int
+    sequences: int
+    examples: int
+    outputs: int
 
 
-class Task(Protocol):
-    """One kind of question to the model. All windows of an example always travel in one batch."""
+@dataclass(frozen=True)
+class Mistake:
+    """A prediction that is not the label, for the report: how wrong, and the texts to show."""
+
+    weight: float
+    text: str
+    truth: str
+    predicted: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC):
+    """A task bound to a tokenizer and what the training data decided. All windows of an example share one batch."""
+
+    row: ClassVar[TaskRow]
+    answer_unit: ClassVar[str] = "examples"  # what gets one answer each
+    pools_windows: ClassVar[bool] = False  # whether a text's windows have one answer together
+    tokenizer: Tokenizer
+    limit: int  # tokens in a sequence
+    length: LengthPolicy = LengthPolicy()  # noqa: RUF009 - frozen
+    labels: tuple[str, ...] = ()  # in the order of the head's outputs; empty where there are none
+
+    def __post_init__(self) -> None:
+        check_policy(self.row.name, self.length, self.limit, self.row.lengths)
 
     @property
     def name(self) -> str:
-        """One of examples.TASKS."""
+        """Its key in TASKS."""
+        return self.row.name
 
     @property
     def head(self) -> str:
-        """A key of model.heads.HEAD_OUTPUTS."""
+        """A key of model.heads.HEADS."""
+        return self.row.head
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        """Names in the order of the head's outputs; empty where there are none."""
-
-    @property
-    def outputs(self) -> int | None:
-        """How many numbers the head gives."""
+    @abstractmethod
+    def outputs(self) -> int:
+        """How many outputs the head has."""
 
     @property
     def main(self) -> str:
         """The metric of `score` that is watched."""
+        return self.row.metrics.main
 
-    def windows(self, example: "Example", number: int) -> list[Window]:
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Every metric that `score` gives."""
+        return self.row.metrics.names
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """What the training data decided besides the labels, for bertkit.json."""
+        return {name: getattr(self, name) for name in self.row.saved}
+
+    @property
+    def joins_windows(self) -> bool:
+        """Whether a text's windows are joined to one vector before the head."""
+        return False
+
+    def ready(self, example: Example) -> Example:
+        """An example of a request in the form that `windows` takes."""
+        return example
+
+    @abstractmethod
+    def windows(self, example: Example, number: int) -> list[Window]:
         """The sequences of an example, at least one; the length policy is applied here."""
 
+    @abstractmethod
     def targets(self, windows: Sequence[Window]) -> int:
         """How many answers the loss asks of these windows: the count that `loss` gives, known before the forward."""
 
+    @abstractmethod
     def loss(
-        self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings
-    ) -> tuple[Tensor, Tensor]:
+        self, logits: "Tensor", batch: "Batch", windows: Sequence[Window], weights: LossSettings
+    ) -> "tuple[Tensor, Tensor]":
         """(sum of losses, how many): divided once, over everything in a step."""
 
-    def decode(
-        self,
-        examples: Sequence["Example"],
-        windows: Sequence[Window],
-        outputs: Sequence[np.ndarray],
-        decision: "Decision",
-    ) -> list[Prediction]:
-        """A prediction for each example; outputs[i] are the head's numbers for windows[i]."""
+    @abstractmethod
+    def fixed_targets(self, windows: Sequence[Window], size: Size, weights: LossSettings) -> "tuple[Tensor, ...]":
+        """What `fixed_loss` reads, in tensors whose shapes depend on `size` alone: for CUDA graphs."""
 
-    def score(self, examples: Sequence["Example"], predictions: Sequence[Prediction]) -> dict[str, float]:
+    @abstractmethod
+    def fixed_loss(self, logits: "Tensor", batch: "Batch", targets: "Sequence[Tensor]", smoothing: float) -> "Tensor":
+        """The sum that `loss` gives, from tensors only."""
+
+    def has_fixed_loss(self, weights: LossSettings) -> bool:
+        """Whether `fixed_loss` is the same as `loss` under these weights."""
+        return True
+
+    @abstractmethod
+    def distance(
+        self,
+        teacher: "Task",
+        ours: "Tensor",
+        theirs: "Tensor",
+        batch: "Batch",
+        windows: Sequence[Window],
+        temperature: float,
+    ) -> "Tensor":
+        """How far a student's logits are from its teacher's, summed over what the task asks."""
+
+    @abstractmethod
+    def decode(
+        self, examples: Sequence[Example], windows: Sequence[Window], outputs: Rows, decision: Decision
+    ) -> list[Prediction]:
+        """A prediction for each example; outputs[i] are the head's outputs for windows[i]."""
+
+    @abstractmethod
+    def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         """All metrics by name."""
+
+    def calibration_table(self, dev: Part, outputs: Rows) -> tuple[np.ndarray, np.ndarray] | None:
+        """(logits, gold) as `calibration` takes them; None where the task has no probabilities to calibrate."""
+        return None
+
+    def fit_decision(self, dev: Part, outputs: Rows, abstain: float | None = None) -> Fitted:
+        """How outputs become answers, fitted on dev data: the temperature, where there are probabilities."""
+        return fit_table(self.calibration_table(dev, outputs))
+
+    def class_weights(self, counts: Mapping[str, int], examples: int) -> tuple[float, ...]:
+        """Weights that make rare labels count as much as frequent ones."""
+        raise RequestError(f"class_weights=balanced goes with labels; '{self.name}' has none")
+
+    def prior(self, train: Part, weights: LossSettings) -> tuple[float, ...] | None:
+        """The bias of a new head that minimizes the loss without reading; None: it starts at zero."""
+        return None
+
+    def answers(self, example: Example, prediction: Prediction, decision: Decision) -> list[tuple[str, str]]:
+        """(truth, prediction) of what gets one answer each; nothing where answers are no names."""
+        return []
+
+    @abstractmethod
+    def guessing(
+        self, dev: Part, outputs: Rows, loss: float | None, predictions: Sequence[Prediction], least: float
+    ) -> str | None:
+        """What is said where the model saves less than the share `least` of the loss of guessing; None: it learned."""
+
+    @abstractmethod
+    def mistake(self, example: Example, prediction: Prediction) -> Mistake | None:
+        """The error of a prediction; None if it is correct."""
+
+    def label_scores(self, dev: Part, predictions: Sequence[Prediction]) -> "dict[str, LabelScore]":
+        """Precision and recall of each label, or of each kind of span; nothing for tasks without labels."""
+        return {}
+
+    def explain(self, model: "BertModel", request: "Request", predict: Predict) -> "Target":
+        """The output that an attribution explains: of what was asked for, or of what the model predicts."""
+        raise RequestError(f"predictions of '{self.name}' are not explained")
 
 
 def by_example(
-    examples: Sequence["Example"], windows: Sequence[Window], outputs: Sequence[np.ndarray]
-) -> Iterator[tuple["Example", list[Window], list[np.ndarray]]]:
-    """Each example with its windows and what the head gave for them; windows stand in the order of the examples."""
+    examples: Sequence[Example], windows: Sequence[Window], outputs: Rows
+) -> Iterator[tuple[Example, list[Window], list[np.ndarray]]]:
+    """Each example with its windows and their outputs; windows stand in the order of the examples."""
     runs = groupby(zip(windows, outputs, strict=True), key=lambda pair: pair[0].example)
     for example, (_, run) in zip(examples, runs, strict=True):
         own, rows = zip(*run, strict=True)

@@ -98,7 +98,7 @@ def train(
         parts = micros(progress.step)
         rate = settings.schedule.rate(progress.step, spent)
         totals, norm, tokens = (take or take_step)(module, weights, parts, optimizers, settings, ranks, rate)
-        looked_at.append((sent_home(norm), parts))
+        looked_at.append((async_item(norm), parts))
         bad = None
         if len(looked_at) > behind:
             past_norm, past_parts = looked_at.popleft()
@@ -135,8 +135,8 @@ Take = Callable[
 ]
 
 
-def sent_home(number: Tensor) -> Callable[[], float]:
-    """Start a number's way to the host, and give the function that waits for it and for nothing queued behind it."""
+def async_item(number: Tensor) -> Callable[[], float]:
+    """Start copying a scalar to the host; the returned function waits for it, and for nothing queued behind it."""
     if not number.is_cuda:
         return lambda: float(number)
     home = torch.empty((), dtype=number.dtype, pin_memory=True).copy_(number, non_blocking=True)

@@ -17,7 +17,7 @@ from bertkit.train.distributed import spread_like, whole
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
-    """The optimizer's numbers; the learning rate comes from the schedule, step by step."""
+    """The optimizer's settings; the learning rate comes from the schedule, step by step."""
 
     name: str = "adamw"  # a row of OPTIMIZERS
     beta1: float = 0.9
@@ -25,7 +25,7 @@ class OptimizerSettings:
     epsilon: float = 1e-6
     weight_decay: float = 0.01
     muon_scale: float = 10.0  # Muon's learning rate is this many times AdamW's
-    fused: bool = False  # on the CPU too: one pass over memory, 8 x as fast for 22 M numbers, other last digits
+    fused: bool = False  # on the CPU too: one pass over memory, 8 x as fast for 22 M parameters, other last digits
 
     def __post_init__(self) -> None:
         pick(OPTIMIZERS, self.name, "optimizer")
@@ -44,21 +44,26 @@ def build_optimizer(
     """
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     row = OPTIMIZERS[settings.name]
-    matrices = [p for name, p in named if row.takes(name, p)]
-    taken = {id(p) for p in matrices}
-    rest = [(scales.get(name, 1.0), p) for name, p in named if id(p) not in taken]
+    taken, rest = ([(scales.get(n, 1.0), p) for n, p in named if row.takes(n, p) == other] for other in (True, False))
     groups = [
-        {"params": [p for s, p in rest if s == scale and (p.dim() >= 2) == decays], "scale": scale}
-        | {"weight_decay": settings.weight_decay if decays else 0.0}
-        for scale in dict.fromkeys(scale for scale, _ in rest)
+        {**group, "params": parameters, "weight_decay": settings.weight_decay if decays else 0.0}
+        for group in _by_scale(rest)
         for decays in (True, False)
+        if (parameters := [p for p in group["params"] if (p.dim() >= 2) == decays])
     ]
     on_cuda = any(p.is_cuda for _, p in named)
     betas = (settings.beta1, settings.beta2)
-    adam = torch.optim.AdamW(
-        [g for g in groups if g["params"]], lr=0.0, betas=betas, eps=settings.epsilon, fused=on_cuda or settings.fused
-    )
-    return Optimizers([(adam, 1.0), *([row.build(matrices, settings)] if matrices else [])])
+    fused = on_cuda or settings.fused
+    adam = torch.optim.AdamW(groups, lr=0.0, betas=betas, eps=settings.epsilon, fused=fused)
+    return Optimizers([(adam, 1.0), *([row.build(_by_scale(taken), settings)] if taken else [])])
+
+
+def _by_scale(parameters: Iterable[tuple[float, nn.Parameter]]) -> list[dict[str, Any]]:
+    """Groups of parameters with one multiple of the learning rate."""
+    groups: dict[float, list[nn.Parameter]] = {}
+    for scale, parameter in parameters:
+        groups.setdefault(scale, []).append(parameter)
+    return [{"params": group, "scale": scale} for scale, group in groups.items()]
 
 
 class Optimizers:
@@ -129,7 +134,7 @@ class Optimizers:
 class Muon(torch.optim.Optimizer):
     """Momentum whose update is made orthogonal by five Newton-Schulz steps (Jordan 2024), for hidden matrices only."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], momentum: float = 0.95, weight_decay: float = 0.0) -> None:
+    def __init__(self, parameters: Iterable[Any], momentum: float = 0.95, weight_decay: float = 0.0) -> None:
         super().__init__(parameters, {"lr": 0.0, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -193,7 +198,7 @@ class OptimizerRow:
         """Whether a parameter is not AdamW's."""
         return False
 
-    def build(self, parameters: list[nn.Parameter], settings: OptimizerSettings) -> tuple[torch.optim.Optimizer, float]:
+    def build(self, groups: list[dict[str, Any]], settings: OptimizerSettings) -> tuple[torch.optim.Optimizer, float]:
         """The other optimizer, and the multiple of the learning rate that it steps with."""
         raise NotImplementedError
 
@@ -205,9 +210,9 @@ class MuonRow(OptimizerRow):
         """Matrices of the layers."""
         return parameter.dim() == 2 and ".layers." in name
 
-    def build(self, parameters: list[nn.Parameter], settings: OptimizerSettings) -> tuple[torch.optim.Optimizer, float]:
+    def build(self, groups: list[dict[str, Any]], settings: OptimizerSettings) -> tuple[torch.optim.Optimizer, float]:
         """Muon, with a learning rate of its own size."""
-        return Muon(parameters, weight_decay=settings.weight_decay), settings.muon_scale
+        return Muon(groups, weight_decay=settings.weight_decay), settings.muon_scale
 
 
 OPTIMIZERS: Mapping[str, OptimizerRow] = MappingProxyType({"adamw": OptimizerRow(), "muon": MuonRow()})

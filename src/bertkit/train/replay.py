@@ -19,7 +19,7 @@ from bertkit.train.distributed import Ranks
 from bertkit.train.loop import LoopSettings, Micro, take_step
 from bertkit.train.optimizer import Optimizers
 
-MOST_FORMS = 64  # a graph keeps memory for its activations
+MAX_GRAPHS = 64  # a graph keeps memory for its activations
 
 
 class Refillable(Protocol):
@@ -100,7 +100,7 @@ class Replay:
         form = tuple(example.form for example in examples)
         if form in self.recorded:
             return self.recorded[form]
-        if form not in self.seen or len(self.recorded) >= MOST_FORMS:
+        if form not in self.seen or len(self.recorded) >= MAX_GRAPHS:
             self.seen.add(form)
             return None
         inputs = tuple(value.to(self.rate.device, copy=True) for value in _tensors(examples))

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.examples import ChoiceExample, Example, QuestionExample, TaggedExample, TextExample
-from bertkit.data.guess_task import guess_task
-from bertkit.data.read import Columns, ExampleFile, NoLabels, columns_for_dev, read_examples, scan_examples
-from bertkit.data.texts import label_names
+from bertkit.data.examples import Example, WordsExample
 from bertkit.finetuning.check.faults import Finding as Finding
 from bertkit.finetuning.check.faults import broken_tags, conflicts, duplicates, leaks, shared_passages, spoiled_texts
+from bertkit.tasks.guess import guess_task
+from bertkit.tasks.read import Columns, ExampleFile, NoLabels, columns_for_dev, read_examples, scan_examples
+from bertkit.tasks.table import TASKS
 from bertkit.text.tokenizer import Tokenizer
 
 RARE = 5  # examples of a label, under which it can hardly be learned
@@ -113,21 +113,11 @@ def _read(
 
 
 def _summary(path: Path | None, read: ExampleFile, tokenizer: Tokenizer | None, limit: int) -> FileSummary:
-    numbers = [e.label for e in read.examples if isinstance(e, TextExample) and isinstance(e.label, float)]
+    numbers = [number for example in read.examples for number in example.numbers]
     spread = (min(numbers), sum(numbers) / len(numbers), max(numbers)) if numbers else None
     lengths = _lengths(read.examples, tokenizer, limit) if tokenizer and read.examples else None
-    counts = dict(Counter(outcomes(read.examples)).most_common())
+    counts = dict(Counter(name for example in read.examples for name in example.counted).most_common())
     return FileSummary(str(path), read.said, len(read.examples), counts, spread, lengths)
-
-
-def outcomes(examples: Sequence[Example]) -> Iterator[str]:
-    """Every label, tag, number of the right choice, or whether there is an answer, as often as it is given."""
-    yield from label_names(examples)
-    for example in examples:
-        if isinstance(example, ChoiceExample) and example.label is not None:
-            yield f"choice {example.label + 1}"
-        elif isinstance(example, QuestionExample) and example.labelled:
-            yield "answered" if example.answers else "no answer"
 
 
 def _lengths(examples: Sequence[Example], tokenizer: Tokenizer, limit: int) -> TokenLengths:
@@ -141,14 +131,14 @@ def _lengths(examples: Sequence[Example], tokenizer: Tokenizer, limit: int) -> T
 
 def token_counts(examples: Sequence[Example], tokenizer: Tokenizer) -> list[int]:
     """Tokens of each example, [CLS] and [SEP] included; of a choice the longest."""
-    if all(isinstance(example, TaggedExample) for example in examples):
-        sentences = [example.words for example in examples if isinstance(example, TaggedExample)]
+    sentences = [example.words for example in examples if isinstance(example, WordsExample)]
+    if len(sentences) == len(examples):
         return [len(encoding) for encoding in tokenizer.encode_words_batch(sentences)]
-    pairs = [_pairs(example) for example in examples]
+    pairs = [example.sequences for example in examples]
     firsts = tokenizer.count([first for own in pairs for first, _ in own])
     seconds = tokenizer.count([second or "" for own in pairs for _, second in own])
     alone = len(tokenizer.encode(""))
-    shared = 2 * alone - len(tokenizer.encode("", ""))  # wiring that a pair does not need twice
+    shared = 2 * alone - len(tokenizer.encode("", ""))  # special tokens that a pair does not need twice
     counts, at = [], 0
     for own in pairs:
         sizes = [
@@ -159,16 +149,6 @@ def token_counts(examples: Sequence[Example], tokenizer: Tokenizer) -> list[int]
     return counts
 
 
-def _pairs(example: Example) -> list[tuple[str, str | None]]:
-    if isinstance(example, TextExample):
-        return [(example.text, example.pair)]
-    if isinstance(example, QuestionExample):
-        return [(example.question, example.passage)]
-    if isinstance(example, ChoiceExample):
-        return [(example.question, choice) for choice in example.choices]
-    return [(" ".join(example.words), None)]
-
-
 def _long_texts(summary: FileSummary) -> Iterator[Finding]:
     if summary.lengths and summary.lengths.over:
         share = summary.lengths.over / summary.examples
@@ -177,10 +157,11 @@ def _long_texts(summary: FileSummary) -> Iterator[Finding]:
 
 
 def _one_label(task: str, train: FileSummary) -> Iterator[Finding]:
-    if task == "classify" and len(train.labels) == 1:
+    row = TASKS[task]
+    if row.labeled and not row.word_level and 0 < len(train.labels) < row.least_labels:
         what = f"every row of {train.file} has the label '{next(iter(train.labels))}'; there is nothing to learn"
         yield Finding("one label only", 0, what)
-    if task == "multilabel" and not train.labels:
+    if row.labeled and not row.exclusive and not train.labels:
         yield Finding("no labels", 0, f"no row of {train.file} has a label; there is nothing to learn")
     if train.numbers and train.numbers[0] == train.numbers[2]:
         yield Finding("one number only", 0, f"every row of {train.file} has {train.numbers[0]:g}")
@@ -188,7 +169,7 @@ def _one_label(task: str, train: FileSummary) -> Iterator[Finding]:
 
 def _uneven(task: str, train: FileSummary) -> Iterator[Finding]:
     """Labels that are rare, far from even, or the same but for case and spaces."""
-    if task not in ("classify", "multilabel") or len(train.labels) < 2:
+    if not TASKS[task].labeled or TASKS[task].word_level or len(train.labels) < 2:
         return
     (common, many), (rare, few) = next(iter(train.labels.items())), list(train.labels.items())[-1]
     if many >= UNEVEN * few:
@@ -205,7 +186,7 @@ def _uneven(task: str, train: FileSummary) -> Iterator[Finding]:
 
 def _unknown_labels(task: str, files: Sequence[FileSummary]) -> Iterator[Finding]:
     train, dev = files
-    if task in ("classify", "multilabel", "tag") and train.labels:
+    if TASKS[task].labeled and train.labels:
         missing = [label for label in dev.labels if label not in train.labels]
         if missing:
             what = f"{', '.join(map(repr, missing[:5]))} in {dev.file}; a model cannot say what it was never taught"

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bertkit.data.examples import Example, Place, QuestionExample, TaggedExample, TextExample
+from bertkit.data.examples import Example, Place, QuestionExample, TaggedExample
 from bertkit.data.schemes import first_violation, recognize
 
 # What a text can hold that its author did not write. Each is searched for in every text.
@@ -33,28 +33,6 @@ class Finding:
         return f"{self.what}: {count}{self.first}{more}"
 
 
-def contents(example: Example) -> tuple[str, ...]:
-    """The texts of an example, without its label."""
-    if isinstance(example, TextExample):
-        return (example.text,) if example.pair is None else (example.text, example.pair)
-    if isinstance(example, TaggedExample):
-        return example.words
-    if isinstance(example, QuestionExample):
-        return (example.question, example.passage)
-    return (example.question, *example.choices)
-
-
-def outcome(example: Example) -> object:
-    """The label, in a form that is equal where the labels mean the same; None if there is none."""
-    if isinstance(example, TaggedExample):
-        return example.tags
-    if isinstance(example, QuestionExample):
-        return frozenset(answer.text for answer in example.answers) if example.labelled else None
-    if isinstance(example, TextExample) and isinstance(example.label, tuple):
-        return frozenset(example.label)
-    return example.label
-
-
 def exact(text: str) -> str:
     """The text itself."""
     return text
@@ -67,7 +45,7 @@ def folded(text: str) -> str:
 
 def key(example: Example, fold: Callable[[str], str]) -> bytes:
     """Equal for equal texts; 16 bytes, so that large files fit into memory."""
-    joined = "\x1f".join(map(fold, contents(example)))
+    joined = "\x1f".join(map(fold, example.texts))
     return hashlib.blake2b(joined.encode(), digest_size=16).digest()
 
 
@@ -82,14 +60,14 @@ def _twins(examples: Iterable[Example]) -> Iterator[tuple[Example, Example]]:
 
 def duplicates(examples: Sequence[Example]) -> Iterator[Finding]:
     """Examples that stand in the file before, with the same label."""
-    same = [(a, b) for a, b in _twins(examples) if outcome(a) == outcome(b)]
+    same = [(a, b) for a, b in _twins(examples) if a.outcome == b.outcome]
     yield from _finding("repeated examples with the same label", [_both(a, b) for a, b in same])
 
 
 def conflicts(examples: Sequence[Example]) -> Iterator[Finding]:
     """The same texts with another label."""
-    other = [(a, b) for a, b in _twins(examples) if outcome(a) != outcome(b)]
-    shown = [f"{_both(a, b)}, as {_short(outcome(b))} and as {_short(outcome(a))}" for a, b in other]
+    other = [(a, b) for a, b in _twins(examples) if a.outcome != b.outcome]
+    shown = [f"{_both(a, b)}, as {_short(b.outcome)} and as {_short(a.outcome)}" for a, b in other]
     yield from _finding("repeated examples with another label", shown)
 
 
@@ -116,7 +94,7 @@ def spoiled_texts(examples: Sequence[Example]) -> Iterator[Finding]:
     """Texts with characters that tell of a wrong conversion, and empty ones."""
     found: dict[str, list[Place]] = {what: [] for what in SPOILED}
     for example in examples:
-        texts = contents(example)
+        texts = example.texts
         for what, pattern in SPOILED.items():
             if any(map(pattern.search, texts)):
                 found[what].append(example.place)

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.data.examples import TextExample
-from bertkit.data.read import Columns, NoLabels, read_examples
 from bertkit.data.tables import TABLE_ENDINGS, ending
 from bertkit.errors import RequestError
+from bertkit.tasks.read import Columns, NoLabels, read_examples
 from bertkit.text.corpus import CorpusReport, Document, corpus_files, is_jsonl, read_documents
 from bertkit.text.sentences import split_sentences
 

@@ -11,8 +11,7 @@ import numpy as np
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint
 from bertkit.checkpoint.text_vectors import tokenizer_of
 from bertkit.config import BertConfig
-from bertkit.data.read import Columns
-from bertkit.data.tables import ending
+from bertkit.data.tables import Columns, ending
 from bertkit.errors import RequestError
 from bertkit.files import refuse_to_overwrite
 from bertkit.finetuning.batches import EpochPlan

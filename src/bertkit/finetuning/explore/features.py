@@ -21,13 +21,14 @@ from bertkit.finetuning.batches import within_budget
 from bertkit.finetuning.check.label_errors import LabelError, likely_label_errors
 from bertkit.finetuning.evaluate import TOKENS
 from bertkit.finetuning.learner import pack
-from bertkit.finetuning.prepare import Part, Prepared
-from bertkit.model.heads import ScalarMix
+from bertkit.finetuning.prepare import Prepared
+from bertkit.model.heads import HEADS, ScalarMix
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import pool
 from bertkit.tasks.classify import Classify
 from bertkit.tasks.metrics.table import accuracy, macro_f1
-from bertkit.tasks.task import Task, Window
+from bertkit.tasks.table import TASKS
+from bertkit.tasks.task import Part, Task, Window
 
 MIX_STEPS = 300
 FOLDS = 5
@@ -58,8 +59,9 @@ class Features:
 def read_features(model: BertModel, prepared: Prepared) -> Features:
     """What the encoder, as it is, gives for classes of texts or for tags of words."""
     task, parts = prepared.task, (prepared.train, prepared.dev)
-    if task.name not in ("classify", "tag"):
-        raise RequestError(f"features go with 'classify' and 'tag', not with '{task.name}'")
+    if not task.row.exclusive:
+        able = " and ".join(f"'{row.name}'" for row in TASKS.values() if row.exclusive)
+        raise RequestError(f"features go with {able}, not with '{task.name}'")
     (train, known), (dev, wanted) = ((layer_features(model, task, part), gold(task, part)) for part in parts)
     return Features(train, known, dev, wanted)
 
@@ -87,10 +89,10 @@ def layer_features(model: BertModel, task: Task, part: Part, pooling: str = "mea
     with torch.inference_mode():
         for chosen in within_budget([len(windows[i].ids) for i in order], TOKENS):
             own = [order[i] for i in chosen]
-            found = _vectors(model, [windows[i] for i in own], pooling if task.name == "classify" else None)
+            found = _vectors(model, [windows[i] for i in own], pooling if HEADS[task.head].pooled else None)
             rows |= dict(zip(own, found, strict=True))
     parts = [rows[number] for number in range(len(windows))]
-    if task.name == "tag":
+    if not HEADS[task.head].pooled:
         return np.concatenate([row[list(w.detail.places)] for row, w in zip(parts, windows, strict=True)])
     owners = np.array([window.example for window in windows])
     firsts = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]])
@@ -101,7 +103,7 @@ def layer_features(model: BertModel, task: Task, part: Part, pooling: str = "mea
 
 def gold(task: Task, part: Part) -> np.ndarray:
     """The number of each text's label, or of each word's tag, in the order of `layer_features`."""
-    if task.name == "tag":
+    if not HEADS[task.head].pooled:
         return np.array([window.target[place] for window in part.flat for place in window.detail.places])
     return np.array([own[0].target for own in part.windows])
 

@@ -20,9 +20,9 @@ from bertkit.config import BertConfig
 from bertkit.finetuning.explore.features import FOLDS, Features, fit_classes, new_regression
 from bertkit.finetuning.learner import with_config
 from bertkit.finetuning.prepare import Prepared
-from bertkit.model.heads import TokenHead
+from bertkit.model.heads import HEADS, TokenHead
 from bertkit.tasks.decision import Decision
-from bertkit.tasks.table import PROBLEM_TYPES, task_json
+from bertkit.tasks.folder import task_json
 
 MANY = 2000  # rows from which one fifth that is held out says enough
 UNKNOWN = -30.0  # logit, relative to the others', of a label that no training row has
@@ -56,11 +56,12 @@ def choose_layer(features: Features, layers: Sequence[int]) -> int:
 def save_layer(start: Checkpoint, prepared: Prepared, features: Features, layer: int, target: Path) -> None:
     """Write a folder that answers as the regression on this layer's vectors does."""
     task: Any = prepared.task
-    if task.name == "classify":  # the mean of a text's vectors gives the mean of their logits
+    pooled = HEADS[task.head].pooled
+    if pooled:  # the mean of a text's vectors gives the mean of their logits
         task = replace(task, length=replace(task.length, pool="mean"))
     config = start.model.config
     parts = replace(config.parts, pooler="none", pooler_norm=False, pooling="mean")
-    if task.name == "tag":
+    if not pooled:
         parts = replace(config.parts, token_pooler=False)
     model = with_config(start.model, replace(config, depth=layer, parts=parts), {task.head: task.outputs})
     head = model.heads[task.head]
@@ -69,8 +70,8 @@ def save_layer(start: Checkpoint, prepared: Prepared, features: Features, layer:
     with torch.no_grad():
         head.out.weight.copy_(torch.from_numpy(weight))
         head.out.bias.copy_(torch.from_numpy(bias))
-    record = {"features": {"layer": layer, "of": config.depth} | ({} if task.name == "tag" else {"pooling": "mean"})}
-    kept = {"problem_type": PROBLEM_TYPES[task.name]} if task.name in PROBLEM_TYPES else {}
+    record = {"features": {"layer": layer, "of": config.depth} | ({"pooling": "mean"} if pooled else {})}
+    kept = {"problem_type": task.row.problem_type} if task.row.problem_type else {}
     checkpoint = replace(
         start,
         model=model.eval(),

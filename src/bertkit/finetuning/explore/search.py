@@ -15,13 +15,14 @@ from bertkit.errors import RequestError
 from bertkit.finetuning.explore.seeds import keep_model, refuse_other_runs
 from bertkit.finetuning.fine_tuning import run_part
 from bertkit.finetuning.learner import TASK, load_start
-from bertkit.finetuning.prepare import Part, Prepared
+from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.result import FineTuned
 from bertkit.finetuning.run_state import own_folder, write_json
 from bertkit.finetuning.session import open_session
 from bertkit.finetuning.settings import FineTuneSettings, change_settings
 from bertkit.progress import ShowProgress, silent
 from bertkit.tasks.metrics.table import is_better
+from bertkit.tasks.task import Part
 from bertkit.train.distributed import ranks
 from bertkit.train.loop import LoopSettings, train
 from bertkit.train.runs import Run

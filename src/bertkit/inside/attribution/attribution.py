@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from bertkit.errors import RequestError
-from bertkit.inside.attribution.targets import Read, Request, Target, find_target
+from bertkit.inside.attribution.targets import find_target
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.predict.bert import Bert
 from bertkit.report.page import save_page
 from bertkit.settings import pick
+from bertkit.tasks.explain import Read, Request, Target
 
 METHODS = {"integrated": "mask", "gradient": "zero"}  # and the baseline that each is usually taken from
 BASELINES = ("mask", "pad", "zero")

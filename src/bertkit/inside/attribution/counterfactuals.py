@@ -12,8 +12,9 @@ from typing import Any
 
 from bertkit.errors import RequestError
 from bertkit.inside.attribution.attribution import why
-from bertkit.inside.attribution.targets import Request, text_tokens
 from bertkit.predict.bert import Bert
+from bertkit.tasks.explain import Request, text_tokens
+from bertkit.tasks.texts import likeliest
 from bertkit.text.tokenizer import Tokenizer
 
 MOST_FLIPS = 10  # told, the likeliest first
@@ -124,8 +125,9 @@ def flips(
 
 
 def _filler(bert: Bert, fill: Bert | None) -> Bert:
-    if bert.answers.task.name not in ("classify", "multilabel"):
-        raise RequestError(f"this model was taught '{bert.answers.task.name}'; only a label can be flipped")
+    row = bert.answers.task.row
+    if not row.labeled or row.word_level:
+        raise RequestError(f"this model was fine-tuned for '{bert.answers.task.name}'; only a label can be flipped")
     source = bert if fill is None else fill
     if not source.model.fills:
         who = "this classifier" if fill is None else "the model given as --fill-model"
@@ -136,8 +138,8 @@ def _filler(bert: Bert, fill: Bert | None) -> Bert:
 def _judge(bert: Bert, texts: Sequence[str], pair: str | None) -> list[tuple[str, float]]:
     """The answer to each text, and its probability: of several labels, that of the least sure."""
     said: Any = bert.classify(list(texts), None if pair is None else [pair] * len(texts)) if texts else []
-    if bert.answers.task.name == "classify":
-        best = [max(each.probabilities, key=each.probabilities.__getitem__) for each in said]
+    if bert.answers.task.row.exclusive:
+        best = [likeliest(each.probabilities) for each in said]
         return [(label, each.probabilities[label]) for label, each in zip(best, said, strict=True)]
     return [(", ".join(each.labels) or "no label", _sureness(each.labels, each.probabilities)) for each in said]
 
@@ -159,7 +161,11 @@ def _changed(judged: Sequence[tuple[_Draft, str, float]], answer: str) -> list[F
 
 def _ranked_words(bert: Bert, text: str, pair: str | None, settings: FlipSettings) -> list[tuple[int, int]]:
     """The places of the words; of many, those that add most to the answer. Punctuation is left alone."""
-    words = [each for each in text_tokens(bert, Request(text, pair)).written if each.part == 0 and _is_word(each.word)]
+    words = [
+        each
+        for each in text_tokens(bert.model, bert.tokenizer, Request(text, pair)).written
+        if each.part == 0 and _is_word(each.word)
+    ]
     if len(words) <= settings.tried:
         return [(each.start, each.end) for each in words]
     ranked = sorted(why(bert, text, pair).words, key=lambda each: -each.share)

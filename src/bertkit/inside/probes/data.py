@@ -8,7 +8,6 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 
 from bertkit.data.examples import TaggedExample
-from bertkit.data.read import Columns, read_examples
 from bertkit.data.tables import ending
 from bertkit.errors import RequestError
 from bertkit.inside.probes.linear import LinearSettings
@@ -16,6 +15,7 @@ from bertkit.inside.probes.structural import MAX_WORDS, StructureSettings
 from bertkit.inside.probes.tree_files import Tree, read_trees
 from bertkit.inside.probes.word_vectors import PIECES
 from bertkit.settings import pick
+from bertkit.tasks.read import Columns, read_examples
 
 WHATS = {
     "pos": "parts of speech",

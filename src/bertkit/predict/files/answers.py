@@ -5,12 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.examples import Example, Place, TaggedExample
 from bertkit.data.tables import Row, Table
 from bertkit.errors import RequestError
 from bertkit.predict.answers import Answers
 from bertkit.predict.bert import Bert
-from bertkit.predict.files.answer_rows import answer_cells, answer_columns
 from bertkit.predict.files.outputs import (
     TABLES,
     Kept,
@@ -25,9 +23,9 @@ from bertkit.predict.files.outputs import (
 from bertkit.predict.files.pipeline import Computed, Job, Output, RunOptions, describe, long_texts, run_file
 from bertkit.predict.files.resume import ROWS, State, check_outputs
 from bertkit.predict.files.rows import Item, open_source
-from bertkit.predict.files.settings import FileSettings, Telling
+from bertkit.predict.files.settings import FileSettings
 from bertkit.progress import ShowProgress, silent
-from bertkit.tasks.tag import located, words_of
+from bertkit.tasks.row import Detail
 
 
 @dataclass(frozen=True)
@@ -57,22 +55,27 @@ def predict_file(
     check_ending(out, TABLES)
     check_outputs(out, {}, resume=how.resume)
     bert = how.hardware.load(model)
-    answers, telling = bert.answers, reading.telling
-    task: Any = answers.task
-    telling.check(task.name)
-    source = open_source(task.name, rows, reading.columns, reading.format)
+    answers, detail = bert.answers, reading.detail
+    task = answers.task
+    detail.check(task.row)
+    source = open_source(task.row, rows, reading.columns, reading.format)
     say(source.said)
-    types = answer_columns(task.name, task.labels, telling)
+    types = task.row.columns(task.labels, detail)
     kept, names = _layout(source.table, out.suffix, reading.keep, list(types), say)
     columns = (*kept.names, *names.values())
     schema = None
     if out.suffix == ".parquet":
         schema = arrow_schema(source.table, kept, {names[column]: kind for column, kind in types.items()})
-    job = AnswerJob(model, how.hardware, how.skip, out.suffix, columns, names, kept, telling, schema)
-    begun = {**describe(bert, source, how), "kept": str(reading.keep), "told": f"{telling}"}
+    job = AnswerJob(model, how.hardware, how.skip, out.suffix, columns, names, kept, detail, schema)
+    begun = {**describe(bert, source, how), "kept": str(reading.keep), "told": _described(detail)}
     state = run_file(source, job, bert, Output("predicting", out, begun), how, show)
     note = long_texts(state, "cut to, or read through windows of,", task.limit)
     return AnsweredFile(state, task.name, tuple(names.values()), note)
+
+
+def _described(detail: Detail) -> str:
+    """As outputs that are begun have it, those of earlier versions too."""
+    return f"Telling(probabilities={detail.probabilities}, best={detail.best})"
 
 
 def _layout(
@@ -94,7 +97,7 @@ class AnswerJob(Job):
     columns: tuple[str, ...]  # of CSV, in order
     names: Mapping[str, str]  # what each column of a prediction is called here
     kept_cells: Kept
-    telling: Telling
+    detail: Detail
     schema: Any  # Parquet's
 
     @property
@@ -141,29 +144,14 @@ def renamed(columns: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
 
 
 def _answered(job: AnswerJob, answers: Answers, items: Sequence[Item]) -> Computed:
-    asked = [_asked(answers, item) for item in items]
-    found = answers.predict([example for example, _ in asked])
+    row, examples = answers.task.row, [answers.task.ready(item.example) for item in items]
     rows, long = [], []
-    for item, prediction, (_, characters) in zip(items, found, asked, strict=True):
-        if isinstance(item.example, str) and characters is not None:
-            prediction = located(prediction, item.example, characters)
-        cells = answer_cells(prediction, characters, job.telling)
+    for item, example, prediction in zip(items, examples, answers.predict(examples), strict=True):
+        cells = row.cells(example, prediction, job.detail)
         rows.append({**item.kept, **{job.names[name]: value for name, value in cells.items()}})
         if cells["cut"] or cells["windows"] > 1:
             long.append((item.place, prediction.seen.tokens))
     return Computed({ROWS: _bytes(job, rows)}, len(rows), (), tuple(long))
-
-
-def _asked(answers: Answers, item: Item) -> tuple[Example, Sequence[tuple[int, int]] | None]:
-    """The example, and where its words stand if they come from a plain text."""
-    place = Place(Path(item.place), 0)
-    if isinstance(item.example, str):
-        task: Any = answers.task
-        characters = words_of(task.tokenizer, item.example)
-        return TaggedExample(tuple(item.example[a:b] for a, b in characters), None, place), characters
-    if isinstance(item.example, tuple):
-        return TaggedExample(item.example, None, place), None
-    return item.example, None
 
 
 def _sifted(answers: Answers, items: Sequence[Item]) -> tuple[list[Item], tuple[str, ...]]:
@@ -171,7 +159,7 @@ def _sifted(answers: Answers, items: Sequence[Item]) -> tuple[list[Item], tuple[
     usable, faults = [], []
     for item in items:
         try:
-            answers.task.windows(_asked(answers, item)[0], 0)
+            answers.task.windows(answers.task.ready(item.example), 0)
             usable.append(item)
         except RequestError as error:
             faults.append(str(error))

@@ -25,7 +25,7 @@ from bertkit.predict.files.outputs import (
 )
 from bertkit.predict.files.pipeline import Computed, Job, Output, RunOptions, describe, long_texts, run_file
 from bertkit.predict.files.resume import ROWS, State, check_outputs
-from bertkit.predict.files.rows import EMBED, Item, open_source
+from bertkit.predict.files.rows import Item, open_source
 from bertkit.predict.files.settings import FileSettings
 from bertkit.progress import ShowProgress, silent
 from bertkit.settings import pick
@@ -83,7 +83,7 @@ def embed_file(
     sides = {IDS: out.with_name(f"{out.name}.ids.jsonl")} if out.suffix == ".npy" else {}
     check_outputs(out, sides, resume=how.resume)
     bert = how.hardware.load(model)
-    settings, source = wanted.of(bert), open_source(EMBED, texts, reading.columns, reading.format)
+    settings, source = wanted.of(bert), open_source(None, texts, reading.columns, reading.format)
     say(source.said)
     identity, width = identity_of(source.table, reading.id), bert.width(settings)
     schema = None if sides else vector_schema(source.table, identity, width)

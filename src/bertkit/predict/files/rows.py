@@ -1,23 +1,19 @@
 """A file of any size as rows to answer: read in blocks of bounded size, each row with its place or its fault."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bertkit.data.choices import choice_maker
-from bertkit.data.columns import WORDS, choose_text_columns, find, first_known
-from bertkit.data.conll import open_conll, open_conllu
-from bertkit.data.squad import open_squad, question_maker
-from bertkit.data.tables import TABLE_FORMATS, Columns, Row, Table, cell, checked, ending, open_table, text_cell
-from bertkit.data.texts import text_maker
+from bertkit.data.tables import TABLE_FORMATS, Columns, Row, Table, ending, open_table, present_text
 from bertkit.errors import RequestError
 from bertkit.settings import pick
 from bertkit.text.corpus import STDIN, CorpusReport
 
-EMBED = "embed"  # stands beside the names of tasks: a text, and nothing is asked
+if TYPE_CHECKING:
+    from bertkit.tasks.row import TaskRow
+
 # Formats by name and by ending; those of .txt and .label, which hold tables in training data, are texts here.
 ENDINGS = {end[1:]: name for name, row in TABLE_FORMATS.items() for end in row.endings if end not in (".txt", ".label")}
 ENDINGS |= {"bio": "conll", "iob": "conll", "iob2": "conll"}
@@ -74,19 +70,19 @@ class Item:
     example: Any
 
 
-def open_source(task: str, path: Path, columns: Columns, kind: str | None = None) -> Source:
-    """Open a file for a task, or for `EMBED`; `-` is standard input. Columns that were not named are guessed."""
+def open_source(task: "TaskRow | None", path: Path, columns: Columns, kind: str | None = None) -> Source:
+    """Open a file for a task, or without one to embed; `-` is standard input. Columns not named are guessed."""
     path, report = STDIN if str(path) == "-" else path, CorpusReport()
     kind = _kind(path, columns) if kind is None else pick(FORMATS, kind, "format")
-    if kind == "lines" and task in ("answer", "choose"):
-        needs = "a passage" if task == "answer" else "choices"
-        raise RequestError(f"{path}: a plain line has no room for a question and {needs}; give JSONL, CSV or Parquet")
+    if kind == "lines" and task is not None and task.line_lacks:
+        lacks = f"a question and {task.line_lacks}"
+        raise RequestError(f"{path}: a plain line has no room for {lacks}; give JSONL, CSV or Parquet")
     if path is STDIN and (kind == "squad" or (kind in TABLE_FORMATS and not TABLE_FORMATS[kind].piped)):
         raise RequestError(f"standard input cannot be read as {kind}; name a file, or give JSONL")
     table = _open(task, path, columns, kind, report)
     if all(row.fault for row in table.sample):
         raise RequestError(table.sample[0].fault)
-    used, make = MAKERS.get(task, _texts(task))(table, columns)
+    used, make = _embed_maker(table, columns) if task is None else task.asker(table, columns)
     said = "" if kind == "lines" else f"{path}: {', '.join([str(used), *table.said])}"
     return Source(table, used, make, said, report)
 
@@ -97,16 +93,19 @@ def _kind(path: Path, columns: Columns) -> str:
     return FORMATS.get(ending(path)[1:], "tsv" if named else "lines")
 
 
-def _open(task: str, path: Path, columns: Columns, kind: str, report: CorpusReport) -> Table:
+def _open(task: "TaskRow | None", path: Path, columns: Columns, kind: str, report: CorpusReport) -> Table:
     if path is not STDIN and (path.is_dir() or not path.exists()):
         raise RequestError(
             f"{path} cannot be read: {'Is a directory' if path.is_dir() else 'No such file or directory'}"
         )
+    if task is not None and kind in task.openers:
+        return task.openers[kind](path, columns, False)
     if kind in ("conll", "conllu"):
-        if task != "tag":
-            raise RequestError(f"{path}: CoNLL files hold words to tag, and this is '{task}'; give a table of texts")
-        return (open_conll if kind == "conll" else open_conllu)(path, columns, False)
-    if kind == "squad" or (kind == "json" and task == "answer"):
+        name = "embed" if task is None else task.name
+        raise RequestError(f"{path}: CoNLL files hold words to tag, and this is '{name}'; give a table of texts")
+    if kind == "squad":
+        from bertkit.data.squad import open_squad
+
         return open_squad(path, columns)
     return open_table(path, columns, format=kind, report=report)
 
@@ -138,84 +137,13 @@ def items_of(block: RowBlock, make: Make, keep: Callable[[Row], Mapping[str, Any
             yield str(error)
 
 
-def _present(row: Row, name: str) -> str:
-    """A text that must be there: null is none, unlike in training data, where it stands for an empty one."""
-    if cell(row, name) is None:
-        raise RequestError(f"{row.place}: '{name}' is null, not a text; repair or remove the row")
-    return text_cell(row, name)
-
-
-def _texts(task: str) -> Callable[[Table, Columns], tuple[Columns, Make]]:
-    def maker(table: Table, columns: Columns) -> tuple[Columns, Make]:
-        used, make = text_maker(task, table, columns, False)
-
-        def made(row: Row) -> Any:
-            for name in filter(None, (used.text, used.pair)):
-                _present(row, name)
-            return make(row)
-
-        return used, made
-
-    return maker
-
-
 def _embed_maker(table: Table, columns: Columns) -> tuple[Columns, Make]:
     if columns.pair:
         raise RequestError(f"pair={columns.pair}: a vector is made of one text; leave it out")
-    used = _one_column(table, columns) or replace(
-        choose_text_columns("classify", table, columns), pair=None, label=None
-    )
-    return used, lambda row: _present(row, used.text or "")
-
-
-def _one_column(table: Table, columns: Columns) -> Columns | None:
-    """Lines have one column, so that nothing is to be guessed."""
-    return replace(columns, text="text") if columns.text is None and table.names == ("text",) else None
-
-
-def _tag_maker(table: Table, columns: Columns) -> tuple[Columns, Make]:
-    """Sentences in words where the file has lists of them, else plain texts."""
-    if columns.text is None and (words := first_known(table, WORDS) or _only_list(table)):
-        columns = replace(columns, text=words)
-    if columns.text is None:
-        used = replace(choose_text_columns("classify", table, columns), pair=None, label=None)
+    if columns.text is None and table.names == ("text",):  # as lines have it: nothing is to be guessed
+        used = replace(columns, text="text")
     else:
-        used = replace(columns, text=find(table, columns.text, "text"), label=None)
-    return used, lambda row: _words_or_text(row, used.text or "")
+        from bertkit.data.columns import choose_text_columns
 
-
-def _only_list(table: Table) -> str | None:
-    """CoNLL files have one column, of words, which is called by its number or as the user named it."""
-    return (
-        table.names[0] if len(table.names) == 1 and isinstance(table.sample[0].values[table.names[0]], list) else None
-    )
-
-
-def _words_or_text(row: Row, name: str) -> str | tuple[str, ...]:
-    value = cell(row, name)
-    if not isinstance(value, list):
-        return _present(row, name)
-    for word in value:
-        if not isinstance(word, str) or not word.strip():
-            raise RequestError(f"{row.place}: {json.dumps(word)[:40]} is no word; repair or remove the row")
-        checked(word, name, row.place)
-    return tuple(value)
-
-
-def _question_maker(table: Table, columns: Columns) -> tuple[Columns, Make]:
-    used, make = question_maker(table, columns, False)
-
-    def made(row: Row) -> Any:
-        for name in (used.text, used.pair):
-            _present(row, name or "")
-        return make(row)
-
-    return used, made
-
-
-MAKERS: dict[str, Callable[[Table, Columns], tuple[Columns, Make]]] = {
-    EMBED: _embed_maker,
-    "tag": _tag_maker,
-    "answer": _question_maker,
-    "choose": lambda table, columns: choice_maker(table, columns, False),
-}
+        used = replace(choose_text_columns(table, columns), pair=None, label=None)
+    return used, lambda row: present_text(row, used.text or "")

@@ -4,25 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from bertkit.data.tables import Columns
-from bertkit.errors import RequestError
 from bertkit.settings import read_pairs
-
-
-@dataclass(frozen=True, kw_only=True)
-class Telling:
-    """How much is told of each prediction."""
-
-    probabilities: bool = False  # of every label or choice
-    best: int = 0  # so many of the likeliest answers
-
-    def check(self, task: str) -> None:
-        """Refuse what the task cannot tell."""
-        if self.probabilities and task in ("regress", "answer"):
-            raise RequestError(f"probabilities=true does not go with '{task}', which has no labels to share them")
-        if self.best and task != "answer":
-            raise RequestError(f"best={self.best} does not go with '{task}'; it is for 'answer'")
-        if self.best < 0:
-            raise RequestError(f"best={self.best} must be 0 or more")
+from bertkit.tasks.row import Detail
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +30,9 @@ class FileSettings:
         return Columns(**named)
 
     @property
-    def telling(self) -> Telling:
-        """How much is told of each prediction."""
-        return Telling(probabilities=self.probabilities, best=self.best)
+    def detail(self) -> Detail:
+        """How much is written of each prediction."""
+        return Detail(probabilities=self.probabilities, best=self.best)
 
 
 READING = ("text", "header", "quotes", "encoding", "format")

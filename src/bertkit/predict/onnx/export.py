@@ -26,7 +26,7 @@ from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel, parameter_count
 from bertkit.model.pooling import EmbedSettings, pool
 from bertkit.poolings import DEFAULT_POOLING
-from bertkit.predict.onnx.graph import VECTORS, Graph
+from bertkit.predict.onnx.graph import VECTORS, Graph, named_outputs
 from bertkit.progress import ShowProgress, silent
 from bertkit.text.tokenizer import Tokenizer
 
@@ -233,8 +233,7 @@ def _expected(model: BertModel, graph: Graph, answer: str, batch: Batch) -> list
         states = model.encoder.hidden_states(batch)
         vectors = pool(torch.cat([states[layer] for layer in graph.embed.layers], dim=-1), batch, graph.embed.pooling)
         return [states[-1], F.normalize(vectors, dim=-1) if graph.embed.normalize else vectors]
-    logits = model.logits(batch, answer)
-    return list(logits.unbind(dim=-1)) if answer == "answer" else [logits]
+    return named_outputs(answer, model.logits(batch, answer))
 
 
 def _counted(found: Tensor, expected: Tensor, batch: Batch) -> Tensor:

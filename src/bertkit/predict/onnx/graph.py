@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from bertkit.model.attention_pattern import AttentionPattern, AttentionWindow
 from bertkit.model.batch import Batch, Layout
-from bertkit.model.heads import Pooler
+from bertkit.model.heads import HEADS, Pooler
 from bertkit.model.model import BertModel
-from bertkit.model.operations import TorchOperations
+from bertkit.model.operations import Operations
 from bertkit.model.pooling import EmbedSettings
 from bertkit.poolings import POOLINGS
 
@@ -61,7 +61,7 @@ class Rectangle(Batch):
         return seen & (before >= 0) if window.causal else seen
 
 
-class PaddedOperations(TorchOperations):
+class PaddedOperations(Operations):
     """Torch's operations, with the formula of attention over rectangles: what ONNX can say."""
 
     def attend(self, qkv_TX: Tensor, batch: Batch, pattern: AttentionPattern, dropout: float) -> Tensor:
@@ -159,7 +159,7 @@ class Graph(nn.Module):
     @property
     def choosing(self) -> bool:
         """Whether each row is a question with several choices: inputs N C L, as Hugging Face's."""
-        return self.answers == ("choose",)
+        return len(self.answers) == 1 and self.answers[0] in HEADS and HEADS[self.answers[0]].grouped
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> list[Tensor]:
         """Every output of every answer."""
@@ -178,8 +178,7 @@ class Graph(nn.Module):
     def _answer(self, answer: str, states: list[Tensor], batch: Rectangle) -> list[Tensor]:
         if answer == VECTORS:
             return [batch.rows(states[-1]), self._sentence(states, batch)]
-        logits = self._logits(answer, states[-1], batch)
-        return list(logits.unbind(dim=-1)) if answer == "answer" else [logits]
+        return named_outputs(answer, self._logits(answer, states[-1], batch))
 
     def _sentence(self, states: list[Tensor], batch: Rectangle) -> Tensor:
         x_TD = torch.cat([states[layer] for layer in self.embed.layers], dim=-1)
@@ -206,7 +205,10 @@ def _reduce(pooler: Pooler, hidden_TD: Tensor, batch: Rectangle) -> Tensor:
 def _output_names(answer: str, alone: bool) -> tuple[str, ...]:
     if answer == VECTORS:
         return ("last_hidden_state", "sentence_embedding")
-    if answer == "answer":
-        return ("start_logits", "end_logits")
-    together = {"masked_word": "prediction_logits", "next_sentence": "seq_relationship_logits"}
-    return ("logits",) if alone else (together.get(answer, f"{answer}_logits"),)
+    head = HEADS[answer]
+    return head.onnx if alone or len(head.onnx) > 1 else (head.onnx_beside or f"{answer}_logits",)
+
+
+def named_outputs(head: str, logits: Tensor) -> list[Tensor]:
+    """A head's outputs as the file names them: all in one, or each by itself."""
+    return list(logits.unbind(dim=-1)) if len(HEADS[head].onnx) > 1 else [logits]

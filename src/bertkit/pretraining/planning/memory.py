@@ -15,7 +15,7 @@ from bertkit.pretraining.recipe import Recipe
 from bertkit.pretraining.stages import Stage
 
 FLOAT = 4  # bytes
-LEARNED = 4  # of each learned number: itself, its gradient, and two of AdamW
+COPIES = 4  # of each parameter: itself, its gradient, and AdamW's two moments
 CGROUP = Path("/sys/fs/cgroup")
 MEMINFO = Path("/proc/meminfo")
 
@@ -28,7 +28,7 @@ def check_host_memory(recipe: Recipe, stage: Stage, parameter_bytes: int) -> Non
     together = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # ranks on this machine
 
     def needed(block: int) -> int:
-        return together * (LEARNED * parameter_bytes + activation_bytes(recipe, block * stage.data.length))
+        return together * (COPIES * parameter_bytes + activation_bytes(recipe, block * stage.data.length))
 
     if needed(stage.data.block) > free:
         fitting = next((block for block in smaller_blocks(stage) if needed(block) <= free), None)
@@ -75,7 +75,7 @@ def activation_bytes(recipe: Recipe, tokens: int) -> int:
     """What a forward keeps for the backward, of tokens in float32, counting only what cannot be spared."""
     model, data = recipe.model, recipe.data
     companions = [other for row in data.rows for other in row.companions(model, data.rate, recipe.train)]
-    layers = sum(_layer_numbers(config) for config in (model, *(other.config for other in companions)))
+    layers = sum(_layer_values(config) for config in (model, *(other.config for other in companions)))
     predicted = sum(row.word_share(data.rate) for row in data.rows) + sum(other.word_share for other in companions)
     return int(FLOAT * tokens * (layers + 2 * predicted * model.vocab_size))
 
@@ -86,7 +86,7 @@ def free_memory() -> int | None:
     return min((number for number in found if number is not None), default=None)
 
 
-def _layer_numbers(config: BertConfig) -> int:
+def _layer_values(config: BertConfig) -> int:
     """Of one token in all layers; with dropout, 256 and 512 wide, 3 to 13 % more were measured."""
     return config.depth * (12 * config.width + 3 * config.inner)
 

@@ -7,7 +7,7 @@ validated in a thread, so that the event loop, and with it /health, does not wai
 import base64
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -23,7 +23,6 @@ from bertkit.errors import BertkitError, RequestError
 from bertkit.serve.refusals import Refusal, not_json, wrong_field
 from bertkit.serve.service import Plan, Service
 from bertkit.serve.settings import LARGE
-from bertkit.tasks.answer import Answered
 from bertkit.text.length import LengthReport
 
 JSON_TYPE = re.compile(rb"application/([^/]+\+)?json")
@@ -174,15 +173,6 @@ def encoded(array: np.ndarray, how: str) -> np.ndarray | str:
     if how == "float":
         return np.ascontiguousarray(array, dtype=np.float32)
     return base64.b64encode(np.ascontiguousarray(array, dtype="<f4").tobytes()).decode("ascii")
-
-
-def as_json(prediction: Any, best: int = 0) -> dict[str, Any]:
-    """A prediction as an object: the fields of its Python class, nothing renamed."""
-    fields = asdict(prediction)
-    fields.pop("id", None)  # made up by us
-    if isinstance(prediction, Answered):
-        fields["candidates"] = fields["candidates"][:best]
-    return fields
 
 
 def _default(value: Any) -> Any:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from bertkit.serve.refusals import Refusal
+from bertkit.tasks.table import routes as task_routes
 
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -29,6 +30,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+TASK_TOOLS = "/page/task_tools.js"  # made from the table of tasks
 # Address -> folder of the package. The page may use the modules that `bertkit look` is made of.
 FOLDERS = {"/page": "serve/page", "/docs": "serve/docs_page", "/inside": "inside/look/page"}
 
@@ -57,7 +59,7 @@ def static_files() -> Mapping[str, StaticFile]:
         place = files("bertkit").joinpath(*folder.split("/"))
         if place.is_dir():
             table |= _read(place, address)
-    return table
+    return table | {TASK_TOOLS: _file(_task_tools().encode(), ".js")}
 
 
 def static_routes() -> list[Route]:
@@ -88,10 +90,18 @@ def _read(place: Traversable, address: str) -> dict[str, StaticFile]:
         if child.is_dir():
             table |= _read(child, f"{address}/{child.name}")
             continue
-        kind = TYPES.get("." + child.name.rpartition(".")[2])
-        if kind is not None:
-            content = child.read_bytes()
-            table[f"{address}/{child.name}"] = StaticFile(
-                content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-            )
+        kind = "." + child.name.rpartition(".")[2]
+        if kind in TYPES:
+            table[f"{address}/{child.name}"] = _file(child.read_bytes(), kind)
     return table
+
+
+def _file(content: bytes, ending: str) -> StaticFile:
+    return StaticFile(content, TYPES[ending], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+
+
+def _task_tools() -> str:
+    """A module with the tool of every task: each route's is in the module of its name."""
+    names = list(task_routes())
+    lines = [f'import {{ tool as tool{number} }} from "./{name}.js";' for number, name in enumerate(names)]
+    return "\n".join([*lines, f"export const TASK_TOOLS = [{', '.join(f'tool{n}' for n in range(len(names)))}];", ""])

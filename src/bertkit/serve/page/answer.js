@@ -9,7 +9,7 @@ const PASSAGE =
   "It was more than a hundred meters high, and for centuries it was among the tallest structures made by people. " +
   "Three earthquakes between 956 and 1323 damaged it badly. In 1480 the last of its stones were used to build a fort on the site.";
 
-export const answer = {
+export const tool = {
   name: "answer",
   title: "Ask",
   verb: "Ask",

@@ -2,7 +2,7 @@
 
 import { bars, lines, percent, seenNotes } from "./parts.js";
 
-export const choose = {
+export const tool = {
   name: "choose",
   title: "Choose",
   verb: "Choose",

@@ -3,7 +3,7 @@
 import { element, number } from "../inside/drawing.js";
 import { bars, percent, seenNotes } from "./parts.js";
 
-export const classify = {
+export const tool = {
   name: "classify",
   title: "Classify",
   verb: "Classify",

@@ -3,7 +3,7 @@
 import { element } from "../inside/drawing.js";
 import { hue, marked, percent, seenNotes } from "./parts.js";
 
-export const tag = {
+export const tool = {
   name: "tag",
   title: "Tag",
   verb: "Tag",

@@ -10,14 +10,11 @@
  *   draw       (found, values, panel) => {nodes, said}: what to show, and one sentence for those who listen
  */
 
-import { answer } from "./answer.js";
-import { choose } from "./choose.js";
-import { classify } from "./classify.js";
 import { compare } from "./compare.js";
 import { fill } from "./fill.js";
 import { inside } from "./inside.js";
 import { inspect } from "./inspect.js";
 import { search } from "./search.js";
-import { tag } from "./tag.js";
+import { TASK_TOOLS } from "./task_tools.js"; // made by the server: the `tool` of each task's module, in their order
 
-export const TOOLS = [fill, classify, tag, answer, choose, compare, search, inspect, inside];
+export const TOOLS = [fill, ...TASK_TOOLS, compare, search, inspect, inside];

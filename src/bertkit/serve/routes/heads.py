@@ -1,32 +1,29 @@
 """Every head, and what happens inside: the Python API's own words over HTTP."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from bertkit.predict.fill import Filled
 from bertkit.serve.http.limits import fill_policy, size_of
-from bertkit.serve.http.routing import Routes, as_json, encoded, length_note, reply
+from bertkit.serve.http.routing import Routes, encoded, length_note, reply
 from bertkit.serve.models import Served
 from bertkit.serve.plans.fill import plan_fill
-from bertkit.serve.plans.heads import plan_answer, plan_choose, plan_classify, plan_tag, told_as
+from bertkit.serve.plans.heads import plan_task, replied, with_form
 from bertkit.serve.plans.inside import plan_attention
-from bertkit.serve.routes.schema import (
-    AnswerRequest,
-    AttentionRequest,
-    ChooseRequest,
-    ClassifyRequest,
-    FillRequest,
-    TagRequest,
-)
+from bertkit.serve.routes.schema import AttentionRequest, FillRequest, request_schema
 from bertkit.serve.service import Plan, Service
+from bertkit.tasks.row import TaskRow
+from bertkit.tasks.table import routes as task_routes
 
 
 def head_routes(service: Service) -> Routes:
-    """/fill, /classify, /tag, /answer and /choose; those that no model can answer are not in the documentation."""
+    """/fill, and a route for each task; those that no model can answer are not in the documentation."""
     routes, models, limits = Routes(), service.models, service.settings
 
     @routes.post("/fill", summary="The blanks of texts", tags=["heads"], include_in_schema=_can(service, "fill"))
@@ -34,34 +31,30 @@ def head_routes(service: Service) -> Routes:
         served = models.able(asked.model, "fill")
         policy = fill_policy(asked.too_long, limits)
         plan = partial(plan_fill, served, asked.text, asked.top, policy, limits)
-        return await _predicted(service, served, partial(told_as, plan, _candidates), size_of(asked.text))
+        return await _predicted(service, served, partial(with_form, plan, _candidates), size_of(asked.text))
 
-    @routes.post("/classify", summary="Labels or numbers", tags=["heads"], include_in_schema=_can(service, "classify"))
-    async def classify(asked: ClassifyRequest) -> Response:
-        served = models.able(asked.model, "classify")
-        plan = partial(plan_classify, served, asked.texts, asked.pairs, limits)
-        return await _predicted(service, served, partial(told_as, plan, as_json), size_of(asked.texts))
-
-    @routes.post("/tag", summary="A tag for each word", tags=["heads"], include_in_schema=_can(service, "tag"))
-    async def tag(asked: TagRequest) -> Response:
-        served = models.able(asked.model, "tag")
-        plan = partial(plan_tag, served, asked.texts, limits)
-        return await _predicted(service, served, partial(told_as, plan, as_json), size_of(asked.texts))
-
-    @routes.post("/answer", summary="Answers in passages", tags=["heads"], include_in_schema=_can(service, "answer"))
-    async def answer(asked: AnswerRequest) -> Response:
-        served = models.able(asked.model, "answer")
-        plan = partial(plan_answer, served, asked.question, asked.passage, limits)
-        tell = partial(as_json, best=asked.best)
-        return await _predicted(service, served, partial(told_as, plan, tell), size_of(asked.passage))
-
-    @routes.post("/choose", summary="Which choice fits", tags=["heads"], include_in_schema=_can(service, "choose"))
-    async def choose(asked: ChooseRequest) -> Response:
-        served = models.able(asked.model, "choose")
-        plan = partial(plan_choose, served, asked.question, asked.choices, limits)
-        return await _predicted(service, served, partial(told_as, plan, as_json), size_of(asked.question))
-
+    for name, rows in task_routes().items():
+        _add_route(routes, service, name, rows)
     return routes
+
+
+def _add_route(routes: Routes, service: Service, name: str, rows: Sequence[TaskRow]) -> None:
+    """One route, for all tasks that take the same request."""
+    first = rows[0]
+
+    async def ask(asked: BaseModel) -> Response:
+        served = service.models.able(getattr(asked, "model", None), name)
+        inputs = {field.name: getattr(asked, field.name) for field in first.fields}
+        options = {option.name: getattr(asked, option.name) for option in first.options}
+        plan = partial(plan_task, served, inputs, service.settings)
+        size = sum(size_of(value) for value in inputs.values() if value is not None)
+        return await _predicted(service, served, partial(replied, plan, served, options), size)
+
+    ask.__name__ = name.replace("-", "_")
+    ask.__annotations__["asked"] = request_schema(first)
+    summary = ", or ".join(row.summary for row in rows)
+    can = _can(service, name)
+    routes.post(f"/{name}", summary=summary[0].upper() + summary[1:], tags=["heads"], include_in_schema=can)(ask)
 
 
 def inside_routes(service: Service) -> Routes:
@@ -84,7 +77,7 @@ def _can(service: Service, ability: str) -> bool:
 
 
 def _candidates(filled: list[Filled]) -> list[dict[str, Any]]:
-    return [as_json(candidate) for candidate in filled]
+    return [asdict(candidate) for candidate in filled]
 
 
 async def _predicted(service: Service, served: Served, plan: Callable[[], Plan], size: int) -> Response:

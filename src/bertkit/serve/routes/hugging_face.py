@@ -12,7 +12,7 @@ from bertkit.serve.http.limits import check_count, fill_policy, length_policy, s
 from bertkit.serve.http.routing import Routes, reply
 from bertkit.serve.models import Served
 from bertkit.serve.plans.fill import plan_fill
-from bertkit.serve.plans.heads import plan_answer, plan_tag, told_as
+from bertkit.serve.plans.heads import plan_task, with_form
 from bertkit.serve.refusals import Refusal, wrong_field
 from bertkit.serve.routes.schema_tei import HuggingFaceRequest
 from bertkit.serve.routes.tei import SENTENCES, cosines, predict_labels
@@ -90,8 +90,8 @@ async def _token_classification(service: Service, served: Served, inputs: Any, p
     """Spans by default, as the client's models give them; words with aggregation_strategy 'none'."""
     _needs(served, "tag")
     texts, ignored = _texts(service, inputs), _ignored(service, parameters)
-    plan = partial(plan_tag, served, texts, service.settings, "inputs")
-    answer = await service.answer(partial(told_as, plan, partial(_spans, ignored=ignored)), size_of(texts))
+    plan = partial(plan_task, served, {"texts": texts}, service.settings, {"texts": "inputs"})
+    answer = await service.answer(partial(with_form, plan, partial(_spans, ignored=ignored)), size_of(texts))
     return _alone(inputs, answer)
 
 
@@ -119,7 +119,7 @@ def _ignored(service: Service, parameters: Parameters) -> list[str]:
 async def _question_answering(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Answer:
     _needs(served, "answer")
     question, context = _fields(service, inputs, "question", "context")
-    plan = partial(plan_answer, served, [question], [context], service.settings)
+    plan = partial(plan_task, served, {"question": [question], "passage": [context]}, service.settings)
     answer = await service.answer(plan, len(context))
     [best] = answer.value
     top = _whole(parameters, "top_k", 1)
@@ -141,7 +141,7 @@ async def _fill_mask(service: Service, served: Served, inputs: Any, parameters: 
     texts = _texts(service, inputs)
     top, policy = _whole(parameters, "top_k", 5) or 5, fill_policy(None, service.settings)
     plan = partial(plan_fill, served, texts, top, policy, service.settings, "inputs")
-    answer = await service.answer(partial(told_as, plan, partial(_candidates, served)), size_of(texts))
+    answer = await service.answer(partial(with_form, plan, partial(_candidates, served)), size_of(texts))
     return _alone(inputs, answer)
 
 

@@ -2,8 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema, create_model
 
+from bertkit.tasks.row import TaskRow
 from bertkit.text.length import TooLong
 
 TEXT = {"type": "string"}
@@ -94,44 +95,24 @@ class FillRequest(BaseModel):
     too_long: TooLong | None = Field(None, description="By default window, unless the server refuses long texts.")
 
 
-class ClassifyRequest(BaseModel):
-    """Texts, or pairs of texts."""
-
-    model_config = example(texts=["a fine film", "a dull film"])
-
-    texts: Texts
-    pairs: Texts | None = Field(None, description="The second text of each pair.")
-    model: str | None = MODEL
+INPUT_TYPES: dict[str, Any] = {"texts": Texts, "sentences": Sentences, "choices": Choices}
 
 
-class TagRequest(BaseModel):
-    """Texts, plain or as lists of words."""
-
-    model_config = example(texts=["Ada lives in London"])
-
-    texts: Sentences
-    model: str | None = MODEL
-
-
-class AnswerRequest(BaseModel):
-    """A question and the passage to answer it from, or as many of both."""
-
-    model_config = example(question="Where does Ada live?", passage="Ada lives in London and Alan lives in Rome.")
-
-    question: Texts
-    passage: Texts
-    best: int = Field(1, ge=1, le=20, description="How many candidates to list.")
-    model: str | None = MODEL
-
-
-class ChooseRequest(BaseModel):
-    """A question and its choices, or as many of both."""
-
-    model_config = example(question="The film was", choices=["a joy.", "of wood.", "seven."])
-
-    question: Texts
-    choices: Choices
-    model: str | None = MODEL
+def request_schema(row: TaskRow) -> type[BaseModel]:
+    """What a task's route is asked, as its row says."""
+    fields: dict[str, Any] = {}
+    for given in row.fields:
+        kind = INPUT_TYPES[given.kind]
+        about = given.about or None
+        fields[given.name] = (
+            (kind | None, Field(None, description=about)) if given.optional else (kind, Field(description=about))
+        )
+    for option in row.options:
+        fields[option.name] = (int, Field(option.default, ge=1, le=option.most, description=option.about))
+    fields["model"] = (str | None, MODEL)
+    name = f"{row.route.title().replace('-', '')}Request"
+    config = example(**row.request_example)
+    return create_model(name, __config__=config, __doc__=row.request_summary, **fields)
 
 
 class AttentionRequest(BaseModel):

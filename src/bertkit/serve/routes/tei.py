@@ -11,7 +11,7 @@ from bertkit._version import __version__
 from bertkit.serve.http.limits import check_count, check_texts, length_policy, size_of
 from bertkit.serve.http.routing import Routes, reply
 from bertkit.serve.models import Served
-from bertkit.serve.plans.heads import plan_classify, told_as
+from bertkit.serve.plans.heads import plan_task, with_form
 from bertkit.serve.plans.vectors import PAIR, Wanted, both_of, plan_cosines
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.routes.schema_tei import (
@@ -23,7 +23,9 @@ from bertkit.serve.routes.schema_tei import (
 )
 from bertkit.serve.routes.vectors import model_card
 from bertkit.serve.service import Answer, Service
-from bertkit.tasks.classify import Classified, Labelled, Rated
+from bertkit.tasks.classify import Classified
+from bertkit.tasks.multilabel import Labelled
+from bertkit.tasks.regress import Rated
 from bertkit.text.length import TooLong
 
 Label = dict[str, Any]
@@ -101,8 +103,9 @@ async def predict_labels(
     texts = [first for first, _ in pairs]
     seconds = [second for _, second in pairs if second is not None]
     how = {"refuse_long": policy == "refuse", "raw": raw and served.task != "regress"}  # whose logit is its score
-    plan = partial(plan_classify, served, texts, seconds or None, service.settings, names, **how)
-    as_labels = partial(told_as, plan, partial(_labels, served=served, raw=raw))
+    inputs, called = {"texts": texts, "pairs": seconds or None}, {"texts": names[0], "pairs": names[1]}
+    plan = partial(plan_task, served, inputs, service.settings, called, **how)
+    as_labels = partial(with_form, plan, partial(_labels, served=served, raw=raw))
     return await service.answer(as_labels, size_of(texts) + size_of(seconds))
 
 

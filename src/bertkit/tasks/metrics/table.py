@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,9 +45,7 @@ from bertkit.tasks.metrics.squad import (
 
 __all__ = [
     "AVERAGES",
-    "METRICS",
     "LabelScore",
-    "Measures",
     "NoAnswerThreshold",
     "accuracy",
     "average_precision",
@@ -79,22 +76,6 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Measures:
-    """The metrics of a task, and the one that is watched unless another is asked for."""
-
-    main: str
-    names: tuple[str, ...]
-
-
-METRICS: dict[str, Measures] = {
-    "classify": Measures("accuracy", ("accuracy", "matthews", "macro_f1", "weighted_f1", "f1")),
-    "multilabel": Measures("macro_f1", ("micro_f1", "macro_f1", "weighted_f1", "accuracy", "mean_average_precision")),
-    "regress": Measures("spearman", ("pearson", "spearman", "mean_squared_error", "mean_absolute_error")),
-    "tag": Measures("f1", ("accuracy", "f1", "precision", "recall", "macro_f1")),
-    "answer": Measures("f1", ("f1", "exact_match", "answerable_f1", "answerable_exact_match", "unanswerable_accuracy")),
-    "choose": Measures("accuracy", ("accuracy",)),
-}
 _ERRORS = frozenset({"mean_squared_error", "mean_absolute_error", "loss"})
 
 

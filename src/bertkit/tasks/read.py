@@ -1,0 +1,114 @@
+"""Labeled files to examples: every format for every task, with what was guessed said in one sentence."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bertkit.data.examples import Example
+from bertkit.data.glue import leaves_out
+from bertkit.data.tables import Columns, NoLabels, Row, Table, ending, made_examples
+from bertkit.data.texts import beside_names, by_name
+from bertkit.errors import RequestError
+from bertkit.settings import pick
+from bertkit.tasks.row import TaskRow
+from bertkit.tasks.table import TASKS
+
+__all__ = ["Columns", "ExampleFile", "NoLabels", "columns_for_dev", "read_examples", "scan_examples"]
+
+
+@dataclass(frozen=True)
+class ExampleFile:
+    """A file that was read: its examples, the columns that were used, one sentence on what was guessed."""
+
+    examples: list[Example]
+    columns: Columns
+    said: str
+    names: tuple[str, ...] = ()  # of labels.txt, where it named the labels
+    header: bool | None = None  # whether a first line named the columns
+
+
+def read_examples(
+    task: str,
+    path: Path,
+    columns: Columns | None = None,
+    *,
+    labelled: bool = True,
+    names: tuple[str, ...] | None = None,
+) -> ExampleFile:
+    """Every example of a file; the first row that cannot be used stops with its place and a remedy.
+
+    Without `labelled` the labels need not be there and are not read. `names` are those of numbered labels: of the
+    training file's for its dev file; None: of a labels.txt beside the file, where they fit.
+    """
+    return _read(pick(TASKS, task, "task"), Path(path), columns or Columns(), labelled, None, names)
+
+
+def scan_examples(
+    task: str,
+    path: Path,
+    columns: Columns | None,
+    faults: list[str],
+    *,
+    labelled: bool = True,
+    names: tuple[str, ...] | None = None,
+) -> ExampleFile:
+    """As `read_examples`, but rows that cannot be used are left out and their sentences put into `faults`."""
+    return _read(pick(TASKS, task, "task"), Path(path), columns or Columns(), labelled, faults, names)
+
+
+def columns_for_dev(train: Path, dev: Path, found: ExampleFile, given: Columns | None) -> Columns | None:
+    """What was found in the training file holds for a dev file of the same kind; other kinds name things otherwise."""
+    return replace(found.columns, header=found.header) if ending(dev) == ending(train) else given
+
+
+def _read(
+    task: TaskRow,
+    path: Path,
+    columns: Columns,
+    labelled: bool,
+    faults: list[str] | None,
+    names: tuple[str, ...] | None,
+) -> ExampleFile:
+    table = _open(task, path, columns, labelled)
+    if all(row.fault for row in table.sample):
+        raise RequestError(table.sample[0].fault)
+    used, make = task.maker(table, columns, labelled)
+    left_out: list[Row] = []
+    examples = made_examples(_kept(table, used.label, left_out), lambda row: _example(row, make), faults)
+    notes = [*table.said]
+    notes += [f"{len(left_out)} rows left out as is usual, the first at {left_out[0].place}"] if left_out else []
+    if labelled:
+        examples, split = task.split_labels(examples, used, faults)
+        notes += [f"labels split at '{split.separator}'"] if split is not used else []
+        used = split
+    if task.labeled and labelled:
+        names = beside_names(path, examples) if names is None else names
+        examples = by_name(examples, names) if names else examples
+        notes += ["named by labels.txt"] if names else []
+    if labelled and faults is None:
+        task.check(examples)
+    if not examples and not faults:
+        raise RequestError(f"{path} holds no examples; give a file with at least one")
+    counts = ", ".join([*task.counts(examples, labelled), *notes])
+    return ExampleFile(examples, used, f"{path}: {used} ({counts})", names or (), table.header)
+
+
+def _open(task: TaskRow, path: Path, columns: Columns, labelled: bool) -> Table:
+    if not path.is_file():
+        what = "is a folder, not a file" if path.is_dir() else "does not exist"
+        raise RequestError(f"{path} {what}; check the spelling and the working folder")
+    return task.open(path, columns, labelled)
+
+
+def _kept(table: Table, label: str | None, left_out: list[Row]) -> Iterable[Row]:
+    for row in table.rows:
+        if leaves_out(table, row, label):
+            left_out.append(row)
+        else:
+            yield row
+
+
+def _example(row: Row, make: Callable[[Row], Example]) -> Example:
+    if row.fault:
+        raise RequestError(row.fault)
+    return make(row)
