@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types browser setup clean
+.PHONY: demo test lint types browser setup wheel clean
 
 setup: $(READY)
 
@@ -37,6 +37,10 @@ types: setup
 browser: setup
 	@echo "== browser"
 	@$(BIN)/python tools/fetch_chromium.py
+
+# The sdist and the wheel, in dist/.
+wheel: setup
+	@$(BIN)/python tools/build_wheel.py dist
 
 clean:
 	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache

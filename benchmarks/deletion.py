@@ -25,7 +25,8 @@ from bertkit.data.examples import TextExample
 from bertkit.files import whole_file
 from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.settings import read_settings
-from bertkit.inside.attribution.attribution import Why, WhySettings, WordShare, why
+from bertkit.inside.attribution.attribution import WhySettings, why
+from bertkit.inside.attribution.page import Why, WordShare
 from bertkit.predict.bert import Bert
 from bertkit.tasks.read import Columns, read_examples
 

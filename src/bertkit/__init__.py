@@ -7,50 +7,98 @@
 Importing this package imports neither torch nor numpy: they come with the first call that needs them.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertkit._version import __version__
 from bertkit.errors import BertkitError, BertkitWarning, RequestError
 
 if TYPE_CHECKING:
+    from bertkit.api import EvaluationResult, Report, TrainingResult, evaluate, finetune, pretrain
     from bertkit.bert_client import BertClient
     from bertkit.client import AsyncClient, Client
     from bertkit.inside.attribution.attribution import why
-    from bertkit.inside.look.look import look
+    from bertkit.inside.attribution.page import Why
+    from bertkit.inside.look.look import Look, look
     from bertkit.predict.bert import Bert, load
+    from bertkit.predict.fill import Filled
+    from bertkit.predict.fill_words import FilledTogether
+    from bertkit.predict.search import Found
+    from bertkit.tasks.answer import Answered
+    from bertkit.tasks.choose import Chosen
+    from bertkit.tasks.classify import Classified
+    from bertkit.tasks.multilabel import Labelled
+    from bertkit.tasks.rate_words import RatedWords
+    from bertkit.tasks.regress import Rated
+    from bertkit.tasks.tag import Tagged
     from bertkit.text.tokenizer import Tokenizer
 
-_LATE = {
-    "AsyncClient": "bertkit.client",
-    "BertClient": "bertkit.bert_client",
-    "Client": "bertkit.client",
-    "Bert": "bertkit.predict.bert",
-    "load": "bertkit.predict.bert",
-    "look": "bertkit.inside.look.look",
-    "Tokenizer": "bertkit.text.tokenizer",
-    "why": "bertkit.inside.attribution.attribution",
+# Module -> the public names that are imported from it when they are first used.
+_LATE_NAMES = {
+    "bertkit.api": ("EvaluationResult", "Report", "TrainingResult", "evaluate", "finetune", "pretrain"),
+    "bertkit.bert_client": ("BertClient",),
+    "bertkit.client": ("AsyncClient", "Client"),
+    "bertkit.inside.attribution.attribution": ("why",),
+    "bertkit.inside.attribution.page": ("Why",),
+    "bertkit.inside.look.look": ("Look", "look"),
+    "bertkit.predict.bert": ("Bert", "load"),
+    "bertkit.predict.fill": ("Filled",),
+    "bertkit.predict.fill_words": ("FilledTogether",),
+    "bertkit.predict.search": ("Found",),
+    "bertkit.tasks.answer": ("Answered",),
+    "bertkit.tasks.choose": ("Chosen",),
+    "bertkit.tasks.classify": ("Classified",),
+    "bertkit.tasks.multilabel": ("Labelled",),
+    "bertkit.tasks.rate_words": ("RatedWords",),
+    "bertkit.tasks.regress": ("Rated",),
+    "bertkit.tasks.tag": ("Tagged",),
+    "bertkit.text.tokenizer": ("Tokenizer",),
 }
+_MODULES = {name: module for module, names in _LATE_NAMES.items() for name in names}
 
 __all__ = [
+    "Answered",
     "AsyncClient",
     "Bert",
     "BertClient",
     "BertkitError",
     "BertkitWarning",
+    "Chosen",
+    "Classified",
     "Client",
+    "EvaluationResult",
+    "Filled",
+    "FilledTogether",
+    "Found",
+    "Labelled",
+    "Look",
+    "Rated",
+    "RatedWords",
+    "Report",
     "RequestError",
+    "Tagged",
     "Tokenizer",
+    "TrainingResult",
+    "Why",
     "__version__",
+    "evaluate",
+    "finetune",
     "load",
     "look",
+    "pretrain",
     "why",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Names that need torch are imported when first asked for."""
-    if name not in _LATE:
-        raise AttributeError(f"module 'bertkit' has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # type checkers know the names above, and would take any other for granted
 
-    return getattr(import_module(_LATE[name]), name)
+    def __getattr__(name: str) -> object:
+        """Names that need torch are imported when they are first used."""
+        if name not in _MODULES:
+            raise AttributeError(f"module 'bertkit' has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

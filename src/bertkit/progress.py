@@ -1,9 +1,10 @@
-"""How far long work has come: a bar on a terminal, a plain line now and then anywhere else."""
+"""How far long work has come: a bar on a terminal and in a notebook, a plain line now and then anywhere else."""
 
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from html import escape
 from typing import Any, Protocol, TextIO
 
 NOTHING: Mapping[str, object] = {}
@@ -25,7 +26,12 @@ ShowProgress = Callable[[str, float], AbstractContextManager[Meter]]
 
 @contextmanager
 def progress(title: str, total: float, *, every: float = 10.0, stream: TextIO | None = None) -> Iterator[Meter]:
-    """Show progress on `stream` (stderr): a bar on a terminal, elsewhere a line every `every` seconds."""
+    """Show progress on `stream` (stderr): a bar on a terminal and in a notebook, else a line every `every` seconds."""
+    if stream is None and (display := _notebook_display()):
+        cell = _Cell(title, total, display)
+        yield cell
+        cell.finish()
+        return
     stream = stream or sys.stderr
     if stream.isatty():
         with _bar(title, total, stream) as meter:
@@ -117,6 +123,45 @@ class _Bar:
 
     def stop(self) -> None:
         self.stopped = True
+
+
+class _Cell:
+    """A bar in the output of a notebook's cell, drawn anew twice a second."""
+
+    def __init__(self, title: str, total: float, display: Any) -> None:
+        self.title, self.total, self.last, self.done, self.stopped = title, total, time.monotonic(), 0.0, False
+        self.facts: Mapping[str, object] = NOTHING
+        self.handle = display(self, display_id=True)
+
+    def update(self, done: float, facts: Mapping[str, object] = NOTHING) -> None:
+        self.done, self.facts = done, facts
+        if time.monotonic() - self.last >= 0.5:
+            self.last = time.monotonic()
+            self.handle.update(self)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def finish(self) -> None:
+        self.done = self.done if self.stopped else self.total
+        self.handle.update(self)
+
+    def _repr_html_(self) -> str:
+        share = min(self.done / self.total, 1.0) if self.total > 0 else 0.0
+        state = f"{share:.0%}{' (stopped)' if self.stopped else ''}"
+        facts = escape(", ".join([state, *_fact_texts(self.facts)]))
+        return f'{escape(self.title)} <progress value="{share:.3f}"></progress> {facts}'
+
+
+def _notebook_display() -> Any:
+    """IPython's `display` inside a notebook, else None; nothing is imported for it."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython and hasattr(ipython, "get_ipython") else None
+    if shell is None or type(shell).__name__ != "ZMQInteractiveShell":
+        return None
+    from importlib import import_module
+
+    return import_module("IPython.display").display
 
 
 def _fact_texts(facts: Mapping[str, object]) -> list[str]:

@@ -154,9 +154,9 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_wrong_requests_are_one_sentence(bertkit_command, place, fault):
+def test_wrong_requests_are_one_sentence(command_here, place, fault):
     arguments, words = FAULTS[fault]
-    done = bertkit_command("check", *arguments, cwd=place)
+    done = command_here("check", *arguments, cwd=place)
     assert done.returncode == 2
     assert words.lower() in done.stderr.lower()
     assert "Traceback" not in done.stderr

@@ -55,8 +55,8 @@ def test_columns_are_named(bertkit_command, place):
         (["folder", "--dev", "dev.tsv"], "--dev goes with a file of labeled examples; folder is a folder"),
     ],
 )
-def test_wrong_requests_end_in_one_sentence(bertkit_command, place, words, sentence):
-    done = bertkit_command("check", *words, cwd=place)
+def test_wrong_requests_end_in_one_sentence(command_here, place, words, sentence):
+    done = command_here("check", *words, cwd=place)
     assert done.returncode == 2
     assert sentence in done.stderr
     assert done.stderr.count("\n") == 1

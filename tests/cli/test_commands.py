@@ -29,11 +29,11 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture
-def fails(bertkit_command):
+def fails(command_here):
     """Run a command that must fail with one sentence on stderr, no traceback, nothing on stdout."""
 
     def run(code, sentence, *arguments, **options):
-        done = bertkit_command(*arguments, **options)
+        done = command_here(*arguments, **options)
         assert done.returncode == code, (done.stdout, done.stderr)
         said = [line for line in done.stderr.strip().splitlines() if line.startswith("bertkit: ")]
         assert len(said) == 1, done.stderr
@@ -52,7 +52,41 @@ def test_help_and_version(bertkit_command):
     assert bertkit_command("--version").stdout == f"bertkit {bertkit.__version__}\n"
 
 
+def test_answers_without_a_verb(command_here):
+    assert command_here("-V").stdout == f"bertkit {bertkit.__version__}\n"
+    assert "Usage: bertkit fill" in command_here("help", "fill").stdout
+    assert "Usage: bertkit fill" in command_here("fill", "-h").stdout
+    assert command_here("completion", "bash").stdout.startswith("_bertkit() {")
+    assert "unknown shell 'csh'; choose from: bash, fish, zsh" in command_here("completion", "csh").stderr
+
+
+def test_tokenize(bertkit_command, command_here, model, tmp_path):
+    done = bertkit_command("tokenize", "-", "--model", model, input="ab c\n\na\n")
+    assert done.stdout == "[CLS] a ##b c [SEP]\n[CLS] [SEP]\n[CLS] a [SEP]\n"
+    ids = command_here("tokenize", "ab", "--model", model, "--ids").stdout.split()
+    assert ids == [str(PIECES.index(piece)) for piece in ("[CLS]", "a", "##b", "[SEP]")]
+    shown = json.loads(command_here("tokenize", "ab", "--pair", "c", "--model", model, "--json").stdout)
+    assert shown["tokens"] == ["[CLS]", "a", "##b", "[SEP]", "c", "[SEP]"]
+    assert shown["segments"] == [0, 0, 0, 0, 1, 1]
+    assert shown["offsets"][1:3] == [[0, 1], [1, 2]]
+    assert "--pair goes with one text" in command_here("tokenize", "-", "--pair", "c", "--model", model).stderr
+
+
+def test_info(command_here, model):
+    facts = json.loads(command_here("info", model, "--json").stdout)
+    assert facts["family"] == "bert"
+    assert (facts["layers"], facts["width"], facts["max length"]) == (2, 128, 32)
+    assert facts["answers"] == ["embed", "fill"]
+    assert facts["task"] is None
+    assert facts["bytes"] > facts["parameters"] > 100_000
+    lines = command_here("info", model).stdout.splitlines()
+    assert "family           bert" in lines
+    assert "answers          embed, fill" in lines
+    assert not any(line.startswith(("task", "labels")) for line in lines)
+
+
 def test_wrong_words(fails):
+    fails(2, "no command 'embd'; did you mean 'embed'? choose from: vocab", "embd")
     fails(2, "no command 'sing'; choose from: vocab", "sing")
     fails(2, "No such option: --pitch", "fill", "text", "--pitch", "high")
     fails(2, "Missing argument", "fill")

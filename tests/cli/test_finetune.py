@@ -50,17 +50,34 @@ def test_it_teaches_and_tells(model, tmp_path, bertkit_command):
         (("--dev", "/dev/null"), "/dev/null"),
     ],
 )
-def test_a_wrong_request_is_one_sentence(change, sentence, model, tmp_path, bertkit_command):
-    done = bertkit_command(*words(model, tmp_path, *change))
+def test_a_wrong_request_is_one_sentence(change, sentence, model, tmp_path, command_here):
+    done = command_here(*words(model, tmp_path, *change))
     assert done.returncode == 2, done.stderr
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()
 
 
-def test_an_unknown_task_lists_the_tasks(model, tmp_path, bertkit_command):
+@pytest.mark.parametrize("written", [["--epochs", "0"], ["--epochs=0"], ["epochs=0"]], ids=" ".join)
+def test_settings_may_be_written_as_options(written, model, tmp_path, command_here):
+    done = command_here(*words(model, tmp_path, *written))
+    assert done.returncode == 2
+    assert done.stderr == "bertkit: epochs=0 must be at least 1\n"
+
+
+def test_glue_has_a_folder_and_options_of_its_own(model, tmp_path, command_here):
+    assert "bertkit finetune glue FOLDER" in command_here("finetune", "glue").stderr
+    assert "--only and --json go with glue" in command_here("finetune", "glue", tmp_path, "--resume").stderr
+    done = command_here("glue", tmp_path / "nowhere", "--from", model)
+    assert done.returncode == 2
+    note, refusal = done.stderr.splitlines()
+    assert note == "bertkit: note: 'bertkit glue' is now 'bertkit finetune glue'; the old spelling goes in 0.3"
+    assert "nowhere is not a folder; give one with a folder for each task" in refusal
+
+
+def test_an_unknown_task_lists_the_tasks(model, tmp_path, command_here):
     train, dev = tiny.files(tmp_path, "classify")
-    done = bertkit_command("finetune", "sing", "--from", model, "--train", train, "--dev", dev, "--out", tmp_path / "r")
+    done = command_here("finetune", "sing", "--from", model, "--train", train, "--dev", dev, "--out", tmp_path / "r")
     assert done.returncode == 2
     assert "unknown task 'sing'; choose from: answer, choose, classify, multilabel, regress, tag" in done.stderr
 

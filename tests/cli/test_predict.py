@@ -62,9 +62,9 @@ def test_fewer_bits_are_asked_for(model, tmp_path, bertkit_command, dtype):
 @pytest.mark.parametrize(
     ("more", "said"), [(("--device", "moon"), "cannot be put on 'moon'"), (("--dtype", "int4"), "unknown dtype 'int4'")]
 )
-def test_places_and_numbers_that_there_are_not(model, tmp_path, bertkit_command, more, said):
+def test_places_and_numbers_that_there_are_not(model, tmp_path, command_here, more, said):
     (tmp_path / "in.txt").write_text("a b\n")
-    done = bertkit_command("predict", model, tmp_path / "in.txt", "--out", tmp_path / "x.jsonl", *more, env=ENVIRONMENT)
+    done = command_here("predict", model, tmp_path / "in.txt", "--out", tmp_path / "x.jsonl", *more)
     assert done.returncode == 2
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1

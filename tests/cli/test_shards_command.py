@@ -65,10 +65,10 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_wrong_requests_are_one_sentence_and_leave_nothing(bertkit_command, place, fault):
+def test_wrong_requests_are_one_sentence_and_leave_nothing(command_here, place, fault):
     arguments, words = FAULTS[fault]
     before = sorted(place.rglob("*"))
-    done = bertkit_command("shards", *arguments, cwd=place)
+    done = command_here("shards", *arguments, cwd=place)
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr

@@ -72,10 +72,10 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_wrong_requests_are_one_sentence_and_leave_nothing(bertkit_command, text, fault):
+def test_wrong_requests_are_one_sentence_and_leave_nothing(command_here, text, fault):
     arguments, words = FAULTS[fault]
     before = sorted(text.parent.rglob("*"))
-    done = bertkit_command("vocab", *arguments, cwd=text.parent)
+    done = command_here("vocab", *arguments, cwd=text.parent)
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr

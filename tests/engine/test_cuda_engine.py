@@ -25,7 +25,7 @@ def batch_of(*lengths):
 
 @pytest.mark.parametrize("width", [64, 384, 100])
 def test_residual_and_norm_in_one_pass_are_the_formula(width):
-    from bertkit.model.triton_norm import add_norm
+    from bertkit.model.triton_kernels.norm import add_norm
 
     generator = torch.Generator().manual_seed(0)
     x, base = torch.randn(2, 5, width, generator=generator) * 3 + 1

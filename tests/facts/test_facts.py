@@ -29,13 +29,12 @@ def test_every_item_has_a_row():
 
 
 @pytest.mark.xdist_group("facts")
-def test_the_bare_command_counts_everything_and_exits_0(bertkit_command):
-    done = bertkit_command("facts", timeout=600)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
-    rows = [line for line in done.stdout.splitlines() if line and line[0] in "TMPFSI!"]
+def test_the_bare_command_counts_everything_and_exits_0(facts_run):
+    assert facts_run.code == 0, facts_run.printed[-3000:]
+    rows = [line for line in facts_run.printed.splitlines() if line and line[0] in "TMPFSI!"]
     assert len(rows) == len(all_facts())
     counts = Counter(re.match(r"\S+ +(ok|FAIL|not run|absent) ", row)[1] for row in rows)
-    last = done.stdout.splitlines()[-1]
+    last = facts_run.printed.splitlines()[-1]
     assert last == (
         f"{counts['ok']} ok, 0 failed, 18 not run (13 need a released vocabulary: --uncased PATH, --cased PATH; "
         f"5 need more than this command: P15, P19, F16, S1, S2), 7 absent ({', '.join(ABSENT)})"
@@ -83,7 +82,7 @@ def test_facts_about_a_vocabulary_fail_with_another(cased_vocab):
     assert {"T1", "T2", "T3"} <= failed
 
 
-def test_the_command_counts_what_it_cannot_run(bertkit_command):
+def test_the_command_counts_what_it_cannot_run(bertkit_command, command_here):
     done = bertkit_command("facts", "T3", "T4", "M4", "M17", "--json")
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
@@ -91,10 +90,10 @@ def test_the_command_counts_what_it_cannot_run(bertkit_command):
     assert all("reason" in row for row in rows if row["status"] != "ok")
     assert all("expected" in row and "measured" in row for row in rows if row["status"] == "ok")
     assert {row["fact"][0] for row in rows} == {"T", "M"}
-    unknown = bertkit_command("facts", "T99")
+    unknown = command_here("facts", "T99")
     assert unknown.returncode == 2
     assert "there is no fact T99" in unknown.stderr
-    missing = bertkit_command("facts", "--uncased", "nowhere.txt")
+    missing = command_here("facts", "--uncased", "nowhere.txt")
     assert missing.returncode == 2
     assert "nowhere.txt" in missing.stderr
 

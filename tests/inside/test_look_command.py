@@ -54,28 +54,47 @@ def test_json_holds_the_same(model, tmp_path, capsys):
     assert len(found["table"]["sum"]) == 64
 
 
+def test_heads_prints_what_was_asked_for_and_else_the_list(model, capsys):
+    assert run(["heads", "a cab", "--model", str(model)]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["head", "1-1", "1-2", "2-1", "2-2"]
+    assert run(["heads", "a cab", "--model", str(model), "--link", "cab,a", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {"link"}
+
+
+def test_old_spellings_say_the_new_ones(model, capsys):
+    assert run(["look", "a cab", "--model", str(model), "--heads", "--table"]) == 0
+    shown = capsys.readouterr()
+    assert "note: 'bertkit look --heads' is now 'bertkit heads'; the old spelling goes in 0.3\n" in shown.err
+    assert "note: 'bertkit look --table' is now 'bertkit heads --table'" in shown.err
+    assert "1-2" in shown.out
+
+
 REFUSED = [
-    (["a"], "say what to look at: --out FILE.html, --table"),
-    (["a", "--table", "--head", "9"], "--head 9 must be a layer and a head"),
-    (["a", "--table", "--head", "9-1"], "layers are 1 to 2"),
-    (["a", "--table", "--word", "dog"], "the text has no word 'dog'; its words are: a"),
-    (["a", "--link", "he"], "--link he must be two words"),
+    (["a"], "say what to look at: --out FILE.html for the page, or --runs DIR"),
+    (["heads", "a", "--table", "--head", "9"], "--head 9 must be a layer and a head"),
+    (["heads", "a", "--table", "--head", "9-1"], "layers are 1 to 2"),
+    (["heads", "a", "--table", "--word", "dog"], "the text has no word 'dog'; its words are: a"),
+    (["heads", "a", "--link", "he"], "--link he must be two words"),
     (["a", "--table", "--texts", "x.txt"], "--texts goes with --heads or --prune"),
-    (["a", "--heads", "--texts", "missing.txt"], "missing.txt"),
+    (["heads", "a", "--texts", "missing.txt"], "missing.txt"),
     (["a", "--prune", "--pair", "b"], "--pair goes with --out or --table or --heads or --link or --why"),
     (["a", "--heads", "--word", "a"], "--word goes with --table or --why"),
     (["a", "--heads", "--head", "2-1"], "--head goes with --table"),
-    (["a [MASK]", "--why", "--word", "a"], "word=a goes with a model that tags words; leave it out"),
-    (["", "--prune"], "no token that could be hidden"),
+    (["heads", "a", "--table", "--texts", "x.txt"], "--texts goes with --prune or the list of heads"),
+    (["heads", "a", "--prune", "--pair", "b"], "--pair goes with --table or --link or the list of heads"),
+    (["heads", "a", "--word", "a"], "--word goes with --table\n"),
+    (["why", "a [MASK]", "--word", "a"], "word=a goes with a model that tags words; leave it out"),
+    (["heads", "", "--prune"], "no token that could be hidden"),
     (["a", "--out", "."], ". is a folder; name a file in it"),
-    (["a " * 40, "--pair", "b " * 40, "--heads"], "over the limit of 64; shorten one of the texts"),
+    (["heads", "a " * 40, "--pair", "b " * 40], "over the limit of 64; shorten one of the texts"),
 ]
 
 
 @pytest.mark.parametrize(("words", "sentence"), REFUSED, ids=[sentence[:24] for _, sentence in REFUSED])
 def test_what_cannot_be_is_refused_in_one_sentence(words, sentence, model, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert run(["look", *words, "--model", str(model)]) == 2
+    verb = [] if words[0] in ("heads", "why") else ["look"]
+    assert run([*verb, *words, "--model", str(model)]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.count("\n") == 1
@@ -95,11 +114,11 @@ def test_what_is_not_asked_for_is_not_traced(model, monkeypatch, capsys):
     from bertkit.model.encoder import Encoder
 
     monkeypatch.setattr(Encoder, "trace", lambda *_: pytest.fail("traced"))
-    assert run(["look", "a cab", "--model", str(model), "--prune", "--json"]) == 0
+    assert run(["heads", "a cab", "--model", str(model), "--prune", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert len(found["prune"]["alone"]) == 4
 
 
 def test_no_model_is_refused(capsys):
-    assert run(["look", "a", "--table", "--model", "nowhere"]) == 2
+    assert run(["heads", "a", "--table", "--model", "nowhere"]) == 2
     assert "nowhere is not a folder" in capsys.readouterr().err

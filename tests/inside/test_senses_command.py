@@ -1,4 +1,4 @@
-"""`bertkit senses` and `bertkit vectors` as a person meets them."""
+"""`bertkit senses` and `bertkit word2vec` as a person meets them."""
 
 import json
 
@@ -53,7 +53,7 @@ def test_senses_of_a_real_word_lie_apart(bertkit_command, labeled, minilm, tmp_p
 
 
 def test_senses_as_json_and_beside_static_vectors(call, labeled, corpus, minilm, tmp_path):
-    code, _, said = call("vectors", corpus, "--out", tmp_path / "v", "width=8", "epochs=1", "min_count=1")
+    code, _, said = call("word2vec", corpus, "--out", tmp_path / "v", "width=8", "epochs=1", "min_count=1")
     assert code == 0, said
     _, printed, _ = call("senses", "bank", labeled, "--model", minilm, "--vectors", tmp_path / "v", "--json")
     found = json.loads(printed)
@@ -71,17 +71,17 @@ def test_senses_as_json_and_beside_static_vectors(call, labeled, corpus, minilm,
         (["senses", "king", "{corpus}", "--out", "{folder}"], "is a folder; name a file in it"),
         (["senses", "king", "{corpus}", "--vectors", "{folder}"], "holds no static vectors"),
         (["senses", "king", "missing.txt"], "missing.txt does not exist"),
-        (["vectors", "{corpus}"], "say where to, --out DIR"),
+        (["word2vec", "{corpus}"], "say where to, --out DIR"),
         (
-            ["vectors", "{corpus}", "--out", "{folder}/v", "--method", "elmo"],
+            ["word2vec", "{corpus}", "--out", "{folder}/v", "--method", "elmo"],
             "unknown method 'elmo'; choose from: cbow",
         ),
-        (["vectors", "{corpus}", "--out", "{folder}/v", "windw=2"], "unknown setting 'windw'"),
-        (["vectors", "{corpus}", "--out", "{folder}/v", "min_count=10000"], "has 0 words that occur 10000 times"),
-        (["vectors", "{corpus}", "--out", "{corpus}"], "exists already"),
-        (["vectors", "{corpus}", "--out", "{folder}/v", "--threads", "0"], "--threads 0 must be from 1"),
-        (["vectors", "width=3"], "name text files"),
-        (["vectors", "none.vec"], "none.vec"),
+        (["word2vec", "{corpus}", "--out", "{folder}/v", "windw=2"], "unknown setting 'windw'"),
+        (["word2vec", "{corpus}", "--out", "{folder}/v", "min_count=10000"], "has 0 words that occur 10000 times"),
+        (["word2vec", "{corpus}", "--out", "{corpus}"], "exists already"),
+        (["word2vec", "{corpus}", "--out", "{folder}/v", "--threads", "0"], "--threads 0 must be from 1"),
+        (["word2vec", "width=3"], "name text files"),
+        (["word2vec", "none.vec"], "none.vec"),
     ],
 )
 def test_wrong_requests_get_one_sentence(call, arguments, said, labeled, corpus, tmp_path):
@@ -95,18 +95,18 @@ def test_wrong_requests_get_one_sentence(call, arguments, said, labeled, corpus,
 def test_vectors_are_trained_asked_and_converted(call, corpus, tmp_path):
     folder, text = tmp_path / "v", tmp_path / "v.vec"
     code, printed, said = call(
-        "vectors", corpus, "--out", folder, "--method", "fasttext", "width=8", "buckets=100", "epochs=2"
+        "word2vec", corpus, "--out", folder, "--method", "fasttext", "width=8", "buckets=100", "epochs=2"
     )
     assert (code, printed) == (0, f"15 words of 8 numbers, with subwords in {folder}\n"), said
-    _, printed, _ = call("vectors", folder, "--nearest", "kings", "--top", 2, "--json")
+    _, printed, _ = call("word2vec", folder, "--nearest", "kings", "--top", 2, "--json")
     assert [set(each) for each in json.loads(printed)["nearest"]] == [{"word", "cosine"}] * 2
-    _, printed, _ = call("vectors", folder, "--out", text, "--arithmetic", "king - old + new", "--top", 3)
+    _, printed, _ = call("word2vec", folder, "--out", text, "--arithmetic", "king - old + new", "--top", 3)
     assert printed.startswith(f"15 words of 8 numbers in {text}\n")
     assert len(printed.splitlines()) == 4
     assert text.read_text().startswith("15 8\n")
-    code, printed, said = call("vectors", text, "--nearest", "zebra")
+    code, printed, said = call("word2vec", text, "--nearest", "zebra")
     assert (code, printed) == (2, "")
     assert "there is no vector for 'zebra'" in said
-    code, _, said = call("vectors", folder, "epochs=3")
+    code, _, said = call("word2vec", folder, "epochs=3")
     assert code == 2
     assert "holds vectors already: epochs=3 is for training" in said

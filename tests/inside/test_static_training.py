@@ -11,7 +11,7 @@ from bertkit.inside.static.glove import GloveTables, near_counts, near_counts_by
 from bertkit.inside.static.settings import METHODS, read_settings, static_settings
 from bertkit.inside.static.steps import cbow, cbow_by_words, skip_gram, skip_gram_by_pairs
 from bertkit.inside.static.subwords import bucket, ngram_buckets, ngrams
-from bertkit.inside.static.tables import FARTHEST, SubwordTable, Table
+from bertkit.inside.static.tables import FARTHEST, SubwordTable, WordTable
 from bertkit.inside.static.training import train_vectors
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -52,7 +52,7 @@ def test_a_step_equals_its_slow_twin(fast, slow, window):
     x, y = torch.randn(2, 40, 7).unbind()
     # A small rate keeps every row under FARTHEST, which the twins do not know of.
     expected = slow(x, y, blocks, 1e-3, 5)
-    inputs, outputs = Table(x.clone()), Table(y.clone())
+    inputs, outputs = WordTable(x.clone()), WordTable(y.clone())
     fast(inputs, outputs, blocks, 1e-3, 5)
     for ours, theirs, before in zip((inputs.rows, outputs.rows), expected, (x, y), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
@@ -113,7 +113,7 @@ def test_the_band_counts_neighbors_by_nearness_and_never_the_word_itself():
 
 
 def test_a_row_moves_no_farther_than_its_limit():
-    table, steps = Table(torch.zeros(3, 2)), torch.ones(100, 2)
+    table, steps = WordTable(torch.zeros(3, 2)), torch.ones(100, 2)
     ids = torch.tensor([0] * 99 + [1])
     table.add(ids, steps.clone(), torch.full((100,), 0.1))
     torch.testing.assert_close(table.rows, torch.tensor([[99 * FARTHEST / 9.9] * 2, [1.0] * 2, [0.0] * 2]))

@@ -123,7 +123,7 @@ def damage(folder, kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("no record", "holds no static vectors: it has no vectors.json; make some with 'bertkit vectors'"),
+        ("no record", "holds no static vectors: it has no vectors.json; make some with 'bertkit word2vec'"),
         ("torn record", "not readable JSON"),
         ("a list", "must hold one JSON object"),
         ("other format", "of another format or version"),

@@ -27,7 +27,7 @@ WINDOWS = {
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("mix", MIXES)
 def test_attention_and_its_gradient_are_the_formula(mix, window):
-    from bertkit.model.triton_attention import attention
+    from bertkit.model.triton_kernels.attention import attention
 
     longest, lengths = MIXES[mix]
     seen, ids = WINDOWS[window], torch.zeros(sum(lengths), dtype=torch.long)
@@ -48,7 +48,7 @@ def test_attention_and_its_gradient_are_the_formula(mix, window):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("longest", "lengths"), [(64, (60, 20, 5)), (140, (140, 9))])
 def test_dropout_leaves_out_the_same_weights_on_the_way_back(longest, lengths):
-    from bertkit.model.triton_attention import attention
+    from bertkit.model.triton_kernels.attention import attention
 
     ids, generator = torch.zeros(sum(lengths), dtype=torch.long), torch.Generator().manual_seed(0)
     batch, seeds = Batch(ids, ids, lengths), torch.tensor([7])
@@ -73,7 +73,7 @@ def test_dropout_leaves_out_the_same_weights_on_the_way_back(longest, lengths):
 
 def thinned_weights(q, k, longest, seeds, before):
     """H L L: the weights of sequence number `before` after dropout, read off 16 columns at a time by unit vectors."""
-    from bertkit.model.triton_attention import attention
+    from bertkit.model.triton_kernels.attention import attention
 
     length, found = len(q), []
     offsets = torch.tensor([0] * (before + 1) + [length], dtype=torch.int32)  # empty ones stand before it
@@ -87,7 +87,7 @@ def thinned_weights(q, k, longest, seeds, before):
 
 @pytest.mark.parametrize("shape", [(300, 96), (1, 16), (600, 520)])
 def test_gelu_takes_the_bias_and_gives_its_gradient(shape):
-    from bertkit.model.triton_gelu import bias_gelu
+    from bertkit.model.triton_kernels.gelu import bias_gelu
 
     generator = torch.Generator().manual_seed(0)
     x, bias = 3 * torch.randn(shape, generator=generator), torch.randn(shape[1], generator=generator)
@@ -104,7 +104,7 @@ def test_gelu_takes_the_bias_and_gives_its_gradient(shape):
 
 @pytest.mark.parametrize(("size", "width", "apart"), [(9000, 9024, 1), (5, 64, 1), (4096, 4096, 4)])
 def test_the_words_loss_its_gradient_and_a_sample_are_the_plain_ones(size, width, apart):
-    from bertkit.model.triton_words import word_loss, word_sample
+    from bertkit.model.triton_kernels.words import word_loss, word_sample
 
     generator = torch.Generator().manual_seed(0)
     logits = 4 * torch.randn(6, width, generator=generator)

@@ -16,7 +16,7 @@ from bertkit.model.pooling import EmbedSettings
 from bertkit.model.weights import new_model
 from bertkit.predict import search as searching
 from bertkit.predict.bert import Bert
-from bertkit.predict.search import Block, Found, search_all, search_blocks, vector_blocks
+from bertkit.predict.search import Found, VectorBlock, search_all, search_blocks, vector_blocks
 from bertkit.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -31,7 +31,7 @@ def bert() -> Bert:
 
 
 def blocks_of(vectors, size):
-    return [Block(vectors[start : start + size]) for start in range(0, len(vectors), size)]
+    return [VectorBlock(vectors[start : start + size]) for start in range(0, len(vectors), size)]
 
 
 @given(seed=st.integers(0, 10**6), rows=st.integers(0, 40), k=st.integers(1, 50), size=st.integers(1, 12))

@@ -70,13 +70,17 @@ COMMANDS = {
     "finetune --from": ["finetune", "classify", "--from", "{}", *TRAIN, "--out", "out"],
     "finetune vectors --from": ["finetune", "vectors", "--from", "{}", *PAIRS, "--out", "out"],
     "finetune vectors --teacher": ["finetune", "vectors", "--teacher", "{}", *PAIRS, "--out", "out"],
-    "glue --from": ["glue", "tasks", "--from", "{}", "epochs=1", "--out", "out"],
+    "finetune glue --from": ["finetune", "glue", "tasks", "--from", "{}", "epochs=1", "--out", "out"],
     "check --model": ["check", "rows.tsv", "--model", "{}"],
     "embed --model": ["embed", "text.txt", "--model", "{}", "--out", "out.npy"],
     "fill --model": ["fill", "the [MASK] falls.", "--model", "{}"],
     "look --model": ["look", "the film falls.", "--model", "{}", "--out", "out.html"],
     "look --runs": ["look", "--runs", "{}", "--runs", "{}"],
-    "look --fill-model": ["look", "a good film", "--model", "taught", "--why", "--flip", "--fill-model", "{}"],
+    "heads --model": ["heads", "the film falls.", "--model", "{}"],
+    "why --model": ["why", "the [MASK] falls.", "--model", "{}"],
+    "why --fill-model": ["why", "a good film", "--model", "taught", "--flip", "--fill-model", "{}"],
+    "tokenize --model": ["tokenize", "a good film", "--model", "{}"],
+    "info": ["info", "{}"],
     "probe --model": ["probe", "trees.conllu", "trees.conllu", "--model", "{}", "--what", "pos"],
     "senses --model": ["senses", "film", "text.txt", "--model", "{}"],
     "convert": ["convert", "{}", "out"],
@@ -85,12 +89,14 @@ COMMANDS = {
 # Verbs that need a fine-tuned model: the name is understood, and what is missing is its task.
 TAUGHT = {
     "predict": ["predict", "{}", "rows.tsv", "--out", "out.jsonl"],
+    "evaluate": ["evaluate", "{}", "rows.tsv"],
     "finetune --teacher": ["finetune", "classify", "--teacher", "{}", *TRAIN, "--out", "out"],
 }
 
 
 OPTIONS = {"--from", "--model", "--teacher", "--extend", "--vocab", "--fill-model", "--tokenizer", "--runs"}
-ELSEWHERE = {"bench --model", "predict --model"}  # a name that the server knows; an argument by its place
+ELSEWHERE = {"bench --model", "predict --model", "evaluate --model", "info --model", "look --fill-model"}
+# A name that the server knows; arguments by their place; an old spelling.
 
 
 def test_every_option_that_names_a_model_is_in_the_tables():
@@ -111,7 +117,7 @@ def named(words: list[str], name: str) -> list[str]:
 def test_every_verb_knows_the_names(here, command, name, capsys):
     if command == "pretrain --from":
         assert run(["shards", "text.txt", "--vocab", name, "--out", "shards", "--processes", "1"]) == 0
-    if command == "look --fill-model":
+    if command == "why --fill-model":
         assert run(["finetune", "classify", *TRAIN, "--out", "taught"]) == 0
     assert run(named(COMMANDS[command], name)) == 0, capsys.readouterr().err
 

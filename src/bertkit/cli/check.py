@@ -1,4 +1,4 @@
-"""`bertkit check`: look before training."""
+"""`bertkit check`: check data before training."""
 
 import json as json_module
 from collections.abc import Iterator, Mapping
@@ -21,17 +21,17 @@ def check(
         list[str] | None,
         typer.Argument(metavar="[NAME=COLUMN]...", help="With a file: text=, pair=, label= and the like."),
     ] = None,
-    dev: Annotated[Path | None, typer.Option(help="With a file: the one it will be measured on.")] = None,
+    dev: Annotated[Path | None, typer.Option(help="With a file: the one to evaluate on.")] = None,
     task: Annotated[str | None, typer.Option(help="With a file: its task; guessed if not given.")] = None,
     model: Annotated[Path | None, typer.Option(help="With a file: count lengths in this model's tokens.")] = None,
-    masks: Annotated[bool, typer.Option("--masks", help="Show text beside what the model is shown of it.")] = False,
-    recipe: Annotated[Path | None, typer.Option(help="The recipe whose examples are meant.")] = None,
+    masks: Annotated[bool, typer.Option("--masks", help="Print texts beside their masked form.")] = False,
+    recipe: Annotated[Path | None, typer.Option(help="With shards: the recipe whose examples are checked.")] = None,
     count: Annotated[int, typer.Option(help="With --masks: how many examples.")] = 5,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> int:
-    """Say what is in a folder of shards or in a labeled file, and what training would trip over. Exit 1: it would.
+    """Report what a folder of shards or a labeled file holds, and what would stop training. Exit 1: something would.
 
-    Every shard is read and held against its checksum. Example: bertkit check shards/ --recipe recipes/tiny-cpu.toml
+    Every shard is read and its checksum verified. Example: bertkit check shards/ --recipe recipes/tiny-cpu.toml
     Every labeled row is read. Example: bertkit check train.tsv --dev dev.tsv --model model/
     """
     if path.is_file() or (path.suffix and not path.exists()):
@@ -49,7 +49,7 @@ def check(
         _print_masks(shards, settings, count, json)
         return 0
     report = report_shards(shards, settings)
-    print(json_module.dumps(asdict(report), indent=2) if json else "\n".join(_told(report)))
+    print(json_module.dumps(asdict(report), indent=2) if json else "\n".join(_format_report(report)))
     return 1 if report.stops else 0
 
 
@@ -109,7 +109,7 @@ def _print_masks(shards: "ShardSet", recipe: "Recipe | None", count: int, json: 
             print(remark)
 
 
-def _told(report: "ShardReport") -> Iterator[str]:
+def _format_report(report: "ShardReport") -> Iterator[str]:
     """The report as lines to read."""
     yield f"{'shards':18}{report.shards:,}, every checksum as written"
     yield f"{'tokens':18}{report.tokens:,}, {report.unknown_share:.3%} of them unknown"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def facts(
-    names: Annotated[list[str] | None, typer.Argument(help="Only these: T3, P14b, or T for all of T.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Only these facts: T3, P14b, or T for all of T.")] = None,
     uncased: Annotated[Path | None, typer.Option(help="The released uncased vocab.txt (or its folder).")] = None,
     cased: Annotated[Path | None, typer.Option(help="The released cased vocab.txt (or its folder).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per fact, without the last line.")] = False,

@@ -11,18 +11,18 @@ import typer
 def fill(
     text: Annotated[str, typer.Argument(help="A text with one or more [MASK].")],
     model: Annotated[
-        Path | None, typer.Option(help="A model folder with its masked-word head; else the bundled one.")
+        Path | None, typer.Option(help="A model folder with a masked-word head; else the bundled one.")
     ] = None,
-    top: Annotated[int, typer.Option(help="Words for each blank.")] = 5,
+    top: Annotated[int, typer.Option(help="Number of words for each blank.")] = 5,
     candidates: Annotated[
-        str | None, typer.Option(help="Only these words, with commas between them, of any number of pieces.")
+        str | None, typer.Option(help="Score only these words, separated by commas; a word may have several tokens.")
     ] = None,
-    pieces: Annotated[int, typer.Option(help="Whole words of up to so many pieces.")] = 1,
-    together: Annotated[bool, typer.Option("--together", help="The best words for all blanks at once.")] = False,
+    pieces: Annotated[int, typer.Option(help="Allow words of up to so many tokens.")] = 1,
+    together: Annotated[bool, typer.Option("--together", help="Choose the words for all blanks jointly.")] = False,
     too_long: Annotated[str, typer.Option(help="window, truncate or refuse a text over the limit.")] = "window",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per candidate.")] = False,
 ) -> None:
-    """Fill each [MASK] of a text with the model's best words."""
+    """Fill each [MASK] of a text with the most probable words."""
     from bertkit.predict.bert import load
     from bertkit.predict.fill import Filled
     from bertkit.settings import pick

@@ -1,4 +1,4 @@
-"""`bertkit finetune`: a model and labelled files in; a model that answers out."""
+"""`bertkit finetune`: a model and labeled files in, a fine-tuned model out."""
 
 import json as json_module
 from pathlib import Path
@@ -9,45 +9,65 @@ import typer
 from bertkit.tasks.table import TASKS
 
 VECTORS = "vectors"
+GLUE = "glue"  # not a task: every task of a folder
 STOPPED = 130  # as the shell has it for a command that was interrupted
 
 
 def finetune(
-    task: Annotated[str, typer.Argument(help=f"{', '.join(TASKS)} or {VECTORS}.")],
+    task: Annotated[str, typer.Argument(help=f"{', '.join(TASKS)} or {VECTORS}; or {GLUE}.")],
     settings: Annotated[
-        list[str] | None, typer.Argument(help="key=value ..., such as epochs=3, or text=review label=stars (columns).")
+        list[str] | None,
+        typer.Argument(
+            help="key=value ..., such as epochs=3, or text=review label=stars (columns). After glue: the folder first."
+        ),
     ] = None,
     start: Annotated[Path | None, typer.Option("--from", help="The model to start from; else the bundled one.")] = None,
-    train: Annotated[Path | None, typer.Option(help="Labelled examples to learn from.")] = None,
-    dev: Annotated[Path | None, typer.Option(help="Labelled examples to measure by; else a tenth is held out.")] = None,
-    out: Annotated[Path, typer.Option(help="The run's folder; the model will be in its folder model/.")] = Path("run"),
-    teacher: Annotated[Path | None, typer.Option(help="A taught model whose probabilities are learned too.")] = None,
-    seeds: Annotated[int, typer.Option(help="So many runs: mean and deviation; the median's model is kept.")] = 1,
-    search: Annotated[bool, typer.Option("--search", help="Try a small grid of settings by halving.")] = False,
-    find_rate: Annotated[bool, typer.Option("--find-rate", help="Only try learning rates from tiny to huge.")] = False,
+    train: Annotated[Path | None, typer.Option(help="Labeled examples to train on.")] = None,
+    dev: Annotated[Path | None, typer.Option(help="Labeled examples to evaluate on; else a tenth is held out.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The run's folder, by default run/ (or glue/); the model is in its folder model/."),
+    ] = None,
+    teacher: Annotated[
+        Path | None, typer.Option(help="A fine-tuned model to distill: its probabilities are learned too.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Number of runs; prints mean ± std and keeps the median model.")] = 1,
+    search: Annotated[
+        bool, typer.Option("--search", help="Try a small grid of settings by successive halving.")
+    ] = False,
+    find_rate: Annotated[bool, typer.Option("--find-rate", help="Only run a learning rate range test.")] = False,
     features: Annotated[
-        bool, typer.Option("--features", help="Leave the encoder as it is; fit a regression on its layers.")
+        bool, typer.Option("--features", help="Freeze the encoder; fit a logistic regression on its layers.")
     ] = False,
     curve: Annotated[
-        str | None, typer.Option(help="100,300,1000: only scores by examples, pre-trained and from random weights.")
+        str | None, typer.Option(help="Only a learning curve, pre-trained and from random weights: 100,300,1000.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where this run stopped, or begin.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue where this run stopped, or begin.")] = False,
     retry: Annotated[
-        bool, typer.Option("--retry", help="A run that learned nothing starts again at a third of its learning rate.")
+        bool, typer.Option("--retry", help="Restart a run that learned nothing at a third of its learning rate.")
     ] = False,
+    only: Annotated[str | None, typer.Option(help="With glue: only these tasks, such as SST-2,CoLA.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Teach a model a task.
+    """Fine-tune a model on labeled examples.
 
     The best model on the dev file is kept, with temperature and thresholds fitted there; report.html shows the run.
-    SIGTERM and Ctrl-C keep the best so far and leave with exit code 130; --resume goes on.
+    SIGTERM and Ctrl-C keep the best so far and leave with exit code 130; --resume continues.
+    bertkit finetune glue FOLDER fine-tunes on every GLUE task that a folder holds, one table for all.
     """
     from bertkit.errors import RequestError
     from bertkit.files import refuse_to_overwrite
     from bertkit.finetuning.settings import read_request
     from bertkit.settings import pick
 
+    if task == GLUE:
+        if train or dev or teacher or search or find_rate or features or retry or curve is not None or resume:
+            raise RequestError("of the options, --from, --out, --seeds, --only and --json go with glue")
+        return _fine_tune_glue(settings or [], start, out or Path("glue"), seeds, only, json)
     pick(dict.fromkeys((*TASKS, VECTORS)), task, "task")
+    if only is not None:
+        raise RequestError("--only goes with glue")
+    out = out or Path("run")
     if task == VECTORS:
         if seeds != 1 or search or find_rate or features or retry or curve is not None:
             raise RequestError("--seeds, --search, --find-rate, --features, --curve and --retry do not go with vectors")
@@ -76,6 +96,24 @@ def finetune(
         return fine_tune(task, settings, start, train, dev, folder, **named, show=progress)
 
     _tell(teach(wanted, out), out, json) if seeds == 1 else _teach_seeds(teach, wanted, seeds, out, json)
+
+
+def _fine_tune_glue(words: list[str], start: Path | None, out: Path, seeds: int, only: str | None, json: bool) -> None:
+    """Every task that a folder holds, one table with published rows beside it; finished tasks are not run again."""
+    from bertkit.errors import RequestError
+    from bertkit.finetuning.explore.glue import find_tasks, glue_table, run_glue
+    from bertkit.finetuning.settings import read_settings
+    from bertkit.progress import progress
+    from bertkit.settings import pick
+
+    if not words:
+        raise RequestError("name a folder with a folder for each task: bertkit finetune glue FOLDER")
+    wanted, start = read_settings(*words[1:]), start or Path("bundled")
+    tasks = {data.task.name: data for data in find_tasks(Path(words[0]))}
+    chosen = [pick(tasks, name, "task in this folder") for name in only.split(",")] if only else list(tasks.values())
+    results = run_glue(chosen, start, wanted, out, seeds=seeds, show=progress)
+    scores = {name: each.to_json() for name, each in results.items()}
+    print(json_module.dumps(scores) if json else glue_table(results, start.absolute().name))
 
 
 def _tune_vectors(

@@ -9,45 +9,18 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from inspect import signature
 from typing import Any, NoReturn
 
 from bertkit._version import __version__
+from bertkit.cli.verbs import OLD_SPELLINGS, VERBS, help_text, note_old_spelling
 from bertkit.errors import BertkitError, BertkitWarning
-
-# verb: (what it does, an example)
-VERBS = {
-    "vocab": ("train a WordPiece vocabulary", "bertkit vocab books/*.txt --size 30522 --out vocab/"),
-    "shards": ("tokenize a corpus once", "bertkit shards books/*.txt --vocab vocab/ --out shards/"),
-    "pretrain": ("train from scratch, or carry on", "bertkit pretrain recipes/tiny-cpu.toml shards=shards/ --out run/"),
-    "finetune": ("teach it a task", "bertkit finetune classify --from model/ --train a.tsv --dev b.tsv --out run/"),
-    "glue": ("every task in a folder, one table", "bertkit glue tasks/ --from model/ --out glue/"),
-    "check": ("look before training", "bertkit check shards/ --recipe recipes/tiny-cpu.toml"),
-    "predict": ("a taught model on a file", "bertkit predict run/model reviews.csv --out predicted.jsonl"),
-    "embed": ("texts to vectors", "bertkit embed texts.txt --model model/ --out vectors.npy"),
-    "fill": ("the blanks of a text", 'bertkit fill "Paris is the [MASK] of France." --model model/'),
-    "serve": ("answer over HTTP", "bertkit serve model/ ner=run/model --port 8000"),
-    "bench": ("how much a server can take", "bertkit bench http://127.0.0.1:8000 --clients 1,16,64"),
-    "look": ("inside, while it reads a text", 'bertkit look "The animal was tired." --model model/ --out look.html'),
-    "probe": ("what each layer knows of syntax", "bertkit probe train.conllu dev.conllu --model model/ --what pos"),
-    "senses": ("the map of a word's uses", "bertkit senses bank books/*.txt --model model/ --out bank.html"),
-    "vectors": ("one vector per word, as word2vec", "bertkit vectors shards/ --method skip-gram --out vectors/"),
-    "convert": ("other layouts to a model folder", "bertkit convert uncased_L-12_H-768_A-12/ model/"),
-    "facts": ("claims about BERT, checked", "bertkit facts"),
-}
-
-
-def help_text() -> str:
-    """The list of verbs."""
-    lines = ["bertkit: a BERT from raw text to a running service", ""]
-    lines += [f"  {verb:<10} {what:<34} {example}" for verb, (what, example) in VERBS.items()]
-    lines += ["", "bertkit VERB --help says more. Exit 0: done, 1: the work failed, 2: the request was wrong."]
-    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one verb and leave with its exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    warnings.showwarning = _say_warning
+    warnings.showwarning = show_warning
     signal.signal(signal.SIGTERM, _stop)  # as Ctrl-C: what is half-written is cleared away
     if sys.stdout is None:  # closed by the caller
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - for the rest of the process
@@ -67,17 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def run(words: list[str]) -> int:
     """The exit code of `bertkit *words`."""
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(help_text())
-        return 0
-    if words[0] == "--version":
-        print(f"bertkit {__version__}")
-        return 0
-    verb, *rest = words
-    if verb not in VERBS:
-        return _say(f"no command '{verb}'; choose from: {', '.join(VERBS)}", 2)
     try:
-        return _run_verb(verb, rest)
+        return _answer(words)
     except BertkitError as error:
         return _say(str(error), error.exit_code)
     except KeyboardInterrupt:
@@ -90,13 +54,46 @@ def run(words: list[str]) -> int:
         return _say(f"{error.filename or 'the work failed'}: {error.strerror or error}", 1)
 
 
+def _answer(words: list[str]) -> int:
+    """What needs no verb is answered at once; old spellings are replaced; everything else is a verb's."""
+    verb, *rest = words or ["--help"]
+    if verb == "help" and rest:
+        verb, rest = rest[0], ["--help"]
+    if verb in OLD_SPELLINGS:
+        new = OLD_SPELLINGS[verb]
+        note_old_spelling(verb, " ".join(new))
+        verb, *rest = *new, *rest
+    if verb in ("-h", "--help", "help"):
+        print(help_text())
+    elif verb in ("-V", "--version"):
+        print(f"bertkit {__version__}")
+    elif verb == "completion":
+        from bertkit.cli.completion import completion_script
+
+        print(completion_script(*rest[:1]), end="")
+    elif verb in VERBS:
+        return _run_verb(verb, rest)
+    else:
+        return _say(f"no command '{verb}'; {_nearest(verb)}choose from: {', '.join(VERBS)}", 2)
+    return 0
+
+
+def _nearest(verb: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(verb, [*VERBS, *OLD_SPELLINGS], n=1, cutoff=0.7)
+    return f"did you mean '{close[0]}'? " if close else ""
+
+
 def _run_verb(verb: str, words: list[str]) -> int:
     """Parse the verb's own options with typer and call it."""
     import typer
 
     function: Callable[..., Any] = getattr(import_module(f"bertkit.cli.{verb}"), verb)
+    if "settings" in signature(function).parameters:
+        words = _settings_from_options(verb, words)
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(name=verb)(function)
+    app.command(name=verb, context_settings={"help_option_names": ["-h", "--help"]})(function)
     try:
         code = typer.main.get_command(app).main(words, prog_name=f"bertkit {verb}", standalone_mode=False)
     except typer.Abort:
@@ -113,6 +110,21 @@ def _run_verb(verb: str, words: list[str]) -> int:
     if code == 130:  # typer gives Ctrl-C back as a number
         return _say("stopped", 130)
     return code if isinstance(code, int) else 0
+
+
+def _settings_from_options(verb: str, words: list[str]) -> list[str]:
+    """`--epochs 3` and `--epochs=3` as `epochs=3`, where a verb takes settings and has no such option of its own."""
+    from bertkit.cli.completion import verb_options
+
+    known, made, rest = {*verb_options(verb), "--help"}, [], iter(words)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if not name.startswith("--") or name in known or name == "--":
+            made.append(word)
+        else:
+            value = value if equals else next(rest, "")
+            made.append(f"{name.removeprefix('--').replace('-', '_')}={value}")
+    return made
 
 
 def _reader_has_left() -> bool:
@@ -133,6 +145,7 @@ def _stop(*_: Any) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _say_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+def show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    """Print bertkit's own warnings as a note, and no others."""
     if issubclass(category, BertkitWarning):
         print(f"bertkit: note: {message}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`bertkit predict`: what a fine-tuned model says about each row of a file."""
+"""`bertkit predict`: the predictions of a fine-tuned model for each row of a file."""
 
 import json
 from pathlib import Path
@@ -21,19 +21,21 @@ def predict(
             help="text=column pair=column keep=columns probabilities=true best=5 format=csv header= quotes= encoding=",
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where this work was stopped, or begin.")] = False,
-    on_error: Annotated[str, typer.Option(help="stop at a row that cannot be used, or skip and list it.")] = "stop",
-    workers: Annotated[int, typer.Option(help="Processes, of one thread each; 0: this one.")] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue where this command was stopped, or begin.")
+    ] = False,
+    on_error: Annotated[str, typer.Option(help="stop at a bad row, or skip it and list it in a file.")] = "stop",
+    workers: Annotated[int, typer.Option(help="Worker processes, one thread each; 0: none, all threads here.")] = 0,
     cluster: Annotated[bool, typer.Option("--cluster", help="Compute on a Ray cluster.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; by default a GPU if there is one.")] = None,
     dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16, float16 or int8; by default bfloat16 on a GPU.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Say what was done as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
 ) -> None:
-    """Write what a model predicts for each row beside the row's own columns, in order, in little memory.
+    """Write predictions beside the columns of each row, in order, with constant memory.
 
-    Killed or out of space, --resume goes on; each row is there once. The columns are those of the model's task:
+    After a kill or a full disk, --resume continues; no row is lost. The columns are those of the model's task:
     """
     from bertkit.predict.files.answers import predict_file
     from bertkit.predict.files.pipeline import RunOptions

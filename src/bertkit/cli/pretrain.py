@@ -1,4 +1,4 @@
-"""`bertkit pretrain`: from shards to a model, as a recipe says."""
+"""`bertkit pretrain`: train a model on shards, as a recipe says."""
 
 import json as json_module
 import os
@@ -15,23 +15,22 @@ def pretrain(
     settings: Annotated[list[str] | None, typer.Argument(help="Changes to it: key=value ...")] = None,
     out: Annotated[Path, typer.Option(help="The run's folder; the model will be in its folder model/.")] = Path("run"),
     start: Annotated[
-        Path | None, typer.Option("--from", help="Carry on from this model; its shape replaces the recipe's.")
+        Path | None, typer.Option("--from", help="Continue from this model; its shape replaces the recipe's.")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where this run stopped, or begin if it has not.")
-    ] = False,
-    minutes: Annotated[float | None, typer.Option(help="Train by the clock.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue where this run stopped, or begin.")] = False,
+    minutes: Annotated[float | None, typer.Option(help="Train for so many minutes instead of steps.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the last step as JSON.")] = False,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Only measure the device and say what fits into --minutes.")
+        bool, typer.Option("--plan", help="Measure the device, print what fits into --minutes, then exit.")
     ] = False,
     verify_resume: Annotated[
-        bool, typer.Option("--verify-resume", help="Only try it: do a few steps straight and killed give one model?")
+        bool,
+        typer.Option("--verify-resume", help="Check that a killed and resumed run gives identical weights, then exit."),
     ] = False,
 ) -> None:
-    """Pre-train a model. The same recipe, shards and seed give the same weights, killed and resumed or not.
+    """Pre-train a model. The same recipe, shards and seed give the same weights, even if a run is killed and resumed.
 
-    SIGTERM and Ctrl-C save a checkpoint and leave with exit code 130.
+    SIGTERM and Ctrl-C save a checkpoint and exit with code 130.
     """
     from bertkit.pretraining.recipe import read_recipe
 
@@ -50,7 +49,7 @@ def pretrain(
     report = run(wanted, out, start=start, resume=resume, show=progress)
     finished = (out / "model").is_dir()
     if os.environ.get("RANK", "0") == "0":
-        _tell(report, out, finished, json)
+        _print_result(report, out, finished, json)
     if not finished:
         raise typer.Exit(STOPPED)
 
@@ -74,7 +73,7 @@ def _print_plan(wanted: Any, minutes: float | None, json: bool) -> None:
     print(json_module.dumps(plan_json(made)) if json else plan_table(made))
 
 
-def _tell(report: Any, out: Path, finished: bool, json: bool) -> None:
+def _print_result(report: Any, out: Path, finished: bool, json: bool) -> None:
     """The last line: what was done, and where it is."""
     if json:
         last = {"step": report.progress.step, "loss": dict(report.losses)} if report else {}
@@ -92,9 +91,9 @@ def _held_out(out: Path) -> str:
     """`, held-out mlm perplexity 12.3, ...` of the last evaluation, if there was one."""
     from bertkit.pretraining.evaluation import in_words
 
-    found = _evaluation(out)
-    texts = [f"{name} {value}" for name, value in in_words(found.get("evaluation", {})).items()]
-    mean = in_words(found.get("averaged", {}))
+    last = _evaluation(out)
+    texts = [f"{name} {value}" for name, value in in_words(last.get("evaluation", {})).items()]
+    mean = in_words(last.get("averaged", {}))
     texts += [f"{name.replace('held-out', 'averaged')} {value}" for name, value in mean.items()]
     return "".join(f", {text}" for text in texts)
 

@@ -1,4 +1,4 @@
-"""`bertkit probe`: what can be read off each layer."""
+"""`bertkit probe`: what linear probes find in each layer."""
 
 import json
 from pathlib import Path
@@ -11,20 +11,24 @@ if TYPE_CHECKING:
 
 
 def probe(
-    files: Annotated[list[Path], typer.Argument(help="CoNLL-U or column files: learn from all, measure on the last.")],
-    model: Annotated[Path | None, typer.Option(help="A model folder.")] = None,
+    files: Annotated[
+        list[Path], typer.Argument(help="CoNLL-U or column files: train on all but the last, evaluate on the last.")
+    ],
+    model: Annotated[Path | None, typer.Option(help="A model folder; else the bundled one.")] = None,
     what: Annotated[str, typer.Option(help="pos, ner, arcs (relations to heads), or structure (whole trees).")] = "pos",
     out: Annotated[Path | None, typer.Option(help="Write report.html and result.json into this new folder.")] = None,
-    column: Annotated[str | None, typer.Option(help="Of the labels: xpos, or 4; else UPOS, or the last one.")] = None,
-    pieces: Annotated[str, typer.Option(help="The vector of a split word: mean, first or last piece.")] = "mean",
-    sentences: Annotated[int | None, typer.Option(help="Learn from so many sentences only.")] = None,
+    column: Annotated[
+        str | None, typer.Option(help="The column of the labels: xpos, or 4; by default UPOS, or the last one.")
+    ] = None,
+    pieces: Annotated[str, typer.Option(help="The vector of a word of several tokens: mean, first or last.")] = "mean",
+    sentences: Annotated[int | None, typer.Option(help="Train on at most so many sentences.")] = None,
     rank: Annotated[int, typer.Option(help="With structure: dimensions of the probe's space.")] = 128,
-    seed: Annotated[int, typer.Option(help="Of the control task, the untrained encoder and the order.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed: control task, untrained encoder, order.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Measure what linear probes read off each layer, beside a control task and an untrained encoder.
+    """Train linear probes on each layer, beside a control task and an untrained encoder.
 
-    Of a single file the last fifth is held out.
+    With a single file the last fifth is held out.
     Example: bertkit probe train.conllu dev.conllu --model model/ --what structure --out probe/
     """
     from bertkit.files import refuse_to_overwrite

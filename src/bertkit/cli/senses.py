@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from bertkit.inside.senses.senses import SenseMap
+    from bertkit.inside.senses.page import SenseMap
 
-SHOWN = 3  # sentences of each cluster that are printed
-WIDTH = 100  # characters of each
+SHOWN_SENTENCES = 3  # of each cluster
+SHOWN_CHARACTERS = 100  # of each sentence
 
 
 def senses(
@@ -20,14 +20,14 @@ def senses(
         list[Path],
         typer.Argument(help="Text files or folders; or a .tsv, .csv or .jsonl with columns 'text' and 'sense'."),
     ],
-    model: Annotated[Path | None, typer.Option(help="A model folder.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the map into this one HTML file.")] = None,
-    layer: Annotated[int, typer.Option(help="Whose vectors: -1 the last layer, 0 the embeddings.")] = -1,
-    clusters: Annotated[int | None, typer.Option(help="How many; if not given, as many as are clearest.")] = None,
+    model: Annotated[Path | None, typer.Option(help="A model folder; else the bundled one.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the map to this HTML file.")] = None,
+    layer: Annotated[int, typer.Option(help="The layer whose vectors are used: -1 the last, 0 the embeddings.")] = -1,
+    clusters: Annotated[int | None, typer.Option(help="Number of clusters; by default chosen by silhouette.")] = None,
     vectors: Annotated[
         Path | None, typer.Option(help="Static vectors to compare with, where senses are labeled.")
     ] = None,
-    most: Annotated[int, typer.Option(help="Of more uses than this, so many are drawn.")] = 1000,
+    most: Annotated[int, typer.Option(help="Sample at most so many uses.")] = 1000,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Find a word in texts and map its uses by what stands around it: one point for each, near where used alike.
@@ -47,7 +47,7 @@ def senses(
     found = map_senses(load(model), word, uses, layer=layer, clusters=clusters, static=static, show=progress)
     if out is not None:
         found.save(out)
-    print(json.dumps(found.plain(), ensure_ascii=False) if as_json else "\n".join(_told(found, out)))
+    print(json.dumps(found.plain(), ensure_ascii=False) if as_json else "\n".join(_format_map(found, out)))
 
 
 def _refuse(out: Path | None) -> None:
@@ -64,7 +64,7 @@ def _refuse(out: Path | None) -> None:
     refuse_unwritable(out.parent)
 
 
-def _told(found: "SenseMap", out: Path | None) -> Iterator[str]:
+def _format_map(found: "SenseMap", out: Path | None) -> Iterator[str]:
     """The map as lines to read: each cluster with its most typical uses."""
     clear = "" if found.silhouette is None else f", silhouette {found.silhouette:.2f}"
     yield f"{len(found.uses):,} uses of '{found.word}' in {len(set(found.clusters))} clusters{clear}"
@@ -75,7 +75,7 @@ def _told(found: "SenseMap", out: Path | None) -> Iterator[str]:
             yield f"mean of the static vectors around: {found.scores.neighbors:.1%}"
     for number in sorted(set(found.clusters)):
         yield f"cluster {number + 1}: {_uses(found.clusters.count(number))}"
-        yield from (f"  {_around(use.sentence, use.start)}" for use in found.typical(number, SHOWN))
+        yield from (f"  {_around(use.sentence, use.start)}" for use in found.typical(number, SHOWN_SENTENCES))
     if out is not None:
         yield f"the map is in {out}"
 
@@ -86,6 +86,6 @@ def _uses(count: int) -> str:
 
 def _around(sentence: str, start: int) -> str:
     """The part of a sentence around the word, on one line."""
-    first = max(0, min(start - WIDTH // 2, len(sentence) - WIDTH))
-    shown = " ".join(sentence[first : first + WIDTH].split())
-    return f"{'…' if first else ''}{shown}{'…' if first + WIDTH < len(sentence) else ''}"
+    first = max(0, min(start - SHOWN_CHARACTERS // 2, len(sentence) - SHOWN_CHARACTERS))
+    shown = " ".join(sentence[first : first + SHOWN_CHARACTERS].split())
+    return f"{'…' if first else ''}{shown}{'…' if first + SHOWN_CHARACTERS < len(sentence) else ''}"

@@ -17,24 +17,24 @@ Texts = Annotated[
 def shards(
     texts: Texts,
     vocab: Annotated[Path, typer.Option(help="The vocabulary: a model, a folder with a tokenizer, or a vocab.txt.")],
-    out: Annotated[Path, typer.Option(help="The folder to write, or to go on with after an interruption.")],
+    out: Annotated[Path, typer.Option(help="The folder to write, or to continue after an interruption.")],
     processes: Annotated[int | None, typer.Option(help="Worker processes; one per core if not given.")] = None,
-    entities: Annotated[Path | None, typer.Option(help="Names, one per line, whose places are kept as well.")] = None,
+    entities: Annotated[Path | None, typer.Option(help="Names, one per line, whose positions are stored too.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Tokenize a corpus once, into shards from which every pre-training objective makes its examples.
 
-    Text may be compressed (.gz .bz2 .xz .zst). If it is interrupted, the same command goes on where it was.
+    Text may be compressed (.gz .bz2 .xz .zst). If it is interrupted, the same command continues.
     Example: bertkit shards books/*.txt --vocab vocab/ --out shards/
     """
     from bertkit.checkpoint.bundled import tokenizer_folder
     from bertkit.text.shards.writer import write_shards
 
     report = write_shards(texts, tokenizer_folder(vocab), out, processes=processes, entities=entities, show=progress)
-    print(json_module.dumps(report, indent=2) if json else _told(report))
+    print(json_module.dumps(report, indent=2) if json else _format_report(report))
 
 
-def _told(report: dict[str, Any]) -> str:
+def _format_report(report: dict[str, Any]) -> str:
     """The report as lines to read."""
     lines = {
         "shards": f"{report['shards']:,} in {report['out']}",

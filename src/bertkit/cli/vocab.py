@@ -20,14 +20,14 @@ Texts = Annotated[
 def vocab(
     texts: Texts,
     out: Annotated[Path, typer.Option(help="The folder to write; it must not exist yet.")],
-    size: Annotated[int, typer.Option(help="Pieces in the vocabulary, exactly.")] = 30522,
+    size: Annotated[int, typer.Option(help="Exact number of tokens in the vocabulary.")] = 30522,
     cased: Annotated[bool, typer.Option("--cased", help="Keep upper case and accents.")] = False,
-    min_count: Annotated[int, typer.Option(help="Do not merge a pair seen less often than this.")] = 2,
+    min_count: Annotated[int, typer.Option(help="Do not merge pairs that occur less often than this.")] = 2,
     alphabet_limit: Annotated[
-        int | None, typer.Option(help="Keep this many characters, the most frequent; 1000 if not given.")
+        int | None, typer.Option(help="Keep only so many characters, the most frequent; 1000 by default.")
     ] = None,
     extend: Annotated[
-        Path | None, typer.Option(help="Keep this model's pieces at their ids, and add words of the texts behind them.")
+        Path | None, typer.Option(help="Keep this model's tokens at their ids, and append words of the texts.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
@@ -44,7 +44,7 @@ def vocab(
         return _extend(texts, extend, settings, out, json)
     vocabulary = make_vocabulary(texts, settings, show=progress)
     vocabulary.save(out)
-    print(json_module.dumps(vocabulary.report, indent=2) if json else _told(vocabulary.report, out))
+    print(json_module.dumps(vocabulary.report, indent=2) if json else _format_report(vocabulary.report, out))
 
 
 def _extend(texts: list[Path], model: Path, settings: VocabularySettings, out: Path, json: bool) -> None:
@@ -69,7 +69,7 @@ def _extend(texts: list[Path], model: Path, settings: VocabularySettings, out: P
     )
 
 
-def _told(report: dict[str, Any], out: Path) -> str:
+def _format_report(report: dict[str, Any], out: Path) -> str:
     """The report as lines to read."""
     size, pieces, alphabet, corpus = report["size"], report["pieces"], report["alphabet"], report["corpus"]
     cut_share = f"{100 * alphabet['cut_share_of_text']:.4f} % of the text"

@@ -15,7 +15,7 @@ LabelKind = Literal["name", "names", "number"]  # what a label is: one of severa
 
 
 @dataclass(frozen=True)
-class Layout:
+class ColumnLayout:
     """Columns, by number, of a published file without a header line, and how its rows are known."""
 
     name: str
@@ -59,8 +59,8 @@ def _score(cell: str) -> bool:
 
 
 LAYOUTS = (
-    Layout("CoLA", "name", text="4", pair=None, label="2", fits=_cola),
-    Layout("STS benchmark", "number", text="6", pair="7", label="5", fits=_sts_benchmark),
-    Layout("SemEval STS", "number", text="2", pair="3", label="1", fits=_scored_pairs),
-    Layout("GoEmotions", "names", text="1", pair=None, label="2", fits=_numbered_labels),
+    ColumnLayout("CoLA", "name", text="4", pair=None, label="2", fits=_cola),
+    ColumnLayout("STS benchmark", "number", text="6", pair="7", label="5", fits=_sts_benchmark),
+    ColumnLayout("SemEval STS", "number", text="2", pair="3", label="1", fits=_scored_pairs),
+    ColumnLayout("GoEmotions", "names", text="1", pair=None, label="2", fits=_numbered_labels),
 )

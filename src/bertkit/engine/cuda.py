@@ -21,7 +21,7 @@ class CudaOperations(Operations):
     """For post-norm layers with GELU, as BERT's."""
 
     def __init__(self) -> None:
-        from bertkit.model.triton_norm import add_norm
+        from bertkit.model.triton_kernels.norm import add_norm
 
         self._kernel = add_norm
 

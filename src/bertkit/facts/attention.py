@@ -134,13 +134,13 @@ def toy(_: Vocabularies) -> Outcome:
 
 
 def looked_at(word: str, layer: int, head: int) -> tuple[StepTable, HandHeads]:
-    """`bertkit look "Action gets results" --table` on the bundled model, and that layer's heads by hand."""
+    """`bertkit heads "Action gets results" --table` on the bundled model, and that layer's heads by hand."""
     encoder, reading = bundled().model.encoder, read(bundled(), "Action gets results")
     x = states_by_hand(encoder, reading.encoding.ids)[layer - 1]
     return step_table(reading, layer=layer, head=head, word=word), heads_by_hand(encoder, layer - 1, x)
 
 
-@facts("M9", "E433-479", '`look --table`, for "Action gets results": score, / sqrt(d), softmax, x value, sum')
+@facts("M9", "E433-479", '`heads --table`, for "Action gets results": score, / sqrt(d), softmax, x value, sum')
 def step_by_step(_: Vocabularies) -> Outcome:
     table, hand = looked_at("gets", layer=3, head=2)
     query, keys, values = hand.queries[table.place, 1], hand.keys[:, 1], hand.values[:, 1]
@@ -174,7 +174,7 @@ def heads_are_slices(_: Vocabularies) -> Outcome:
     return equal(((4, 12, 64), (768, 768), True), (tuple(q.shape), tuple(attention.out.weight.shape), same))
 
 
-@facts("M11", "E402", "a score of `look --table` is the cosine of query and key times both lengths")
+@facts("M11", "E402", "a score of `heads --table` is the cosine of query and key times both lengths")
 def dot_product(_: Vocabularies) -> Outcome:
     table, hand = looked_at("gets", layer=3, head=2)
     query, keys = hand.queries[table.place, 1], hand.keys[:, 1]

@@ -166,7 +166,7 @@ def own_similarity(_: Vocabularies) -> Outcome:
             table = step_table(reading, layer=number + 1, head=head + 1, word="dog")
             own.append(table.steps[table.place].scaled)
             worst = max(worst, abs(own[-1] - float(scores[head, table.place, table.place])))
-    measured = f"`look --table` shows {min(own):.2f} to {max(own):.2f} for dog; off by {worst:.0e}"
+    measured = f"`heads --table` shows {min(own):.2f} to {max(own):.2f} for dog; off by {worst:.0e}"
     return holds("by hand to 1e-3; over 1 somewhere, not 0.125", measured, worst < 1e-3 and max(own) > 1)
 
 

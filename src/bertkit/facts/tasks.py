@@ -194,7 +194,9 @@ def by_hand() -> dict[str, float]:
 
 
 @facts(
-    "F17", "D142, C5", "the table of `bertkit glue` shows each of GLUE's eight tasks by the metric it is published with"
+    "F17",
+    "D142, C5",
+    "the table of `bertkit finetune glue` shows each of GLUE's eight tasks by the metric it is published with",
 )
 def own_metrics(_: Vocabularies) -> Outcome:
     labels, told = ("0", "1"), {}

@@ -16,7 +16,8 @@ from bertkit.facts.trained_texts import ANALOGIES, BLANKS, SENSES, TOPICS
 from bertkit.finetuning.explore.features import regress_classes
 from bertkit.inside.look.heads import LinkedHead, catalogue, link
 from bertkit.inside.look.reading import Reading, read
-from bertkit.inside.senses.senses import SenseScores, sense_scores, use_vectors
+from bertkit.inside.senses.page import SenseScores
+from bertkit.inside.senses.senses import sense_scores, use_vectors
 from bertkit.inside.senses.uses import Use
 from bertkit.inside.static.vectors import StaticVectors
 
@@ -79,7 +80,7 @@ def by_trace(reading: Reading, found: LinkedHead, source: str, target: str) -> f
 @facts(
     "I3",
     "D547-560, D699, E345",
-    '`look --link`: some head links "stuff" to "ridiculous", "it" to the animal more than to the street; "he" not to '
+    '`heads --link`: some head links "stuff" to "ridiculous", "it" to the animal more than to the street; "he" not to '
     "Bert alone, but to Ernie as well",
 )
 def linking_heads(_: Vocabularies) -> Outcome:

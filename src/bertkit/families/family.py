@@ -73,7 +73,7 @@ class Family:
         return {name: heads for heads, name in self.classes.items()} | causal
 
 
-def whole_number(value: Any) -> Any:
+def whole_number(value: object) -> object:
     """768.0 becomes 768: some tools write every number as a float. Other values stay."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 

@@ -33,7 +33,7 @@ class Outputs:
 
 
 @dataclass(frozen=True)
-class Part:
+class BatchOutput:
     """What one batch gave: rows by the number of their window, the sum of losses and how many these were."""
 
     rows: dict[int, np.ndarray]
@@ -51,14 +51,14 @@ def run_model(
     labelled = bool(windows) and all(window.target is not None for window in windows)
     training, device = model.training, model.device
 
-    def compute(chosen: list[int]) -> Part:
+    def compute(chosen: list[int]) -> BatchOutput:
         indices = [i for group in chosen for i in groups[group]]
         own = [windows[i] for i in indices]
         batch, hidden_TD = last_layer(model.encoder, window_passages(own, model.config), device)
         logits = task_logits(model, task, batch, own, hidden_TD).float()
         rows = dict(zip(indices, _split(model, task, logits, batch), strict=True))
         loss, losses = task.loss(logits, batch, own, LossSettings()) if labelled else (0.0, 0)
-        return Part(rows, float(loss), int(losses))
+        return BatchOutput(rows, float(loss), int(losses))
 
     model.eval()
     budget = tokens or (token_budget(lengths, device) if device.type == "cpu" else TOKENS)

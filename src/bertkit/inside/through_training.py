@@ -4,25 +4,21 @@ At every checkpoint: how many heads of each kind there are, which words fill the
 what a linear probe reads off each layer. So one sees when heads find their neighbors, and when syntax appears.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bertkit.errors import RequestError
-from bertkit.files import whole_file
 from bertkit.inside.look.heads import catalogue
 from bertkit.inside.look.reading import read
 from bertkit.inside.probes.data import ProbeData, ProbeSettings, read_probe_files
 from bertkit.inside.probes.labels import fit_and_say, label_task
 from bertkit.inside.probes.word_vectors import cut_sentences, word_vectors
+from bertkit.inside.through_training_page import CheckpointView, Course
 from bertkit.predict.bert import Bert, load
 from bertkit.pretraining.samples import BLANK, SENTENCES, fill_samples
 from bertkit.progress import ShowProgress, silent
-from bertkit.report.chart import Point
-from bertkit.report.page import save_page
 from bertkit.train.records import read_records
 from bertkit.train.runs import Run, read_progress
 
@@ -37,50 +33,6 @@ class Moment:
     folder: Path
 
 
-@dataclass(frozen=True)
-class Stage:
-    """What was measured at one checkpoint."""
-
-    step: int
-    heads: dict[str, int]  # how many of each kind
-    filled: tuple[dict[str, Any], ...]  # {"text": ..., "words": [...]}, a line of metrics.jsonl
-    accuracy: tuple[float, ...] | None = None  # of a probe at the embeddings and every layer
-
-
-@dataclass(frozen=True)
-class Course:
-    """The measurements from the first kept checkpoint to the last."""
-
-    title: str
-    along: str  # what is counted: steps, or models of a list
-    stages: tuple[Stage, ...]
-    held_out: dict[str, list[Point]] = field(default_factory=dict)  # from the run's own records
-    notes: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, for a file."""
-        return asdict(self)
-
-    @property
-    def html(self) -> str:
-        """The whole page as HTML."""
-        from bertkit.inside.through_training_page import course_page
-
-        return course_page(self)
-
-    def save(self, path: Path | str) -> None:
-        """Write the page, and beside it the numbers as .json."""
-        path = Path(path)
-        with whole_file(numbers_beside(path)) as draft:
-            draft.write_text(json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n", "utf-8", "replace")
-        save_page(self.html, path)
-
-    def __str__(self) -> str:
-        from bertkit.inside.through_training_page import course_lines
-
-        return "\n".join(course_lines(self))
-
-
 @dataclass(frozen=True, kw_only=True)
 class CourseSettings:
     """What is measured at every checkpoint."""
@@ -89,13 +41,6 @@ class CourseSettings:
     probe: tuple[Path, ...] = ()  # CoNLL-U files: probes train on all but the last and are tested on the last
     sentences: int = SENTENCES_PROBED
     seed: int = 0
-
-
-def numbers_beside(page: Path) -> Path:
-    """Where the numbers of a page go."""
-    if page.suffix.lower() == ".json":
-        raise RequestError(f"{page}: name a page, such as {page.with_suffix('.html')}; the numbers go beside it")
-    return page.with_suffix(".json")
 
 
 def find_moments(folders: Sequence[Path | str]) -> list[Moment]:
@@ -148,13 +93,13 @@ def _probing(settings: CourseSettings) -> ProbeSettings:
     return ProbeSettings(what="pos", sentences=settings.sentences, seed=settings.seed)
 
 
-def _stage(moment: Moment, settings: CourseSettings, data: ProbeData | None) -> Stage:
+def _stage(moment: Moment, settings: CourseSettings, data: ProbeData | None) -> CheckpointView:
     bert = load(moment.folder)
     texts = [text.replace(BLANK, bert.tokenizer.mask_token) for text in settings.texts]
     kinds = Counter(head.kind for head in catalogue(read(bert, text) for text in texts))
     filled = fill_samples(bert.model, bert.tokenizer, settings.texts) if bert.model.fills else []
     accuracy = None if data is None else probe_accuracy(bert, data, _probing(settings))
-    return Stage(moment.step, dict(kinds), tuple(filled), accuracy)
+    return CheckpointView(moment.step, dict(kinds), tuple(filled), accuracy)
 
 
 def probe_accuracy(bert: Bert, data: ProbeData, settings: ProbeSettings) -> tuple[float, ...]:

@@ -58,7 +58,7 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindo
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
-    """Our own for CUDA (`triton_attention`): half precision, quicker than `varlen`; without gradients float32, too."""
+    """CUDA kernel of our own (`triton_kernels.attention`): half precision; without gradients float32 too."""
     return _fused(torch.stack((q, k, v), dim=1), batch, window, dropout)
 
 
@@ -82,7 +82,7 @@ def attend(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: flo
 
 def bias_gelu(x_TF: Tensor, bias_F: Tensor) -> Tensor:
     """gelu(x + bias) in one pass, with the bias's gradient on the way back; the twin is F.gelu(x + bias)."""
-    from bertkit.model.triton_gelu import bias_gelu as quick
+    from bertkit.model.triton_kernels.gelu import bias_gelu as quick
 
     activated: Tensor = quick(x_TF, bias_F)
     return activated
@@ -145,7 +145,7 @@ def _padded(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: fl
 
 
 def _fused(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float) -> Tensor:
-    from bertkit.model.triton_attention import attention
+    from bertkit.model.triton_kernels.attention import attention
 
     offsets, radius = batch.offsets, -1 if window.radius is None else window.radius
     seeds = torch.randint(1 << 31, (1,), device=offsets.device) if dropout else offsets  # not read without dropout

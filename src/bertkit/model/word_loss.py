@@ -1,7 +1,7 @@
 """What the vocabulary's logits are used for in training: the loss of the right word, and a word drawn by chance.
 
 Rows may be longer than the vocabulary (`size`), as `MaskedWordHead.aligned` gives them: what is behind counts nowhere.
-On CUDA in half precision each is one pass (`triton_words`); the plain functions here are the twins, and the CPU's.
+On CUDA in half precision each is one pass (`triton_kernels.words`); the plain functions here are its twins.
 """
 
 import torch
@@ -17,7 +17,7 @@ def word_losses(logits_MV: Tensor, targets_M: Tensor, size: int) -> tuple[Tensor
     """(M losses, M right or not, M logs of the sum of exp where they are known); IGNORE has loss 0 and is not right."""
     if not triton_can(logits_MV):
         return *plain_losses(logits_MV[:, :size], targets_M), None
-    from bertkit.model.triton_words import word_loss
+    from bertkit.model.triton_kernels.words import word_loss
 
     losses, logs, right = word_loss(logits_MV, targets_M, size)
     return losses, right, logs
@@ -38,7 +38,7 @@ def sampled_words(logits_MV: Tensor, logs_M: Tensor | None, size: int) -> Tensor
     places = torch.rand(len(logits_MV), device=logits_MV.device)
     if logs_M is None or not triton_can(logits_MV):
         return plain_sample(logits_MV[:, :size], places)
-    from bertkit.model.triton_words import word_sample
+    from bertkit.model.triton_kernels.words import word_sample
 
     ids: Tensor = word_sample(logits_MV, logs_M, places, size)
     return ids

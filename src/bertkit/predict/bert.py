@@ -190,7 +190,7 @@ class Bert:
 
     def _searched(
         self, texts: "searching.Searched | None", vectors: "searching.Stored | None"
-    ) -> "Iterator[searching.Block]":
+    ) -> "Iterator[searching.VectorBlock]":
         from bertkit.predict import search as searching
 
         settings = self.embed_settings().one_vector()
@@ -199,13 +199,13 @@ class Bert:
             return searching.vector_blocks(searching.open_vectors(stored, self.width(settings)), known)
         return self._embedded(known or (), settings)
 
-    def _embedded(self, texts: Iterable[str], settings: EmbedSettings) -> "Iterator[searching.Block]":
-        from bertkit.predict.search import Block
+    def _embedded(self, texts: Iterable[str], settings: EmbedSettings) -> "Iterator[searching.VectorBlock]":
+        from bertkit.predict.search import VectorBlock
 
         reports = []
         for block in self.embed_blocks(texts, settings):
             reports += [block.lengths] if block.lengths.long else []
-            yield Block(np.asarray(block.vectors), block.texts)
+            yield VectorBlock(np.asarray(block.vectors), block.texts)
         _warn_of_long(reports)
 
     @overload

@@ -25,7 +25,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Block:
+class VectorBlock:
     """Some neighboring texts with a vector each; `texts` is None where only vectors are known."""
 
     vectors: np.ndarray  # float, [texts, width]
@@ -33,14 +33,14 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Best:
+class NearestSoFar:
     """The best of a query so far, best first."""
 
     scores: np.ndarray  # float32
     indices: np.ndarray  # int64
     texts: list[str | None]
 
-    def merged(self, scores: np.ndarray, block: Block, first: int, k: int) -> "Best":
+    def merged(self, scores: np.ndarray, block: VectorBlock, first: int, k: int) -> "NearestSoFar":
         """With a block whose texts are numbered from `first`; of equal scores the one that came first stays ahead."""
         both = np.concatenate((self.scores, scores))
         floor = np.partition(both, len(both) - k)[len(both) - k] if len(both) > k else -np.inf
@@ -49,13 +49,13 @@ class Best:
         own, kept = len(self.scores), self.texts
         texts = [kept[at] if at < own else block.texts[at - own] if block.texts else None for at in chosen]
         numbers = np.concatenate((self.indices, np.arange(first, first + len(scores))))
-        return Best(both[chosen], numbers[chosen], texts)
+        return NearestSoFar(both[chosen], numbers[chosen], texts)
 
 
-def search_blocks(queries_QD: np.ndarray, blocks: Iterable[Block], k: int) -> list[list[Found]]:
+def search_blocks(queries_QD: np.ndarray, blocks: Iterable[VectorBlock], k: int) -> list[list[Found]]:
     """The `k` nearest by cosine for each query, best first; memory does not grow with the number of blocks."""
     unit_QD = _unit(queries_QD, "query number {}".format)
-    best = [Best(np.zeros(0, np.float32), np.zeros(0, np.int64), []) for _ in unit_QD]
+    best = [NearestSoFar(np.zeros(0, np.float32), np.zeros(0, np.int64), []) for _ in unit_QD]
     done = 0
     for block in blocks:
         scores_QN = cosines(unit_QD, block.vectors, done)
@@ -106,7 +106,7 @@ def open_vectors(vectors: Stored, width: int) -> np.ndarray:
     return found
 
 
-def vector_blocks(vectors_ND: np.ndarray, texts: Iterable[str] | None = None) -> Iterator[Block]:
+def vector_blocks(vectors_ND: np.ndarray, texts: Iterable[str] | None = None) -> Iterator[VectorBlock]:
     """Rows of an array, with the texts they were made of if those are given; there must be as many."""
     waiting = None if texts is None else iter(texts)
     for start in range(0, len(vectors_ND), ROWS_PER_BLOCK):
@@ -114,7 +114,7 @@ def vector_blocks(vectors_ND: np.ndarray, texts: Iterable[str] | None = None) ->
         own = None if waiting is None else list(islice(waiting, len(rows)))
         if own is not None and len(own) < len(rows):
             raise RequestError(f"{start + len(own)} texts came with {len(vectors_ND)} vectors; give as many of both")
-        yield Block(rows, own)
+        yield VectorBlock(rows, own)
     if waiting is not None and next(waiting, None) is not None:
         raise RequestError(
             f"more than {len(vectors_ND)} texts came with {len(vectors_ND)} vectors; give as many of both"
@@ -162,6 +162,6 @@ def _unit(vectors_ND: np.ndarray, where: Callable[[int], str]) -> np.ndarray:
     return rows / np.where(lengths > 0, lengths, 1)
 
 
-def _listed(best: Best) -> list[Found]:
+def _listed(best: NearestSoFar) -> list[Found]:
     found = zip(best.indices.tolist(), best.scores.tolist(), best.texts, strict=True)
     return [Found(index, score, text) for index, score, text in found]

@@ -18,7 +18,7 @@ from bertkit.train.distributed import Ranks, shard, whole
 
 
 @dataclass(frozen=True)
-class Learner:
+class PretrainingLearner:
     """What is trained: the module with its losses, and the models in it by the name they are saved under."""
 
     module: nn.Module
@@ -63,7 +63,7 @@ def load_start(start: Path, recipe: Recipe) -> Checkpoint:
     return found if model.config == wanted else replace(found, model=copied(model, wanted, model.state_dict()))
 
 
-def build_learner(recipe: Recipe, start: Checkpoint | None = None) -> Learner:
+def build_learner(recipe: Recipe, start: Checkpoint | None = None) -> PretrainingLearner:
     """Fresh models, or the one of `start` carried on, with the losses of the recipe's objectives."""
     rows = recipe.data.rows
     model = start.model if start else new_model(recipe.model, _heads(recipe), seed=recipe.train.seed)
@@ -72,7 +72,7 @@ def build_learner(recipe: Recipe, start: Checkpoint | None = None) -> Learner:
     seed = recipe.train.seed
     module = token_row(recipe.data.objective).module(model, rows, recipe.train) or ForPretraining(model, rows, seed)
     assert isinstance(module, nn.Module)
-    return Learner(module, module.weights, module.models)
+    return PretrainingLearner(module, module.weights, module.models)
 
 
 def whole_model(model: BertModel) -> BertModel:

@@ -13,7 +13,7 @@ from bertkit.pretraining.batches import ExampleSource
 from bertkit.pretraining.begun import begun_with, read_begun, refuse_other_vocabulary
 from bertkit.pretraining.checks import SETTINGS, check_disk, check_folder, fitted, optimizer_settings
 from bertkit.pretraining.extend import extended
-from bertkit.pretraining.learner import Learner, build_learner, load_start, parameter_bytes
+from bertkit.pretraining.learner import PretrainingLearner, build_learner, load_start, parameter_bytes
 from bertkit.pretraining.planning.gauge import Gauge
 from bertkit.pretraining.planning.memory import check_host_memory
 from bertkit.pretraining.recipe import Recipe, recipe_toml, with_whole_paths
@@ -61,7 +61,7 @@ def pretrain(
 def _open(
     recipe: Recipe,
     run: Run,
-    learner: Learner,
+    learner: PretrainingLearner,
     shards: ShardSet,
     place: Ranks,
     begun: dict[str, str],
@@ -130,7 +130,7 @@ def _heldout(recipe: Recipe, shards: ShardSet) -> ExampleSource | None:
     return ExampleSource(held, replace(recipe.data, static=True, seed=1))
 
 
-def _load_models(checkpoint: Path, learner: Learner) -> Tokenizer | None:
+def _load_models(checkpoint: Path, learner: PretrainingLearner) -> Tokenizer | None:
     """Weights are copied into the tensors that are there: what two models share stays shared. Gives their tokenizer."""
     tokenizer = None
     for name, model in learner.models.items():

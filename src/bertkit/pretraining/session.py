@@ -13,7 +13,7 @@ from bertkit.pretraining.batches import ExampleSource
 from bertkit.pretraining.evaluation import evaluate, in_words
 from bertkit.pretraining.examples import Examples
 from bertkit.pretraining.inputs import to_inputs
-from bertkit.pretraining.learner import Learner, SavedModel, whole_model
+from bertkit.pretraining.learner import PretrainingLearner, SavedModel, whole_model
 from bertkit.pretraining.objectives.table import LOSSES
 from bertkit.pretraining.planning.gauge import Gauge
 from bertkit.pretraining.planning.memory import check_device_memory, one_pass
@@ -40,7 +40,7 @@ class PretrainingSession(Session[StepReport | None]):
     """A run's stages of examples, its average of weights and its held-out text, driven by the common session."""
 
     recipe: Recipe
-    learner: Learner
+    learner: PretrainingLearner
     average: Average
     stages: Stages
     tokenizer: Tokenizer

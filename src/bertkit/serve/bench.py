@@ -89,11 +89,11 @@ def measure(
 
     A server that does not answer a request within `timeout` seconds is an error.
     """
-    return asyncio.run(_measure(replace(Target.of(url, key), timeout=timeout), load, model, seed))
+    return asyncio.run(_measure(replace(ServerAddress.of(url, key), timeout=timeout), load, model, seed))
 
 
 @dataclass(frozen=True)
-class Target:
+class ServerAddress:
     """A server's address, and what every request to it begins with."""
 
     host: str
@@ -103,7 +103,7 @@ class Target:
     timeout: float = REPLY_SECONDS
 
     @classmethod
-    def of(cls, url: str, key: str | None) -> "Target":
+    def of(cls, url: str, key: str | None) -> "ServerAddress":
         """From an address such as http://127.0.0.1:8000."""
         place = address_of(url)
         secure = place.scheme == "https"
@@ -120,7 +120,7 @@ class Target:
 class _Connection:
     """One connection that is kept open."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ServerAddress) -> None:
         self._target = target
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
@@ -134,7 +134,7 @@ class _Connection:
             message = f"{target.host} port {target.port} did not answer within {target.timeout:g} s"
             raise BertkitError(f"{message}; is this a bertkit server, and is it overloaded?") from error
 
-    async def _ask(self, target: Target, body: bytes) -> int:
+    async def _ask(self, target: ServerAddress, body: bytes) -> int:
         if self._streams is None:
             secure = True if target.secure else None
             self._streams = await asyncio.open_connection(target.host, target.port, ssl=secure)
@@ -173,7 +173,7 @@ def bodies(load: Load, model: str | None, seed: int, count: int = 64) -> list[by
     return [json.dumps({"input": own, "encoding_format": "base64", **named}).encode() for own in texts]
 
 
-async def _measure(target: Target, load: Load, model: str | None, seed: int) -> LoadResult:
+async def _measure(target: ServerAddress, load: Load, model: str | None, seed: int) -> LoadResult:
     asked = bodies(load, model, seed)
     latencies: list[float] = []
     refused = [0]
@@ -198,7 +198,7 @@ async def _measure(target: Target, load: Load, model: str | None, seed: int) -> 
     return LoadResult(load, time.perf_counter() - started, tuple(sorted(latencies)), refused[0])
 
 
-async def _closed(target: Target, ask: Any, load: Load, started: float, client: int) -> None:
+async def _closed(target: ServerAddress, ask: Any, load: Load, started: float, client: int) -> None:
     connection = _Connection(target)
     number = client * 7
     while (now := time.perf_counter()) - started < load.seconds:
@@ -207,7 +207,7 @@ async def _closed(target: Target, ask: Any, load: Load, started: float, client: 
     connection.close()
 
 
-async def _open(target: Target, ask: Any, load: Load, started: float, seed: int) -> None:
+async def _open(target: ServerAddress, ask: Any, load: Load, started: float, seed: int) -> None:
     """Moments are drawn beforehand; whoever finds no free connection opens another."""
     draw, free, running = random.Random(seed), [_Connection(target) for _ in range(load.clients)], set()
     due, number = started, 0

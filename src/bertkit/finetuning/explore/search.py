@@ -47,7 +47,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The best settings of a search, what a run with them gave, and every trial."""
 
     changes: Mapping[str, str]
@@ -64,7 +64,7 @@ def search(
     grid: Mapping[str, Sequence[str]] = GRID,
     model: Path | None = None,
     show: ShowProgress = silent,
-) -> Found:
+) -> SearchResult:
     """Successive halving: all of the grid on a quarter of the data, the better half on half of it, and so on.
 
     Each trial is judged by the best of its evaluations. The winner's model becomes out/model. Given again, it keeps
@@ -93,7 +93,7 @@ def search(
                 taught(part, best, winner)
             keep_model(folders, order[0], out if last else winner)
             survivors = [survivors[index] for index in order[: max(1, len(order) // 2)]]
-        found = Found(best, results[order[0]], tuple(trials))
+        found = SearchResult(best, results[order[0]], tuple(trials))
         write_json(out / "search.json", {"best": dict(best), "trials": [vars(trial) for trial in found.trials]})
         return found
 

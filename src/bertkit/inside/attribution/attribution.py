@@ -7,26 +7,23 @@ to the difference between the scores at both ends: that is checked, and steps ar
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bertkit.errors import RequestError
+from bertkit.inside.attribution.page import ENOUGH, Why, WordShare
 from bertkit.inside.attribution.targets import find_target
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.predict.bert import Bert
-from bertkit.report.page import save_page
 from bertkit.settings import pick
 from bertkit.tasks.explain import Read, Request, Target
 
 METHODS = {"integrated": "mask", "gradient": "zero"}  # and the baseline that each is usually taken from
 BASELINES = ("mask", "pad", "zero")
-ENOUGH = 0.01  # the largest gap, as a share of what there is to explain
 MOST_STEPS = 1024
 TOKENS_AT_ONCE = 4096
 LEAST = 1e-4  # a difference of scores below this is none: float32 knows a logit no better
@@ -52,70 +49,6 @@ class WhySettings:
         return METHODS[self.method] if self.baseline is None else self.baseline
 
 
-@dataclass(frozen=True)
-class WordShare:
-    """What a word adds to the score: its pieces' shares, summed."""
-
-    word: str
-    part: int  # 0: in the text; 1: in the pair
-    start: int  # characters [start, end)
-    end: int
-    share: float
-    pieces: tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True)
-class Why:
-    """How much each word adds to a score. A notebook shows it; `save` writes a page; `str` is for the terminal."""
-
-    text: str
-    pair: str | None
-    target: str
-    units: str
-    method: str
-    baseline: str
-    steps: int
-    score: float
-    baseline_score: float  # with every word at the baseline
-    gap: float | None  # |sum of shares - (score - baseline_score)| as a share of the latter; None: not a sum to check
-    cut_from: int | None
-    words: tuple[WordShare, ...]
-
-    @property
-    def complete(self) -> bool:
-        """Whether the shares add up."""
-        return self.gap is not None and self.gap < ENOUGH
-
-    def top(self, count: int) -> list[WordShare]:
-        """The words that count most, for or against."""
-        return sorted(self.words, key=lambda each: -abs(each.share))[:count]
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, for a file."""
-        return asdict(self)
-
-    @property
-    def html(self) -> str:
-        """The page, complete; no script runs on it."""
-        from bertkit.inside.attribution.page import why_page
-
-        return why_page(self)
-
-    def save(self, path: Path | str) -> None:
-        """Write the page whole or not at all."""
-        save_page(self.html, path)
-
-    def _repr_html_(self) -> str:
-        from bertkit.inside.look.page import frame
-
-        return frame(self.html, height=320)
-
-    def __str__(self) -> str:
-        from bertkit.inside.attribution.page import why_lines
-
-        return "\n".join(why_lines(self))
-
-
 def why(
     bert: Bert,
     text: str,
@@ -135,7 +68,7 @@ def why(
 
 
 @dataclass(frozen=True)
-class Line:
+class InterpolationLine:
     """The straight way from the baseline to the text, as sums of embeddings L E, and what is read at its points."""
 
     model: BertModel
@@ -204,7 +137,7 @@ def _explain(bert: Bert, request: Request, target: Target, settings: WhySettings
     )
 
 
-def integrate(line: Line, difference: float, steps: int) -> tuple[Tensor, int, float]:
+def integrate(line: InterpolationLine, difference: float, steps: int) -> tuple[Tensor, int, float]:
     """Shares L by Gauss and Legendre's rule, with twice the steps as long as they do not add up to the difference."""
     while True:
         points, weights = np.polynomial.legendre.leggauss(steps)  # on -1 to 1
@@ -215,7 +148,7 @@ def integrate(line: Line, difference: float, steps: int) -> tuple[Tensor, int, f
         steps *= 2
 
 
-def _line(bert: Bert, target: Target, baseline: str) -> Line:
+def _line(bert: Bert, target: Target, baseline: str) -> InterpolationLine:
     tokens, model = target.tokens, bert.model
     batch = Batch.pack([tokens.ids], [tokens.segments]).to(model.device)
     table = model.encoder.embeddings.word
@@ -228,7 +161,7 @@ def _line(bert: Bert, target: Target, baseline: str) -> Line:
         kept = [n is None or i == bert.tokenizer.mask_id for n, i in zip(tokens.words, tokens.ids, strict=True)]
         end = model.encoder.embeddings.sum(batch)
         start = torch.where(torch.tensor(kept, device=end.device)[:, None], end, end - words_LE + blank)
-    return Line(model, batch, start, end, target.read)
+    return InterpolationLine(model, batch, start, end, target.read)
 
 
 def _by_word(target: Target, shares: Sequence[float]) -> tuple[WordShare, ...]:

@@ -6,12 +6,12 @@ is bounded, so that finding nothing means: nothing among what was tried.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from math import prod
+from dataclasses import dataclass
 from typing import Any
 
 from bertkit.errors import RequestError
 from bertkit.inside.attribution.attribution import why
+from bertkit.inside.attribution.page import Change, Flip, Flips
 from bertkit.predict.bert import Bert
 from bertkit.tasks.explain import Request, text_tokens
 from bertkit.tasks.texts import likeliest
@@ -36,52 +36,6 @@ class FlipSettings:
         for name in ("tried", "likely", "kept"):
             if getattr(self, name) < 1:
                 raise RequestError(f"{name}={getattr(self, name)} must be 1 or more")
-
-
-@dataclass(frozen=True)
-class Change:
-    """One word for another, and how probable the masked-word model finds the new one there."""
-
-    old: str
-    new: str
-    probability: float
-
-
-@dataclass(frozen=True)
-class Flip:
-    """A text that the classifier answers otherwise."""
-
-    text: str
-    changes: tuple[Change, ...]
-    places: tuple[tuple[int, int], ...]  # characters of the new words in the text
-    answer: str
-    probability: float  # that the classifier gives its new answer
-
-    @property
-    def likely(self) -> float:
-        """The product of the replacements' probabilities."""
-        return prod(change.probability for change in self.changes)
-
-
-@dataclass(frozen=True)
-class Flips:
-    """What was found, the fewest changes and the likeliest words first."""
-
-    text: str
-    answer: str
-    probability: float
-    tried: int  # texts put to the classifier
-    most_words: int
-    found: tuple[Flip, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, for a file."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        from bertkit.inside.attribution.page import flip_lines
-
-        return "\n".join(flip_lines(self))
 
 
 @dataclass(frozen=True)

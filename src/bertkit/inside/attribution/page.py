@@ -2,21 +2,125 @@
 
 import unicodedata
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.report.page import render_page
+from bertkit.inside.look.page import frame
+from bertkit.report.page import render_page, save_page
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from bertkit.inside.attribution.attribution import Why, WordShare
-    from bertkit.inside.attribution.counterfactuals import Flips
-
 MAX_WORDS = 12  # listed below the text
 DIRECTION_MARKS = {"\u200e", "\u200f", "\u061c", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
+ENOUGH = 0.01  # the largest gap, as a share of what there is to explain
 
 
-def why_page(why: "Why", flips: "Flips | None" = None) -> str:
+@dataclass(frozen=True)
+class WordShare:
+    """What a word adds to the score: its pieces' shares, summed."""
+
+    word: str
+    part: int  # 0: in the text; 1: in the pair
+    start: int  # characters [start, end)
+    end: int
+    share: float
+    pieces: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Why:
+    """How much each word adds to a score. A notebook shows it; `save` writes a page; `str` is for the terminal."""
+
+    text: str
+    pair: str | None
+    target: str
+    units: str
+    method: str
+    baseline: str
+    steps: int
+    score: float
+    baseline_score: float  # with every word at the baseline
+    gap: float | None  # |sum of shares - (score - baseline_score)| as a share of the latter; None: not a sum to check
+    cut_from: int | None
+    words: tuple[WordShare, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the shares add up."""
+        return self.gap is not None and self.gap < ENOUGH
+
+    def top(self, count: int) -> list[WordShare]:
+        """The words that count most, for or against."""
+        return sorted(self.words, key=lambda each: -abs(each.share))[:count]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, for a file."""
+        return asdict(self)
+
+    @property
+    def html(self) -> str:
+        """The page, complete; no script runs on it."""
+        return why_page(self)
+
+    def save(self, path: Path | str) -> None:
+        """Write the page whole or not at all."""
+        save_page(self.html, path)
+
+    def _repr_html_(self) -> str:
+        return frame(self.html, height=320)
+
+    def __str__(self) -> str:
+        return "\n".join(why_lines(self))
+
+
+@dataclass(frozen=True)
+class Change:
+    """One word for another, and how probable the masked-word model finds the new one there."""
+
+    old: str
+    new: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Flip:
+    """A text that the classifier answers otherwise."""
+
+    text: str
+    changes: tuple[Change, ...]
+    places: tuple[tuple[int, int], ...]  # characters of the new words in the text
+    answer: str
+    probability: float  # that the classifier gives its new answer
+
+    @property
+    def likely(self) -> float:
+        """The product of the replacements' probabilities."""
+        return prod(change.probability for change in self.changes)
+
+
+@dataclass(frozen=True)
+class Flips:
+    """What was found, the fewest changes and the likeliest words first."""
+
+    text: str
+    answer: str
+    probability: float
+    tried: int  # texts put to the classifier
+    most_words: int
+    found: tuple[Flip, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, for a file."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return "\n".join(flip_lines(self))
+
+
+def why_page(why: Why, flips: Flips | None = None) -> str:
     """The whole page: the texts with shaded words, the largest contributions, and what would change the answer."""
     texts = [_shaded(why, part, text) for part, text in enumerate((why.text, why.pair)) if text is not None]
     return render_page(
@@ -30,7 +134,7 @@ def why_page(why: "Why", flips: "Flips | None" = None) -> str:
     )
 
 
-def why_lines(why: "Why") -> Iterator[str]:
+def why_lines(why: Why) -> Iterator[str]:
     """The same as plain lines, the largest contributions first."""
     yield _title(why)
     for each in why.top(MAX_WORDS):
@@ -41,7 +145,7 @@ def why_lines(why: "Why") -> Iterator[str]:
     yield from why_notes(why)
 
 
-def why_text(why: "Why") -> "Text":
+def why_text(why: Why) -> "Text":
     """The texts with their words in color; a terminal without colors shows them plain."""
     from rich.text import Text
 
@@ -57,7 +161,7 @@ def why_text(why: "Why") -> "Text":
     return shown
 
 
-def why_notes(why: "Why") -> Iterator[str]:
+def why_notes(why: Why) -> Iterator[str]:
     """Where the numbers come from, and whether they add up."""
     line = f"{why.score:.3f} with the text, {why.baseline_score:.3f} with every word at the {why.baseline} baseline"
     yield f"{line}; {why.units}"
@@ -72,7 +176,7 @@ def why_notes(why: "Why") -> Iterator[str]:
         yield f"the model was fine-tuned to read a part of longer texts: this one has {why.cut_from} tokens"
 
 
-def flip_lines(flips: "Flips") -> Iterator[str]:
+def flip_lines(flips: Flips) -> Iterator[str]:
     """What would change the answer, most likely words first."""
     yield visible(f"'{flips.answer}' with {flips.probability:.1%}; {flips.tried:,} texts tried")
     if not flips.found:
@@ -89,11 +193,11 @@ def visible(text: str) -> str:
     )
 
 
-def _title(why: "Why") -> str:
+def _title(why: Why) -> str:
     return visible(f"Why {why.target}?").replace("\n", " ")
 
 
-def _shaded(why: "Why", part: int, text: str) -> list[tuple[str, float | None, float]]:
+def _shaded(why: Why, part: int, text: str) -> list[tuple[str, float | None, float]]:
     """(words, their share, its size relative to the largest) from the beginning to the end; None between words."""
     largest = _largest(why)
     pieces = _pieces(why, part, text)
@@ -102,7 +206,7 @@ def _shaded(why: "Why", part: int, text: str) -> list[tuple[str, float | None, f
     ]
 
 
-def _pieces(why: "Why", part: int, text: str) -> Iterator[tuple[str, "WordShare | None"]]:
+def _pieces(why: Why, part: int, text: str) -> Iterator[tuple[str, WordShare | None]]:
     """The text from its beginning to its end: words with their shares, and what stands between them."""
     at = 0
     for each in why.words:
@@ -113,7 +217,7 @@ def _pieces(why: "Why", part: int, text: str) -> Iterator[tuple[str, "WordShare 
     yield text[at:], None
 
 
-def _flips(flips: "Flips") -> dict[str, Any]:
+def _flips(flips: Flips) -> dict[str, Any]:
     rows = [
         (_inserted(flip.text, flip.places), flip.answer, f"{flip.probability:.1%}", f"{flip.likely:.2%}")
         for flip in flips.found
@@ -131,7 +235,7 @@ def _inserted(text: str, places: Sequence[tuple[int, int]]) -> Iterator[tuple[st
     yield text[at:], False
 
 
-def _largest(why: "Why") -> float:
+def _largest(why: Why) -> float:
     return max((abs(each.share) for each in why.words), default=0.0) or 1.0
 
 

@@ -18,7 +18,7 @@ from bertkit.errors import RequestError
 from bertkit.inside.probes.data import Probed, ProbeSettings
 from bertkit.inside.probes.linear import LinearSettings, ProbeRows, fit_probes
 from bertkit.inside.probes.tree_files import Tree
-from bertkit.inside.probes.word_vectors import BothSides, WordCounts, WordVectors
+from bertkit.inside.probes.word_vectors import BothSides, ReadCounts, WordVectors
 from bertkit.progress import ShowProgress, silent
 from bertkit.tasks.metrics.spans import span_f1
 
@@ -52,7 +52,7 @@ class LabelReport:
     mix: tuple[float, ...]  # weight of each layer in the mixture of all
     gravity: float  # the mean layer by these weights
     expected: float | None  # the mean layer by what each adds to the mixture of those below it
-    counts: dict[str, WordCounts] = field(default_factory=dict)  # train, test
+    counts: dict[str, ReadCounts] = field(default_factory=dict)  # train, test
     notes: tuple[str, ...] = ()
 
     @property

@@ -21,7 +21,7 @@ from bertkit.inside.probes.trees import (
     tree_distances,
     tree_edges,
 )
-from bertkit.inside.probes.word_vectors import BothSides, WordCounts, WordVectors
+from bertkit.inside.probes.word_vectors import BothSides, ReadCounts, WordVectors
 from bertkit.progress import ShowProgress, silent
 
 DRAWN_SENTENCES = 4  # in the report
@@ -62,7 +62,7 @@ class StructureReport:
     random: tuple[StructureScore, ...]  # an untrained encoder
     chain: StructureScore  # neighbors are linked, the first word is the root
     drawn: tuple[DrawnTree, ...]
-    counts: dict[str, WordCounts] = field(default_factory=dict)  # train, test
+    counts: dict[str, ReadCounts] = field(default_factory=dict)  # train, test
     notes: tuple[str, ...] = ()
 
     @property

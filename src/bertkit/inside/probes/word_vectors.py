@@ -33,7 +33,7 @@ LARGEST = 65504.0  # of float16
 
 
 @dataclass(frozen=True)
-class WordCounts:
+class ReadCounts:
     """What became of the words on their way into the model."""
 
     sentences: int  # that were read
@@ -59,7 +59,7 @@ class Sentences:
     encodings: tuple[Encoding, ...]
     kept: tuple[int, ...]
     starts: tuple[int, ...]  # of each sentence's words among all, and where the last one ends
-    counts: WordCounts
+    counts: ReadCounts
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def cut_sentences(bert: Bert, sentences: Sequence[Sequence[str]]) -> Sentences:
     if not kept:
         raise RequestError("the tokenizer makes nothing of these sentences; is it of their language?")
     lengths = [len(sentences[n]) for n in kept]
-    counts = WordCounts(
+    counts = ReadCounts(
         sentences=len(kept),
         words=sum(lengths),
         split=sum(count > 1 for n in kept for count in pieces[n].values()),

@@ -1,78 +1,20 @@
 """The senses of a word: a vector for each of its uses, from the words around it, as a map and as scores."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from bertkit.errors import RequestError
+from bertkit.inside.senses.page import SenseMap, SenseScores
 from bertkit.inside.senses.scores import Vectors, chance, cluster, flat, label_silhouette, neighbor_accuracy, units
 from bertkit.inside.senses.uses import Use
 from bertkit.inside.static.vectors import StaticVectors
 from bertkit.predict.bert import Bert
 from bertkit.progress import ShowProgress, silent
-from bertkit.report.page import save_page
 from bertkit.text.vocabulary.word_counts import split_chunk
 
 CONTEXT_WORDS = 5  # on each side, averaged for the static baseline: word2vec's window
-
-
-@dataclass(frozen=True)
-class SenseScores:
-    """How often the nearest other use has the same sense, by kind of vector; senses as labeled."""
-
-    contextual: float
-    static: float  # one vector for all uses: every neighbor is as near as every other, so this is chance
-    neighbors: float | None  # the mean of the static vectors of the words around; None without static vectors
-    silhouette: float | None  # of the labeled senses, in contextual vectors
-
-
-@dataclass(frozen=True, eq=False)
-class SenseMap:
-    """The uses of a word, each with its place on a map, its cluster, and, where they are labeled, scores."""
-
-    word: str
-    model: str
-    layer: int
-    uses: tuple[Use, ...]
-    points: tuple[tuple[float, float], ...]
-    shown: float  # share of the variance that the map holds
-    clusters: tuple[int, ...]
-    silhouette: float | None
-    scores: SenseScores | None
-
-    @property
-    def html(self) -> str:
-        """The map as one HTML page."""
-        from bertkit.inside.senses.page import sense_page
-
-        return sense_page(self)
-
-    def save(self, path: Path | str) -> None:
-        """Write the page whole or not at all."""
-        save_page(self.html, path)
-
-    def typical(self, cluster: int, count: int = 3) -> list[Use]:
-        """The uses nearest to the middle of a cluster's part of the map."""
-        own = [number for number, each in enumerate(self.clusters) if each == cluster]
-        points = np.array([self.points[number] for number in own])
-        order = np.argsort(np.linalg.norm(points - points.mean(axis=0), axis=1), kind="stable")
-        return [self.uses[own[place]] for place in order[:count]]
-
-    def plain(self) -> dict[str, Any]:
-        """Everything as JSON can write it."""
-        return asdict(self)
-
-    def _repr_html_(self) -> str:
-        from bertkit.inside.look.page import frame
-
-        return frame(self.html)
-
-    def __repr__(self) -> str:
-        count = len(set(self.clusters))
-        return f"SenseMap('{self.word}', {len(self.uses)} uses, {count} clusters; save it, or show it in a notebook)"
 
 
 def map_senses(

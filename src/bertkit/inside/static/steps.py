@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from bertkit.inside.static.blocks import Blocks
-from bertkit.inside.static.tables import AnyTable, Table
+from bertkit.inside.static.tables import AnyTable, WordTable
 
 
-def skip_gram(inputs: AnyTable, outputs: Table, blocks: Blocks, rate: float, negatives: int) -> None:
+def skip_gram(inputs: AnyTable, outputs: WordTable, blocks: Blocks, rate: float, negatives: int) -> None:
     """Each word learns to tell the words around it from drawn ones."""
     seen = blocks.contexts.shape[1]
     columns = torch.cat([blocks.contexts, blocks.drawn], dim=1)
@@ -26,7 +26,7 @@ def skip_gram(inputs: AnyTable, outputs: Table, blocks: Blocks, rate: float, neg
     outputs.add(columns.flatten(), y_steps.flatten(0, 1), pull_BLM.sum(dim=1).flatten())
 
 
-def cbow(inputs: AnyTable, outputs: Table, blocks: Blocks, rate: float, negatives: int) -> None:
+def cbow(inputs: AnyTable, outputs: WordTable, blocks: Blocks, rate: float, negatives: int) -> None:
     """The mean of the words around a word learns to tell that word from drawn ones.
 
     As in word2vec.c every word around takes the whole step, times its weight, and not its share of the mean.

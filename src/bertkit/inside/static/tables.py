@@ -16,16 +16,16 @@ from torch import Tensor
 FARTHEST = 2.0
 
 
-class Table:
+class WordTable:
     """One vector for each word."""
 
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows  # W D, shared by all threads
         self._pull = torch.zeros(len(rows))  # scratch of this thread, zero between calls
 
-    def beside(self) -> "Table":
+    def beside(self) -> "WordTable":
         """The same rows, for another thread."""
-        return Table(self.rows)
+        return WordTable(self.rows)
 
     def read(self, ids: Tensor) -> Tensor:
         """... D: the vectors of the words."""
@@ -47,7 +47,7 @@ class SubwordTable:
     """fastText's: a word's vector is the mean of its own row and those of its n-grams, which words share."""
 
     def __init__(self, rows: Tensor, bags: Sequence[Sequence[int]] | tuple[Tensor, Tensor]) -> None:
-        self._table = Table(rows)
+        self._table = WordTable(rows)
         if not isinstance(bags, tuple):
             lengths = torch.tensor([len(bag) for bag in bags])
             bags = torch.tensor([row for bag in bags for row in bag]), lengths.cumsum(0) - lengths
@@ -95,4 +95,4 @@ def _different(ids: Tensor) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(words), torch.from_numpy(places).view(ids.shape)
 
 
-AnyTable = Table | SubwordTable
+AnyTable = WordTable | SubwordTable

@@ -18,7 +18,7 @@ from bertkit.inside.static.glove import RUN, GloveTables, glove_run, near_counts
 from bertkit.inside.static.settings import StaticSettings
 from bertkit.inside.static.steps import STEPS
 from bertkit.inside.static.subwords import ngram_buckets
-from bertkit.inside.static.tables import AnyTable, SubwordTable, Table
+from bertkit.inside.static.tables import AnyTable, SubwordTable, WordTable
 from bertkit.inside.static.vectors import StaticVectors, Subwords
 from bertkit.progress import Meter, ShowProgress, silent
 
@@ -44,7 +44,7 @@ def train_vectors(
 
 def _train_word2vec(corpus: WordCorpus, settings: StaticSettings, threads: int, show: ShowProgress) -> StaticVectors:
     inputs = _inputs(corpus, settings)
-    outputs = Table(torch.zeros(len(corpus.words), settings.width))
+    outputs = WordTable(torch.zeros(len(corpus.words), settings.width))
     maker = BlockMaker.of(corpus, settings)
     jobs = [
         partial(_train_stretch, inputs, outputs, maker, epoch, start)
@@ -65,12 +65,12 @@ def _inputs(corpus: WordCorpus, settings: StaticSettings) -> AnyTable:
     size = words + (settings.buckets if subwords else 0)
     rows = (torch.rand(size, settings.width, generator=generator) - 0.5) / settings.width
     if not subwords:
-        return Table(rows)
+        return WordTable(rows)
     split = partial(ngram_buckets, shortest=settings.shortest, longest=settings.longest, buckets=settings.buckets)
     return SubwordTable(rows, [[n, *(words + b for b in split(word))] for n, word in enumerate(corpus.words)])
 
 
-def _train_stretch(inputs: AnyTable, outputs: Table, maker: BlockMaker, epoch: int, start: int) -> int:
+def _train_stretch(inputs: AnyTable, outputs: WordTable, maker: BlockMaker, epoch: int, start: int) -> int:
     """One stretch of one epoch; gives back how many words it had. The rate is a function of the place alone."""
     settings, size = maker.settings, len(maker.corpus.ids)
     inputs, outputs, step = inputs.beside(), outputs.beside(), STEPS[settings.method]

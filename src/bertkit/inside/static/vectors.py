@@ -162,7 +162,7 @@ def load_vectors(folder: Path | str) -> StaticVectors:
     """The vectors of a folder that `save` wrote."""
     folder = Path(folder)
     if not is_vectors(folder):
-        raise RequestError(f"{folder} holds no static vectors: it has no {RECORD}; make some with 'bertkit vectors'")
+        raise RequestError(f"{folder} holds no static vectors: it has no {RECORD}; make some with 'bertkit word2vec'")
     record = read_object(folder / RECORD)
     if (record.get("format"), record.get("version")) != (FORMAT, VERSION):
         raise RequestError(f"{folder / RECORD} is of another format or version; make the vectors again")

@@ -47,7 +47,7 @@ class SizePlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class TrainingPlan:
     """All sizes, and the one to take."""
 
     minutes: float
@@ -81,7 +81,7 @@ def expected_loss(matrix_numbers: float, tokens: float, work: Work) -> float:
 
 def plan(
     minutes: float, device: torch.device | str, work: Work | None = None, *, speed: DeviceSpeed | None = None
-) -> Plan:
+) -> TrainingPlan:
     """Measure the device (unless its `speed` is given) and say what fits; the least expected loss is recommended."""
     if not 0 < minutes < math.inf:
         raise RequestError(f"minutes={minutes} must be a number over 0")
@@ -93,7 +93,7 @@ def plan(
     if not fitting:
         raise RequestError(f"no size fits {speed.memory_gib:.1f} GiB in {minutes} minutes; take more of either")
     best = min(fitting, key=lambda size: (round(size.expected_loss, 2), size.parameters))
-    return Plan(minutes=minutes, work=work, device=speed, sizes=sizes, recommended=best.name)
+    return TrainingPlan(minutes=minutes, work=work, device=speed, sizes=sizes, recommended=best.name)
 
 
 def plan_size(name: str, minutes: float, speed: DeviceSpeed, work: Work) -> SizePlan:
@@ -138,7 +138,7 @@ def memory_needed(config: BertConfig, block: int, work: Work, *, half: bool) -> 
     return (parameters(config) * BYTES_PER_PARAMETER + values + logits) / 2**30
 
 
-def plan_table(plan: Plan) -> str:
+def plan_table(plan: TrainingPlan) -> str:
     """The plan as text for a terminal."""
     head = ("size", "params", "tokens/s", "of matmul", "batch", "steps", "tokens", "epochs", "memory", "loss, about")
     rows = [_cells(size, size.name == plan.recommended) for size in plan.sizes]
@@ -153,7 +153,7 @@ def plan_table(plan: Plan) -> str:
     return "\n".join([about, "", *lines, "", *notes])
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
+def plan_json(plan: TrainingPlan) -> dict[str, Any]:
     """The plan as plain data."""
     return asdict(plan)
 

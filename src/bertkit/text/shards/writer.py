@@ -41,7 +41,7 @@ SETTINGS = {  # field of a request -> how messages call it
 
 
 @dataclass(frozen=True)
-class Job:
+class ShardJob:
     """All that decides what is written, and with how many processes."""
 
     files: Sequence[Path]
@@ -89,7 +89,7 @@ def write_shards(
             raise RequestError(f"{name}={value} must be at least 1")
     files = corpus_files(texts, report=report)
     names = None if entities is None else read_names(entities)
-    job = Job(files, Tokenizer.load(vocab), names, block_bytes, processes)
+    job = ShardJob(files, Tokenizer.load(vocab), names, block_bytes, processes)
     with _claimed(Path(out), job) as folder:
         manifest, kept, seen = _finished(folder), None, deepcopy(report)
         if manifest is not None and _same_text(job, manifest, seen, show):
@@ -113,7 +113,7 @@ def cut_into_blocks(files: Sequence[Path], size: int, report: CorpusReport) -> I
         yield Block(number, b"\n\n".join(texts), report.bytes - seen)
 
 
-def _work(job: Job, out: Path, report: CorpusReport, show: ShowProgress) -> tuple[dict[str, Any], int]:
+def _work(job: ShardJob, out: Path, report: CorpusReport, show: ShowProgress) -> tuple[dict[str, Any], int]:
     """Make what is missing, then the manifest; returns how many shards an earlier run had made."""
     earlier = (out / MANIFEST).read_bytes() if (out / MANIFEST).is_file() else None
     (out / MANIFEST).unlink(missing_ok=True)
@@ -146,7 +146,7 @@ def _put_back(manifest: bytes, out: Path) -> None:
         (out / MANIFEST).unlink()
 
 
-def _make_all(job: Job, out: Path, report: CorpusReport, meter: Meter) -> tuple[list[Record], int]:
+def _make_all(job: ShardJob, out: Path, report: CorpusReport, meter: Meter) -> tuple[list[Record], int]:
     records: dict[int, Record] = {}
     read = kept = new_tokens = 0
     began = time.monotonic()
@@ -162,7 +162,7 @@ def _make_all(job: Job, out: Path, report: CorpusReport, meter: Meter) -> tuple[
 
 
 @contextmanager
-def _claimed(out: Path, job: Job) -> Iterator[Path]:
+def _claimed(out: Path, job: ShardJob) -> Iterator[Path]:
     """A folder for this job alone: a new one, or one that the same job was begun in."""
     is_new = not (out / REQUEST).is_file()
     if is_new:
@@ -179,7 +179,7 @@ def _claimed(out: Path, job: Job) -> Iterator[Path]:
             raise
 
 
-def _write_request(folder: Path, job: Job) -> None:
+def _write_request(folder: Path, job: ShardJob) -> None:
     text = json.dumps(job.request, indent=1) + "\n"
     (folder / REQUEST).write_text(text, encoding="utf-8")
     job.tokenizer.save(folder / TOKENIZER)
@@ -218,7 +218,7 @@ def _finished(out: Path) -> dict[str, Any] | None:
         return None
 
 
-def _same_text(job: Job, manifest: dict[str, Any], report: CorpusReport, show: ShowProgress) -> bool:
+def _same_text(job: ShardJob, manifest: dict[str, Any], report: CorpusReport, show: ShowProgress) -> bool:
     """Whether the shards were made from what the files hold now; a pipe can be read once only, so the work does it."""
     if not manifest["totals"]["tokens"] or not all(file.is_file() for file in job.files):
         return False

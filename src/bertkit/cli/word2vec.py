@@ -1,4 +1,4 @@
-"""`bertkit vectors`: static vectors, one for each word; trained, asked, converted."""
+"""`bertkit word2vec`: static word vectors, one for each word: train, query, convert."""
 
 import json
 from collections.abc import Iterator
@@ -12,30 +12,32 @@ if TYPE_CHECKING:
     from bertkit.inside.static.vectors import Neighbor, StaticVectors
 
 
-def vectors(
+def word2vec(
     source: Annotated[
         list[str],
         typer.Argument(
             metavar="SOURCE... [NAME=VALUE]...",
-            help="Text files, or a folder of shards: to train from. Or vectors: a folder, or a .vec file. Settings: "
+            help="Text files or a folder of shards to train from; or vectors: a folder or a .vec file. Settings: "
             "width= window= negatives= min_count= subsample= epochs= rate= seed= shortest= longest= buckets=",
         ),
     ],
-    out: Annotated[Path | None, typer.Option(help="Where vectors go: a folder, or a .vec file as word2vec's.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where the vectors go: a folder, or a .vec file in word2vec's text format.")
+    ] = None,
     method: Annotated[str, typer.Option(help="skip-gram, cbow, fasttext or glove.")] = "skip-gram",
     nearest: Annotated[str | None, typer.Option(help="Print the words nearest to this one.")] = None,
     arithmetic: Annotated[
-        str | None, typer.Option(help='Print the words nearest to a sum: "king - man + woman".')
+        str | None, typer.Option(help='Print the words nearest to an expression: "king - man + woman".')
     ] = None,
     top: Annotated[int, typer.Option(help="How many words to print.")] = 10,
     threads: Annotated[
-        int | None, typer.Option(help="One per core if not given; with 1 a run can be repeated.")
+        int | None, typer.Option(help="Threads; by default one per core. With 1 the result is reproducible.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Train one vector for each word from text or shards; or ask and convert vectors that are there.
+    """Train static word vectors (word2vec, fastText, GloVe) from text or shards; or query and convert existing ones.
 
-    Example: bertkit vectors books/*.txt --out vectors/ && bertkit vectors vectors/ --arithmetic "king - man + woman"
+    Example: bertkit word2vec books/*.txt --out vectors/; bertkit word2vec vectors/ --arithmetic "king - man + woman"
     """
     from bertkit.errors import RequestError
 
@@ -58,7 +60,7 @@ def vectors(
     print(
         json.dumps({**about, **_plain(answers)}, ensure_ascii=False)
         if as_json
-        else "\n".join(_told(found, answers, out))
+        else "\n".join(_format_answers(found, answers, out))
     )
 
 
@@ -135,7 +137,7 @@ def _plain(answers: dict[str, "list[Neighbor]"]) -> dict[str, Any]:
     return {name: [asdict(each) for each in rows] for name, rows in answers.items()}
 
 
-def _told(found: "StaticVectors", answers: dict[str, "list[Neighbor]"], out: Path | None) -> Iterator[str]:
+def _format_answers(found: "StaticVectors", answers: dict[str, "list[Neighbor]"], out: Path | None) -> Iterator[str]:
     """The result as lines to read."""
     if out is not None or not answers:
         kind = ", with subwords" if found.subwords is not None and not (out and out.is_file()) else ""

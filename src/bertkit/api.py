@@ -1,0 +1,230 @@
+"""`bertkit.finetune`, `bertkit.pretrain`, `bertkit.evaluate`: train and score from Python, with files or Python data.
+
+Training shows its progress, also in a notebook. Without `out` a run lives in a temporary folder that is removed with
+its result; `result.model.save("folder")` keeps the model.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.columns import named_columns
+from bertkit.data.from_python import Examples, example_file
+from bertkit.finetuning.result import FineTuned
+from bertkit.predict.bert import Bert, load
+from bertkit.progress import progress
+from bertkit.tasks.read import read_examples
+
+REPORT = "report.html"
+VECTORS = "vectors"
+EXAMPLES_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run's report.html; a notebook shows it."""
+
+    path: Path
+
+    @property
+    def html(self) -> str:
+        """The page, complete; no script runs on it."""
+        return self.path.read_text(encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        from bertkit.inside.look.page import frame
+
+        return frame(self.html)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingResult:
+    """A run and what came of it; a notebook shows the scores."""
+
+    folder: Path
+    scores: Mapping[str, float]
+    finished: bool  # False: interrupted; the same call with resume=True continues
+    notes: tuple[str, ...] = ()  # what was guessed, truncated and fitted
+    temporary: "tempfile.TemporaryDirectory[str] | None" = field(default=None, repr=False)
+
+    @cached_property
+    def model(self) -> Bert:
+        """The trained model, ready to answer."""
+        return load(self.folder)
+
+    @property
+    def report(self) -> Report:
+        """The run as a page: curves, scores, errors."""
+        return Report(self.folder / REPORT)
+
+    def _repr_html_(self) -> str:
+        state = "" if self.finished else "<p>interrupted; call it again with resume=True</p>"
+        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
+        return f"{state}{_score_table(self.scores)}<ul>{notes}</ul>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationResult:
+    """The scores of a model on labeled examples; a notebook shows them as a table."""
+
+    task: str
+    examples: int
+    metric: str  # the main one of the task
+    scores: Mapping[str, float]
+    note: str  # which columns were read
+
+    @property
+    def score(self) -> float:
+        """The main metric."""
+        return self.scores[self.metric]
+
+    def to_json(self) -> dict[str, object]:
+        """Everything, for a file."""
+        return asdict(self)
+
+    def _repr_html_(self) -> str:
+        return f"{_score_table(self.scores)}<p>{escape(self.note)}</p>"
+
+    def __str__(self) -> str:
+        names = [self.metric, *(name for name in self.scores if name != self.metric)]
+        return "\n".join([self.note, ", ".join(f"{name} {self.scores[name]:.4f}" for name in names)])
+
+
+def finetune(
+    task: str,
+    train: Examples,
+    dev: Examples | None = None,
+    model: Path | str | None = None,
+    out: Path | str | None = None,
+    *,
+    teacher: Path | str | None = None,
+    resume: bool = False,
+    **settings: object,
+) -> TrainingResult:
+    """Fine-tune a model on labeled examples for a task of `bertkit finetune`; "vectors" tunes embeddings.
+
+    Without `dev` a tenth of the training examples is held out; without `model` the bundled one is the start.
+    `settings` are those of the command line (epochs=3), names of columns too (text="review", label="stars").
+    """
+    folder, temporary = _run_folder(out)
+    data = folder.with_name(f"{folder.name}.data")  # Python data go there while the run needs them
+    train_file, columns = example_file(train, data, "train")
+    dev_file = None if dev is None else example_file(dev, data, "dev")[0]
+    start, pairs = Path("bundled" if model is None else model), _pairs({**columns, **settings})
+    more: dict[str, Any] = {"teacher": None if teacher is None else Path(teacher), "resume": resume, "show": progress}
+    tune = _tune_vectors if task == VECTORS else _fine_tune
+    result = tune(task, pairs, start, train_file, dev_file, folder, more)
+    if result.finished:
+        shutil.rmtree(data, ignore_errors=True)
+    notes = (*result.said, *([result.collapsed] if result.collapsed else []))
+    scores = dict(result.scores)
+    return TrainingResult(folder=folder, scores=scores, finished=result.finished, notes=notes, temporary=temporary)
+
+
+def pretrain(
+    recipe: Path | str | Mapping[str, object],
+    shards: Path | str | None = None,
+    out: Path | str | None = None,
+    model: Path | str | None = None,
+    *,
+    resume: bool = False,
+    **settings: object,
+) -> TrainingResult:
+    """Pre-train as a recipe says: a TOML file, or its settings as a dict; `settings` change it (steps=1000).
+
+    `shards` is a folder that `bertkit shards` wrote. With `model` training continues from that model.
+    """
+    from bertkit.pretraining import pretraining
+    from bertkit.pretraining.recipe import build_recipe, read_recipe
+
+    changes = {**({"shards": shards} if shards is not None else {}), **settings}
+    if isinstance(recipe, Mapping):
+        wanted = build_recipe(_texts({**recipe, **changes}))
+    else:
+        wanted = read_recipe(recipe, *_pairs(changes))
+    folder, temporary = _run_folder(out)
+    last = pretraining.pretrain(wanted, folder, start=model, resume=resume, show=progress)
+    scores = {**(last.losses if last else {}), **_last_evaluation(folder)}
+    finished = (folder / "model").is_dir()
+    return TrainingResult(folder=folder, scores=scores, finished=finished, temporary=temporary)
+
+
+def evaluate(model: Bert | Path | str, examples: Examples, /, **columns: object) -> EvaluationResult:
+    """Score a fine-tuned model on labeled examples by its task's metrics; columns are named as text="review"."""
+    answers = (model if isinstance(model, Bert) else load(model)).answers
+    with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
+        path, named = example_file(examples, Path(folder), "examples")
+        found = read_examples(answers.task.name, path, named_columns(_pairs({**named, **columns})))
+    predictions: list[Any] = []
+    with progress("evaluating", len(found.examples)) as meter:
+        for start in range(0, len(found.examples), EXAMPLES_AT_ONCE):
+            predictions += answers.predict(found.examples[start : start + EXAMPLES_AT_ONCE])
+            meter.update(len(predictions))
+    return EvaluationResult(
+        task=answers.task.name,
+        examples=len(found.examples),
+        metric=answers.task.main,
+        scores=answers.task.score(found.examples, predictions),
+        note=found.said,
+    )
+
+
+def _fine_tune(
+    task: str, pairs: list[str], start: Path, train: Path, dev: Path | None, out: Path, more: dict[str, Any]
+) -> FineTuned:
+    from bertkit.finetuning.fine_tuning import fine_tune
+    from bertkit.finetuning.settings import read_request
+
+    settings, columns = read_request(*pairs)
+    return fine_tune(task, settings, start, train, dev, out, columns=columns, **more)
+
+
+def _tune_vectors(
+    task: str, pairs: list[str], start: Path, train: Path, dev: Path | None, out: Path, more: dict[str, Any]
+) -> FineTuned:
+    from bertkit.finetuning.embeddings.settings import read_vector_request
+    from bertkit.finetuning.embeddings.tuning import tune_vectors
+
+    settings, columns = read_vector_request(*pairs)
+    return tune_vectors(settings, start, train, dev, out, columns=columns, **more)
+
+
+def _run_folder(out: Path | str | None) -> tuple[Path, "tempfile.TemporaryDirectory[str] | None"]:
+    """The run's folder; a temporary one is removed when nobody holds it any more."""
+    if out is not None:
+        return Path(out), None
+    temporary = tempfile.TemporaryDirectory(prefix="bertkit-", ignore_cleanup_errors=True)
+    return Path(temporary.name) / "run", temporary
+
+
+def _last_evaluation(folder: Path) -> dict[str, float]:
+    """The scores on held-out text, if there is any."""
+    from bertkit.train.records import read_records
+
+    lines = read_records(folder / "metrics.jsonl").evaluations
+    return dict(lines[-1]["evaluation"]) if lines else {}
+
+
+def _texts(settings: Mapping[str, object]) -> dict[str, str]:
+    """Settings as a recipe writes them."""
+    return {name: _text(value) for name, value in settings.items() if value is not None}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _pairs(settings: Mapping[str, object]) -> list[str]:
+    return [f"{name}={text}" for name, text in _texts(settings).items()]
+
+
+def _score_table(scores: Mapping[str, float]) -> str:
+    rows = "".join(f"<tr><th>{escape(name)}</th><td>{value:.4f}</td></tr>" for name, value in scores.items())
+    return f"<table>{rows}</table>"

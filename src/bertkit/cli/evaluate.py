@@ -1,0 +1,27 @@
+"""`bertkit evaluate`: the scores of a fine-tuned model on labeled examples."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="A fine-tuned model's folder.")],
+    examples: Annotated[Path, typer.Argument(help="A file of labeled examples, as bertkit finetune reads them.")],
+    columns: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME=COLUMN]...", help="text=, pair=, label= and the like; guessed if not given."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Score a fine-tuned model on labeled examples, by the metrics of its task.
+
+    Example: bertkit evaluate run/model test.tsv label=stars
+    """
+    from bertkit.api import evaluate as run
+
+    named = dict(column.partition("=")[::2] for column in columns or [])
+    result = run(model, examples, **named)
+    print(json.dumps(result.to_json(), ensure_ascii=False) if as_json else result)

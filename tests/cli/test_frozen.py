@@ -1,0 +1,73 @@
+"""Verbs, arguments and options of the command line are frozen: `frozen.txt` lists them, and a change is made there too.
+
+`python tests/cli/test_frozen.py` writes the file anew.
+"""
+
+from importlib import import_module
+from pathlib import Path
+
+import typer
+
+from bertkit.cli.completion import completion_script, verb_options
+from bertkit.cli.verbs import OLD_SPELLINGS, PANELS, VERBS
+
+SNAPSHOT = Path(__file__).parent / "frozen.txt"
+
+
+def parameters(verb: str):
+    app = typer.Typer(add_completion=False)
+    app.command()(getattr(import_module(f"bertkit.cli.{verb}"), verb))
+    return typer.main.get_command(app).params
+
+
+def described(parameter) -> str:
+    if parameter.param_type_name == "argument":
+        name = parameter.name.upper() if parameter.required else f"[{parameter.name.upper()}]"
+        return name + ("..." if parameter.nargs == -1 else "")
+    names = "/".join([*parameter.opts, *parameter.secondary_opts])
+    plain = getattr(parameter, "is_flag", False) or parameter.default is None
+    value = "" if plain or parameter.required else f"={parameter.default}"
+    return names + (" (required)" if parameter.required else value)
+
+
+def snapshot() -> str:
+    """A block for each verb: its panel, then a line for each argument and option that help shows."""
+    lines = []
+    for panel, verbs in PANELS.items():
+        for verb in verbs:
+            shown = [each for each in parameters(verb) if not getattr(each, "hidden", False)]
+            lines += [f"{panel}: {verb}", *(f"    {described(each)}" for each in shown), ""]
+    lines += [f"old: {old} -> {' '.join(new)}" for old, new in OLD_SPELLINGS.items()]
+    lines += [f"old: look {name}" for each in parameters("look") if each.hidden for name in each.opts]
+    return "\n".join(lines) + "\n"
+
+
+def test_the_command_line_is_as_it_was_promised():
+    assert snapshot() == SNAPSHOT.read_text(encoding="utf-8"), f"if it is meant, run: python {__file__}"
+
+
+def test_five_panels_hold_every_verb_once():
+    assert list(PANELS) == ["data", "train", "use", "understand", "models"]
+    assert sum(map(len, PANELS.values())) == len(VERBS)
+
+
+def test_completion_knows_the_options_that_typer_knows():
+    for verb in VERBS:
+        known = [
+            name
+            for each in parameters(verb)
+            if each.param_type_name == "option" and not each.hidden
+            for name in (*each.opts, *each.secondary_opts)
+        ]
+        assert verb_options(verb) == known, verb
+
+
+def test_every_shell_gets_a_script_with_every_verb():
+    for shell in ("bash", "zsh", "fish"):
+        script = completion_script(shell)
+        assert all(verb in script for verb in VERBS)
+        assert "fill-model" in script
+
+
+if __name__ == "__main__":
+    SNAPSHOT.write_text(snapshot(), encoding="utf-8")
