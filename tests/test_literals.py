@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bertkit.poolings import POOLINGS
 from bertkit.pretraining.objectives.table import OBJECTIVES
 from bertkit.tasks.table import TASKS
 
@@ -28,6 +29,8 @@ TABLES: dict[str, dict[str, tuple[str, ...]]] = {
 # "causal" is a part of a model's shape as well, and "fill" a verb of the command line.
 _OBJECTIVES = [name for name in OBJECTIVES if name not in ("causal", "fill")]
 TABLES["objectives"] = {name: (f"pretraining/objectives/{name}.py",) for name in _OBJECTIVES}
+# Other poolings have names that are words of other tables too: "mean" also joins windows, "first" is a piece of a word.
+TABLES["poolings"] = {name: ("poolings.py",) for name in POOLINGS if "-" in name}
 TABLES["tasks"] |= {name: TABLES["tasks"][name.replace("-", "_")] for name in TASKS}
 
 

@@ -1,6 +1,7 @@
 """`bertkit embed`: a file of texts to a file of vectors."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,7 +36,6 @@ def embed(
 
     Killed or out of space, --resume goes on; each row is there once, as in a run that was never stopped.
     """
-    from bertkit.cli.predict import say, tell_skipped
     from bertkit.predict.files.embed import VectorSettings, embed_file
     from bertkit.predict.files.pipeline import RunOptions
     from bertkit.predict.files.settings import EMBED_SETTINGS, read_file_settings
@@ -62,3 +62,20 @@ def _numbers(text: str | None) -> list[int] | None:
         return None if text is None else [int(part) for part in text.split(",")]
     except ValueError as error:
         raise RequestError(f"--layers {text} must be whole numbers with commas, such as -1,-2") from error
+
+
+def say(note: str) -> None:
+    """Beside the result: what was guessed, what was cut."""
+    if note:
+        print(f"bertkit: note: {note}", file=sys.stderr)
+
+
+def tell_skipped(out: Path, count: int) -> None:
+    """How many rows were left out, the first of them with the reasons, and where all are."""
+    from bertkit.predict.files.pipeline import first_skipped, skipped_file
+
+    if not count:
+        return
+    say(f"{count} {'row was' if count == 1 else 'rows were'} left out; all are in {skipped_file(out)}")
+    for line in first_skipped(out):
+        print(f"  {line}", file=sys.stderr)

@@ -1,12 +1,12 @@
 """`bertkit predict`: the predictions of a fine-tuned model for each row of a file."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from bertkit.cli.embed import say, tell_skipped
 from bertkit.tasks.table import TASKS
 
 
@@ -54,20 +54,3 @@ def predict(
 
 
 predict.__doc__ = f"{predict.__doc__}{'; '.join(f'{row.name}: {row.written}' for row in TASKS.values())}."
-
-
-def say(note: str) -> None:
-    """Beside the result: what was guessed, what was cut."""
-    if note:
-        print(f"bertkit: note: {note}", file=sys.stderr)
-
-
-def tell_skipped(out: Path, count: int) -> None:
-    """How many rows were left out, the first of them with the reasons, and where all are."""
-    from bertkit.predict.files.pipeline import first_skipped, skipped_file
-
-    if not count:
-        return
-    say(f"{count} {'row was' if count == 1 else 'rows were'} left out; all are in {skipped_file(out)}")
-    for line in first_skipped(out):
-        print(f"  {line}", file=sys.stderr)

@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bertkit.data.columns import choose_text_columns
-from bertkit.data.squad import open_squad
 from bertkit.data.tables import TABLE_FORMATS, Columns, Row, Table, ending, open_table, present_text
 from bertkit.errors import RequestError
 from bertkit.settings import pick
-from bertkit.tasks.row import TaskRow
 from bertkit.text.corpus import STDIN, CorpusReport
+
+if TYPE_CHECKING:
+    from bertkit.tasks.row import TaskRow
 
 # Formats by name and by ending; those of .txt and .label, which hold tables in training data, are texts here.
 ENDINGS = {end[1:]: name for name, row in TABLE_FORMATS.items() for end in row.endings if end not in (".txt", ".label")}
@@ -70,7 +70,7 @@ class Item:
     example: Any
 
 
-def open_source(task: TaskRow | None, path: Path, columns: Columns, kind: str | None = None) -> Source:
+def open_source(task: "TaskRow | None", path: Path, columns: Columns, kind: str | None = None) -> Source:
     """Open a file for a task, or without one to embed; `-` is standard input. Columns not named are guessed."""
     path, report = STDIN if str(path) == "-" else path, CorpusReport()
     kind = _kind(path, columns) if kind is None else pick(FORMATS, kind, "format")
@@ -93,7 +93,7 @@ def _kind(path: Path, columns: Columns) -> str:
     return FORMATS.get(ending(path)[1:], "tsv" if named else "lines")
 
 
-def _open(task: TaskRow | None, path: Path, columns: Columns, kind: str, report: CorpusReport) -> Table:
+def _open(task: "TaskRow | None", path: Path, columns: Columns, kind: str, report: CorpusReport) -> Table:
     if path is not STDIN and (path.is_dir() or not path.exists()):
         raise RequestError(
             f"{path} cannot be read: {'Is a directory' if path.is_dir() else 'No such file or directory'}"
@@ -104,6 +104,8 @@ def _open(task: TaskRow | None, path: Path, columns: Columns, kind: str, report:
         name = "embed" if task is None else task.name
         raise RequestError(f"{path}: CoNLL files hold words to tag, and this is '{name}'; give a table of texts")
     if kind == "squad":
+        from bertkit.data.squad import open_squad
+
         return open_squad(path, columns)
     return open_table(path, columns, format=kind, report=report)
 
@@ -138,10 +140,10 @@ def items_of(block: RowBlock, make: Make, keep: Callable[[Row], Mapping[str, Any
 def _embed_maker(table: Table, columns: Columns) -> tuple[Columns, Make]:
     if columns.pair:
         raise RequestError(f"pair={columns.pair}: a vector is made of one text; leave it out")
-    used = _one_column(table, columns) or replace(choose_text_columns(table, columns), pair=None, label=None)
+    if columns.text is None and table.names == ("text",):  # as lines have it: nothing is to be guessed
+        used = replace(columns, text="text")
+    else:
+        from bertkit.data.columns import choose_text_columns
+
+        used = replace(choose_text_columns(table, columns), pair=None, label=None)
     return used, lambda row: present_text(row, used.text or "")
-
-
-def _one_column(table: Table, columns: Columns) -> Columns | None:
-    """Lines have one column, so that nothing is to be guessed."""
-    return replace(columns, text="text") if columns.text is None and table.names == ("text",) else None

@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from bertkit.data.tables import Columns
 from bertkit.settings import read_pairs
-from bertkit.tasks.row import Detail
+
+if TYPE_CHECKING:
+    from bertkit.tasks.row import Detail
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +33,10 @@ class FileSettings:
         return Columns(**named)
 
     @property
-    def detail(self) -> Detail:
+    def detail(self) -> "Detail":
         """How much is written of each prediction."""
+        from bertkit.tasks.row import Detail  # only predictions have it
+
         return Detail(probabilities=self.probabilities, best=self.best)
 
 
