@@ -79,10 +79,6 @@ class Batch:
         )
 
     @cached_property
-    def _longest(self) -> int:
-        return max(self.lengths)
-
-    @cached_property
     def mask(self) -> Tensor:
         """N L bool: where the padded view holds a token."""
         return torch.arange(self.longest, device=self.ids.device) < self.offsets.diff()[:, None]
