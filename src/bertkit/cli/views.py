@@ -162,12 +162,6 @@ def _why(bert: "Bert", request: ViewRequest) -> dict[str, Any]:
     return found
 
 
-def _word_heads() -> set[str]:
-    from bertkit.tasks.table import TASKS
-
-    return {row.head for row in TASKS.values() if row.word_level}
-
-
 def _through_training(request: ViewRequest) -> "Course":
     from bertkit.inside.through_training import CourseSettings, through_training
     from bertkit.progress import progress
