@@ -33,18 +33,9 @@ MILLIONS = {
     "whole-word": 108.9,
     "domain": 108.9,
     "bundled": 13.5,
-    "bundled-average": 13.5,
     "bundled-both": 13.5,
     "bundled-electra": 13.5,
-    "bundled-gated": 13.5,
-    "bundled-large-batch": 13.5,
-    "bundled-modern": 14.2,
     "bundled-muon": 13.5,
-    "bundled-order": 13.5,
-    "bundled-pre-norm": 13.5,
-    "bundled-rate": 13.5,
-    "bundled-short-first": 13.5,
-    "bundled-whole-word": 13.5,
     "bundled-words": 13.5,
 }
 GO_ON = ("domain", "bundled-words")  # from a model whose shape replaces the usual one
