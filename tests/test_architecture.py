@@ -33,17 +33,12 @@ ORDER += ["api", "cli", "__main__"]
 SIBLINGS = [{"pretraining", "finetuning"}, {"inside", "serve"}]
 MOST_MODULES = 16  # of a folder
 FOLDERS_OF_ROWS = {"cli", "facts", "tasks"}  # a verb, a topic, a task is a file
-DOUBLES = {"Answer", "Draft", "Plan", "Work"}
-CLIENT_METHODS = ("attention", "embed", "fill", "get", "post")
 RETURN_ANY = {
-    "bertkit.bert_client.BertClient.encode",
     "bertkit.checkpoint.tensors.read_json",
-    *(f"bertkit.client.{kind}.{name}" for kind in ("Client", "AsyncClient") for name in CLIENT_METHODS),
     "bertkit.settings.Rule.cast",
     "bertkit.data.tables.cell",
     "bertkit.data.tables.parse_json",
     "bertkit.finetuning.embeddings.low_rank.LowRank.forward",
-    "bertkit.predict.bert.Bert.search",
     "bertkit.predict.files.embed.vector_schema",
     "bertkit.predict.files.outputs.arrow_schema",
     "bertkit.predict.files.outputs.plain_type",
@@ -124,7 +119,7 @@ def test_no_two_classes_have_one_name():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(name_of(path))
-    assert not {name: found for name, found in places.items() if len(found) > 1 and name not in DOUBLES}
+    assert not {name: found for name, found in places.items() if len(found) > 1}
 
 
 def public_functions(path: Path):

@@ -29,7 +29,7 @@ def snapshot() -> str:
             lines += [f"    {each}" for each in sorted(members(value))]
         else:
             lines += [f"{name}{inspect.signature(value)}" if callable(value) else name]
-    return MODULE.sub("", ADDRESS.sub("", "\n".join(lines))) + "\n"
+    return MODULE.sub("", ADDRESS.sub("", "\n".join(lines))).replace("'", "") + "\n"
 
 
 def members(kind: type):

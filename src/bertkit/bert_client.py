@@ -50,7 +50,7 @@ class BertClient:
 
     def encode(
         self, texts: Sequence[Any], blocking: bool = True, is_tokenized: bool = False, show_tokens: bool = False
-    ) -> Any:
+    ) -> object:
         """Vectors of the texts, [texts, width]; a text with ||| is a pair; with `show_tokens` their tokens too."""
         given = self._checked(texts, is_tokenized)
         if not blocking:
@@ -82,7 +82,8 @@ class BertClient:
     @property
     def server_status(self) -> dict[str, Any]:
         """What the server is."""
-        found: dict[str, Any] = self._client.get("/info")
+        found = self._client.get("/info")
+        assert isinstance(found, dict)
         return found
 
     def close(self) -> None:
@@ -106,4 +107,5 @@ class BertClient:
 
     def _tokens(self, texts: list[str]) -> list[list[str]]:
         found = self._client.post("/tokenize", {"inputs": texts, "pairs": True, "model": self._client.model})
+        assert isinstance(found, list)
         return [[token["text"] for token in row] for row in found]

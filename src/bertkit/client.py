@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import index
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 from urllib.parse import SplitResult, urlsplit
 
 from bertkit.errors import BertkitError, RequestError
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Reply = dict[str, Any]  # a prediction, as JSON has it
+Json = dict[str, Any] | list[Any] | str | float | bool | None
 TRY_AGAIN = (408, 425, 429, 502, 503, 504)
 TEXTS_AT_ONCE = 256  # in one request; more are sent one request after the other
 CHARACTERS_AT_ONCE = 1_000_000  # in one request, unless a single text has more
@@ -123,6 +124,42 @@ class Client:
         self._headers = {"content-type": b"application/json", **key_header(key)}
         self._own = threading.local()  # each thread has its own connection
 
+    @overload
+    def embed(  # type: ignore[overload-overlap]
+        self,
+        texts: str,
+        *,
+        pooling: str | None = None,
+        layers: Sequence[int] | int | None = None,
+        normalize: bool | None = None,
+        too_long: str | None = None,
+        pairs: bool = False,
+    ) -> "np.ndarray": ...
+
+    @overload
+    def embed(  # type: ignore[overload-overlap]
+        self,
+        texts: Sequence[str],
+        *,
+        pooling: Literal["none"],
+        layers: Sequence[int] | int | None = None,
+        normalize: bool | None = None,
+        too_long: str | None = None,
+        pairs: bool = False,
+    ) -> "list[np.ndarray]": ...
+
+    @overload
+    def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        pooling: str | None = None,
+        layers: Sequence[int] | int | None = None,
+        normalize: bool | None = None,
+        too_long: str | None = None,
+        pairs: bool = False,
+    ) -> "np.ndarray": ...
+
     def embed(
         self,
         texts: str | Sequence[str],
@@ -132,7 +169,7 @@ class Client:
         normalize: bool | None = None,
         too_long: str | None = None,
         pairs: bool = False,
-    ) -> Any:
+    ) -> "np.ndarray | list[np.ndarray]":
         """As `Bert.embed`: float32 [texts, width], or [width] for one text; with pooling='none' a list of arrays.
 
         With `pairs`, a text that holds ||| is two texts, read together. Many texts go in several requests.
@@ -148,9 +185,20 @@ class Client:
             return found
         return np.stack(found) if found else np.stack(self._embedded([""], asked))[:0]  # whose width the server knows
 
-    def fill(self, text: str | Sequence[str], *, top: int = 5, too_long: str | None = None) -> Any:
+    @overload
+    def fill(  # type: ignore[overload-overlap]
+        self, text: str, *, top: int = 5, too_long: str | None = None
+    ) -> list[Reply]: ...
+
+    @overload
+    def fill(self, text: Sequence[str], *, top: int = 5, too_long: str | None = None) -> list[list[Reply]]: ...
+
+    def fill(
+        self, text: str | Sequence[str], *, top: int = 5, too_long: str | None = None
+    ) -> list[Reply] | list[list[Reply]]:
         """The best words for each blank: a list of {word, probability, text, blank}; for several texts, of lists."""
-        return self._results("/fill", text, text=text, top=top, too_long=too_long)
+        found: list[Reply] | list[list[Reply]] = self._results("/fill", text, text=text, top=top, too_long=too_long)
+        return found
 
     @overload
     def classify(self, texts: str, pairs: str | None = None) -> Reply: ...  # type: ignore[overload-overlap]
@@ -213,22 +261,26 @@ class Client:
 
     def attention(
         self, text: str, pair: str | None = None, *, layer: int | None = None, head: int | None = None
-    ) -> Any:
+    ) -> Reply:
         """{tokens, layers: [{layer, weights}]}: what every token looks at, of one layer and head from 1, or of all."""
-        return self.post("/attention", {"text": text, "pair": pair, "layer": layer, "head": head, "model": self.model})
+        asked = {"text": text, "pair": pair, "layer": layer, "head": head, "model": self.model}
+        found: Reply = self._ask("POST", "/attention", _said(asked))
+        return found
 
     def models(self) -> list[dict[str, Any]]:
         """What the server has, and what each can do."""
-        found: list[dict[str, Any]] = self.get("/v1/models")["data"]
+        found: list[dict[str, Any]] = self._ask("GET", "/v1/models", None)["data"]
         return found
 
-    def get(self, path: str) -> Any:
+    def get(self, path: str) -> Json:
         """Any route that is only read, such as /info; what is no JSON, such as /metrics, comes as text."""
-        return self._ask("GET", path, None)
+        found: Json = self._ask("GET", path, None)
+        return found
 
-    def post(self, path: str, body: dict[str, Any]) -> Any:
+    def post(self, path: str, body: dict[str, Any]) -> Json:
         """Any route of the server: the reply to this JSON, without what is None in it."""
-        return self._ask("POST", path, _said(body))
+        found: Json = self._ask("POST", path, _said(body))
+        return found
 
     def close(self) -> None:
         """Close this thread's connection."""
@@ -261,14 +313,14 @@ class Client:
             body["normalize"] = asked["normalize"]  # said, though it may be None: as the folder says
             return [np.array(rows, dtype=np.float32) for rows in self._ask("POST", "/embed_all", body)]
         body = {**asked, "input": texts, "model": self.model, "encoding_format": "base64"}
-        data = self.post("/v1/embeddings", body)["data"]
+        data = self._ask("POST", "/v1/embeddings", _said(body))["data"]
         rows = [np.frombuffer(base64.b64decode(row["embedding"]), dtype="<f4") for row in data]
         return [row.astype(np.float32) for row in rows]
 
     def _results(self, path: str, given: object, **body: Any) -> Any:
         """One for one, a list for a list."""
         refuse_unlisted(given)
-        found = self.post(path, {**body, "model": self.model})["results"]
+        found = self._ask("POST", path, _said({**body, "model": self.model}))["results"]
         return found[0] if isinstance(given, str) else found
 
     def _ask(self, method: str, path: str, body: Any) -> Any:
@@ -340,13 +392,15 @@ class AsyncClient:
         self._client = Client(url, **options)
         self._threads = ThreadPoolExecutor(connections, thread_name_prefix="bertkit-client")
 
-    async def embed(self, texts: str | Sequence[str], **options: Any) -> Any:
+    async def embed(self, texts: str | Sequence[str], **options: Any) -> "np.ndarray | list[np.ndarray]":
         """As `Client.embed`."""
-        return await self._run(self._client.embed, texts, **options)
+        found: np.ndarray | list[np.ndarray] = await self._run(self._client.embed, texts, **options)
+        return found
 
-    async def fill(self, text: str | Sequence[str], **options: Any) -> Any:
+    async def fill(self, text: str | Sequence[str], **options: Any) -> list[Reply] | list[list[Reply]]:
         """As `Client.fill`."""
-        return await self._run(self._client.fill, text, **options)
+        found: list[Reply] | list[list[Reply]] = await self._run(self._client.fill, text, **options)
+        return found
 
     @overload
     async def classify(self, texts: str, pairs: str | None = None) -> Reply: ...  # type: ignore[overload-overlap]
@@ -409,17 +463,20 @@ class AsyncClient:
         found: Reply | list[Reply] = await self._run(self._client.rate_words, texts)
         return found
 
-    async def attention(self, text: str, pair: str | None = None, **options: Any) -> Any:
+    async def attention(self, text: str, pair: str | None = None, **options: Any) -> Reply:
         """As `Client.attention`."""
-        return await self._run(self._client.attention, text, pair, **options)
+        found: Reply = await self._run(self._client.attention, text, pair, **options)
+        return found
 
-    async def get(self, path: str) -> Any:
+    async def get(self, path: str) -> Json:
         """As `Client.get`."""
-        return await self._run(self._client.get, path)
+        found: Json = await self._run(self._client.get, path)
+        return found
 
-    async def post(self, path: str, body: dict[str, Any]) -> Any:
+    async def post(self, path: str, body: dict[str, Any]) -> Json:
         """As `Client.post`."""
-        return await self._run(self._client.post, path, body)
+        found: Json = await self._run(self._client.post, path, body)
+        return found
 
     async def models(self) -> list[dict[str, Any]]:
         """As `Client.models`."""

@@ -52,5 +52,5 @@ def test_wrong_shapes_are_refused():
         Batch.pack([])
     with pytest.raises(RequestError, match="1 segment ids do not fit 2 token ids"):
         Batch.pack([[1, 2]], [[0]])
-    with pytest.raises(RequestError, match="unknown pooling 'median'; choose from: cls"):
+    with pytest.raises(RequestError, match="unknown pooling 'median'; choose from: attention, cls"):
         pool(torch.zeros(1, 2), Batch.pack([[1]]), "median")

@@ -11,7 +11,7 @@ from serving import wait_until
 from bertkit.engine.batches import Passage
 from bertkit.errors import RequestError
 from bertkit.serve import service as planning
-from bertkit.serve.service import Draft, Planner, complete, tokenize
+from bertkit.serve.service import PlanDraft, Planner, complete, tokenize
 from bertkit.text.tokenizer import Tokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -63,7 +63,7 @@ def tokenizer():
 
 def draft(tokenizer, *texts):
     """One whose plan is its tokens."""
-    return Draft(tokenizer, texts, lambda passages: [list(passage.ids) for passage in passages])
+    return PlanDraft(tokenizer, texts, lambda passages: [list(passage.ids) for passage in passages])
 
 
 def alone(tokenizer, *texts):
@@ -97,7 +97,7 @@ def test_what_raises_and_what_needs_no_tokens_is_told_before_tokens_are_looked_u
     desk.hold()
     desk.planner.submit("draft", lambda: draft(tokenizer, "a"))
     desk.planner.submit("raises", broken)
-    desk.planner.submit("raises later", lambda: Draft(tokenizer, ["b"], broken))
+    desk.planner.submit("raises later", lambda: PlanDraft(tokenizer, ["b"], broken))
     desk.planner.submit("plan", lambda: "a plan")
     found = desk.finish()
     assert found["plan"] == "a plan"
@@ -157,7 +157,7 @@ def test_a_panic_of_a_library_is_told_to_its_own_request_only(desk, tokenizer):
 
     desk.hold()
     desk.planner.submit("fine", lambda: draft(tokenizer, "a"))
-    desk.planner.submit("panics", lambda: Draft(tokenizer, ["b"], broken))
+    desk.planner.submit("panics", lambda: PlanDraft(tokenizer, ["b"], broken))
     found = desk.finish()
     assert found["fine"] == alone(tokenizer, "a")
     assert str(found["panics"]) == "planning failed: index out of bounds"

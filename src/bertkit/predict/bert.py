@@ -169,6 +169,26 @@ class Bert:
         cosines: np.ndarray = left @ right.T
         return cosines
 
+    @overload
+    def search(  # type: ignore[overload-overlap]
+        self,
+        query: str,
+        texts: "searching.Searched | None" = None,
+        k: int = 10,
+        *,
+        vectors: "searching.Stored | None" = None,
+    ) -> "list[searching.Found]": ...
+
+    @overload
+    def search(
+        self,
+        query: Sequence[str],
+        texts: "searching.Searched | None" = None,
+        k: int = 10,
+        *,
+        vectors: "searching.Stored | None" = None,
+    ) -> "list[list[searching.Found]]": ...
+
     def search(
         self,
         query: str | Sequence[str],
@@ -176,7 +196,7 @@ class Bert:
         k: int = 10,
         *,
         vectors: "searching.Stored | None" = None,
-    ) -> Any:
+    ) -> "list[searching.Found] | list[list[searching.Found]]":
         """The `k` texts nearest to the query by cosine, a Found each: best first, equals in order; none is left out.
 
         `texts` is any iterable of str, read in blocks, or an array or Path of vectors. `vectors`: those of the texts,
@@ -186,7 +206,7 @@ class Bert:
 
         count, blocks = check_count(k), self._searched(texts, vectors)
         found = search_blocks(self.embed(_listed(query)), blocks, count)
-        return _one_or_many(query, found)
+        return found[0] if isinstance(query, str) else found
 
     def _searched(
         self, texts: "searching.Searched | None", vectors: "searching.Stored | None"

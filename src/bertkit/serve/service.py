@@ -47,7 +47,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Draft:
+class PlanDraft:
     """A plan without the tokens of its texts, which are tokenized together with those of other requests."""
 
     tokenizer: Tokenizer
@@ -56,14 +56,14 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Answer:
+class PlanResult:
     """The result of a plan."""
 
     value: Any
     plan: Plan
 
 
-Make = Callable[[], Plan | Draft]
+Make = Callable[[], Plan | PlanDraft]
 Planned = list[tuple[Client, Plan | Exception]]
 
 
@@ -104,7 +104,7 @@ class Service:
         for pool in (self._small, self._large, self._reader):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    async def answer(self, plan: Callable[[], Plan | Draft], size: int = 0) -> Answer:
+    async def answer(self, plan: Callable[[], Plan | PlanDraft], size: int = 0) -> PlanResult:
         """Make the plan, have it computed, finish it; `size` says about how many characters it reads."""
         pending = PendingReply(self._loop.create_future())
         self._planners[self._pool(size)].submit(pending, partial(pending.unless_cancelled, plan), size)
@@ -123,7 +123,7 @@ class Service:
             self.metrics.texts_cut(made.lengths.policy, len(made.lengths.long))
         size = max(made.tokens, made.made)
         value = made.finish(rows) if made.quick else await self.off_loop(partial(made.finish, rows), size)
-        return Answer(value, made)
+        return PlanResult(value, made)
 
     async def off_loop(self, work: Callable[[], Value], size: int) -> Value:
         """Run a function in a thread; a RequestError becomes a refusal."""
@@ -184,7 +184,7 @@ class PendingReply:
         self.ticket: Ticket | None = None
         self.cancelled = False
 
-    def unless_cancelled(self, plan: Callable[[], Plan | Draft]) -> Plan | Draft:
+    def unless_cancelled(self, plan: Callable[[], Plan | PlanDraft]) -> Plan | PlanDraft:
         """Make the plan, unless the client has disconnected."""
         if self.cancelled:
             raise RequestError("the client is gone")
@@ -241,21 +241,21 @@ class Planner(Generic[Client]):
             if self._waiting:
                 self._schedule()
 
-    def _take(self) -> list[list[tuple[Client, Draft]]]:
+    def _take(self) -> list[list[tuple[Client, PlanDraft]]]:
         """The drafts of the next requests, by tokenizer; what needs no tokens, or is wrong, is delivered at once."""
-        size, drafts = 0, dict[int, list[tuple[Client, Draft]]]()
+        size, drafts = 0, dict[int, list[tuple[Client, PlanDraft]]]()
         while self._waiting and size < GROUP_CHARACTERS:
             client, make, characters = self._waiting.popleft()
             size += characters
             made = _attempt(make)
-            if isinstance(made, Draft):
+            if isinstance(made, PlanDraft):
                 drafts.setdefault(id(made.tokenizer), []).append((client, made))
             else:
                 self._deliver([(client, made)])
         return [*drafts.values()]
 
 
-def complete(drafts: Sequence[Draft]) -> list[Plan | Exception]:
+def complete(drafts: Sequence[PlanDraft]) -> list[Plan | Exception]:
     """Plans of drafts with one tokenizer. Where a text is refused, each by itself: only the guilty request fails."""
     if len(drafts) == 1:  # a long text's tokens may be dropped as they come
         return [_attempt(drafts[0].complete, tokenize(drafts[0].tokenizer, drafts[0].texts))]

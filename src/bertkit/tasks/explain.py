@@ -25,7 +25,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Tokens:
+class ExplainedTokens:
     """What the model reads: each token's id, how it is shown, and the word it is a piece of (None: special token)."""
 
     ids: Sequence[int]
@@ -42,7 +42,7 @@ class Target:
 
     name: str
     units: str
-    tokens: Tokens
+    tokens: ExplainedTokens
     read: Read
 
 
@@ -58,14 +58,14 @@ class Request:
 
 def text_tokens(
     model: BertModel, tokenizer: Tokenizer, request: Request, places: Sequence[int] | None = None
-) -> Tokens:
+) -> ExplainedTokens:
     """A text or a pair, or some of its tokens, with the words as they are written."""
     encoding = tokenizer.encode(request.text, request.pair)
     chosen = range(len(encoding)) if places is None else places
     written, numbers = _written(encoding, (request.text, request.pair or ""))
     shown = tokenizer.shown(encoding, request.text, request.pair)
     segments = [encoding.segments[n] for n in chosen]
-    return Tokens(
+    return ExplainedTokens(
         ids=[encoding.ids[n] for n in chosen],
         shown=[shown[n] for n in chosen],
         segments=segments if model.config.segments > max(segments, default=0) else [0] * len(segments),

@@ -53,7 +53,7 @@ class Part:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Tokens of each example."""
+        """ExplainedTokens of each example."""
         return tuple(sum(len(window.ids) for window in own) for own in self.windows)
 
     @property

@@ -15,7 +15,15 @@ from bertkit.errors import RequestError
 from bertkit.model.model import BertModel
 from bertkit.settings import pick
 from bertkit.tasks.calibration import guesses_labels
-from bertkit.tasks.explain import Request, Target, Tokens, read_pooled, refuse_windows, refuse_word, text_tokens
+from bertkit.tasks.explain import (
+    ExplainedTokens,
+    Request,
+    Target,
+    read_pooled,
+    refuse_windows,
+    refuse_word,
+    text_tokens,
+)
 from bertkit.tasks.length import refuse_too_long, seen, sequences, take
 from bertkit.tasks.task import Part, Predict, Prediction, Rows, Size, Task, Window, by_example
 
@@ -70,7 +78,7 @@ class TextTask(Task):
         """[texts, outputs]: each text's logits, pooled over its windows."""
         return np.stack([self.pooled(own) for _, _, own in by_example(part.examples, part.flat, outputs)])
 
-    def one_sequence(self, model: BertModel, request: Request) -> Tokens:
+    def one_sequence(self, model: BertModel, request: Request) -> ExplainedTokens:
         """What is read of a text to explain, by the task's own length policy."""
         refuse_word(request)
         chosen = sequences(self.tokenizer.encode(request.text, request.pair), self.limit, self.length)

@@ -10,7 +10,7 @@ import numpy as np
 from bertkit.data.examples import Example, WordsExample
 from bertkit.errors import RequestError
 from bertkit.model.word_loss import IGNORE
-from bertkit.tasks.explain import Request, Tokens, Written, refuse_windows
+from bertkit.tasks.explain import ExplainedTokens, Request, Written, refuse_windows
 from bertkit.tasks.length import LengthPolicy, Seen, refuse_too_long, spread
 from bertkit.tasks.rows.words import WordRow
 from bertkit.tasks.task import Part, Rows, Task, Window
@@ -71,7 +71,7 @@ class WordTask(Task):
         """How many words these windows score."""
         return sum(len(window.detail.words) for window in windows)
 
-    def explained_word(self, model_input: Request) -> tuple[WordsExample, Window, Tokens]:
+    def explained_word(self, model_input: Request) -> tuple[WordsExample, Window, ExplainedTokens]:
         """A text to explain: its words, its one window, and the tokens of that with the words they belong to."""
         if model_input.pair is not None:
             raise RequestError("tags are of one text; leave out the pair")
@@ -84,7 +84,7 @@ class WordTask(Task):
         [window] = windows
         firsts, last = list(window.detail.places), len(window.ids) - 1
         spans = zip(example.characters or (), example.words, strict=True)
-        tokens = Tokens(
+        tokens = ExplainedTokens(
             ids=window.ids,
             shown=[self.tokenizer.written(number) for number in window.ids],
             segments=window.segments,

@@ -15,7 +15,7 @@ from bertkit.serve.engine import ReadPooled, ReadTokens, TokenSequence
 from bertkit.serve.http.limits import check_held, check_size, check_texts, reported
 from bertkit.serve.models import Served
 from bertkit.serve.refusals import Refusal
-from bertkit.serve.service import Draft, Plan
+from bertkit.serve.service import Plan, PlanDraft
 from bertkit.serve.settings import ServeSettings
 from bertkit.tasks.length import LengthPolicy, sequences, take
 from bertkit.text.length import LengthReport, TooLong
@@ -38,7 +38,7 @@ class Wanted:
 
 def plan_vectors(
     served: Served, inputs: Sequence[Input], wanted: Wanted, limits: ServeSettings, field: str = "inputs"
-) -> Draft:
+) -> PlanDraft:
     """Vectors for texts or token ids: [D] each, or with pooling 'none' [L, D]."""
     check_texts(inputs, field, limits)
     return plan_checked(served, inputs, wanted, limits, field)
@@ -46,7 +46,7 @@ def plan_vectors(
 
 def plan_cosines(
     served: Served, sentence: str, others: Sequence[str], wanted: Wanted, limits: ServeSettings, names: tuple[str, str]
-) -> Draft:
+) -> PlanDraft:
     """Vectors for one text and those that it is compared with, which have two names in the request."""
     one, many = names
     check_texts([sentence], one, limits)
@@ -62,7 +62,7 @@ def plan_checked(
     limits: ServeSettings,
     field: str,
     where: Callable[[int], str] | None = None,
-) -> Draft:
+) -> PlanDraft:
     """The same for inputs that are not too many; `where` names them one by one."""
     settings = _resolved(wanted.settings, served)
     width = served.width(settings)
@@ -103,7 +103,7 @@ def plan_checked(
             served.shared_encoder, sequences, lambda found: _finished(found, joins, wanted), sum(lengths), report, quick
         )
 
-    return Draft(served.tokenizer, single, complete)
+    return PlanDraft(served.tokenizer, single, complete)
 
 
 def _resolved(settings: EmbedSettings, served: Served) -> EmbedSettings:

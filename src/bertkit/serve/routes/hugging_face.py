@@ -17,11 +17,11 @@ from bertkit.serve.refusals import Refusal, wrong_field
 from bertkit.serve.routes.schema_tei import HuggingFaceRequest
 from bertkit.serve.routes.tei import SENTENCES, cosines, predict_labels
 from bertkit.serve.routes.vectors import EmbedRequest, embed_reply
-from bertkit.serve.service import Answer, Service
+from bertkit.serve.service import PlanResult, Service
 from bertkit.tasks.tag import Tagged
 
 Parameters = dict[str, Any]
-Task = Callable[[Service, Served, Any, Parameters], Awaitable[Answer]]
+Task = Callable[[Service, Served, Any, Parameters], Awaitable[PlanResult]]
 
 
 def hugging_face_routes(service: Service) -> Routes:
@@ -78,15 +78,15 @@ async def _features(service: Service, served: Served, asked: HuggingFaceRequest)
         raise wrong_field(error.errors()) from error
 
 
-async def _text_classification(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Answer:
+async def _text_classification(service: Service, served: Served, inputs: Any, parameters: Parameters) -> PlanResult:
     _needs(served, "classify")
     texts, top = _texts(service, inputs), _whole(parameters, "top_k", None)
     policy = length_policy(None, None, service.settings)
     answer = await predict_labels(service, served, [(text, None) for text in texts], policy)
-    return Answer([labels[:top] for labels in answer.value], answer.plan)
+    return PlanResult([labels[:top] for labels in answer.value], answer.plan)
 
 
-async def _token_classification(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Answer:
+async def _token_classification(service: Service, served: Served, inputs: Any, parameters: Parameters) -> PlanResult:
     """Spans by default, as the client's models give them; words with aggregation_strategy 'none'."""
     _needs(served, "tag")
     texts, ignored = _texts(service, inputs), _ignored(service, parameters)
@@ -116,7 +116,7 @@ def _ignored(service: Service, parameters: Parameters) -> list[str]:
     return labels
 
 
-async def _question_answering(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Answer:
+async def _question_answering(service: Service, served: Served, inputs: Any, parameters: Parameters) -> PlanResult:
     _needs(served, "answer")
     question, context = _fields(service, inputs, "question", "context")
     plan = partial(plan_task, served, {"question": [question], "passage": [context]}, service.settings)
@@ -130,10 +130,10 @@ async def _question_answering(service: Service, served: Served, inputs: Any, par
     ]
     if not rows or (best.start is None and parameters.get("handle_impossible_answer")):
         rows = [none, *rows]
-    return Answer(rows[0] if top == 1 else rows[:top], answer.plan)
+    return PlanResult(rows[0] if top == 1 else rows[:top], answer.plan)
 
 
-async def _fill_mask(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Answer:
+async def _fill_mask(service: Service, served: Served, inputs: Any, parameters: Parameters) -> PlanResult:
     """For one blank a list of candidates, for several a list of lists, as transformers has it."""
     _needs(served, "fill")
     if parameters.get("targets"):
@@ -154,12 +154,12 @@ def _candidates(served: Served, filled: list[Filled]) -> list[Any]:
     return rows[0] if len(rows) == 1 else list(rows.values())
 
 
-def _alone(inputs: Any, answer: Answer) -> Answer:
+def _alone(inputs: Any, answer: PlanResult) -> PlanResult:
     """One for one, a list for a list."""
-    return Answer(answer.value[0], answer.plan) if isinstance(inputs, str) else answer
+    return PlanResult(answer.value[0], answer.plan) if isinstance(inputs, str) else answer
 
 
-async def _sentence_similarity(service: Service, served: Served, inputs: Any, parameters: Parameters) -> Answer:
+async def _sentence_similarity(service: Service, served: Served, inputs: Any, parameters: Parameters) -> PlanResult:
     source, sentences = _fields(service, inputs, "source_sentence", "sentences", lists=("sentences",))
     policy = length_policy(None, None, service.settings)
     return await cosines(service, served, source, sentences, policy, SENTENCES)

@@ -22,7 +22,7 @@ from bertkit.serve.routes.schema_tei import (
     TokenizeRequest,
 )
 from bertkit.serve.routes.vectors import model_card
-from bertkit.serve.service import Answer, Service
+from bertkit.serve.service import PlanResult, Service
 from bertkit.tasks.classify import Classified
 from bertkit.tasks.multilabel import Labelled
 from bertkit.tasks.regress import Rated
@@ -95,7 +95,7 @@ async def predict_labels(
     names: tuple[str, str] = ("inputs", "inputs"),
     *,
     raw: bool = False,
-) -> Answer:
+) -> PlanResult:
     """Every label with its score, best first, for each text or pair: its probability, or with `raw` its logit."""
     check_count(pairs, names[1], service.settings)
     if len({second is None for _, second in pairs}) > 1:
@@ -121,19 +121,21 @@ def _labels(prediction: Classified | Labelled | Rated | np.ndarray, served: Serv
     return [{"score": score, "label": label} for label, score in ranked]
 
 
-async def rank(service: Service, served: Served, query: str, texts: list[str], policy: TooLong, *, raw: bool) -> Answer:
+async def rank(
+    service: Service, served: Served, query: str, texts: list[str], policy: TooLong, *, raw: bool
+) -> PlanResult:
     """A score for each text: of a model fine-tuned with `regress` its output for the pair, else the cosine."""
     names = ("query", "texts")
     if served.task != "regress":
         return await cosines(service, served, query, texts, policy, names)
     check_count(texts, "texts", service.settings)
     answer = await predict_labels(service, served, [(query, text) for text in texts], policy, names, raw=raw)
-    return Answer([labels[0]["score"] for labels in answer.value], answer.plan)
+    return PlanResult([labels[0]["score"] for labels in answer.value], answer.plan)
 
 
 async def cosines(
     service: Service, served: Served, sentence: str, others: list[str], policy: TooLong, names: tuple[str, str]
-) -> Answer:
+) -> PlanResult:
     """Between one text and others; `names` are what they are called in the request."""
     settings = served.embed_settings(normalize=True)
     if settings.per_token:
@@ -142,7 +144,7 @@ async def cosines(
     plan = partial(plan_cosines, served, sentence, others, wanted, service.settings, names)
     answer = await service.answer(plan, len(sentence) + size_of(others))
     first, *rest = answer.value
-    return Answer((np.stack(rest) @ first).astype(float).tolist(), answer.plan)
+    return PlanResult((np.stack(rest) @ first).astype(float).tolist(), answer.plan)
 
 
 def _tokens(served: Served, texts: list[str], special: bool, pairs: bool) -> list[list[dict[str, Any]]]:

@@ -16,7 +16,7 @@ from bertkit.serve.models import Served
 from bertkit.serve.plans.vectors import Input, Wanted, plan_vectors
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.routes.schema import IDS, LENGTH, MODEL, TEXT, kind_of, lenient_example
-from bertkit.serve.service import Answer, Service
+from bertkit.serve.service import PlanResult, Service
 from bertkit.text.length import TooLong
 
 
@@ -158,7 +158,7 @@ def _all(service: Service) -> list[Served]:
     return list(service.models.by_name.values())
 
 
-def _openai(answer: Answer, served: Served, how: str) -> dict[str, Any]:
+def _openai(answer: PlanResult, served: Served, how: str) -> dict[str, Any]:
     data = [
         {"object": "embedding", "index": index, "embedding": encoded(vector, how)}
         for index, vector in enumerate(answer.value)
@@ -168,7 +168,7 @@ def _openai(answer: Answer, served: Served, how: str) -> dict[str, Any]:
     return {"object": "list", "data": data, "model": served.name, "usage": used, **note}
 
 
-def _count(answer: Answer) -> int:
+def _count(answer: PlanResult) -> int:
     vectors: list[np.ndarray] = answer.value
     return sum(vector.size for vector in vectors)
 
