@@ -37,7 +37,7 @@ class Peer:
         """What windows, decodes and scores."""
         return self.prepared.task
 
-    def inputs(self, examples: Windows, *, labelled: bool) -> dict[str, Tensor]:
+    def inputs(self, examples: Windows, *, labeled: bool) -> dict[str, Tensor]:
         """A padded batch under transformers' names, on the device."""
         windows = [window for own in examples for window in own]
         longest = max(len(window.ids) for window in windows)
@@ -48,7 +48,7 @@ class Peer:
         }
         if self.task.name == "choose":
             columns = {name: x.reshape(len(examples), -1, longest) for name, x in columns.items()}
-        columns |= self._labels(examples, windows, longest) if labelled else {}
+        columns |= self._labels(examples, windows, longest) if labeled else {}
         return {name: torch.from_numpy(x).to(self.device, non_blocking=True) for name, x in columns.items()}
 
     def _labels(self, examples: Windows, windows: list[Any], longest: int) -> dict[str, np.ndarray]:
@@ -69,7 +69,7 @@ class Peer:
 
     def rows(self, examples: Windows) -> list[np.ndarray]:
         """The head's numbers for each window, as `task.decode` reads them."""
-        out = self.model(**self.inputs(examples, labelled=False))
+        out = self.model(**self.inputs(examples, labeled=False))
         lengths = [len(window.ids) for own in examples for window in own]
         if self.task.name == "answer":
             both = torch.stack((out.start_logits, out.end_logits), dim=-1).float().cpu().numpy()
@@ -116,7 +116,7 @@ def teach_peer(peer: Peer, settings: FineTuneSettings) -> float:
         for group in optimizer.param_groups:
             group["lr"] = schedule.rate(step, step / total)
         with torch.autocast(peer.device.type, torch.bfloat16, enabled=peer.device.type == "cuda"):
-            loss = peer.model(**peer.inputs(examples, labelled=True)).loss
+            loss = peer.model(**peer.inputs(examples, labeled=True)).loss
         loss.backward()
         nn.utils.clip_grad_norm_(peer.model.parameters(), learning.clip)
         optimizer.step()

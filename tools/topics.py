@@ -1,4 +1,4 @@
-"""Write sentences of the standard library's docstrings, labelled by what their module is about, as two files.
+"""Write sentences of the standard library's docstrings, labeled by what their module is about, as two files.
 
     python tools/topics.py folder/
 
@@ -60,7 +60,7 @@ def write_topics(folder: Path) -> tuple[Path, Path]:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description="Write labelled sentences of the standard library.")
+    parser = argparse.ArgumentParser(description="Write labeled sentences of the standard library.")
     parser.add_argument("folder", type=Path, help="where train.tsv and dev.tsv go")
     for path in write_topics(parser.parse_args().folder):
         first = next(islice(path.open(encoding="utf-8"), 1, None))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bertkit.tasks.answer import Answered
     from bertkit.tasks.choose import Chosen
     from bertkit.tasks.classify import Classified
-    from bertkit.tasks.multilabel import Labelled
+    from bertkit.tasks.multilabel import Labeled
     from bertkit.tasks.rate_words import RatedWords
     from bertkit.tasks.regress import Rated
     from bertkit.tasks.tag import Tagged
@@ -47,7 +47,7 @@ _LATE_NAMES = {
     "bertkit.tasks.answer": ("Answered",),
     "bertkit.tasks.choose": ("Chosen",),
     "bertkit.tasks.classify": ("Classified",),
-    "bertkit.tasks.multilabel": ("Labelled",),
+    "bertkit.tasks.multilabel": ("Labeled",),
     "bertkit.tasks.rate_words": ("RatedWords",),
     "bertkit.tasks.regress": ("Rated",),
     "bertkit.tasks.tag": ("Tagged",),
@@ -69,7 +69,7 @@ __all__ = [
     "Filled",
     "FilledTogether",
     "Found",
-    "Labelled",
+    "Labeled",
     "Look",
     "Rated",
     "RatedWords",

@@ -37,9 +37,9 @@ def task_of(tokenizer, limit=64, stride=None, **options):
     return Answer(tokenizer=tokenizer, limit=limit, length=LengthPolicy("windows", stride), **options)
 
 
-def example_of(passage, *answers, question="who?", labelled=True):
+def example_of(passage, *answers, question="who?", labeled=True):
     spans = tuple(AnswerSpan(passage.index(each), each) if isinstance(each, str) else each for each in answers)
-    return QuestionExample("q1", question, passage, spans, "", PLACE, labelled)
+    return QuestionExample("q1", question, passage, spans, "", PLACE, labeled)
 
 
 def perfect(windows):
@@ -130,7 +130,7 @@ def test_targets(tokenizer):
     assert tokenizer.tokens(window.ids[slice(window.target[0], window.target[1] + 1)]) == ["london"]
     [window] = task_of(tokenizer).windows(example_of(PASSAGE), 0)
     assert window.target == (0, 0)
-    [window] = task_of(tokenizer).windows(example_of(PASSAGE, labelled=False), 0)
+    [window] = task_of(tokenizer).windows(example_of(PASSAGE, labeled=False), 0)
     assert window.target is None
     windows = task_of(tokenizer, 16).windows(example_of(PASSAGE, "never built", "London"), 0)
     found = {tokenizer.decode(w.ids[slice(w.target[0], w.target[1] + 1)]) for w in windows if w.target != (0, 0)}
@@ -266,7 +266,7 @@ def pointing(windows, passage, *spans):
 )
 def test_answers_are_whole_words_where_words_are_set_apart(passage, asked, whole):
     task = task_of(byte_tokenizer(), 2048)  # every byte is a token: spans may begin and end anywhere
-    example = example_of(passage, labelled=False)
+    example = example_of(passage, labeled=False)
     windows, at = task.windows(example, 0), passage.index(asked)
     [answered] = task.decode([example], windows, pointing(windows, passage, (at, at + len(asked), 9)), Decision())
     assert answered.text == passage[answered.start : answered.end] == whole
@@ -274,7 +274,7 @@ def test_answers_are_whole_words_where_words_are_set_apart(passage, asked, whole
 
 def test_candidates_that_become_the_same_words_are_one(tokenizer):
     passage = "The lighthouse of Pharos stood there."
-    task, example = task_of(byte_tokenizer(), 2048), example_of(passage, labelled=False)
+    task, example = task_of(byte_tokenizer(), 2048), example_of(passage, labeled=False)
     windows, at = task.windows(example, 0), passage.index("Pharos")
     rows = pointing(windows, passage, (at, at + 6, 8), (at, at + 5, 9))
     [answered] = task.decode([example], windows, rows, Decision())

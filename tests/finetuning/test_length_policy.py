@@ -196,7 +196,7 @@ def test_a_million_characters_to_learn_from_are_refused_and_to_answer_about_are_
     else:
         asked = Answer(tokenizer=tiny.tokenizer(), limit=64)
         known = QuestionExample("1", "who ?", " ".join(words), (AnswerSpan(0, "ada"),), "", place)
-        unknown = replace(known, answers=(), labelled=False)
+        unknown = replace(known, answers=(), labeled=False)
     with pytest.raises(RequestError, match="^train, line 3: a text of 80,000 tokens takes "):
         asked.windows(known, 0)
     assert len(asked.windows(unknown, 0)) > 1000

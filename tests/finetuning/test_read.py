@@ -122,13 +122,13 @@ def test_glue_files(write, name):
 def test_a_glue_test_file_has_no_labels_and_says_so(write):
     path = write("test.tsv", "index\tsentence\n0\tBill left.\n")
     refused("classify", path, "label=", "index, sentence", error=NoLabels)
-    read = read_examples("classify", path, labelled=False)
+    read = read_examples("classify", path, labeled=False)
     assert read.examples == [TextExample("Bill left.", None, None, Place(path, 2))]
 
 
 def test_labels_are_not_read_where_they_are_not_asked_for(write):
     path = write("a.tsv", "sentence\tlabel\ngood\t\n")
-    assert read_examples("classify", path, labelled=False).examples[0].label is None
+    assert read_examples("classify", path, labeled=False).examples[0].label is None
 
 
 def test_torn_rows_of_quora_and_rows_without_agreement_are_left_out_and_said(write):
@@ -142,7 +142,7 @@ def test_torn_rows_of_quora_and_rows_without_agreement_are_left_out_and_said(wri
         + '{"gold_label": "neutral", "sentence1": "a", "sentence2": "b"}\n',
     )
     assert [e.label for e in read_examples("classify", nli).examples] == ["neutral"]
-    assert len(read_examples("classify", nli, labelled=False).examples) == 3
+    assert len(read_examples("classify", nli, labeled=False).examples) == 3
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
@@ -425,7 +425,7 @@ def test_conll_columns(write):
     pos = read_examples("tag", path, Columns(label="2"))
     assert pos.examples[0].tags == ("NNP", "VBZ")
     assert read_examples("tag", path, pos.columns).examples == pos.examples
-    assert read_examples("tag", path, labelled=False).examples[0] == TaggedExample(
+    assert read_examples("tag", path, labeled=False).examples[0] == TaggedExample(
         ("EU", "rejects"), None, Place(path, 3)
     )
 
@@ -492,7 +492,7 @@ def test_squad(write):
     assert read.examples[0] == QuestionExample("q1", "Where?", PASSAGE, (AnswerSpan(25, "London"),), "Ada", place)
     assert read.examples[1].answers == ()
     assert "(2 questions, 1 without an answer)" in read.said
-    assert [e.labelled for e in read_examples("answer", path, labelled=False).examples] == [False, False]
+    assert [e.labeled for e in read_examples("answer", path, labeled=False).examples] == [False, False]
     assert guess_task(path) == "answer"
 
 
@@ -606,7 +606,7 @@ def test_choices(write, name, content, choices, label):
     assert isinstance(example, ChoiceExample)
     assert (example.choices, example.label) == (choices, label)
     assert guess_task(path) == "choose"
-    assert read_examples("choose", path, labelled=False).examples[0].label is None
+    assert read_examples("choose", path, labeled=False).examples[0].label is None
 
 
 def test_copa_asks_about_its_premise(write):

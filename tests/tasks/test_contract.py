@@ -100,7 +100,7 @@ def test_files_are_recognized_read_and_checked(task, tmp_path):
     found = read_examples(task, train)
     assert len(found.examples) == 24
     assert all(example.outcome is not None for example in found.examples)
-    unlabeled = read_examples(task, train, labelled=False).examples
+    unlabeled = read_examples(task, train, labeled=False).examples
     assert [example.texts for example in unlabeled] == [example.texts for example in found.examples]
     assert all(example.outcome is None for example in unlabeled)
     report = check_data(train, dev, task=task, tokenizer=tiny.tokenizer(), limit=64)
@@ -166,7 +166,7 @@ def test_files_are_answered_row_by_row(task, ending, made, tmp_path):
         rows = pyarrow.parquet.read_table(out).to_pylist()
     else:
         rows = [json.loads(line) for line in out.read_text().splitlines()]
-    examples = read_examples(task, found.dev, labelled=False).examples
+    examples = read_examples(task, found.dev, labeled=False).examples
     predictions = found.bert().answers.predict(examples)
     detail = FileSettings().detail
     for row, example, prediction in zip(rows, examples, predictions, strict=True):

@@ -21,7 +21,7 @@ ASKED = {"cause": "What was the cause?", "effect": "What happened as a result?"}
 STORY = ("InputSentence1", "InputSentence2", "InputSentence3", "InputSentence4")
 
 
-def choice_maker(table: Table, columns: Columns, labelled: bool) -> tuple[Columns, Callable[[Row], Example]]:
+def choice_maker(table: Table, columns: Columns, labeled: bool) -> tuple[Columns, Callable[[Row], Example]]:
     """The columns that are used, and what makes a question with choices of a row."""
     # The dev file's columns are named as they were found in the training file: a premise is asked about there, too.
     asks = _asks(table) if columns.text is None or columns.text.casefold() == "premise" else None
@@ -32,9 +32,9 @@ def choice_maker(table: Table, columns: Columns, labelled: bool) -> tuple[Column
     has = ", ".join(table.names[:20])
     if question is None and not stories:
         raise RequestError(f"{table.path}: no column looks like the question; name it with text=... It has: {has}")
-    if labelled and label is None:
+    if labeled and label is None:
         raise NoLabels(f"{table.path}: no column says which choice is right; name it with label=... It has: {has}")
-    used = replace(columns, text=question, label=label if labelled else None)
+    used = replace(columns, text=question, label=label if labeled else None)
     numbered = tuple(sorted(filter(NUMBERED.fullmatch, table.names), key=_number))
     by_text = _names_choices(table, used, numbered)
 

@@ -14,7 +14,7 @@ CONLL_U = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "de
 Lines = list[tuple[int, str]]
 
 
-def open_conll(path: Path, columns: Columns, labelled: bool) -> Table:
+def open_conll(path: Path, columns: Columns, labeled: bool) -> Table:
     """Rows with a list of words and one of tags: the first column and the last, or those named by their numbers."""
     blocks = _blocks(lines_of(path, columns.encoding), lambda line: line.startswith("-DOCSTART-"))
     first = list(islice(blocks, 1))
@@ -22,19 +22,19 @@ def open_conll(path: Path, columns: Columns, labelled: bool) -> Table:
         raise RequestError(f"{path} holds no sentences; give a file that has some")
     number, line = first[0][0]
     width = len(_cells(line))
-    if labelled and width < 2:
+    if labeled and width < 2:
         raise NoLabels(f"{path}, line {number}: one column only, so there are no tags; each line is a word and its tag")
     word = _at(path, columns.text, "text", width, 1)
-    tag = _at(path, columns.label, "label", width, width) if labelled else None
+    tag = _at(path, columns.label, "label", width, width) if labeled else None
     names = tuple(str(at + 1) for at in (word, tag) if at is not None)
     return _table(path, names, (_conll_row(path, block, width, word, tag) for block in chain(first, blocks)))
 
 
-def open_conllu(path: Path, columns: Columns, labelled: bool) -> Table:
+def open_conllu(path: Path, columns: Columns, labeled: bool) -> Table:
     """Rows with a list of words (FORM) and one of tags (UPOS, or the column that was named)."""
     numbers = {name: at for at, name in enumerate(CONLL_U)}
     word = pick(numbers, (columns.text or "form").lower(), f"CoNLL-U column of {path}:")
-    tag = pick(numbers, (columns.label or "upos").lower(), f"CoNLL-U column of {path}:") if labelled else None
+    tag = pick(numbers, (columns.label or "upos").lower(), f"CoNLL-U column of {path}:") if labeled else None
     blocks = _blocks(lines_of(path, columns.encoding), lambda line: False)
     names = tuple(CONLL_U[at] for at in (word, tag) if at is not None)
     return _table(path, names, (row for block in blocks if (row := _conllu_row(path, block, word, tag)) is not None))

@@ -171,7 +171,7 @@ class QuestionExample(Example):
     answers: tuple[AnswerSpan, ...]
     title: str
     place: Place
-    labelled: bool = True
+    labeled: bool = True
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -186,12 +186,12 @@ class QuestionExample(Example):
     @property
     def outcome(self) -> object:
         """The texts of the answers."""
-        return frozenset(answer.text for answer in self.answers) if self.labelled else None
+        return frozenset(answer.text for answer in self.answers) if self.labeled else None
 
     @property
     def counted(self) -> tuple[str, ...]:
         """Whether there is an answer."""
-        return (("answered" if self.answers else "no answer"),) if self.labelled else ()
+        return (("answered" if self.answers else "no answer"),) if self.labeled else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ def _part(path: Path, value: Any, name: str, where: str) -> list[Any]:
     return part
 
 
-def question_maker(table: Table, columns: Columns, labelled: bool) -> tuple[Columns, Callable[[Row], Example]]:
+def question_maker(table: Table, columns: Columns, labeled: bool) -> tuple[Columns, Callable[[Row], Example]]:
     """The columns that are used, and what makes a question of a row."""
     question = find(table, columns.text, "text") if columns.text else first_known(table, QUESTIONS)
     passage = find(table, columns.pair, "pair") if columns.pair else first_known(table, PASSAGES)
@@ -61,9 +61,9 @@ def question_maker(table: Table, columns: Columns, labelled: bool) -> tuple[Colu
         what, option = ("question", "text") if question is None else ("passage", "pair")
         has = ", ".join(table.names[:20])
         raise RequestError(f"{table.path}: no column looks like the {what}; name it with {option}=... It has: {has}")
-    if labelled and answers is None:
+    if labeled and answers is None:
         raise NoLabels(f"{table.path}: no column of answers; name it with label=... It has: {', '.join(table.names)}")
-    used = replace(columns, text=question, pair=passage, label=answers if labelled else None)
+    used = replace(columns, text=question, pair=passage, label=answers if labeled else None)
     return used, lambda row: _question(row, used)
 
 
@@ -79,7 +79,7 @@ def _question(row: Row, columns: Columns) -> QuestionExample:
         answers=answers,
         title=str(row.values.get("title") or ""),
         place=row.place,
-        labelled=columns.label is not None,
+        labeled=columns.label is not None,
     )
 
 

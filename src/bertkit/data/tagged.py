@@ -25,11 +25,11 @@ TAG_LABELS = WordLabels("tag", TAGS, label_name, TaggedExample)
 
 
 def tagged_maker(
-    table: Table, columns: Columns, labelled: bool, kind: WordLabels = TAG_LABELS
+    table: Table, columns: Columns, labeled: bool, kind: WordLabels = TAG_LABELS
 ) -> tuple[Columns, Callable[[Row], Example]]:
     """The columns that are used, and what makes a sentence of a row."""
     chosen = choose_tag_columns(table, columns, kind.names)
-    if not labelled:
+    if not labeled:
         chosen = replace(chosen, label=None)
     elif chosen.label is None:
         has = ", ".join(table.names[:20])

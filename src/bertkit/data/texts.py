@@ -18,11 +18,11 @@ LARGEST_NUMBER = 1e100  # of a regression: beyond it, squared errors are no long
 
 
 def text_maker(
-    wanted: LabelColumn, table: Table, columns: Columns, labelled: bool
+    wanted: LabelColumn, table: Table, columns: Columns, labeled: bool
 ) -> tuple[Columns, Callable[[Row], Example]]:
     """The columns that are used, and what makes an example of a row."""
     chosen = choose_text_columns(table, columns, wanted)
-    if not labelled:
+    if not labeled:
         chosen = replace(chosen, label=None)
     elif chosen.label is None:
         raise NoLabels(

@@ -45,7 +45,7 @@ from bertkit.text.wordpiece import SPECIALS
 from bertkit.train.runs import Run
 
 facts = Facts()
-FEW, FEWEST = 16, 10  # labelled texts
+FEW, FEWEST = 16, 10  # labeled texts
 EPOCHS = 3  # through 384 of them
 POOLINGS = ("model", "first", "mean", "max", "attention")
 
@@ -59,7 +59,7 @@ def start_of(name: str, settings: FineTuneSettings | None = None) -> Checkpoint:
 
 @cache
 def taught(examples: int, **changes: str) -> tuple[FineTuned, Mapping[str, Tensor], Checkpoint]:
-    """A run on labelled texts: what came of it, the weights it began with, and the model it ended with."""
+    """A run on labeled texts: what came of it, the weights it began with, and the model it ended with."""
     data, settings = prepared(dev=100)
     settings = change_settings(settings, changes)
     data = subset(data, examples, 0)
@@ -71,13 +71,13 @@ def taught(examples: int, **changes: str) -> tuple[FineTuned, Mapping[str, Tenso
 
 
 def taught_topics() -> tuple[FineTuned, Mapping[str, Tensor], Checkpoint]:
-    """The run on all labelled texts."""
+    """The run on all labeled texts."""
     return taught(384, epochs=str(EPOCHS))
 
 
 @cache
 def curve() -> list[CurvePoint]:
-    """The accuracy with few and with many labelled texts, from the pre-trained model and from random weights."""
+    """The accuracy with few and with many labeled texts, from the pre-trained model and from random weights."""
     data, settings = prepared(train=96, dev=100)[0], read_settings(*SMALL_MODEL, "epochs=10")
     with tempfile.TemporaryDirectory() as folder, torch.enable_grad():
         return learning_curve(data, pretrained(), settings, (FEW, 96), Path(folder))
@@ -133,7 +133,7 @@ def frozen_stay(_: Vocabularies) -> Outcome:
     return equal((len(lower), set()), (len(still), still ^ lower))
 
 
-@facts("F4", "D193-197, B14", "less data: with 16 labelled texts a pre-trained model knows what a random one does not")
+@facts("F4", "D193-197, B14", "less data: with 16 labeled texts a pre-trained model knows what a random one does not")
 def less_data(_: Vocabularies) -> Outcome:
     few, many = curve()
     measured = f"{few.examples} texts: {few.pretrained:.0%} and {few.random:.0%}; "

@@ -118,7 +118,7 @@ def question_and_passage(_: Vocabularies) -> Outcome:
 def offsets_in_the_original(_: Vocabularies) -> Outcome:
     task = Answer(tokenizer=small(), limit=24, length=LengthPolicy("windows", stride=4))
     passage = "  Zoë’s  café — it was\tin the  city;\n" * 12
-    example = QuestionExample("1", "Where is it?", passage, (), "", PLACE, labelled=False)
+    example = QuestionExample("1", "Where is it?", passage, (), "", PLACE, labeled=False)
     windows = task.windows(example, 0)
     rng = np.random.default_rng(0)
     outputs = [rng.normal(size=(len(window.ids), 2)) for window in windows]

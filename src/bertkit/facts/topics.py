@@ -1,7 +1,7 @@
-"""A language of three topics, a model pre-trained on it in seconds, and labelled texts: what fine-tuning facts need.
+"""A language of three topics, a model pre-trained on it in seconds, and labeled texts: what fine-tuning facts need.
 
 A document draws six words of ten from its topic's forty and the rest from twenty that all topics share. Whoever has
-read many documents knows which words go together; whoever has seen a few labelled texts only does not.
+read many documents knows which words go together; whoever has seen a few labeled texts only does not.
 """
 
 from functools import cache
@@ -102,7 +102,7 @@ def _documents() -> RandomText:
 
 
 def prepared(train: int = 384, dev: int = 200) -> tuple[Prepared, FineTuneSettings]:
-    """Labelled texts for the task of naming their topic, and settings that fit so small a model."""
+    """Labeled texts for the task of naming their topic, and settings that fit so small a model."""
     settings = read_settings(*SMALL_MODEL)
     labels = tuple(map(str, range(TOPICS)))
     task = build_task("classify", pretrained(), settings.reading, labels=labels)

@@ -48,7 +48,7 @@ def run_model(
     groups = [list(run) for _, run in groupby(range(len(windows)), key=lambda i: windows[i].example)]
     groups.sort(key=lambda group: -sum(len(windows[i].ids) for i in group))
     lengths = [sum(len(windows[i].ids) for i in group) for group in groups]
-    labelled = bool(windows) and all(window.target is not None for window in windows)
+    labeled = bool(windows) and all(window.target is not None for window in windows)
     training, device = model.training, model.device
 
     def compute(chosen: list[int]) -> BatchOutput:
@@ -57,7 +57,7 @@ def run_model(
         batch, hidden_TD = last_layer(model.encoder, window_passages(own, model.config), device)
         logits = task_logits(model, task, batch, own, hidden_TD).float()
         rows = dict(zip(indices, _split(model, task, logits, batch), strict=True))
-        loss, losses = task.loss(logits, batch, own, LossSettings()) if labelled else (0.0, 0)
+        loss, losses = task.loss(logits, batch, own, LossSettings()) if labeled else (0.0, 0)
         return BatchOutput(rows, float(loss), int(losses))
 
     model.eval()
@@ -69,7 +69,7 @@ def run_model(
     model.train(training)
     rows = {index: row for part in found for index, row in part.rows.items()}
     total, count = sum(part.loss for part in found), sum(part.losses for part in found)
-    return Outputs([rows[i] for i in range(len(windows))], total / max(count, 1) if labelled else None)
+    return Outputs([rows[i] for i in range(len(windows))], total / max(count, 1) if labeled else None)
 
 
 def predict(

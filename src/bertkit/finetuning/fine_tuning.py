@@ -1,4 +1,4 @@
-"""A fine-tuning run: a model, labelled files and settings in, a model folder that answers out."""
+"""A fine-tuning run: a model, labeled files and settings in, a model folder that answers out."""
 
 from collections.abc import Callable
 from dataclasses import replace

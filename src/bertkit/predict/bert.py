@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from bertkit.tasks.answer import Answered
     from bertkit.tasks.choose import Chosen
     from bertkit.tasks.classify import Classified
-    from bertkit.tasks.multilabel import Labelled
+    from bertkit.tasks.multilabel import Labeled
     from bertkit.tasks.rate_words import RatedWords
     from bertkit.tasks.regress import Rated
     from bertkit.tasks.tag import Tagged
 
-    Classification = Classified | Labelled | Rated
+    Classification = Classified | Labeled | Rated
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ class Bert:
     def classify(
         self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None
     ) -> "Classification | list[Classification]":
-        """A Classified, Labelled or Rated, as the model was fine-tuned, for a text or pair; for several, a list."""
+        """A Classified, Labeled or Rated, as the model was fine-tuned, for a text or pair; for several, a list."""
         seconds = None if pairs is None else _listed(pairs)
         found: Classification | list[Classification] = self._ask("classify", texts, texts=_listed(texts), pairs=seconds)
         return found

@@ -81,7 +81,7 @@ class Answer(Task):
         room = self.limit - len(special)
         asked = question[: room // 2]
         spans = spread(len(passage), room - len(asked), self.length.stride)
-        if example.labelled:  # to train on: with what the backward needs, all windows are in memory
+        if example.labeled:  # to train on: with what the backward needs, all windows are in memory
             refuse_too_long(example.place, len(passage), len(spans), self.limit, "split the passage")
         seen = Seen(len(question) + len(passage), len(question) - len(asked), len(spans))
         offsets = with_marks([encoding.offsets[place] for place in passage], example.passage)
@@ -90,7 +90,7 @@ class Answer(Task):
         made = []
         for start, stop in spans:
             ids, segments = take(encoding, sorted((*special, *asked, *passage[start:stop])))
-            target = _target(gold, (start, stop), first) if example.labelled else None
+            target = _target(gold, (start, stop), first) if example.labeled else None
             made.append(Window(ids, segments, number, target, Shown(first, offsets[start:stop], seen)))
         return made
 

@@ -24,7 +24,7 @@ MOST_WEIGHT = 10.0  # of a rare label's yes
 
 
 @dataclass(frozen=True)
-class Labelled:
+class Labeled:
     """Every label whose probability is over its threshold."""
 
     labels: tuple[str, ...]
@@ -85,20 +85,20 @@ class Multilabel(LabelTask):
 
     def decode(
         self, examples: Sequence[Example], windows: Sequence[Window], outputs: Rows, decision: Decision
-    ) -> list[Labelled]:
+    ) -> list[Labeled]:
         """Every label over its threshold."""
         return [
             self._decode_one(self.pooled(rows), own[0].detail, decision)
             for _, own, rows in by_example(examples, windows, outputs)
         ]
 
-    def _decode_one(self, logits: np.ndarray, shown: Seen, decision: Decision) -> Labelled:
+    def _decode_one(self, logits: np.ndarray, shown: Seen, decision: Decision) -> Labeled:
         chances = decision.label_probabilities(logits)
         said = decision.says_yes(chances, self.labels)
         chosen = tuple(label for label, yes in zip(self.labels, said, strict=True) if yes)
-        return Labelled(chosen, dict(zip(self.labels, chances.tolist(), strict=True)), shown)
+        return Labeled(chosen, dict(zip(self.labels, chances.tolist(), strict=True)), shown)
 
-    def score(self, examples: Sequence[Example], predictions: Sequence[Labelled]) -> dict[str, float]:
+    def score(self, examples: Sequence[Example], predictions: Sequence[Labeled]) -> dict[str, float]:
         """F1s over labels, exact matches, mean average precision."""
         chances = np.array([list(prediction.probabilities.values()) for prediction in predictions])
         return multilabel_scores(self._gold(examples), self.matrix([p.labels for p in predictions]), chances)
@@ -136,7 +136,7 @@ class Multilabel(LabelTask):
         shares = [share * (1 - weights.label_smoothing) + weights.label_smoothing / 2 for share in shares]
         return tuple(math.log(weight * share / (1 - share)) for share, weight in zip(shares, balance, strict=True))
 
-    def mistake(self, example: Example, prediction: Labelled) -> Mistake | None:
+    def mistake(self, example: Example, prediction: Labeled) -> Mistake | None:
         """The label that was furthest off."""
         assert isinstance(example, TextExample)
         gold = example.label if isinstance(example.label, tuple) else ()
@@ -146,7 +146,7 @@ class Multilabel(LabelTask):
         weight = max(abs(prediction.probabilities[label] - (label in gold)) for label in wrong)
         return Mistake(weight, shown_text(example), ", ".join(gold), ", ".join(prediction.labels))
 
-    def label_scores(self, dev: Part, predictions: Sequence[Labelled]) -> dict[str, LabelScore]:
+    def label_scores(self, dev: Part, predictions: Sequence[Labeled]) -> dict[str, LabelScore]:
         """Of every label."""
         scores = precision_recall_f1(self._gold(dev.examples), self.matrix([p.labels for p in predictions]))
         return dict(zip(self.labels, scores.values(), strict=True))

@@ -32,15 +32,15 @@ def read_examples(
     path: Path,
     columns: Columns | None = None,
     *,
-    labelled: bool = True,
+    labeled: bool = True,
     names: tuple[str, ...] | None = None,
 ) -> ExampleFile:
     """Every example of a file; the first row that cannot be used stops with its place and a remedy.
 
-    Without `labelled` the labels need not be there and are not read. `names` are those of numbered labels: of the
+    Without `labeled` the labels need not be there and are not read. `names` are those of numbered labels: of the
     training file's for its dev file; None: of a labels.txt beside the file, where they fit.
     """
-    return _read(pick(TASKS, task, "task"), Path(path), columns or Columns(), labelled, None, names)
+    return _read(pick(TASKS, task, "task"), Path(path), columns or Columns(), labeled, None, names)
 
 
 def scan_examples(
@@ -49,11 +49,11 @@ def scan_examples(
     columns: Columns | None,
     faults: list[str],
     *,
-    labelled: bool = True,
+    labeled: bool = True,
     names: tuple[str, ...] | None = None,
 ) -> ExampleFile:
     """As `read_examples`, but rows that cannot be used are left out and their sentences put into `faults`."""
-    return _read(pick(TASKS, task, "task"), Path(path), columns or Columns(), labelled, faults, names)
+    return _read(pick(TASKS, task, "task"), Path(path), columns or Columns(), labeled, faults, names)
 
 
 def columns_for_dev(train: Path, dev: Path, found: ExampleFile, given: Columns | None) -> Columns | None:
@@ -65,39 +65,39 @@ def _read(
     task: TaskRow,
     path: Path,
     columns: Columns,
-    labelled: bool,
+    labeled: bool,
     faults: list[str] | None,
     names: tuple[str, ...] | None,
 ) -> ExampleFile:
-    table = _open(task, path, columns, labelled)
+    table = _open(task, path, columns, labeled)
     if all(row.fault for row in table.sample):
         raise RequestError(table.sample[0].fault)
-    used, make = task.maker(table, columns, labelled)
+    used, make = task.maker(table, columns, labeled)
     left_out: list[Row] = []
     examples = made_examples(_kept(table, used.label, left_out), lambda row: _example(row, make), faults)
     notes = [*table.said]
     notes += [f"{len(left_out)} rows left out as is usual, the first at {left_out[0].place}"] if left_out else []
-    if labelled:
+    if labeled:
         examples, split = task.split_labels(examples, used, faults)
         notes += [f"labels split at '{split.separator}'"] if split is not used else []
         used = split
-    if task.labeled and labelled:
+    if task.labeled and labeled:
         names = beside_names(path, examples) if names is None else names
         examples = by_name(examples, names) if names else examples
         notes += ["named by labels.txt"] if names else []
-    if labelled and faults is None:
+    if labeled and faults is None:
         task.check(examples)
     if not examples and not faults:
         raise RequestError(f"{path} holds no examples; give a file with at least one")
-    counts = ", ".join([*task.counts(examples, labelled), *notes])
+    counts = ", ".join([*task.counts(examples, labeled), *notes])
     return ExampleFile(examples, used, f"{path}: {used} ({counts})", names or (), table.header)
 
 
-def _open(task: TaskRow, path: Path, columns: Columns, labelled: bool) -> Table:
+def _open(task: TaskRow, path: Path, columns: Columns, labeled: bool) -> Table:
     if not path.is_file():
         what = "is a folder, not a file" if path.is_dir() else "does not exist"
         raise RequestError(f"{path} {what}; check the spelling and the working folder")
-    return task.open(path, columns, labelled)
+    return task.open(path, columns, labeled)
 
 
 def _kept(table: Table, label: str | None, left_out: list[Row]) -> Iterable[Row]:

@@ -115,11 +115,11 @@ class TaskRow:
         """Whether a table's columns and first rows show it."""
         return False
 
-    def open(self, path: Path, columns: Columns, labelled: bool) -> Table:
+    def open(self, path: Path, columns: Columns, labeled: bool) -> Table:
         """A labeled file as rows."""
         return open_table(path, columns)
 
-    def maker(self, table: Table, columns: Columns, labelled: bool) -> Maker:
+    def maker(self, table: Table, columns: Columns, labeled: bool) -> Maker:
         """The columns that are used, and what makes an example of a row."""
         raise NotImplementedError
 
@@ -132,7 +132,7 @@ class TaskRow:
     def check(self, examples: Sequence[Example]) -> None:
         """Refuse examples that are wrong only when all are seen together."""
 
-    def counts(self, examples: Sequence[Example], labelled: bool) -> list[str]:
+    def counts(self, examples: Sequence[Example], labeled: bool) -> list[str]:
         """How much is in a file, in words."""
         return [f"{len(examples)} rows"]
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bertkit.tasks.metrics.classes import LabelScore
 
 Rows = Sequence[np.ndarray]  # the head's outputs for each window
-# A frozen dataclass of the task's own: Classified, Labelled, Rated, Tagged, Answered, Chosen.
+# A frozen dataclass of the task's own: Classified, Labeled, Rated, Tagged, Answered, Chosen.
 Prediction = Any
 Predict = Callable[[Sequence[Example]], list[Prediction]]
 

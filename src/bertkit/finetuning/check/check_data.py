@@ -106,7 +106,7 @@ def _read(
         read = scan_examples(task, path, columns, faults, names=names)
     except NoLabels as error:
         stops.append(Finding("no labels", 0, str(error)))
-        return read_examples(task, path, columns, labelled=False)
+        return read_examples(task, path, columns, labeled=False)
     if faults:
         stops.append(Finding("rows that cannot be used", len(faults), faults[0], tuple(faults[1:6])))
     return read

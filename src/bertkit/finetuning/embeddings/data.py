@@ -72,11 +72,11 @@ def read_texts(
 def read_pairs(path: Path, columns: Columns | None = None, *, scored: bool | None = None) -> TextRows:
     """Two columns of texts and, unless `scored` is False, a column of numbers; None: if there is one."""
     try:
-        file = read_examples("regress", path, columns, labelled=scored is not False)
+        file = read_examples("regress", path, columns, labeled=scored is not False)
     except NoLabels:
         if scored:
             raise
-        file = read_examples("regress", path, columns, labelled=False)
+        file = read_examples("regress", path, columns, labeled=False)
     collected, scores = _Collected(), []
     for example in file.examples:
         assert isinstance(example, TextExample)
@@ -123,7 +123,7 @@ def _is_table(path: Path, columns: Columns) -> bool:
     if not path.is_file() or not is_jsonl(path):
         return path.is_file() and ending(path) in TABLES
     try:
-        return read_examples("regress", path, columns, labelled=False).columns.pair is not None
+        return read_examples("regress", path, columns, labeled=False).columns.pair is not None
     except RequestError:
         return columns.pair is not None
 

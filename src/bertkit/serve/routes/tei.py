@@ -24,7 +24,7 @@ from bertkit.serve.routes.schema_tei import (
 from bertkit.serve.routes.vectors import model_card
 from bertkit.serve.service import PlanResult, Service
 from bertkit.tasks.classify import Classified
-from bertkit.tasks.multilabel import Labelled
+from bertkit.tasks.multilabel import Labeled
 from bertkit.tasks.regress import Rated
 from bertkit.text.length import TooLong
 
@@ -109,7 +109,7 @@ async def predict_labels(
     return await service.answer(as_labels, size_of(texts) + size_of(seconds))
 
 
-def _labels(prediction: Classified | Labelled | Rated | np.ndarray, served: Served, *, raw: bool) -> list[Label]:
+def _labels(prediction: Classified | Labeled | Rated | np.ndarray, served: Served, *, raw: bool) -> list[Label]:
     if isinstance(prediction, Rated):
         name = served.bert.checkpoint.labels[0] if served.bert.checkpoint.labels else "score"
         return [{"score": prediction.value if raw else _sigmoid(prediction.value), "label": name}]

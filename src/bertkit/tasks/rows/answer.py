@@ -30,7 +30,7 @@ SQUAD_START = 5000  # characters in which a SQuAD file shows its shape
 GIVEN_ANSWERS = ("answers", "human_ans_indices", "answer_text", "answer_start")
 
 
-def _open_squad(path: Path, columns: Columns, labelled: bool) -> Table:
+def _open_squad(path: Path, columns: Columns, labeled: bool) -> Table:
     return open_squad(path, columns)
 
 
@@ -71,17 +71,17 @@ class AnswerRow(TaskRow):
         """Questions, passages and answers."""
         return has_questions(table)
 
-    def open(self, path: Path, columns: Columns, labelled: bool) -> Table:
+    def open(self, path: Path, columns: Columns, labeled: bool) -> Table:
         """SQuAD's JSON, or a table."""
         return open_squad(path, columns) if ending(path) == ".json" else open_table(path, columns)
 
-    def maker(self, table: Table, columns: Columns, labelled: bool) -> Maker:
+    def maker(self, table: Table, columns: Columns, labeled: bool) -> Maker:
         """Question, passage and answers of a row."""
-        return question_maker(table, columns, labelled)
+        return question_maker(table, columns, labeled)
 
-    def counts(self, examples: Sequence[Example], labelled: bool) -> list[str]:
+    def counts(self, examples: Sequence[Example], labeled: bool) -> list[str]:
         """Questions, and how many have no answer."""
-        unanswerable = sum(isinstance(e, QuestionExample) and e.labelled and not e.answers for e in examples)
+        unanswerable = sum(isinstance(e, QuestionExample) and e.labeled and not e.answers for e in examples)
         return [f"{len(examples)} questions", *([f"{unanswerable} without an answer"] if unanswerable else [])]
 
     def own_columns(self, detail: Detail) -> "dict[str, pyarrow.DataType]":
@@ -105,7 +105,7 @@ class AnswerRow(TaskRow):
         """A question with its passage each."""
         same_count(question, passage, "questions and passages")
         both = enumerate(zip(question, passage, strict=True))
-        return [QuestionExample(str(n), q, p, (), "", request_place(n), labelled=False) for n, (q, p) in both]
+        return [QuestionExample(str(n), q, p, (), "", request_place(n), labeled=False) for n, (q, p) in both]
 
     def reply(self, prediction: Any, **options: int) -> dict[str, Any]:
         """Without the id, which the request did not give, and with so many candidates."""

@@ -38,9 +38,9 @@ class ChooseRow(TaskRow):
         """Lists of choices, or numbered columns of them."""
         return has_choices(table, rows[0]) and not has_questions(table)
 
-    def maker(self, table: Table, columns: Columns, labelled: bool) -> Maker:
+    def maker(self, table: Table, columns: Columns, labeled: bool) -> Maker:
         """Question, choices and the right one of a row."""
-        return choice_maker(table, columns, labelled)
+        return choice_maker(table, columns, labeled)
 
     def asker(self, table: Table, columns: Columns) -> Maker:
         """The same without the right one."""

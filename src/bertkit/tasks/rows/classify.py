@@ -31,9 +31,9 @@ class ClassifyRow(TextRow):
         """What no other task takes."""
         return True
 
-    def counts(self, examples: Sequence[Example], labelled: bool) -> list[str]:
+    def counts(self, examples: Sequence[Example], labeled: bool) -> list[str]:
         """Labels and rows."""
-        return [*([f"{len(labels_of(examples))} labels"] if labelled else []), f"{len(examples)} rows"]
+        return [*([f"{len(labels_of(examples))} labels"] if labeled else []), f"{len(examples)} rows"]
 
     def content(self, examples: Sequence[Example], file: Path) -> dict[str, Any]:
         """The labels."""

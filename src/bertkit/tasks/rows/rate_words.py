@@ -84,7 +84,7 @@ class RateWordsRow(WordRow):
         numbers = [number for cells in lists if isinstance(cells, list) for number in cells]
         return all(isinstance(cells, list) for cells in lists) and _measures(numbers)
 
-    def counts(self, examples: Sequence[Example], labelled: bool) -> list[str]:
+    def counts(self, examples: Sequence[Example], labeled: bool) -> list[str]:
         """Sentences."""
         return [f"{len(examples)} sentences"]
 

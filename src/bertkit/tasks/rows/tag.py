@@ -43,9 +43,9 @@ class TagRow(WordRow):
         tagged = [(e.tags, e.place) for e in examples if isinstance(e, TaggedExample) and e.tags]
         check_tags([tags for tags, _ in tagged], recognize(tags for tags, _ in tagged), [place for _, place in tagged])
 
-    def counts(self, examples: Sequence[Example], labelled: bool) -> list[str]:
+    def counts(self, examples: Sequence[Example], labeled: bool) -> list[str]:
         """Tags and sentences."""
-        return [*([f"{len(labels_of(examples))} tags"] if labelled else []), f"{len(examples)} sentences"]
+        return [*([f"{len(labels_of(examples))} tags"] if labeled else []), f"{len(examples)} sentences"]
 
     def content(self, examples: Sequence[Example], file: Path) -> dict[str, Any]:
         """The tags."""

@@ -23,9 +23,9 @@ class TextRow(TaskRow):
     request_example: ClassVar[Mapping[str, object]] = {"texts": ["a fine film", "a dull film"]}
     reports_length = True
 
-    def maker(self, table: Table, columns: Columns, labelled: bool) -> Maker:
+    def maker(self, table: Table, columns: Columns, labeled: bool) -> Maker:
         """Text, pair and label of a row."""
-        return text_maker(self.label, table, columns, labelled)
+        return text_maker(self.label, table, columns, labeled)
 
     def examples(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Example]:  # type: ignore[override]
         """A text, or a text with its pair, each."""

@@ -34,19 +34,19 @@ class WordRow(TaskRow):
     openers = MappingProxyType({"conll": open_conll, "conllu": open_conllu})
     word_labels: ClassVar[WordLabels]
 
-    def open(self, path: Path, columns: Columns, labelled: bool) -> Table:
+    def open(self, path: Path, columns: Columns, labeled: bool) -> Table:
         """CoNLL-U, lists of words in a table, or CoNLL columns."""
         if ending(path) == ".conllu":
-            return open_conllu(path, columns, labelled)
+            return open_conllu(path, columns, labeled)
         if ending(path) not in TABLES_OF_SENTENCES:
-            return open_conll(path, columns, labelled)
+            return open_conll(path, columns, labeled)
         return open_table(path, columns)
 
-    def maker(self, table: Table, columns: Columns, labelled: bool) -> Maker:
+    def maker(self, table: Table, columns: Columns, labeled: bool) -> Maker:
         """Words and labels of a row."""
         if ending(table.path) not in TABLES_OF_SENTENCES:  # CoNLL: its columns were picked while opening
-            columns = replace(columns, text=table.names[0], label=table.names[-1] if labelled else None)
-        return tagged_maker(table, columns, labelled, self.word_labels)
+            columns = replace(columns, text=table.names[0], label=table.names[-1] if labeled else None)
+        return tagged_maker(table, columns, labeled, self.word_labels)
 
     def asker(self, table: Table, columns: Columns) -> Maker:
         """Sentences in words where the file has lists of them, else plain texts."""
