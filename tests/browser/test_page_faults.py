@@ -271,9 +271,17 @@ def test_a_hostile_link_is_text(visit, page_server):
 def test_what_the_models_cannot_do_is_explained(visit, page_server):
     with running(Models([page_server.service.models.by_name["modern"]])) as server:
         page = visit(server.url, tool="tag", text="a")
-        assert [tab.get_attribute("data-tool") for tab in page.locator("#tools button").all()] == TOOLS[5:]
+        tabs = [tab.get_attribute("data-tool") for tab in page.locator("#tools button").all()]
+        assert tabs == TOOLS[TOOLS.index("compare") :]
         assert "Tag is not among the tools here" in page.inner_text("main .note")
-        assert page.locator("#others dt").all_inner_texts() == ["Fill", "Classify", "Tag", "Ask", "Choose"]
+        assert page.locator("#others dt").all_inner_texts() == [
+            "Fill",
+            "Classify",
+            "Tag",
+            "Ask",
+            "Choose",
+            "Rate words",
+        ]
         for sentence in page.locator("#others dd").all_inner_texts():
             assert "with a model" in sentence
         choose_tool(page, "search")

@@ -49,8 +49,8 @@ def run(words: list[str]) -> int:
     except MemoryError:
         return _say("out of memory; give it less at a time", 1)
     except OSError as error:
-        if error.errno == errno.EPIPE and _reader_has_left():
-            raise
+        if (error.errno == errno.EPIPE and _reader_has_left()) or not set(words[:1]) & set(VERBS):
+            raise  # standard output could not be written
         return _say(f"{error.filename or 'the work failed'}: {error.strerror or error}", 1)
 
 
