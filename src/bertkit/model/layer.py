@@ -62,8 +62,10 @@ LAYERS: dict[str, type[PostNormLayer] | type[PreNormLayer]] = {"post": PostNormL
 
 
 def is_plain(layer: nn.Module) -> bool:
-    """Whether this is BERT's own: the norm after, two maps with an activation between them, and biases everywhere."""
+    """Whether this is BERT's own: post-norm, its attention, an ungated feed-forward, and biases everywhere."""
     if not isinstance(layer, PostNormLayer) or type(layer.feed_forward) is not FeedForward:
+        return False
+    if type(layer.attention) is not SelfAttention:
         return False
     attention, feed_forward = layer.attention, layer.feed_forward
     return all(each.bias is not None for each in (attention.qkv, attention.out, feed_forward.up, feed_forward.down))

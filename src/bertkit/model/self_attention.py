@@ -10,7 +10,7 @@ from bertkit.model.operations import TORCH, Operations, Output
 
 
 class SelfAttention(nn.Module):
-    """Compute it (`forward`), see it (`weights`), explain it (`project`)."""
+    """Multi-head self-attention; `project` gives queries, keys and values, `weights` the softmax matrices."""
 
     def __init__(self, config: BertConfig, index: int) -> None:
         super().__init__()

@@ -91,7 +91,7 @@ class Middleware:
         self._memory = BodyMemory(self._limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """PlanResult one request."""
+        """Answer one request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

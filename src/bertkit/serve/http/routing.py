@@ -91,7 +91,7 @@ class JsonEndpoint:
         self._request = row.request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """PlanResult one request."""
+        """Answer one request."""
         asked = await self._read(scope, receive)
         if isinstance(asked, Refusal):
             response = asked.response(scope["path"])
