@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -29,7 +29,7 @@ from serve_fuzz import REFUSED, described, request, tiny_models
 from serve_process import HOST, Connection, Reply, ServerProcess, bertkit_server, machine, post, write_report
 
 import bertkit
-from bertkit.serve.http.routing import as_json
+from bertkit.tasks.table import TASKS
 
 POOL = 200  # texts of each kind
 NEAR = 1e-4
@@ -129,25 +129,28 @@ def plain(value: Any) -> Any:
 
 def filled(bert: bertkit.Bert, texts: Sequence[str]) -> list[tuple[dict[str, Any], Any]]:
     blanks = [f"{text[:-1]}{bert.tokenizer.mask_token}" for text in texts]
-    return [({"text": text}, plain([as_json(each) for each in bert.fill(text)])) for text in blanks]
+    return [({"text": text}, plain([asdict(each) for each in bert.fill(text)])) for text in blanks]
 
 
 def classified(bert: bertkit.Bert, texts: Sequence[str]) -> list[tuple[dict[str, Any], Any]]:
-    return [({"texts": text}, plain(as_json(bert.classify(text)))) for text in texts]
+    return [({"texts": text}, plain(asdict(bert.classify(text)))) for text in texts]
 
 
 def tagged(bert: bertkit.Bert, texts: Sequence[str]) -> list[tuple[dict[str, Any], Any]]:
-    return [({"texts": text}, plain(as_json(bert.tag(text)))) for text in texts]
+    return [({"texts": text}, plain(asdict(bert.tag(text)))) for text in texts]
 
 
 def answered(bert: bertkit.Bert, texts: Sequence[str]) -> list[tuple[dict[str, Any], Any]]:
-    return [({"question": text[:5], "passage": text}, plain(as_json(bert.answer(text[:5], text), 1))) for text in texts]
+    return [
+        ({"question": text[:5], "passage": text}, plain(TASKS["answer"].reply(bert.answer(text[:5], text), best=1)))
+        for text in texts
+    ]
 
 
 def chosen(bert: bertkit.Bert, texts: Sequence[str]) -> list[tuple[dict[str, Any], Any]]:
     choices = [[text[:3], text[2:9]] for text in texts]
     pairs = zip(texts, choices, strict=True)
-    return [({"question": t, "choices": own}, plain(as_json(bert.choose(t, own)))) for t, own in pairs]
+    return [({"question": t, "choices": own}, plain(asdict(bert.choose(t, own)))) for t, own in pairs]
 
 
 HEADS: dict[str, Callable[[bertkit.Bert, Sequence[str]], list[tuple[dict[str, Any], Any]]]] = {

@@ -18,9 +18,10 @@ from bertkit.data.from_python import Examples, example_file
 from bertkit.finetuning.result import FineTuned
 from bertkit.predict.bert import Bert, load
 from bertkit.progress import progress
+from bertkit.report.page import REPORT
+from bertkit.settings import as_text
 from bertkit.tasks.read import read_examples
 
-REPORT = "report.html"
 VECTORS = "vectors"
 EXAMPLES_AT_ONCE = 1024
 
@@ -212,13 +213,7 @@ def _last_evaluation(folder: Path) -> dict[str, float]:
 
 def _texts(settings: Mapping[str, object]) -> dict[str, str]:
     """Settings as a recipe writes them."""
-    return {name: _text(value) for name, value in settings.items() if value is not None}
-
-
-def _text(value: object) -> str:
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return {name: as_text(value) for name, value in settings.items() if value is not None}
 
 
 def _pairs(settings: Mapping[str, object]) -> list[str]:

@@ -71,3 +71,32 @@ def test_every_shell_gets_a_script_with_every_verb():
 
 if __name__ == "__main__":
     SNAPSHOT.write_text(snapshot(), encoding="utf-8")
+
+
+def test_a_mistyped_flag_names_the_nearest_option(capsys):
+    from bertkit.cli.main import run
+
+    assert run(["embed", "texts.txt", "--resum", "--out", "vectors.npy"]) == 2
+    assert "bertkit: no option --resum; did you mean '--resume'? see 'bertkit embed --help'" in capsys.readouterr().err
+
+
+def test_words_after_two_dashes_are_no_settings():
+    from bertkit.cli.main import _settings_from_options
+
+    assert _settings_from_options("finetune", ["--epochs", "3", "--", "--batch", "4"]) == [
+        "epochs=3",
+        "--",
+        "--batch",
+        "4",
+    ]
+
+
+def test_an_old_spelling_names_the_file_that_failed(monkeypatch, capsys):
+    from bertkit.cli import main
+
+    def fails(*_):
+        raise PermissionError(13, "Permission denied", "shards/manifest.json")
+
+    monkeypatch.setattr(main, "_run_verb", fails)
+    assert main.run(["vectors", "shards"]) == 1
+    assert "shards/manifest.json: Permission denied" in capsys.readouterr().err

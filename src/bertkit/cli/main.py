@@ -7,14 +7,14 @@ import select
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from inspect import signature
 from typing import Any, NoReturn
 
 from bertkit._version import __version__
 from bertkit.cli.verbs import OLD_SPELLINGS, VERBS, help_text, note_old_spelling
-from bertkit.errors import BertkitError, BertkitWarning
+from bertkit.errors import BertkitError, BertkitWarning, RequestError
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -49,7 +49,7 @@ def run(words: list[str]) -> int:
     except MemoryError:
         return _say("out of memory; give it less at a time", 1)
     except OSError as error:
-        if (error.errno == errno.EPIPE and _reader_has_left()) or not set(words[:1]) & set(VERBS):
+        if (error.errno == errno.EPIPE and _reader_has_left()) or not set(words[:1]) & {*VERBS, *OLD_SPELLINGS}:
             raise  # standard output could not be written
         return _say(f"{error.filename or 'the work failed'}: {error.strerror or error}", 1)
 
@@ -74,14 +74,16 @@ def _answer(words: list[str]) -> int:
     elif verb in VERBS:
         return _run_verb(verb, rest)
     else:
-        return _say(f"no command '{verb}'; {_nearest(verb)}choose from: {', '.join(VERBS)}", 2)
+        return _say(
+            f"no command '{verb}'; {_nearest(verb, [*VERBS, *OLD_SPELLINGS])}choose from: {', '.join(VERBS)}", 2
+        )
     return 0
 
 
-def _nearest(verb: str) -> str:
+def _nearest(word: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
-    close = get_close_matches(verb, [*VERBS, *OLD_SPELLINGS], n=1, cutoff=0.7)
+    close = get_close_matches(word, known, n=1, cutoff=0.7)
     return f"did you mean '{close[0]}'? " if close else ""
 
 
@@ -119,11 +121,15 @@ def _settings_from_options(verb: str, words: list[str]) -> list[str]:
     known, made, rest = {*verb_options(verb), "--help"}, [], iter(words)
     for word in rest:
         name, equals, value = word.partition("=")
-        if not name.startswith("--") or name in known or name == "--":
+        if name == "--":
+            return [*made, word, *rest]
+        if not name.startswith("--") or name in known:
             made.append(word)
-        else:
-            value = value if equals else next(rest, "")
-            made.append(f"{name.removeprefix('--').replace('-', '_')}={value}")
+            continue
+        value = value if equals else next(rest, "--")
+        if not equals and value.startswith("--"):  # a flag, and no setting is one
+            raise RequestError(f"no option {name}; {_nearest(name, known)}see 'bertkit {verb} --help'")
+        made.append(f"{name.removeprefix('--').replace('-', '_')}={value}")
     return made
 
 

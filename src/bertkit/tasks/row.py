@@ -57,12 +57,13 @@ class Detail:
     probabilities: bool = False  # of every label or choice
     best: int = 0  # so many of the likeliest answers
 
-    def check(self, row: "TaskRow") -> None:
-        """Refuse what the task does not have."""
+    def check(self, row: "TaskRow", rows: Iterable["TaskRow"]) -> None:
+        """Refuse what the task does not have; `rows` are all tasks."""
         if self.probabilities and not row.has_probabilities:
             raise RequestError(f"probabilities=true does not go with '{row.name}', which has no labels to share them")
         if self.best and not row.has_candidates:
-            raise RequestError(f"best={self.best} does not go with '{row.name}'; it is for tasks with candidates")
+            able = ", ".join(f"'{other.name}'" for other in rows if other.has_candidates)
+            raise RequestError(f"best={self.best} does not go with '{row.name}'; it is for {able}")
         if self.best < 0:
             raise RequestError(f"best={self.best} must be 0 or more")
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bertkit.tasks.metrics.classes import LabelScore
 
 Rows = Sequence[np.ndarray]  # the head's outputs for each window
-# A frozen dataclass of the task's own: Classified, Labeled, Rated, Tagged, Answered, Chosen.
+# A frozen dataclass of the task's own: Classified, Labeled, Rated, Tagged, RatedWords, Answered, Chosen.
 Prediction = Any
 Predict = Callable[[Sequence[Example]], list[Prediction]]
 
@@ -53,7 +53,7 @@ class Part:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """ExplainedTokens of each example."""
+        """Tokens of each example."""
         return tuple(sum(len(window.ids) for window in own) for own in self.windows)
 
     @property

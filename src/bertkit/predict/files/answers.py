@@ -26,6 +26,7 @@ from bertkit.predict.files.rows import Item, open_source
 from bertkit.predict.files.settings import FileSettings
 from bertkit.progress import ShowProgress, silent
 from bertkit.tasks.row import Detail
+from bertkit.tasks.table import TASKS
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def predict_file(
     bert = how.hardware.load(model)
     answers, detail = bert.answers, reading.detail
     task = answers.task
-    detail.check(task.row)
+    detail.check(task.row, TASKS.values())
     source = open_source(task.row, rows, reading.columns, reading.format)
     say(source.said)
     types = task.row.columns(task.labels, detail)
@@ -67,15 +68,10 @@ def predict_file(
     if out.suffix == ".parquet":
         schema = arrow_schema(source.table, kept, {names[column]: kind for column, kind in types.items()})
     job = AnswerJob(model, how.hardware, how.skip, out.suffix, columns, names, kept, detail, schema)
-    begun = {**describe(bert, source, how), "kept": str(reading.keep), "told": _described(detail)}
+    begun = {**describe(bert, source, how), "kept": str(reading.keep), "told": str(detail)}
     state = run_file(source, job, bert, Output("predicting", out, begun), how, show)
     note = long_texts(state, "cut to, or read through windows of,", task.limit)
     return AnsweredFile(state, task.name, tuple(names.values()), note)
-
-
-def _described(detail: Detail) -> str:
-    """As outputs that are begun have it, those of earlier versions too."""
-    return f"Telling(probabilities={detail.probabilities}, best={detail.best})"
 
 
 def _layout(

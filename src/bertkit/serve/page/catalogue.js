@@ -1,4 +1,4 @@
-// What each head mostly looks at in one text: the twin of inside/heads.py, over the weights that the server sent.
+// What each head mostly looks at in one text: the twin of inside/look/heads.py, over the weights that the server sent.
 
 const MOST = 0.5; // a head is named for what gets more than half of its weight
 const BROAD = 0.8; // or, when its entropy is this share of the largest possible, it is broad

@@ -1,4 +1,4 @@
-// From the server's replies to what the views of `bertkit look` take (see inside/data.py, whose twin this is).
+// From the server's replies to what the views of `bertkit look` take (see inside/look/data.py, whose twin this is).
 
 import { floats } from "./ask.js";
 import { catalogue } from "./catalogue.js";

@@ -19,7 +19,7 @@ const VIEWS = {
   kinds: ["Catalogue", KindsView, []],
 };
 
-/** Draw the views of `data` (see inside/data.py) into `host`; returns the app, whose `set` changes what is shown. */
+/** Draw the views of `data` (see inside/look/data.py) into `host`; returns the app, whose `set` changes what is shown. */
 export function mount(host, data) {
   const app = new App(host, data);
   app.set({});
