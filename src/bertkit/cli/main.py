@@ -118,7 +118,7 @@ def _settings_from_options(verb: str, words: list[str]) -> list[str]:
     """`--epochs 3` and `--epochs=3` as `epochs=3`, where a verb takes settings and has no such option of its own."""
     from bertkit.cli.completion import verb_options
 
-    known, made, rest = {*verb_options(verb), "--help"}, [], iter(words)
+    known, made, rest = {*verb_options(verb), "--help"}, list[str](), iter(words)
     for word in rest:
         name, equals, value = word.partition("=")
         if name == "--":
