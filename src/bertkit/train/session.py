@@ -116,7 +116,7 @@ class Session(ABC, Generic[Result]):
 
     @abstractmethod
     def end(self, progress: Progress, report: StepReport | None, *, finished: bool) -> Result:
-        """Write what the run leaves; `report` is the last step's, if this session made one."""
+        """Write what the run leaves; `report` is that of the last step, None where no step was taken."""
 
     # What it may say.
 
