@@ -22,13 +22,14 @@ import torch
 
 import bertkit
 from bertkit.data.examples import TextExample
+from bertkit.data.tables import Columns
 from bertkit.files import whole_file
 from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.settings import read_settings
 from bertkit.inside.attribution.attribution import WhySettings, why
 from bertkit.inside.attribution.page import Why, WordShare
 from bertkit.predict.bert import Bert
-from bertkit.tasks.read import Columns, read_examples
+from bertkit.tasks.read import read_examples
 
 HIDDEN = (1, 2, 3, 5)
 Ranking = Callable[[Why, Why, np.random.Generator], Sequence[WordShare]]

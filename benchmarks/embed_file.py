@@ -23,7 +23,7 @@ import numpy as np
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import family_config
 from bertkit.files import whole_file
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
 

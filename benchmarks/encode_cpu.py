@@ -32,7 +32,7 @@ import numpy as np
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import BertConfig, family_config
 from bertkit.files import whole_file
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.text.corpus import CorpusReport, read_documents
 from bertkit.text.sentences import split_sentences
 from bertkit.text.tokenizer import Tokenizer

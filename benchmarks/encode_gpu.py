@@ -26,7 +26,7 @@ from bertkit.config import family_config, override
 from bertkit.engine.batches import Passage, cut
 from bertkit.engine.embed import embed_passages
 from bertkit.files import whole_file
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.predict.bert import Bert, load
 from bertkit.text.corpus import CorpusReport, read_documents
 from bertkit.text.tokenizer import Tokenizer

@@ -20,18 +20,18 @@ from bertkit.engine.batches import Passage
 from bertkit.engine.cuda_graph import CudaRecorder
 from bertkit.engine.recorded import RecordedPasses, RowReader
 from bertkit.families.table import FAMILIES
-from bertkit.model.attention_pattern import AttentionWindow
+from bertkit.model.attention import KERNELS, AttentionWindow, bias_gelu
 from bertkit.model.batch import Batch
-from bertkit.model.kernels import KERNELS, bias_gelu
+from bertkit.model.model import new_model
 from bertkit.model.pooling import pool
-from bertkit.model.weights import new_model
 from bertkit.model.word_loss import IGNORE, sampled_words, word_losses
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.pretraining.objectives.targets import Targets
 from bertkit.train.distributed import Ranks
 from bertkit.train.loop import LoopSettings, Micro, take_step, train
-from bertkit.train.optimizer import OptimizerSettings, build_optimizer
+from bertkit.train.optimizer import build_optimizer
+from bertkit.train.optimizer_rows import OptimizerSettings
 from bertkit.train.replay import Replay
 from bertkit.train.runs import Progress
 from bertkit.train.schedule import Budget, Schedule

@@ -20,18 +20,20 @@ import numpy as np
 import torch
 
 from bertkit.config import BertConfig, family_config
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.pretraining.batches import DataSettings, ExampleSource
 from bertkit.pretraining.examples import Examples
 from bertkit.pretraining.inputs import to_inputs
-from bertkit.pretraining.objectives.electra import generator_config
 from bertkit.pretraining.objectives.module import ForPretraining
+from bertkit.pretraining.objectives.rtd import generator_config
 from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.pretraining.pretraining import pretrain
-from bertkit.pretraining.recipe import Recipe, TrainSettings
+from bertkit.pretraining.recipe import Recipe
+from bertkit.pretraining.train_settings import TrainSettings
 from bertkit.text.shards.reader import open_shards
 from bertkit.train.half import HalfPrecision
-from bertkit.train.optimizer import OptimizerSettings, build_optimizer
+from bertkit.train.optimizer import build_optimizer
+from bertkit.train.optimizer_rows import OptimizerSettings
 from bertkit.train.speed import flops_per_token, matmul_rate, seen_length
 
 RATE = 0.15

@@ -21,7 +21,7 @@ import torch
 from bertkit.files import whole_file
 from bertkit.inside.probes.data import ProbeSettings
 from bertkit.inside.probes.page import probe_page, probe_table
-from bertkit.inside.probes.probe import ProbeReport, probe
+from bertkit.inside.probes.probe import LabelReport, StructureReport, probe
 from bertkit.predict.bert import Bert, load
 from bertkit.progress import progress
 from bertkit.report.page import render_page
@@ -68,7 +68,7 @@ def measure(bert: Bert, files: list[Path], settings: ProbeSettings, name: str, o
     return {"files": [file.name for file in files], "seconds": seconds, **rounded(found)}
 
 
-def pictures(report: ProbeReport, name: str) -> list[str]:
+def pictures(report: LabelReport | StructureReport, name: str) -> list[str]:
     """The page's drawings as files of their own, each with the style it needs; a chart's keys are written into it."""
     opened = '<svg xmlns="http://www.w3.org/2000/svg" '
     # A file of its own is shown on white: the page's dark colors stay out.

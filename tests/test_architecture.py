@@ -36,15 +36,9 @@ FOLDERS_OF_ROWS = {"cli", "facts", "tasks"}  # a verb, a topic, a task is a file
 RETURN_ANY = {
     "bertkit.checkpoint.tensors.read_json",
     "bertkit.settings.Rule.cast",
-    "bertkit.data.tables.cell",
-    "bertkit.data.tables.parse_json",
-    "bertkit.finetuning.embeddings.low_rank.LowRank.forward",
     "bertkit.predict.files.embed.vector_schema",
     "bertkit.predict.files.outputs.arrow_schema",
     "bertkit.predict.files.outputs.plain_type",
-    "bertkit.tasks.row.TaskRow.task_class",
-    "bertkit.tasks.texts.TextTask.target",
-    "bertkit.train.half.HalfPrecision.forward",
 }
 NEVER = {"transformers", "sentence_transformers", "socket", "urllib", "http", "requests", "httpx"}
 ON_THE_WIRE = {"client": {"http", "urllib"}, "serve": {"socket", "urllib"}}  # what a server and its client are made of
@@ -187,6 +181,11 @@ def test_the_families_are_plain_data():
     assert not {"torch", "numpy", "tokenizers"} & modules_after("import bertkit.families.table, bertkit.config")
 
 
+def test_the_optimizers_and_objectives_are_listed_without_torch():
+    tables = "import bertkit.train.optimizer_rows, bertkit.pretraining.objectives.table, bertkit.finetuning.settings"
+    assert "torch" not in modules_after(tables)
+
+
 def test_help_answers_in_a_third_of_a_second():
     def seconds() -> float:
         start = time.perf_counter()
@@ -199,8 +198,8 @@ def test_help_answers_in_a_third_of_a_second():
 def test_every_verb_of_the_help_exists_and_explains_itself(command_here):
     from bertkit.cli.verbs import VERBS
 
-    files = {path.stem for path in (ROOT / "cli").glob("*.py")} - {"__init__", "main", "verbs", "views", "completion"}
-    assert set(VERBS) == files
+    shared = {"__init__", "main", "verbs", "views", "options", "completion"}
+    assert set(VERBS) == {path.stem for path in (ROOT / "cli").glob("*.py")} - shared
     for verb in VERBS:
         done = command_here(verb, "--help")
         assert done.returncode == 0, done.stderr

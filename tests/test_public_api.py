@@ -25,11 +25,22 @@ def snapshot() -> str:
     for name in bertkit.__all__:
         value = getattr(bertkit, name)
         if inspect.isclass(value):
-            lines += [f"class {name}({', '.join(base.__name__ for base in value.__bases__ if base is not object)})"]
-            lines += [f"    {each}" for each in sorted(members(value))]
+            known = [base for base in value.__bases__ if base is not object and base not in internal_bases(value)]
+            lines += [f"class {name}({', '.join(base.__name__ for base in known)})"]
+            lines += [f"    {each}" for each in sorted({each for kind in own(value) for each in members(kind)})]
         else:
             lines += [f"{name}{inspect.signature(value)}" if callable(value) else name]
     return MODULE.sub("", ADDRESS.sub("", "\n".join(lines))).replace("'", "") + "\n"
+
+
+def internal_bases(kind: type) -> list[type]:
+    """The bases of a class that are bertkit's and not public: what they define counts as the class's own."""
+    bases = [base for base in kind.__mro__[1:] if base.__module__.startswith("bertkit.")]
+    return [base for base in bases if base.__name__ not in bertkit.__all__]
+
+
+def own(kind: type) -> list[type]:
+    return [kind, *internal_bases(kind)]
 
 
 def members(kind: type):

@@ -9,7 +9,8 @@ import pytest
 
 import bertkit
 from bertkit.data.from_python import example_file
-from bertkit.tasks.read import Columns, read_examples
+from bertkit.data.tables import Columns
+from bertkit.tasks.read import read_examples
 
 sys.path += [str(Path(__file__).parent / "finetuning"), str(Path(__file__).parent / "pretraining")]
 import tiny

@@ -38,7 +38,7 @@ class Report:
         return self.path.read_text(encoding="utf-8")
 
     def _repr_html_(self) -> str:
-        from bertkit.inside.look.page import frame
+        from bertkit.report.page import frame
 
         return frame(self.html)
 
@@ -171,7 +171,7 @@ def evaluate(model: Bert | Path | str, examples: Examples, /, **columns: object)
         examples=len(found.examples),
         metric=answers.task.main,
         scores=answers.task.score(found.examples, predictions),
-        note=found.said,
+        note=found.summary,
     )
 
 

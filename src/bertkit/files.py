@@ -59,6 +59,15 @@ def refuse_to_overwrite(path: Path | str) -> None:
     refuse_unwritable(path)
 
 
+def refuse_taken(path: Path, usual_name: str) -> None:
+    """Refuse a place where an output file cannot go: a folder, a file that exists, a folder that cannot be written."""
+    if path.is_dir():
+        raise RequestError(f"{path} is a folder; name a file in it, such as {path / usual_name}")
+    if path.exists():
+        raise RequestError(f"{path} exists already; name another place or remove it first")
+    refuse_unwritable(path.parent)
+
+
 def refuse_unwritable(path: Path | str) -> None:
     """Refuse a path under which nothing can be written, before any work is done."""
     parent = Path(path).absolute()

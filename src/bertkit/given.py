@@ -1,11 +1,50 @@
-"""Texts as a caller gives them. Nothing heavy is imported here: clients need this module too."""
+"""Texts as a caller gives them: one or many. Nothing heavy is imported here: clients need this module too."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar, overload
 
 from bertkit.errors import RequestError
 
 MISSING = ("NAType", "NaTType")  # of pandas, which is not imported for it
+One = TypeVar("One", covariant=True)
+Many = TypeVar("Many", covariant=True)
+Call = TypeVar("Call")
+
+
+class TextsCall(Protocol[One, Many]):
+    """A call with a text, or with several, which may be lists of words."""
+
+    @overload
+    def __call__(self, texts: str) -> One: ...
+    @overload
+    def __call__(self, texts: Sequence[str | Sequence[str]]) -> Many: ...
+
+
+class PairsCall(Protocol[One, Many]):
+    """A call with a text or a pair of texts, or with several."""
+
+    @overload
+    def __call__(self, texts: str, pairs: str | None = None) -> One: ...
+    @overload
+    def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Many: ...
+
+
+class ChoicesCall(Protocol[One, Many]):
+    """A call with a question and its choices, or with several questions."""
+
+    @overload
+    def __call__(self, question: str, choices: Sequence[str]) -> One: ...
+    @overload
+    def __call__(self, question: Sequence[str], choices: Sequence[Sequence[str]]) -> Many: ...
+
+
+def overloaded(call: Callable[..., Call]) -> Callable[[Callable[..., object]], Call]:
+    """Give a method the overloads of the protocol `call` for type checkers; at run time the method stays as it is."""
+
+    def unchanged(method: Any) -> Any:
+        return method
+
+    return unchanged
 
 
 def listed_texts(texts: str | Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, TypeVarTuple
 
-from bertkit.errors import RequestError
+from bertkit.errors import RequestError, UnknownSetting
 
 Value = TypeVar("Value")
 Settings = TypeVar("Settings")
@@ -200,7 +200,7 @@ def check_name(name: str, names: Collection[str], what: str = "setting") -> None
         pick(dict.fromkeys(names), name, what)
     except RequestError as error:
         near = difflib.get_close_matches(name, list(names), n=1)
-        raise RequestError(f"{error}; did you mean '{near[0]}'?" if near else str(error)) from None
+        raise UnknownSetting(f"{error}; did you mean '{near[0]}'?" if near else str(error), name, names) from None
 
 
 def read_toml(path: Path, what: str = "TOML file") -> dict[str, Any]:

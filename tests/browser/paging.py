@@ -11,7 +11,7 @@ from serving import fill_folder, taught
 
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import family_config
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.serve.models import Models, load_models
 from bertkit.tasks.table import TASKS, routes
 from bertkit.text.tokenizer import Tokenizer

@@ -10,11 +10,10 @@ import torch
 import bertkit
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import BertConfig, family_config, override
-from bertkit.inside.look.layers import lens
-from bertkit.inside.look.look import look
-from bertkit.inside.look.page import module
+from bertkit.inside.look.data import lens
+from bertkit.inside.look.look import look, module
 from bertkit.inside.look.reading import read
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.predict.bert import Bert
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS

@@ -30,8 +30,8 @@ from bertkit.checkpoint.tensors import fingerprint
 from bertkit.checkpoint.text_vectors import text_vectors
 from bertkit.config import family_config
 from bertkit.errors import RequestError
+from bertkit.model.model import new_model
 from bertkit.model.pooling import EmbedSettings
-from bertkit.model.weights import new_model
 from bertkit.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.usefixtures("_one_thread")

@@ -18,8 +18,8 @@ from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_check
 from bertkit.config import Parts, family_config
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.batch import Batch
+from bertkit.model.model import new_model
 from bertkit.model.pooling import EmbedSettings
-from bertkit.model.weights import new_model
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
 
@@ -543,9 +543,9 @@ def test_loading_a_large_model_does_not_draw_weights_first(folder, monkeypatch):
     def never(*_, **__):
         raise AssertionError("drew weights that the file holds")
 
-    monkeypatch.setattr("bertkit.model.weights._truncated_normal", never)
+    monkeypatch.setattr("bertkit.model.model._truncated_normal", never)
     load_checkpoint(folder)
-    assert sys.modules["bertkit.model.weights"]._truncated_normal is never
+    assert sys.modules["bertkit.model.model"]._truncated_normal is never
 
 
 def test_the_folder_is_portable(folder, tmp_path, checkpoint):

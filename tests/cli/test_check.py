@@ -12,7 +12,7 @@ from bertkit.errors import RequestError
 from bertkit.pretraining.batches import DataSettings, ExampleSource
 from bertkit.pretraining.check_shards import Lengths, piece_counts, report_shards
 from bertkit.pretraining.recipe import read_recipe
-from bertkit.pretraining.show_masks import Mangled, lines, mangle
+from bertkit.pretraining.show_masks import MaskedExample, lines, masked_examples
 from bertkit.text.shards.reader import open_shards
 from bertkit.text.shards.writer import write_shards
 
@@ -181,13 +181,13 @@ def test_masks_as_json_are_the_examples_of_training(bertkit_command, place):
     done = bertkit_command("check", "--masks", "many", "--recipe", "recipe.toml", "--json", "--count", 2, cwd=place)
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     settings = read_recipe(place / "recipe.toml", "shards=x").data
-    expected, _ = mangle(open_shards(place / "many"), settings, 2)
-    assert [Mangled(**row) for row in rows] == expected
+    expected, _ = masked_examples(open_shards(place / "many"), settings, 2)
+    assert [MaskedExample(**row) for row in rows] == expected
 
 
 @pytest.mark.parametrize("masking", ["token", "whole-word", "n-gram", "entity"])
 def test_what_changed_is_what_is_asked(place, masking):
-    examples, shares = mangle(open_shards(place / "many"), DataSettings(masking=masking, length=32), 200)
+    examples, shares = masked_examples(open_shards(place / "many"), DataSettings(masking=masking, length=32), 200)
     assert len(examples) == 200
     asked = 0
     for example in examples:
@@ -201,7 +201,7 @@ def test_what_changed_is_what_is_asked(place, masking):
 
 
 def test_whole_words_are_masked_whole(place):
-    examples, _ = mangle(open_shards(place / "many"), DataSettings(masking="whole-word", length=32), 50)
+    examples, _ = masked_examples(open_shards(place / "many"), DataSettings(masking="whole-word", length=32), 50)
     for example in examples:
         for at in example.asked:
             after = at + 1
@@ -210,15 +210,15 @@ def test_whole_words_are_masked_whole(place):
 
 def test_left_to_right_has_no_masks(place):
     with pytest.raises(RequestError, match="objective=causal hides no token"):
-        mangle(open_shards(place / "many"), DataSettings(objective=("causal",)), 2)
+        masked_examples(open_shards(place / "many"), DataSettings(objective=("causal",)), 2)
 
 
 def test_lines_keep_every_token_and_their_width():
     words = [f"word{n}" for n in range(60)]
     shown = ["[MASK]" if n % 7 == 0 else word for n, word in enumerate(words)]
-    pairs = list(lines(Mangled(words, shown, list(range(0, 60, 7))), width=40))
+    pairs = list(lines(MaskedExample(words, shown, list(range(0, 60, 7))), width=40))
     assert " ".join(text for text, _ in pairs).split() == words
     assert " ".join(line for _, line in pairs).split() == shown
     assert all(len(line) <= 40 for pair in pairs for line in pair)
     long = "x" * 100
-    assert list(lines(Mangled([long, "a"], [long, "a"], []), width=40)) == [(long, long), ("a", "a")]
+    assert list(lines(MaskedExample([long, "a"], [long, "a"], []), width=40)) == [(long, long), ("a", "a")]

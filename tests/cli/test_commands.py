@@ -11,7 +11,7 @@ import pytest
 import bertkit
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import family_config
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
 

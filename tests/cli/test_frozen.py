@@ -6,6 +6,7 @@
 from importlib import import_module
 from pathlib import Path
 
+import pytest
 import typer
 
 from bertkit.cli.completion import completion_script, verb_options
@@ -77,13 +78,49 @@ def test_a_mistyped_flag_names_the_nearest_option(capsys):
     from bertkit.cli.main import run
 
     assert run(["embed", "texts.txt", "--resum", "--out", "vectors.npy"]) == 2
-    assert "bertkit: no option --resum; did you mean '--resume'? see 'bertkit embed --help'" in capsys.readouterr().err
+    said = "bertkit: Unknown option --resum. Did you mean --resume? See 'bertkit embed --help'.\n"
+    assert capsys.readouterr().err == said
+
+
+RECIPE = str(Path(__file__).parents[2] / "recipes/tiny-cpu.toml")
+FILES = ("rows.csv", "--out", "out.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "meant"),
+    [
+        (("finetune", "classify", "--trian", "x"), "--trian", "--train"),
+        (("finetune", "classify", "--train", "x", "--trian=x"), "--trian", "--train"),
+        (("finetune", "vectors", "--learningrate", "1"), "--learningrate", "--learning-rate"),
+        (("finetune", "classify", "--learning_rat", "1"), "--learning_rat", "--learning-rate"),
+        (("pretrain", RECIPE, "shards=shards/", "--stesp", "10"), "--stesp", "--steps"),
+        (("embed", "texts.txt", "--out", "vectors.npy", "--poling", "max"), "--poling", "--pooling"),
+        (("predict", "model", *FILES, "--devise", "cpu"), "--devise", "--device"),
+    ],
+)
+def test_a_mistyped_option_with_a_value_names_the_nearest_option_or_setting(capsys, words, given, meant):
+    from bertkit.cli.main import run
+
+    assert run([*words]) == 2
+    said = f"bertkit: Unknown option {given}. Did you mean {meant}? See 'bertkit {words[0]} --help'.\n"
+    assert capsys.readouterr().err == said
+
+
+def test_an_option_that_is_like_no_other(capsys):
+    from bertkit.cli.main import run
+
+    assert run(["finetune", "classify", "--zebra"]) == 2
+    assert "Unknown option --zebra. See 'bertkit" in capsys.readouterr().err
+    assert run(["finetune", "classify", "--zebra", "3"]) == 2
+    assert "Unknown option --zebra. See 'bertkit" in capsys.readouterr().err
+    assert run(["finetune", "classify", "zebra=3"]) == 2
+    assert "unknown setting 'zebra'; choose from: " in capsys.readouterr().err
 
 
 def test_words_after_two_dashes_are_no_settings():
     from bertkit.cli.main import _settings_from_options
 
-    assert _settings_from_options("finetune", ["--epochs", "3", "--", "--batch", "4"]) == [
+    assert _settings_from_options("finetune", ["--epochs", "3", "--", "--batch", "4"], ["--train"]) == [
         "epochs=3",
         "--",
         "--batch",

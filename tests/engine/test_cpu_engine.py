@@ -23,9 +23,9 @@ from bertkit.engine.maps import PackedMap, PlainMap
 from bertkit.errors import RequestError
 from bertkit.families.table import FAMILIES
 from bertkit.model.batch import Batch
-from bertkit.model.feed_forward import ACTIVATIONS
+from bertkit.model.layer import ACTIVATIONS
+from bertkit.model.model import new_model
 from bertkit.model.operations import TORCH
-from bertkit.model.weights import new_model
 from bertkit.predict.bert import Bert
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS

@@ -10,7 +10,7 @@ from bertkit.engine.cuda import CudaOperations, can_fuse
 from bertkit.engine.forward import Forward
 from bertkit.model.batch import Batch
 from bertkit.model.layer import is_plain
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 
 
 def small(family="bert", *changes):

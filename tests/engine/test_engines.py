@@ -16,8 +16,8 @@ from bertkit.errors import RequestError
 from bertkit.families.table import FAMILIES
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import AttentionRecorder
+from bertkit.model.model import new_model
 from bertkit.model.operations import TORCH, Operations
-from bertkit.model.weights import new_model
 from bertkit.predict.onnx.graph import PADDED, Rectangle
 from bertkit.predict.quantize import quantize
 

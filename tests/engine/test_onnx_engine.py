@@ -14,7 +14,7 @@ from bertkit.engine.cpu import SHORT, CpuOperations, use_onnx
 from bertkit.engine.forward import quickest
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.predict.bert import Bert
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS

@@ -20,8 +20,8 @@ from bertkit.engine.batches import Passage, layer_vectors, make_batch
 from bertkit.engine.recorded import Form, RecordedPasses, RowReader
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.batch import Batch
+from bertkit.model.model import new_model
 from bertkit.model.pooling import pool
-from bertkit.model.weights import new_model
 from bertkit.poolings import TEXT_POOLINGS
 from bertkit.serve.engine import ReadPooled, ReadTokens, SharedEncoder, TokenSequence
 

@@ -10,9 +10,9 @@ import torch
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config
 from bertkit.engine import embed as embedding
-from bertkit.engine.threads import at_once, set_own_threads, with_threads
+from bertkit.engine.threads import at_once, set_own_threads, threads_for
 from bertkit.errors import RequestError
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.predict.bert import Bert
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
@@ -110,7 +110,9 @@ def test_a_count_that_is_set_meanwhile_stays(bert, gates):
 
 @pytest.mark.parametrize(("tokens", "most", "expected"), [(1, None, 1), (64, 4, 1), (65, None, 2), (65, 4, 4)])
 def test_few_tokens_take_one_thread(tokens, most, expected):
-    assert with_threads(torch.get_num_threads, tokens, CPU, most) == expected
+    with threads_for(tokens, CPU, most):
+        assert torch.get_num_threads() == expected
+        assert in_new_thread() == 2
     assert in_new_thread() == torch.get_num_threads() == 2
 
 
@@ -120,16 +122,17 @@ def test_what_fails_fails_in_the_caller():
             raise RequestError("number 3")
         return torch.get_num_threads()
 
-    with pytest.raises(RequestError, match="number 3"):
-        with_threads(compute, 1, CPU)
+    with pytest.raises(RequestError, match="number 3"), threads_for(1, CPU):
+        compute()
+    assert torch.get_num_threads() == 2
     with pytest.raises(RequestError, match="number 3"):
         at_once(compute, range(50), 2)
     assert at_once(compute, range(2), 2) == [1, 1]
 
 
-def test_a_gpus_work_stays_in_its_thread():
-    """The stream that work goes to is the thread's own."""
-    assert with_threads(threading.get_ident, 1, torch.device("cuda")) == threading.get_ident()
+def test_a_gpus_work_keeps_its_count():
+    with threads_for(1, torch.device("cuda")):
+        assert torch.get_num_threads() == 2
 
 
 def test_a_thread_may_have_a_count_of_its_own():
@@ -143,10 +146,10 @@ def test_a_thread_may_have_a_count_of_its_own():
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_process_begins_with_workers_of_its_own():
-    with_threads(torch.get_num_threads, 1, CPU)
+    assert at_once(lambda _: torch.get_num_threads(), range(2), 2) == [1, 1]
     child = os.fork()
     if child == 0:
-        finished = threading.Thread(target=partial(with_threads, int, 1, CPU), daemon=True)
+        finished = threading.Thread(target=partial(at_once, int, range(2), 2), daemon=True)
         finished.start()
         finished.join(PATIENCE)
         os._exit(int(finished.is_alive()))

@@ -9,7 +9,7 @@ import torch
 from bertkit.errors import RequestError
 from bertkit.facts import inside, knowledge
 from bertkit.facts.fact import Outcome, Vocabularies
-from bertkit.inside.look.arrays import unpack
+from bertkit.inside.look.data import unpack
 from bertkit.inside.static.vectors import StaticVectors
 
 FACTS = {fact.number: fact for fact in [*inside.facts, *knowledge.facts]}
@@ -64,5 +64,5 @@ def test_another_divergence_and_sight_make_facts_fail(monkeypatch):
     assert not check("I11").ok
     monkeypatch.setattr(inside, "override", lambda config, *pairs: config)
     assert not check("I10").ok
-    monkeypatch.setattr(inside, "lowest_free", lambda settings, depth, progress: 0)
+    monkeypatch.setattr(inside, "lowest_trainable", lambda settings, depth, progress: 0)
     assert not check("I10b").ok

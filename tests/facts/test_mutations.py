@@ -11,12 +11,11 @@ from bertkit.facts.fact import Vocabularies
 from bertkit.facts.run import run_facts
 from bertkit.finetuning import learner
 from bertkit.finetuning.explore import glue
-from bertkit.model import embeddings, kernels
-from bertkit.model.attention_pattern import AttentionPattern, AttentionWindow
+from bertkit.model import attention, embeddings
+from bertkit.model.attention import AttentionPattern, AttentionWindow
 from bertkit.model.embeddings import Segments
 from bertkit.model.encoder import AttentionRecorder, Encoder
-from bertkit.model.layer import PostNormLayer
-from bertkit.model.self_attention import SelfAttention
+from bertkit.model.layer import PostNormLayer, SelfAttention
 from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
 from bertkit.tasks.metrics.correlation import pearson
 from bertkit.tasks.texts import TextTask
@@ -59,7 +58,9 @@ def no_output_projection(patch: Patch) -> None:
 
 def the_loop_ignores_weights(patch: Patch) -> None:
     taken = loop.take_step
-    patch.setattr(loop, "take_step", lambda module, weights, *rest: taken(module, dict.fromkeys(weights, 1.0), *rest))
+    patch.setattr(
+        loop, "take_step", lambda setup, *rest: taken(replace(setup, weights=dict.fromkeys(setup.weights, 1.0)), *rest)
+    )
 
 
 def the_objective_weighs_alike(patch: Patch) -> None:
@@ -109,7 +110,7 @@ def all_weights_alike(patch: Patch) -> None:
     def grouped(qkv, batch, window, dropout):
         return torch.cat([part[:, 2].mean(dim=0, keepdim=True).expand_as(part[:, 2]) for part in batch.split(qkv)])
 
-    patch.setattr(kernels, "_grouped", grouped)
+    patch.setattr(attention, "_grouped", grouped)
 
 
 def scores_that_are_not_the_models(patch: Patch) -> None:

@@ -8,7 +8,7 @@ from bertkit.facts import trained
 from bertkit.facts.fact import Vocabularies
 from bertkit.facts.run import run_facts
 from bertkit.facts.trained_texts import SENSES, TOPICS
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.predict.bert import Bert
 
 NUMBERS = [fact.number for fact in trained.facts]

@@ -11,9 +11,9 @@ from tokenizers.pre_tokenizers import ByteLevel
 from bertkit.config import family_config
 from bertkit.data.examples import Place
 from bertkit.model import operations
+from bertkit.model.attention import KERNELS
 from bertkit.model.batch import Batch
-from bertkit.model.kernels import KERNELS
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.tokenizer_kinds.byte_level_bpe import byte_level_backend
 from bertkit.text.tokenizer_kinds.kind import ROBERTA_TOKENS

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.data.examples import ChoiceExample, Place, QuestionExample, TaggedExample, TextExample
+from bertkit.data.tables import Columns
 from bertkit.errors import RequestError
 from bertkit.finetuning.check.check_data import check_data, token_counts
 from bertkit.finetuning.check.faults import folded
-from bertkit.tasks.read import Columns, read_examples
+from bertkit.tasks.read import read_examples
 from bertkit.text.tokenizer import Tokenizer
 
 HERE = Place(Path("a.tsv"), 1)

@@ -16,7 +16,7 @@ from bertkit.data.examples import Place, TextExample
 from bertkit.errors import RequestError
 from bertkit.finetuning.evaluate import make_windows, run_model
 from bertkit.finetuning.learner import joined_logits, pack
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.tasks.classify import Classify
 from bertkit.tasks.decision import Decision
 from bertkit.tasks.folder import read_task, task_json

@@ -8,10 +8,10 @@ import tiny
 
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.finetuning import fine_tuning
-from bertkit.finetuning.collapse import describe_collapse
 from bertkit.finetuning.evaluate import Outputs
-from bertkit.finetuning.explore.seeds import teach_seeds
+from bertkit.finetuning.explore.seeds import run_seeds
 from bertkit.finetuning.fine_tuning import fine_tune
+from bertkit.finetuning.judge import describe_collapse
 from bertkit.finetuning.prepare import DataFiles, prepare
 from bertkit.finetuning.result import result_from_json
 from bertkit.finetuning.settings import LearningSettings, read_settings
@@ -139,15 +139,15 @@ def test_killed_between_attempts_it_goes_on(moment, model, tmp_path, monkeypatch
     words = ("epochs=3", "learning_rate=0.1", "batch=16")
     (tmp_path / "straight").mkdir()
     straight = teach("tag", model, tmp_path / "straight", *words, retry=True)
-    set_aside = fine_tuning.set_aside
+    archive_attempt = fine_tuning.archive_attempt
 
     def killed(run):
         if moment == "after":
-            set_aside(run)
+            archive_attempt(run)
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(fine_tuning, "set_aside", killed)
+        patch.setattr(fine_tuning, "archive_attempt", killed)
         teach("tag", model, tmp_path, *words, retry=True)
     result = teach("tag", model, tmp_path, *words, retry=True, resume=True)
     assert result.scores == straight.scores
@@ -161,7 +161,7 @@ def test_of_several_seeds_each_starts_again_by_itself(model, tmp_path):
     def own(settings, folder):
         return fine_tune("tag", settings, model, train, dev, folder, resume=True, retry=True)
 
-    found = teach_seeds(own, read_settings("epochs=3", "learning_rate=0.1", "batch=16"), 2, tmp_path / "out")
+    found = run_seeds(own, read_settings("epochs=3", "learning_rate=0.1", "batch=16"), 2, tmp_path / "out")
     assert (tmp_path / "out" / "seed-0" / "collapsed-1").is_dir()
     assert found.to_json()["collapsed"] == [None, None]
     assert (tmp_path / "out" / "model").is_dir()
@@ -173,5 +173,5 @@ def test_seeds_that_learned_nothing_are_named(model, tmp_path):
     def own(settings, folder):
         return fine_tune("classify", settings, model, train, dev, folder, resume=True)
 
-    found = teach_seeds(own, read_settings("epochs=1", "learning_rate=1e-9"), 2, tmp_path / "out")
+    found = run_seeds(own, read_settings("epochs=1", "learning_rate=1e-9"), 2, tmp_path / "out")
     assert "seed 1: the model learned nothing" in str(found)

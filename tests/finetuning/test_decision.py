@@ -9,21 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import RequestError
-from bertkit.tasks.calibration import class_probabilities, label_probabilities, negative_log_likelihood
-from bertkit.tasks.decision import (
-    Coverage,
-    Decision,
+from bertkit.tasks.calibration import (
     brier,
     calibration_error,
+    class_probabilities,
     confidences,
-    coverage_table,
     expected_calibration_error,
-    fit_abstain,
-    fit_no_answer,
     fit_temperature,
-    fit_thresholds,
+    label_probabilities,
+    negative_log_likelihood,
     reliability,
 )
+from bertkit.tasks.decision import Coverage, Decision, coverage_table, fit_abstain, fit_no_answer, fit_thresholds
 
 SHARE = st.floats(0, 1)
 SURE_AND_RIGHT = st.lists(st.tuples(st.one_of(SHARE, st.sampled_from([0.0, 0.2, 1.0])), st.booleans()), min_size=1)
@@ -140,9 +137,9 @@ def test_a_temperature_that_harms_is_not_kept_and_that_is_said():
             refused.append(found)
             assert found.error_after == found.error_before
             assert found.loss_after == found.loss_before
-            assert found.said.startswith("temperature stays 1.0: ")
+            assert found.note.startswith("temperature stays 1.0: ")
         else:
-            assert found.said == f"temperature {found.temperature:.3f}"
+            assert found.note == f"temperature {found.temperature:.3f}"
     assert 0 < len(refused) < 200
 
 
@@ -248,7 +245,7 @@ def test_the_defaults_change_nothing():
     decision = Decision()
     logits = np.array([[1.0, -1.0, 0.0]], dtype=np.float32)
     np.testing.assert_array_equal(decision.class_probabilities(logits), class_probabilities(logits))
-    assert decision.says_yes(decision.label_probabilities(logits), "abc").tolist() == [[True, False, True]]
+    assert decision.accepted(decision.label_probabilities(logits), "abc").tolist() == [[True, False, True]]
     assert decision.is_sure(0.0)
     assert not decision.is_unanswerable(1e9)
 
@@ -258,7 +255,7 @@ def test_a_decision_decides():
     logits = np.array([[2.0, -2.0]])
     assert decision.class_probabilities(logits)[0, 0] == pytest.approx(1 / (1 + math.exp(-2)))
     assert decision.label_probabilities(logits)[0, 0] == pytest.approx(1 / (1 + math.exp(-1)))
-    assert decision.says_yes(np.array([0.3, 0.3]), ["a", "b"]).tolist() == [False, True]
+    assert decision.accepted(np.array([0.3, 0.3]), ["a", "b"]).tolist() == [False, True]
     assert [decision.is_sure(value) for value in (0.79, 0.8)] == [False, True]
     assert [decision.is_unanswerable(value) for value in (-1.5, -1.4)] == [False, True]
 

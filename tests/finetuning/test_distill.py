@@ -14,7 +14,7 @@ from bertkit.finetuning.distill import Student, Teacher
 from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.learner import pack, task_logits
 from bertkit.finetuning.settings import read_settings
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.tasks.classify import Classify
 from bertkit.tasks.task import LossSettings
 

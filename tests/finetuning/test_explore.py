@@ -29,7 +29,7 @@ from bertkit.finetuning.explore.features import (
 from bertkit.finetuning.explore.features_model import choose_layer, save_layer, saveable_layers
 from bertkit.finetuning.explore.glue import PUBLISHED, find_tasks, glue_table, run_glue
 from bertkit.finetuning.explore.search import SHARES, ranked, rate_range, search, subset
-from bertkit.finetuning.explore.seeds import Seeds, teach_seeds
+from bertkit.finetuning.explore.seeds import Seeds, run_seeds
 from bertkit.finetuning.fine_tuning import fine_tune, open_data
 from bertkit.finetuning.learner import load_start, pack, task_logits
 from bertkit.finetuning.result import FineTuned
@@ -73,7 +73,7 @@ def test_seeds_give_mean_deviation_and_the_median_s_model(model, tmp_path):
     def teach(settings, folder):
         return fine_tune("classify", settings, model, train, dev, folder, resume=True)
 
-    found = teach_seeds(teach, ONE, 3, tmp_path / "out")
+    found = run_seeds(teach, ONE, 3, tmp_path / "out")
     losses = [each.scores["loss"] for each in found.results]
     assert len(set(losses)) == 3
     assert found.means["loss"] == pytest.approx(statistics.fmean(losses))
@@ -81,10 +81,10 @@ def test_seeds_give_mean_deviation_and_the_median_s_model(model, tmp_path):
     assert bertkit.load(tmp_path / "out").classify("good film").label in ("positive", "negative")
     assert not list((tmp_path / "out").glob("seed-*/model"))
     assert json.loads((tmp_path / "out" / "seeds.json").read_text())["median"] == found.median
-    assert teach_seeds(teach, ONE, 3, tmp_path / "out") == found  # nothing is done again
+    assert run_seeds(teach, ONE, 3, tmp_path / "out") == found  # nothing is done again
     first = (tmp_path / "out" / "model" / "model.safetensors").read_bytes()
     fewer = next(count for count in (2, 1) if Seeds(found.results[:count]).median != found.median)
-    again = teach_seeds(teach, ONE, fewer, tmp_path / "out")  # whose model was removed, and is made once more
+    again = run_seeds(teach, ONE, fewer, tmp_path / "out")  # whose model was removed, and is made once more
     assert again.results == found.results[:fewer]
     assert json.loads((tmp_path / "out" / "seeds.json").read_text())["median"] == again.median
     assert (tmp_path / "out" / "model" / "model.safetensors").read_bytes() != first
@@ -97,9 +97,9 @@ def test_more_seeds_later_keep_the_model_of_the_new_median(model, tmp_path):
         found = fine_tune("classify", settings, model, train, dev, folder, resume=True)
         return replace(found, scores={**found.scores, "accuracy": 0.1 + settings.learning.seed})
 
-    teach_seeds(teach, ONE, 1, tmp_path / "out")
+    run_seeds(teach, ONE, 1, tmp_path / "out")
     first = (tmp_path / "out" / "model" / "model.safetensors").read_bytes()
-    assert teach_seeds(teach, ONE, 3, tmp_path / "out").median == 1
+    assert run_seeds(teach, ONE, 3, tmp_path / "out").median == 1
     assert (tmp_path / "out" / "model" / "model.safetensors").read_bytes() != first
 
 
@@ -109,7 +109,7 @@ def test_the_model_of_another_run_is_neither_replaced_nor_taken_for_theirs(model
     before = (taught / "model" / "model.safetensors").read_bytes()
     with pytest.raises(RequestError, match="holds the model of another run"):
         if several == "seeds":
-            teach_seeds(lambda *_: result(0.5), ONE, 2, taught)
+            run_seeds(lambda *_: result(0.5), ONE, 2, taught)
         else:
             search(prepared, begin, ONE, taught)
     assert (taught / "model" / "model.safetensors").read_bytes() == before
@@ -127,7 +127,7 @@ def test_the_median_is_a_run_not_a_number(scores, median):
 
 def test_no_seeds_are_refused(tmp_path):
     with pytest.raises(RequestError, match="--seeds 0: at least one"):
-        teach_seeds(lambda *_: result(0.5), ONE, 0, tmp_path)
+        run_seeds(lambda *_: result(0.5), ONE, 0, tmp_path)
 
 
 def test_search_halves_the_grid_and_keeps_the_winner(model, tmp_path):

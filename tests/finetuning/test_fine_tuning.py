@@ -24,12 +24,12 @@ from bertkit.finetuning.batches import EpochPlan, epoch_steps, within_budget
 from bertkit.finetuning.evaluate import predict, run_model
 from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.learner import (
+    freeze_below,
     layer_number,
     load_start,
-    lowest_free,
+    lowest_trainable,
     pack,
     rate_scales,
-    set_free,
     start_at_prior,
     task_logits,
 )
@@ -307,12 +307,12 @@ def test_all_tensors_learn_and_frozen_ones_do_not(model, tmp_path):
 
 def test_layers_are_set_free_from_the_top_down():
     settings = read_settings("unfreeze=0.5")
-    lowest = [lowest_free(settings, 4, progress / 20) for progress in range(21)]
+    lowest = [lowest_trainable(settings, 4, progress / 20) for progress in range(21)]
     assert lowest[0] == 5
     assert lowest == sorted(lowest, reverse=True)
     assert lowest[10:] == [0] * 11
     assert set(lowest) == {5, 4, 3, 2, 1, 0}
-    assert lowest_free(read_settings("frozen=2", "unfreeze=0.5"), 4, 0.9) == 3
+    assert lowest_trainable(read_settings("frozen=2", "unfreeze=0.5"), 4, 0.9) == 3
 
 
 def test_lower_layers_learn_slower(model):
@@ -322,7 +322,7 @@ def test_lower_layers_learn_slower(model):
     assert scales["encoder.layers.0.attention.qkv.weight"] == 0.25
     assert scales["encoder.layers.1.feed_forward.up.bias"] == 0.5
     assert layer_number("pooler.dense.weight", 2) == layer_number("heads.classify.out.weight", 2) == 3
-    set_free(found, 2)
+    freeze_below(found, 2)
     assert {layer_number(n, 2) for n, p in found.named_parameters() if not p.requires_grad} == {0, 1}
 
 

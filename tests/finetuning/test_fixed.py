@@ -12,7 +12,6 @@ from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.errors import RequestError
 from bertkit.finetuning.learner import TASK, Learner, load_start, pack
 from bertkit.finetuning.prepare import DataFiles, prepare
-from bertkit.finetuning.run_state import snapshot
 from bertkit.finetuning.session import open_session
 from bertkit.finetuning.settings import read_settings
 from bertkit.progress import silent
@@ -159,9 +158,9 @@ def test_replayed_steps_are_the_steps(task, model, tmp_path):
         session.__dict__["_replays"] = True  # fixed forms on both sides
         take = Replay(torch.device("cpu"), replaying) if replays else None
         loop = session.options.loop
-        steps = train(session.learner, {TASK: 1.0}, session.micros, session.optimizers, loop, Ranks(), progress, take)
+        steps = train(session.module, {TASK: 1.0}, session.micros, session.optimizers, loop, Ranks(), progress, take)
         losses = [(report.losses[TASK], report.norm) for report in steps]
-        runs.append((losses, {name: p.detach().clone() for name, p in session.learner.named_parameters()}))
+        runs.append((losses, {name: p.detach().clone() for name, p in session.module.named_parameters()}))
         if replays:
             assert take.recorded
             assert len(take.recorded) < len(losses)
@@ -182,7 +181,7 @@ def test_a_step_that_no_graph_can_hold_is_taken_as_usual(model, tmp_path):
 
     take = Replay(torch.device("cpu"), refuse)
     loop = session.options.loop
-    args = (session.learner, {TASK: 1.0}, session.micros, session.optimizers, loop, Ranks(), progress, take)
+    args = (session.module, {TASK: 1.0}, session.micros, session.optimizers, loop, Ranks(), progress, take)
     with pytest.warns(UserWarning, match="one kernel at a time.*not permitted when stream is capturing.$"):
         steps = list(train(*args))
     assert len(steps) == 16
@@ -197,7 +196,7 @@ def test_the_last_step_can_be_kept_so_that_nothing_is_chosen_on_dev(model, tmp_p
         (tmp_path / keep).mkdir()
         session, progress = open_session(Run(tmp_path / keep), prepared, start, settings, Ranks())
         # no accuracy can be better
-        session.best = replace(session.best, step=4, score=2.0, state=snapshot(start.model))
+        session.best = replace(session.best, step=4, score=2.0, state=session.snapshot())
         with silent("", session.total) as meter:
             results[keep] = session.train(progress, meter, lambda: False)
     assert results["best"].best_step == 4

@@ -13,7 +13,7 @@ from sklearn.metrics import f1_score
 
 from bertkit.data.examples import Place, TextExample
 from bertkit.finetuning.fine_tuning import fine_tune
-from bertkit.finetuning.fit_decision import halve, judge_decision, take_part
+from bertkit.finetuning.judge import halve, judge_decision, take_part
 from bertkit.finetuning.settings import read_settings
 from bertkit.tasks import calibration
 from bertkit.tasks.calibration import calibration_error

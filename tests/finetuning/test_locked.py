@@ -14,7 +14,7 @@ from bertkit.finetuning.embeddings.tuning import tune_vectors
 from bertkit.finetuning.explore.curve import learning_curve
 from bertkit.finetuning.explore.glue import TASKS, Data, run_glue
 from bertkit.finetuning.explore.search import search
-from bertkit.finetuning.explore.seeds import teach_seeds
+from bertkit.finetuning.explore.seeds import run_seeds
 from bertkit.finetuning.fine_tuning import fine_tune, open_data
 from bertkit.finetuning.settings import read_settings
 
@@ -41,7 +41,7 @@ def tuned_vectors(model, folder, out):
 
 
 def seeds(model, folder, out):
-    return teach_seeds(lambda settings, own: fine_tuned(model, folder, own), ONE, 1, out)
+    return run_seeds(lambda settings, own: fine_tuned(model, folder, own), ONE, 1, out)
 
 
 def searched(model, folder, out):

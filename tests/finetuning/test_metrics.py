@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,32 +14,31 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import RequestError
-from bertkit.tasks.metrics.table import (
+from bertkit.tasks.metrics.classes import (
     LabelScore,
     accuracy,
     average_precision,
-    choice_scores,
-    class_scores,
     confusion_matrix,
     f1_of,
-    is_better,
-    macro_f1,
+    label_f1,
     matthews,
     mean_average_precision,
-    micro_f1,
+    precision_recall_f1,
+)
+from bertkit.tasks.metrics.correlation import pearson, spearman
+from bertkit.tasks.metrics.spans import span_f1, span_scores
+from bertkit.tasks.metrics.squad import squad_scores
+from bertkit.tasks.metrics.table import (
+    choice_scores,
+    class_scores,
+    is_better,
     multilabel_scores,
     number_scores,
-    pearson,
-    precision_recall_f1,
-    span_f1,
-    span_scores,
-    spearman,
-    squad_scores,
     tag_scores,
-    weighted_f1,
 )
 from bertkit.tasks.table import TASKS
 
+micro_f1, macro_f1, weighted_f1 = (partial(label_f1, average=average) for average in ("micro", "macro", "weighted"))
 LABELS = ["O", "b", "cé", "日本", " d "]
 
 

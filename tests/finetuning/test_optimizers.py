@@ -9,7 +9,8 @@ import torch
 from bertkit.errors import RequestError
 from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.settings import LearningSettings, read_settings
-from bertkit.train.optimizer import OPTIMIZERS, OptimizerSettings, build_optimizer
+from bertkit.train.optimizer import build_optimizer
+from bertkit.train.optimizer_rows import OPTIMIZERS, OptimizerSettings
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.data import tables
+from bertkit.data import delimited
 from bertkit.data.columns import named_columns
 from bertkit.data.examples import (
     AnswerSpan,
@@ -23,12 +23,11 @@ from bertkit.data.examples import (
     TaggedExample,
     TextExample,
 )
-from bertkit.data.tables import SAMPLE
+from bertkit.data.tables import SAMPLE, Columns, NoLabels
 from bertkit.errors import RequestError
 from bertkit.finetuning.prepare import DataFiles, read_files
 from bertkit.predict.files.rows import open_source
-from bertkit.tasks.guess import guess_task
-from bertkit.tasks.read import Columns, NoLabels, read_examples, scan_examples
+from bertkit.tasks.read import guess_task, read_examples, scan_examples
 from bertkit.tasks.table import TASKS
 
 PASSAGE = "Ada Lovelace was born in London 😀 in 1815."
@@ -135,7 +134,7 @@ def test_torn_rows_of_quora_and_rows_without_agreement_are_left_out_and_said(wri
     torn = write("train.tsv", GLUE["qqp"][1] + "torn\n5\t6\t7\tWhy?\tWhy not?\t0\n")
     read = read_examples("classify", torn)
     assert [e.place.line for e in read.examples] == [2, 4]
-    assert f"1 rows left out as is usual, the first at {torn}, line 3" in read.said
+    assert f"1 rows left out as is usual, the first at {torn}, line 3" in read.summary
     nli = write(
         "dev.jsonl",
         '{"gold_label": "-", "sentence1": "a", "sentence2": "b"}\n' * 2
@@ -150,7 +149,7 @@ def test_torn_rows_of_quora_and_rows_without_agreement_are_left_out_and_said(wri
 
 def test_what_was_guessed_is_said(write):
     path = write("train.tsv", "sentence\tlabel\n" + "good\t1\nbad\t0\n" * 3)
-    assert read_examples("classify", path).said == f"{path}: text = sentence, label = label (2 labels, 6 rows)"
+    assert read_examples("classify", path).summary == f"{path}: text = sentence, label = label (2 labels, 6 rows)"
 
 
 def test_csv_keeps_quotes_line_ends_and_the_line_where_a_row_begins(write):
@@ -200,7 +199,7 @@ def test_tabs_are_read_as_csv_where_nothing_else_gives_every_row_its_columns(wri
     content, expected = CSV_TABS[name]
     read = read_examples("classify", write("a.tsv", content))
     assert [example.text for example in read.examples] == expected
-    assert "quotes read as in CSV" in read.said
+    assert "quotes read as in CSV" in read.summary
 
 
 @pytest.mark.parametrize("stdin", [False, True])
@@ -209,7 +208,7 @@ def test_prediction_reads_tabs_as_training_does_and_the_first_lines_of_stdin_may
 ):
     path = write("a.tsv", "text\tlabel\n" + "one\tx\n" * (SAMPLE - 4) + '"two\nlines"\tx\n"three\nlines"\ty\nfour\ty\n')
     if stdin:
-        monkeypatch.setattr(tables, "STDIN", path)
+        monkeypatch.setattr(delimited, "STDIN", path)
     source = open_source(TASKS["classify"], path, Columns())
     assert [row.values["text"] for row in source.table.rows][-3:] == ["two\nlines", "three\nlines", "four"]
     assert "quotes read as in CSV" in source.said
@@ -228,7 +227,7 @@ def test_quotes_that_could_be_text_stay_text(write, name):
     content, expected = LITERAL_TABS[name]
     read = read_examples("classify", write("a.tsv", content))
     assert [example.text for example in read.examples] == expected
-    assert "read as in CSV" not in read.said
+    assert "read as in CSV" not in read.summary
 
 
 def test_stray_quotes_around_a_torn_row_do_not_swallow_the_rows_between_them(write):
@@ -325,7 +324,7 @@ def test_labels_are_split(write, mark, said):
     path = write("a.tsv", f"text\tlabels\none\tx{mark} y\ntwo\tx\nnone\t\n")
     read = read_examples("multilabel", path)
     assert [e.label for e in read.examples] == [("x", "y"), ("x",), ()]
-    assert said in read.said
+    assert said in read.summary
     assert read.columns.separator == mark
 
 
@@ -354,7 +353,7 @@ def test_goemotions_and_its_names(write):
     write("labels.txt", "joy\nsadness\n")
     read = read_examples("multilabel", path)
     assert [e.label for e in read.examples] == [("sadness",), ("joy", "sadness")]
-    assert "named by labels.txt" in read.said
+    assert "named by labels.txt" in read.summary
     write("labels.txt", "joy\n")
     assert read_examples("multilabel", path).examples[0].label == ("1",)
 
@@ -420,7 +419,7 @@ def test_conll_columns(write):
     read = read_examples("tag", path)
     first = TaggedExample(("EU", "rejects"), ("B-ORG", "O"), Place(path, 3))
     assert read.examples == [first, TaggedExample(("Peter",), ("B-PER",), Place(path, 7))]
-    assert read.said == f"{path}: text = column 1, label = column 4 (3 tags, 2 sentences)"
+    assert read.summary == f"{path}: text = column 1, label = column 4 (3 tags, 2 sentences)"
     assert guess_task(path) == "tag"
     pos = read_examples("tag", path, Columns(label="2"))
     assert pos.examples[0].tags == ("NNP", "VBZ")
@@ -491,7 +490,7 @@ def test_squad(write):
     place = Place(path, 1, "question")
     assert read.examples[0] == QuestionExample("q1", "Where?", PASSAGE, (AnswerSpan(25, "London"),), "Ada", place)
     assert read.examples[1].answers == ()
-    assert "(2 questions, 1 without an answer)" in read.said
+    assert "(2 questions, 1 without an answer)" in read.summary
     assert [e.labeled for e in read_examples("answer", path, labeled=False).examples] == [False, False]
     assert guess_task(path) == "answer"
 
@@ -668,7 +667,7 @@ def test_numbered_tags_get_their_names_from_beside_the_file(write):
     path = write("a.jsonl", '{"tokens": ["Ada", "Lovelace", "wrote"], "ner_tags": [1, 2, 0]}\n')
     found = read_examples("tag", path)
     assert found.examples[0].tags == ("B-PER", "I-PER", "O")
-    assert "named by labels.txt" in found.said
+    assert "named by labels.txt" in found.summary
 
 
 # --- faults ---------------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def test_a_word_is_scored_at_its_first_piece_in_its_best_window(any_tokenizer, w
     assert shown == set(range(len(pieces)))
     for window, (start, stop) in zip(windows, spans, strict=True):
         assert window.ids == (any_tokenizer.cls_id, *pieces[start:stop], any_tokenizer.sep_id)
-        for word, place in zip(window.detail.words, window.detail.places, strict=True):
+        for word, place in zip(window.detail.words, window.detail.positions, strict=True):
             assert place - 1 + start == firsts[word]
             best = spans[best_window(spans, firsts[word])]
             context = [min(firsts[word] - a, b - 1 - firsts[word]) for a, b in (best, (start, stop))]

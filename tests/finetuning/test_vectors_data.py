@@ -6,10 +6,10 @@ import json
 import numpy as np
 import pytest
 
+from bertkit.data.tables import Columns
 from bertkit.errors import RequestError
 from bertkit.finetuning.embeddings.data import read_corpus, read_texts, scaled
 from bertkit.finetuning.embeddings.settings import VectorTuning, read_vector_request
-from bertkit.tasks.read import Columns
 
 DOCUMENTS = """The first river runs to the sea. The second river runs to a lake. A third one dries up in summer.
 It is known for its stones.

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from bertkit.errors import RequestError
 from bertkit.finetuning.embeddings.contrast import Asked, VectorLearner, contrast, follow, rate
 from bertkit.finetuning.embeddings.low_rank import LowRank
-from bertkit.finetuning.learner import set_free
+from bertkit.finetuning.learner import freeze_below
 from bertkit.model.batch import Batch
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.train.half import HalfPrecision
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -168,6 +168,6 @@ def test_low_rank_goes_through_half_precision_with_gradients_in_float32():
 
 def test_low_rank_needs_a_matrix():
     frozen = VectorLearner(model(), "pairs", 0.05)
-    set_free(frozen.model, 99)
+    freeze_below(frozen.model, 99)
     with pytest.raises(RequestError, match="rank=2 leaves no matrix to be tuned"):
         LowRank(frozen, 2)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import family_config, override
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.text.tokenizer import Tokenizer
 
 GOOD = ("good", "great", "fine", "lovely")

@@ -3,7 +3,7 @@ import torch
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.predict.bert import Bert
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS

@@ -13,10 +13,9 @@ from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config
 from bertkit.errors import RequestError
 from bertkit.facts.topics import topic_examples
-from bertkit.inside.attribution.attribution import LEAST, WhySettings, from_sums, integrate, why
-from bertkit.inside.attribution.targets import Request, find_target
+from bertkit.inside.attribution.attribution import LEAST, Request, WhySettings, find_target, from_sums, integrate, why
 from bertkit.model.batch import Batch
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.tokenizer_kinds.byte_level_bpe import byte_level_backend
 from bertkit.text.tokenizer_kinds.kind import ROBERTA_TOKENS

@@ -1,11 +1,15 @@
 """`bertkit look` as a person meets it."""
 
 import json
+import subprocess
+import sys
+from dataclasses import fields
 
 import pytest
 
 from bertkit.checkpoint.save_load import save_checkpoint
 from bertkit.cli.main import run
+from bertkit.cli.views import GO_WITH, VIEWS, ViewRequest
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +121,19 @@ def test_what_is_not_asked_for_is_not_traced(model, monkeypatch, capsys):
     assert run(["heads", "a cab", "--model", str(model), "--prune", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert len(found["prune"]["alone"]) == 4
+
+
+def test_every_row_of_the_table_is_asked_for_by_an_option_of_its_own():
+    options = [view.option for view in VIEWS.values()]
+    assert len(set(options)) == len(VIEWS) >= 8
+    assert {*options, *GO_WITH} <= {field.name for field in fields(ViewRequest)}
+    assert {owner for owners in GO_WITH.values() for owner in owners} <= set(options)
+
+
+def test_the_table_of_views_is_read_without_torch():
+    code = "from bertkit.cli.views import VIEWS; import sys; print(*VIEWS, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [*VIEWS, "False"]
 
 
 def test_no_model_is_refused(capsys):

@@ -17,9 +17,7 @@ from tokenizers import models, pre_tokenizers, processors
 
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.inside.look import data as data_module
-from bertkit.inside.look.arrays import DTYPES, pack, unpack
-from bertkit.inside.look.data import page_data
-from bertkit.inside.look.layers import lens, movement
+from bertkit.inside.look.data import DTYPES, lens, movement, pack, page_data, unpack
 from bertkit.inside.look.reading import read, states
 from bertkit.predict.bert import Bert
 from bertkit.serve.plans.inside import plan_attention

@@ -11,10 +11,12 @@ import pytest
 
 import bertkit
 from bertkit.errors import RequestError
-from bertkit.inside.look import page as page_module
-from bertkit.inside.look.page import MODULES, module, page
+from bertkit.inside import look as look_package
+from bertkit.inside.look.look import module, page, scripts
 
-STATIC = Path(page_module.__file__).parent / "page"
+STATIC = Path(look_package.__file__).parent / "page"
+SCRIPTS = scripts()
+VIEW = re.compile(r"^export class (\w+View) ", re.MULTILINE)
 HOSTILE = [
     "</script><script>alert(1)</script>",
     "<img src=x onerror=alert(1)> <!-- <script>",
@@ -30,7 +32,7 @@ def data_of(document: str) -> dict:
 
 
 def test_every_static_file_is_used():
-    assert {path.name for path in STATIC.iterdir()} == {*(f"{name}.js" for name in MODULES), "look.css", "look.html"}
+    assert {path.name for path in STATIC.iterdir()} == {*(f"{name}.js" for name in SCRIPTS), "look.css"}
 
 
 def test_the_joined_module_defines_every_name_once_and_imports_nothing():
@@ -42,15 +44,29 @@ def test_the_joined_module_defines_every_name_once_and_imports_nothing():
     assert "</script" not in source
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_files_import_only_what_stands_before_them_and_never_write_markup(name):
     source = (STATIC / f"{name}.js").read_text(encoding="utf-8")
     for imported in re.findall(r'from "\./(\w+)\.js"', source):
-        assert MODULES.index(imported) < MODULES.index(name)
+        assert SCRIPTS.index(imported) < SCRIPTS.index(name)
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|fetch\(|XMLHttp|https?:(?!//www\.w3)", source
     )
     assert len(source.splitlines()) <= 350
+
+
+def test_every_view_is_in_the_table_and_says_what_it_needs(bert):
+    table = re.search(r"^const VIEWS = \{\n(.*?)^\};", (STATIC / "look.js").read_text(encoding="utf-8"), re.M | re.S)
+    rows = dict(re.findall(r"(\w+): (\w+View)", table.group(1)))
+    sources = [path.read_text(encoding="utf-8") for path in STATIC.glob("*_view.js")]
+    assert sorted(rows.values()) == sorted(name for source in sources for name in VIEW.findall(source))
+    assert len(rows) == 6
+    data = bertkit.look(bert, "a cab").data
+    for source in sources:
+        assert re.search(r'^  static title = "\w+";$', source, re.M)
+        controls = re.findall(r"^  static controls = (\[.*\]);$", source, re.M)
+        assert set(json.loads(controls[0] if controls else "[]")) <= {"layer", "heads", "filter"}
+        assert all(data[name] for name in re.findall(r'^  static needs = "(\w+)";$', source, re.M))
 
 
 def test_the_page_names_no_address_and_its_policy_allows_its_own_script_only(bert):

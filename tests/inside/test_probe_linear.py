@@ -179,7 +179,7 @@ def test_names_have_an_f1_and_baselines_are_counted():
 
     both = (vectors(train), vectors(test))
     settings = ProbeSettings(what="ner", epochs=60)
-    report = probe_labels(task, test, both, lambda: both, settings)
+    report = probe_labels(task, both, lambda: both, settings)
     assert (report.majority, report.by_word) == (4 / 6, 5 / 6)
     assert report.layers[1].accuracy >= 4 / 6
     assert report.layers[1].f1 == pytest.approx(2 / 3)  # one name of one found, and one that is none

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from bertkit.errors import RequestError
-from bertkit.inside.senses.page import sense_page
 from bertkit.inside.senses.scores import chance, cluster, flat, label_silhouette, neighbor_accuracy
-from bertkit.inside.senses.senses import around_vectors, map_senses, sense_scores, use_vectors
+from bertkit.inside.senses.senses import around_vectors, map_senses, sense_page, sense_scores, use_vectors
 from bertkit.inside.senses.uses import MAX_CHARACTERS, Use, read_uses
 from bertkit.inside.static.vectors import StaticVectors
 

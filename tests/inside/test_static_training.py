@@ -9,10 +9,9 @@ from bertkit.inside.static.blocks import LENGTH, BlockMaker, band, kept_share, l
 from bertkit.inside.static.corpus import WordCorpus
 from bertkit.inside.static.glove import GloveTables, near_counts, near_counts_by_words
 from bertkit.inside.static.settings import METHODS, read_settings, static_settings
-from bertkit.inside.static.steps import cbow, cbow_by_words, skip_gram, skip_gram_by_pairs
-from bertkit.inside.static.subwords import bucket, ngram_buckets, ngrams
 from bertkit.inside.static.tables import FARTHEST, SubwordTable, WordTable
-from bertkit.inside.static.training import train_vectors
+from bertkit.inside.static.training import cbow, cbow_by_words, skip_gram, skip_gram_by_pairs, train_vectors
+from bertkit.inside.static.vectors import bucket, ngram_buckets, ngrams
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 

@@ -9,9 +9,9 @@ import torch
 from bertkit.data.examples import Place
 from bertkit.facts.knowledge import planted_vectors
 from bertkit.inside.probes.data import ProbeSettings
+from bertkit.inside.probes.page import draw_space, draw_tree
 from bertkit.inside.probes.structural import StructureSettings, _loss, fit_structure, squared_distances
 from bertkit.inside.probes.structure import chain_predictions, flat, probe_structure, score_trees
-from bertkit.inside.probes.tree_drawing import draw_space, draw_tree
 from bertkit.inside.probes.tree_files import Tree
 from bertkit.inside.probes.trees import tree_depths, tree_distances
 

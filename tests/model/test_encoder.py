@@ -9,10 +9,9 @@ from bertkit.config import family_config, override
 from bertkit.errors import RequestError
 from bertkit.families.table import FAMILIES
 from bertkit.model import operations
+from bertkit.model.attention import KERNELS
 from bertkit.model.batch import Batch
-from bertkit.model.kernels import KERNELS
-from bertkit.model.model import parameter_count
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model, parameter_count
 
 ROWS = sorted(FAMILIES)
 MIXTURES = {

@@ -26,8 +26,7 @@ from bertkit.checkpoint.save_load import Checkpoint, folder_config, load_checkpo
 from bertkit.config import SIZES, config_toml, family_config, read_config
 from bertkit.families.table import FAMILIES
 from bertkit.model.batch import Batch
-from bertkit.model.model import BertModel
-from bertkit.model.weights import new_model
+from bertkit.model.model import BertModel, new_model
 from bertkit.text.tokenizer_kinds.table import TOKENIZER_KINDS
 
 ACTIVATED = [row for row in ROWS if row[2] in (("masked_word",), ("classify",), ("replaced_token",))]

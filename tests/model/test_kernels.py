@@ -5,9 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.model.attention_pattern import AttentionWindow
+from bertkit.model.attention import KERNELS, AttentionWindow, attend, attention_weights, eager
 from bertkit.model.batch import Batch
-from bertkit.model.kernels import KERNELS, attend, attention_weights, eager
 
 FAST = ["grouped", "padded"]  # the others run on CUDA only: benchmarks/kernels_gpu.py holds them to the same twin
 

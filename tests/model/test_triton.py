@@ -4,9 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bertkit.model.attention_pattern import AttentionWindow
+from bertkit.model.attention import AttentionWindow, attention_weights, eager
 from bertkit.model.batch import Batch
-from bertkit.model.kernels import attention_weights, eager
 from bertkit.model.word_loss import IGNORE, plain_losses, plain_sample
 
 MIXES = {

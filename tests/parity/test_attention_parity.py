@@ -8,8 +8,7 @@ import torch
 from family_rows import BASE_ROWS, random_model
 
 from bertkit.checkpoint.save_load import load_checkpoint
-from bertkit.inside.look.arrays import unpack
-from bertkit.inside.look.data import page_data
+from bertkit.inside.look.data import page_data, unpack
 from bertkit.inside.look.reading import read
 from bertkit.predict.bert import Bert
 from bertkit.text.tokenizer import Tokenizer

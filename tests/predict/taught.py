@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import family_config
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.tasks.table import TASKS
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS

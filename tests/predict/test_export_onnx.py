@@ -20,8 +20,8 @@ from bertkit.engine.batches import layer_vectors
 from bertkit.errors import BertkitError, RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.heads import HEADS
+from bertkit.model.model import new_model
 from bertkit.model.pooling import EmbedSettings, pool
-from bertkit.model.weights import new_model
 from bertkit.poolings import POOLINGS, TEXT_POOLINGS
 from bertkit.predict.bert import Bert
 from bertkit.predict.onnx import export as exporting

@@ -12,7 +12,7 @@ from bertkit.cli.main import run
 from bertkit.config import family_config
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.batch import Batch
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.predict.bert import Bert
 from bertkit.predict.fill import Filled
 from bertkit.predict.fill_words import ChainFiller, FilledTogether

@@ -12,8 +12,8 @@ from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.cli.main import run
 from bertkit.config import family_config
 from bertkit.errors import BertkitWarning, RequestError
+from bertkit.model.model import new_model
 from bertkit.model.pooling import EmbedSettings
-from bertkit.model.weights import new_model
 from bertkit.predict import search as searching
 from bertkit.predict.bert import Bert
 from bertkit.predict.search import Found, VectorBlock, search_all, search_blocks, vector_blocks

@@ -7,7 +7,7 @@ from types import ModuleType
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import torch
 from tiny_runs import tiny_recipe
 
-from bertkit.model.self_attention import SelfAttention
+from bertkit.model.layer import SelfAttention
 from bertkit.pretraining.pretraining import pretrain
 from bertkit.pretraining.session import PretrainingSession
 

@@ -203,7 +203,7 @@ def test_causal_without_its_objective_is_refused(shards):
 def test_families_that_have_no_word_for_it_keep_it_for_bertkit(family, tmp_path):
     """transformers reads `is_decoder` in BERT, RoBERTa and ELECTRA alone."""
     from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
-    from bertkit.model.weights import new_model
+    from bertkit.model.model import new_model
 
     config = override(family_config(family, "tiny", vocab_size=60), "causal=true")
     save_checkpoint(Checkpoint(model=new_model(config)), tmp_path / "own")

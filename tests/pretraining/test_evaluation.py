@@ -15,7 +15,7 @@ from bertkit.pretraining.checks import fitted
 from bertkit.pretraining.evaluation import BLOCKS, evaluate, held_out_numbers, in_words, perplexity
 from bertkit.pretraining.inputs import to_inputs
 from bertkit.pretraining.learner import build_learner
-from bertkit.pretraining.objectives.electra import detection
+from bertkit.pretraining.objectives.rtd import detection
 from bertkit.text.shards.reader import open_shards
 from bertkit.train.distributed import Ranks
 
@@ -45,7 +45,7 @@ def source_of(shards, objective):
 
 def evaluated(shards, objective, place=None):
     recipe, source = source_of(shards, objective)
-    module = build_learner(recipe).module
+    module = build_learner(recipe)
     return evaluate(
         module, source, lambda examples: to_inputs(examples, CPU, objective=recipe.data.objective), place or Ranks()
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bertkit.pretraining.objectives.electra import generator_config
+from bertkit.pretraining.objectives.rtd import generator_config
 from bertkit.pretraining.planning.gauge import Gauge, recipe_flops
 from bertkit.pretraining.recipe import build_recipe
 from bertkit.train.distributed import Ranks

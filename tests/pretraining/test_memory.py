@@ -148,7 +148,7 @@ def test_as_many_bad_steps_as_the_recipe_allows(shards, tmp_path, monkeypatch):
         going_on = after(self, report, meter)
         if report.progress.step == 2:
             with torch.no_grad():
-                self.learner.models["model"].encoder.layers[0].attention.out.weight[0, 0] = float("nan")
+                self.module.models["model"].encoder.layers[0].attention.out.weight[0, 0] = float("nan")
         return going_on
 
     monkeypatch.setattr(PretrainingSession, "_after", poison)

@@ -73,13 +73,11 @@ def test_losses_have_as_many_targets_as_the_loader_counts(name, fixed, shards):
     learner = build_learner(recipe)
     assert learner.weights.keys() == counts.keys()
     length = recipe.data.length if fixed else None
-    sums = learner.module(
-        *to_inputs(examples, torch.device("cpu"), objective=recipe.data.objective, fixed_length=length)
-    )
+    sums = learner(*to_inputs(examples, torch.device("cpu"), objective=recipe.data.objective, fixed_length=length))
     assert {loss: int(count) for loss, (_, count, _) in sums.items()} == counts
     sum(total for total, _, _ in sums.values()).backward()
-    trained = {row for row, parameter in learner.module.named_parameters() if parameter.requires_grad}
-    moved = {row for row, parameter in learner.module.named_parameters() if parameter.grad is not None}
+    trained = {row for row, parameter in learner.named_parameters() if parameter.requires_grad}
+    moved = {row for row, parameter in learner.named_parameters() if parameter.grad is not None}
     assert trained == moved, "ranks would wait for a gradient that never comes"
 
 

@@ -13,7 +13,7 @@ from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_check
 from bertkit.config import BertConfig, family_config, override
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.model.word_loss import IGNORE, plain_sample, sampled_words
 from bertkit.pretraining.batches import DataSettings, ExampleSource
 from bertkit.pretraining.inputs import to_inputs

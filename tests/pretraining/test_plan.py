@@ -9,8 +9,7 @@ import torch
 
 from bertkit.config import BertConfig
 from bertkit.errors import RequestError
-from bertkit.model.model import parameter_count
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model, parameter_count
 from bertkit.pretraining.planning import probe
 from bertkit.pretraining.planning.plan import (
     CANDIDATES,

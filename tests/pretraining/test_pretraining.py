@@ -88,7 +88,7 @@ def test_a_poisoned_model_stops_with_a_sentence_and_the_last_checkpoint_is_kept(
         going_on = after(self, report, meter)
         if report.progress.step == 5:
             with torch.no_grad():
-                self.learner.models["model"].encoder.layers[1].attention.out.weight[0, 0] = float("nan")
+                self.module.models["model"].encoder.layers[1].attention.out.weight[0, 0] = float("nan")
         return going_on
 
     monkeypatch.setattr(session.PretrainingSession, "_after", poison)

@@ -11,7 +11,8 @@ from bertkit.pretraining.batches import DataSettings, ExampleSource
 from bertkit.pretraining.inputs import to_inputs
 from bertkit.train.distributed import Ranks
 from bertkit.train.loop import LoopSettings, Micro, train
-from bertkit.train.optimizer import OptimizerSettings, build_optimizer
+from bertkit.train.optimizer import build_optimizer
+from bertkit.train.optimizer_rows import OptimizerSettings
 from bertkit.train.replay import Replay
 from bertkit.train.runs import Progress
 from bertkit.train.schedule import Budget, Schedule

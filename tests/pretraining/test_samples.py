@@ -5,7 +5,7 @@ import torch
 
 from bertkit.config import BertConfig
 from bertkit.model.batch import Batch
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.pretraining.samples import SENTENCES, fill_samples
 from bertkit.text.tokenizer import Tokenizer
 

@@ -12,7 +12,7 @@ from tiny_runs import make_shards, tiny_recipe, weights
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.config import family_config, override
 from bertkit.errors import RequestError
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.model.word_loss import IGNORE
 from bertkit.pretraining import masking
 from bertkit.pretraining.batches import DataSettings, ExampleSource
@@ -21,9 +21,10 @@ from bertkit.pretraining.masking import Corruption, MaskingKeys, Packed, corrupt
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.sbo import POSITIONS, span_bounds
 from bertkit.pretraining.objectives.table import objective_rows
+from bertkit.pretraining.objectives.targets import LossInputs
 from bertkit.pretraining.pretraining import pretrain
 from bertkit.pretraining.random import draw
-from bertkit.pretraining.show_masks import mangle
+from bertkit.pretraining.show_masks import masked_examples
 from bertkit.text.shards.reader import open_shards
 from bertkit.train.runs import Run
 
@@ -135,13 +136,13 @@ def test_a_word_is_predicted_from_the_borders_and_its_place_alone():
     module = learner().eval()
     hidden, (batch, targets) = torch.randn(len(examples().ids), 32), to_inputs(examples(), CPU)
     [row] = objective_rows(["sbo"])
-    before = row.loss(module.model, module.own["sbo"], hidden, batch, targets)[0]
+    before = row.loss(LossInputs(module.model, module.own["sbo"], hidden, batch, targets))[0]
     inside = hidden.clone()
     inside[targets.chosen] += 5.0
-    assert torch.equal(row.loss(module.model, module.own["sbo"], inside, batch, targets)[0], before)
+    assert torch.equal(row.loss(LossInputs(module.model, module.own["sbo"], inside, batch, targets))[0], before)
     borders = hidden.clone()
     borders[span_bounds(targets.chosen)[0] - 1] += 5.0
-    assert not torch.equal(row.loss(module.model, module.own["sbo"], borders, batch, targets)[0], before)
+    assert not torch.equal(row.loss(LossInputs(module.model, module.own["sbo"], borders, batch, targets))[0], before)
 
 
 def test_its_network_starts_from_the_seed():
@@ -170,7 +171,7 @@ def test_resumed_it_ends_as_a_straight_run_and_the_model_is_a_plain_one(shards, 
 
 def test_check_says_how_long_spans_are(shards):
     settings = DataSettings(**SETTINGS | {"length": 24})
-    _, shares = mangle(open_shards(shards), settings, 20)
+    _, shares = masked_examples(open_shards(shards), settings, 20)
     [remark] = shares.remarks
     assert " spans of " in remark
     assert float(remark.split(" spans of ")[1].split()[0]) > 1.5

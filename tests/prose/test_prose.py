@@ -50,7 +50,7 @@ def scratch(tmp_path, monkeypatch, minilm, antiberty, simbert):
 def test_the_pages_are_there_and_every_block_is_of_a_kind_that_runs():
     assert len(PAGES) >= 7
     kinds = [match.group(1) for page in PAGES for match in BLOCK.finditer(page.read_text(encoding="utf-8"))]
-    assert set(kinds) <= {"python", "console", "text"}, "a block of another kind would not be executed"
+    assert set(kinds) <= {"python", "console", "text", "toml"}, "a block of another kind would not be executed"
     assert kinds.count("python") >= 6
     assert kinds.count("console") >= 6
 

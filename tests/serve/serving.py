@@ -17,7 +17,7 @@ import taught
 import bertkit
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import family_config, override
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.serve.app import create_app
 from bertkit.serve.http.auth import Keys
 from bertkit.serve.http.listener import bind

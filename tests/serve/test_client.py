@@ -44,10 +44,10 @@ def test_embed_is_the_python_api(client, server):
 
 
 def test_many_texts_go_in_several_requests(client, server, monkeypatch):
-    monkeypatch.setattr(client_module, "TEXTS_AT_ONCE", 3)
+    monkeypatch.setattr(client_module, "MAX_TEXTS", 3)
     texts = [f"{letter} b" for letter in "abcdefgh"]
     np.testing.assert_allclose(client.embed(texts), server.berts["fill"].embed(texts), atol=NEAR)
-    monkeypatch.setattr(client_module, "CHARACTERS_AT_ONCE", 7)
+    monkeypatch.setattr(client_module, "MAX_CHARACTERS", 7)
     np.testing.assert_allclose(client.embed(texts), server.berts["fill"].embed(texts), atol=NEAR)
 
 

@@ -25,11 +25,10 @@ from bertkit.predict.files.pipeline import RunOptions
 from bertkit.predict.files.settings import FileSettings
 from bertkit.serve.models import load_models
 from bertkit.tasks.folder import read_task
-from bertkit.tasks.guess import guess_task
-from bertkit.tasks.read import read_examples
+from bertkit.tasks.read import guess_task, read_examples
 from bertkit.tasks.row import TaskRow
 from bertkit.tasks.table import TASKS, routes
-from bertkit.tasks.task import Task
+from bertkit.tasks.task import Task, task_class
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 SETTINGS = read_settings("epochs=1", "batch=12", "learning_rate=1e-3")
@@ -84,8 +83,8 @@ def test_a_row_says_what_it_is(task):
     assert row.head in HEADS
     assert row.metrics.main in row.metrics.names
     assert row.length.kind in row.lengths
-    assert issubclass(row.task_class, Task)
-    assert type(row.task_class.row) is type(row)
+    assert issubclass(task_class(row), Task)
+    assert type(task_class(row).row) is type(row)
     assert set(row.request_example) <= {field.name for field in row.fields}
     assert row.summary
     assert row.written

@@ -16,9 +16,8 @@ from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.settings import read_settings
 from bertkit.model.batch import Batch
 from bertkit.tasks.decision import Decision
-from bertkit.tasks.guess import guess_task
 from bertkit.tasks.rate_words import RateWords
-from bertkit.tasks.read import read_examples
+from bertkit.tasks.read import guess_task, read_examples
 from bertkit.tasks.rows.rate_words import RatedWordsExample
 from bertkit.tasks.task import LossSettings
 
@@ -40,7 +39,7 @@ def test_words_and_numbers_are_read_from_columns_and_from_lists(tmp_path):
     rows.write_text('{"tokens": ["the", "film"], "scores": [1.5, 2]}\n{"tokens": ["good"], "scores": ["-0.25"]}\n')
     for path in (conll, rows):
         found = read_examples("rate-words", path).examples
-        assert [(e.words, e.ratings) for e in found] == [(("the", "film"), (1.5, 2.0)), (("good",), (-0.25,))]
+        assert [(e.words, e.labels) for e in found] == [(("the", "film"), (1.5, 2.0)), (("good",), (-0.25,))]
         assert guess_task(path) == "rate-words"
 
 
@@ -71,7 +70,7 @@ def test_only_first_pieces_are_asked_and_every_word_is_asked_once():
     asked = {
         word: window.target[place]
         for window in windows
-        for word, place in zip(window.detail.words, window.detail.places, strict=True)
+        for word, place in zip(window.detail.words, window.detail.positions, strict=True)
     }
     assert asked == dict(enumerate(numbers))
     assert task().targets(windows) == 32

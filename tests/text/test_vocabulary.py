@@ -3,6 +3,7 @@
 import itertools
 import random
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,11 @@ from bertkit.cli.vocab import vocab
 from bertkit.errors import BertkitError, RequestError
 from bertkit.text.vocabulary import word_counts
 from bertkit.text.vocabulary.build import VocabularySettings, kinds_of_pieces, make_vocabulary
-from bertkit.text.vocabulary.merges import fast_train
+from bertkit.text.vocabulary.merges import FastPairCounts
 from bertkit.text.vocabulary.word_counts import WordCounter, count_corpus, merge_runs, read_run, split_chunk, write_run
 from bertkit.text.wordpiece import SPECIALS, basic_words, train
 
+fast_train = partial(train, count_pairs=FastPairCounts)
 ODD = "aAé\u0301Éß漢İ\u200b\u00a0\u3000\x0b\x0c\x1c\x85\u2028\t\n .,'-_#$\x00\x7f\ufffd\U0001f600１ª"
 odd_text = st.text(st.one_of(st.sampled_from(ODD), st.characters(codec="utf-8")), max_size=60)
 LINES = [f"{a} {b}, {a}{c}. {c}{b}!" for a, b, c in itertools.product(["play", "run", "Öl"], ["ing", "s"], "xyz")]

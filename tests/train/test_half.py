@@ -6,7 +6,7 @@ import torch
 
 from bertkit.config import family_config
 from bertkit.model import operations
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.pretraining.examples import Examples
 from bertkit.pretraining.inputs import to_inputs
 from bertkit.pretraining.objectives.module import ForPretraining

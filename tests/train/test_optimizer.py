@@ -7,8 +7,10 @@ from torch import nn
 
 from bertkit.config import family_config, override
 from bertkit.errors import RequestError
-from bertkit.model.weights import new_model
-from bertkit.train.optimizer import Muon, OptimizerSettings, build_optimizer, orthogonalized
+from bertkit.model.model import new_model
+from bertkit.train.muon import Muon, orthogonalized
+from bertkit.train.optimizer import build_optimizer
+from bertkit.train.optimizer_rows import OptimizerSettings
 
 CONFIG = override(family_config("bert", "tiny"), "width=16", "heads=2", "inner=32", "vocab_size=50", "max_length=16")
 

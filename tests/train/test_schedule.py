@@ -9,7 +9,8 @@ from torch import nn
 from bertkit.errors import RequestError
 from bertkit.train.distributed import Ranks
 from bertkit.train.loop import LoopSettings, Micro, train
-from bertkit.train.optimizer import OptimizerSettings, build_optimizer
+from bertkit.train.optimizer import build_optimizer
+from bertkit.train.optimizer_rows import OptimizerSettings
 from bertkit.train.runs import Progress
 from bertkit.train.schedule import DECAYS, Budget, Schedule
 

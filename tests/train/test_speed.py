@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bertkit.config import BertConfig, family_config
 from bertkit.model.batch import Batch
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
 from bertkit.pretraining.objectives.table import objective_rows

@@ -12,8 +12,7 @@ from bertkit.config import BertConfig
 from bertkit.errors import RequestError
 from bertkit.families.family import Family, Names
 from bertkit.families.table import FAMILIES
-from bertkit.model.model import BertModel
-from bertkit.model.weights import initialize, tie
+from bertkit.model.model import BertModel, initialize, tie
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 TIED = "heads.masked_word.decoder.weight"  # the word embeddings again: never stored twice

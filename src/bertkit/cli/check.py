@@ -1,12 +1,14 @@
 """`bertkit check`: check data before training."""
 
-import json as json_module
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from bertkit.cli.options import AsJson, ColumnNames
 
 if TYPE_CHECKING:
     from bertkit.pretraining.check_shards import Lengths, ShardReport
@@ -17,17 +19,14 @@ if TYPE_CHECKING:
 
 def check(
     path: Annotated[Path, typer.Argument(help="A folder that bertkit shards made, or a file with labeled examples.")],
-    columns: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME=COLUMN]...", help="With a file: text=, pair=, label= and the like."),
-    ] = None,
+    columns: ColumnNames = None,
     dev: Annotated[Path | None, typer.Option(help="With a file: the one to evaluate on.")] = None,
     task: Annotated[str | None, typer.Option(help="With a file: its task; guessed if not given.")] = None,
     model: Annotated[Path | None, typer.Option(help="With a file: count lengths in this model's tokens.")] = None,
     masks: Annotated[bool, typer.Option("--masks", help="Print texts beside their masked form.")] = False,
     recipe: Annotated[Path | None, typer.Option(help="With shards: the recipe whose examples are checked.")] = None,
     count: Annotated[int, typer.Option(help="With --masks: how many examples.")] = 5,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Report what a folder of shards or a labeled file holds, and what would stop training. Exit 1: something would.
 
@@ -36,7 +35,7 @@ def check(
     """
     if path.is_file() or (path.suffix and not path.exists()):
         _refuse({"--masks": masks, "--recipe": recipe}, "goes with a folder of shards", path)
-        return _check_examples(path, dev, task, model, columns or [], json)
+        return _check_examples(path, dev, task, model, columns or [], as_json)
     given = {"--dev": dev, "--task": task, "--model": model, " ".join(columns or []): columns}
     _refuse(given, "goes with a file of labeled examples", path)
     from bertkit.pretraining.check_shards import report_shards
@@ -46,10 +45,10 @@ def check(
     shards = open_shards(path, verify=True)
     settings = read_recipe(recipe, f"shards={path}") if recipe else None
     if masks:
-        _print_masks(shards, settings, count, json)
+        _print_masks(shards, settings, count, as_json)
         return 0
     report = report_shards(shards, settings)
-    print(json_module.dumps(asdict(report), indent=2) if json else "\n".join(_format_report(report)))
+    print(json.dumps(asdict(report), indent=2) if as_json else "\n".join(_format_report(report)))
     return 1 if report.stops else 0
 
 
@@ -63,7 +62,7 @@ def _refuse(given: Mapping[str, object], rule: str, path: Path) -> None:
 
 
 def _check_examples(
-    path: Path, dev: Path | None, task: str | None, model: Path | None, columns: list[str], json: bool
+    path: Path, dev: Path | None, task: str | None, model: Path | None, columns: list[str], as_json: bool
 ) -> int:
     from bertkit.data.columns import named_columns
     from bertkit.finetuning.check.check_data import check_data
@@ -71,7 +70,7 @@ def _check_examples(
     tokenizer, limit = _reader(model) if model else (None, 512)
     named = named_columns(columns)
     report = check_data(path, dev, task=task, columns=named, tokenizer=tokenizer, limit=limit)
-    print(json_module.dumps(report.to_json(), indent=2, ensure_ascii=False) if json else report)
+    print(json.dumps(report.to_json(), indent=2, ensure_ascii=False) if as_json else report)
     return 1 if report.stops else 0
 
 
@@ -88,21 +87,21 @@ def _reader(model: Path) -> "tuple[Tokenizer, int]":
     return tokenizer, load_checkpoint(model).max_length
 
 
-def _print_masks(shards: "ShardSet", recipe: "Recipe | None", count: int, json: bool) -> None:
+def _print_masks(shards: "ShardSet", recipe: "Recipe | None", count: int, as_json: bool) -> None:
     """Pairs of lines, a blank line between pairs, and the shares at the end; or one JSON object per example."""
     from bertkit.pretraining.batches import DataSettings
-    from bertkit.pretraining.show_masks import lines, mangle
+    from bertkit.pretraining.show_masks import lines, masked_examples
 
-    examples, shares = mangle(shards, recipe.data if recipe else DataSettings(), count)
+    examples, shares = masked_examples(shards, recipe.data if recipe else DataSettings(), count)
     for example in examples:
-        if json:
-            print(json_module.dumps(asdict(example), ensure_ascii=False))
+        if as_json:
+            print(json.dumps(asdict(example), ensure_ascii=False))
             continue
         if example.truth:
             print(f"({example.truth})")
         for text, shown in lines(example):
             print(f"{text}\n{shown}\n")
-    if not json:
+    if not as_json:
         became = f"{shares.masked:.1%} masked, {shares.replaced:.1%} replaced, {shares.kept:.1%} kept"
         print(f"{shares.chosen:.1%} of {shares.tokens:,} tokens chosen; of these {became}")
         for remark in shares.remarks:

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from importlib.resources import files
 
 from bertkit.cli.verbs import VERBS
@@ -47,20 +48,26 @@ def completion_script(shell: str = "") -> str:
 
 def verb_options(verb: str) -> list[str]:
     """The options of a verb as its source declares them, hidden ones left out."""
-    tree = ast.parse(files("bertkit.cli").joinpath(f"{verb}.py").read_text(encoding="utf-8"))
-    function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == verb)
+    function = next(node for node in _parsed(verb) if isinstance(node, ast.FunctionDef) and node.name == verb)
     return [name for argument in function.args.args for name in _declared(argument)]
+
+
+@cache
+def _parsed(module: str) -> list[ast.stmt]:
+    return ast.parse(files("bertkit.cli").joinpath(f"{module}.py").read_text(encoding="utf-8")).body
 
 
 def _declared(argument: ast.arg) -> Iterator[str]:
     """What one parameter is called on the command line; nothing for arguments by place."""
-    for call in (node for node in ast.walk(argument) if isinstance(node, ast.Call)):
+    shared = {ast.unparse(node.targets[0]): node for node in _parsed("options") if isinstance(node, ast.Assign)}
+    declaration = shared.get(getattr(argument.annotation, "id", ""), argument)
+    for call in (node for node in ast.walk(declaration) if isinstance(node, ast.Call)):
         hidden = any(keyword.arg == "hidden" for keyword in call.keywords)
         if hidden or not (isinstance(call.func, ast.Attribute) and call.func.attr == "Option"):
             continue
         names = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
         name = argument.arg.replace("_", "-")
-        is_switch = any(isinstance(node, ast.Name) and node.id == "bool" for node in ast.walk(argument))
+        is_switch = any(isinstance(node, ast.Name) and node.id == "bool" for node in ast.walk(declaration))
         yield from names or [f"--{name}", *([f"--no-{name}"] if is_switch else [])]
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bertkit.cli.options import AsJson
+
 if TYPE_CHECKING:
     from bertkit.checkpoint.save_load import Checkpoint
 
@@ -26,7 +28,7 @@ def convert(
         str | None, typer.Option(help="For ONNX: vectors, or heads as masked_word,next_sentence; else as the model is.")
     ] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="A vocab.txt or tokenizer folder, if SOURCE has none.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Read any layout that bertkit knows; write config.json, model.safetensors and the tokenizer, or an ONNX file.
 

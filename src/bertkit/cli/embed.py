@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from bertkit.cli.options import AsJson, Cluster, Device, Dtype, InputFile, OnError, ResumeFile, Workers
 from bertkit.poolings import TEXT_POOLINGS
 
 
 def embed(
-    texts: Annotated[Path, typer.Argument(help="Lines, JSONL, CSV, TSV or Parquet, compressed or not; - is stdin.")],
+    texts: InputFile,
     out: Annotated[Path, typer.Option(help="Where the vectors go: .npy or .parquet.")],
     settings: Annotated[
         list[str] | None,
@@ -22,15 +23,13 @@ def embed(
     layers: Annotated[str | None, typer.Option(help="Layers to concatenate: -1 is the last; e.g. -1,-2.")] = None,
     normalize: Annotated[bool | None, typer.Option(help="Scale each vector to length 1.")] = None,
     too_long: Annotated[str, typer.Option(help="truncate, window or refuse texts over the limit.")] = "truncate",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where this work was stopped, or begin.")] = False,
-    on_error: Annotated[str, typer.Option(help="stop at a row that cannot be used, or skip and list it.")] = "stop",
-    workers: Annotated[int, typer.Option(help="Processes, of one thread each; 0: this one.")] = 0,
-    cluster: Annotated[bool, typer.Option("--cluster", help="Compute on a Ray cluster.")] = False,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; by default a GPU if there is one.")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16, float16 or int8; by default bfloat16 on a GPU.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Say what was done as JSON.")] = False,
+    resume: ResumeFile = False,
+    on_error: OnError = "stop",
+    workers: Workers = 0,
+    cluster: Cluster = False,
+    device: Device = None,
+    dtype: Dtype = None,
+    as_json: AsJson = False,
 ) -> None:
     """Turn each text of a file into one vector, in order, in little memory however long the file is.
 

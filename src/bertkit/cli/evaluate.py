@@ -6,15 +6,14 @@ from typing import Annotated
 
 import typer
 
+from bertkit.cli.options import AsJson, ColumnNames, FineTunedModel
+
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="A fine-tuned model's folder.")],
+    model: FineTunedModel,
     examples: Annotated[Path, typer.Argument(help="A file of labeled examples, as bertkit finetune reads them.")],
-    columns: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME=COLUMN]...", help="text=, pair=, label= and the like; guessed if not given."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    columns: ColumnNames = None,
+    as_json: AsJson = False,
 ) -> None:
     """Score a fine-tuned model on labeled examples, by the metrics of its task.
 

@@ -1,16 +1,25 @@
 """`bertkit finetune`: a model and labeled files in, a fine-tuned model out."""
 
-import json as json_module
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bertkit.cli.options import AsJson, ResumeRun
 from bertkit.tasks.table import TASKS
+
+if TYPE_CHECKING:
+    from bertkit.finetuning.result import FineTuned
+    from bertkit.finetuning.settings import FineTuneSettings
 
 VECTORS = "vectors"
 GLUE = "glue"  # not a task: every task of a folder
-STOPPED = 130  # as the shell has it for a command that was interrupted
+EXPLORATIONS = ("search", "find_rate", "features", "curve")  # options that compare runs instead of making one model
+STOPPED = 130  # exit code of an interrupted command, as in a shell
 
 
 def finetune(
@@ -42,12 +51,12 @@ def finetune(
     curve: Annotated[
         str | None, typer.Option(help="Only a learning curve, pre-trained and from random weights: 100,300,1000.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue where this run stopped, or begin.")] = False,
+    resume: ResumeRun = False,
     retry: Annotated[
         bool, typer.Option("--retry", help="Restart a run that learned nothing at a third of its learning rate.")
     ] = False,
     only: Annotated[str | None, typer.Option(help="With glue: only these tasks, such as SST-2,CoLA.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fine-tune a model on labeled examples.
 
@@ -55,50 +64,61 @@ def finetune(
     SIGTERM and Ctrl-C keep the best so far and leave with exit code 130; --resume continues.
     bertkit finetune glue FOLDER fine-tunes on every GLUE task that a folder holds, one table for all.
     """
-    from bertkit.errors import RequestError
-    from bertkit.files import refuse_to_overwrite
-    from bertkit.finetuning.settings import read_request
-    from bertkit.settings import pick
-
+    options = {**locals(), "seeds": seeds != 1}
+    given = {name for name, value in options.items() if value not in (None, False)}
+    _refuse_options(task, given)
     if task == GLUE:
-        if train or dev or teacher or search or find_rate or features or retry or curve is not None or resume:
-            raise RequestError("of the options, --from, --out, --seeds, --only and --json go with glue")
-        return _fine_tune_glue(settings or [], start, out or Path("glue"), seeds, only, json)
-    pick(dict.fromkeys((*TASKS, VECTORS)), task, "task")
-    if only is not None:
-        raise RequestError("--only goes with glue")
-    out = out or Path("run")
+        return _fine_tune_glue(settings or [], start, out or Path("glue"), seeds, only, as_json)
+    start, out, pairs = start or Path("bundled"), out or Path("run"), settings or []
     if task == VECTORS:
-        if seeds != 1 or search or find_rate or features or retry or curve is not None:
-            raise RequestError("--seeds, --search, --find-rate, --features, --curve and --retry do not go with vectors")
-        return _tune_vectors(settings or [], start, train, dev, out, teacher, resume, json)
-    wanted, columns = read_request(*(settings or []))
-    if train is None:
-        raise RequestError("name a file to learn from: --train FILE")
-    start = start or Path("bundled")
-    if sum((seeds != 1, search, find_rate, features, curve is not None)) > 1:
-        raise RequestError("choose one of --seeds, --search, --find-rate, --features and --curve")
-    exploring = search or find_rate or features or curve is not None
-    if exploring and (retry or teacher is not None):
-        given = "--retry" if retry else "--teacher"
-        raise RequestError(f"{given} does not go with --search, --find-rate, --features and --curve")
-    from bertkit.finetuning.fine_tuning import fine_tune, open_data
+        return _tune_vectors(pairs, start, train, dev, out, as_json, teacher=teacher, resume=resume)
+    from bertkit.finetuning.settings import read_request
     from bertkit.progress import progress
 
-    if exploring:
-        if features:
-            refuse_to_overwrite(out)  # before the work of reading
-        data = open_data(task, wanted, start, train, dev, columns=columns, show=progress)
-        return _explore(data, start, wanted, out, _sizes(curve), search, find_rate, json)
+    wanted, columns = read_request(*pairs)
+    data: dict[str, Any] = {"model": start, "train_file": _train_file(train), "dev_file": dev, "columns": columns}
+    data |= {"show": progress}
+    if explored := given & set(EXPLORATIONS):
+        return _explore(explored.pop(), task, wanted, data, out, _sizes(curve), as_json)
+    from bertkit.finetuning.fine_tuning import fine_tune
 
-    def teach(settings: Any, folder: Path) -> Any:
-        named: dict[str, Any] = {"columns": columns, "teacher": teacher, "resume": resume, "retry": retry}
-        return fine_tune(task, settings, start, train, dev, folder, **named, show=progress)
-
-    _tell(teach(wanted, out), out, json) if seeds == 1 else _teach_seeds(teach, wanted, seeds, out, json)
+    tune: Callable[..., FineTuned] = partial(fine_tune, task, teacher=teacher, resume=resume, retry=retry, **data)
+    _print_result(tune(wanted, out=out), out, as_json) if seeds == 1 else _tune_seeds(tune, wanted, seeds, out, as_json)
 
 
-def _fine_tune_glue(words: list[str], start: Path | None, out: Path, seeds: int, only: str | None, json: bool) -> None:
+def _refuse_options(task: str, given: set[str]) -> None:
+    """Say which options do not go together, before any work is done."""
+    from bertkit.errors import RequestError
+    from bertkit.settings import pick
+
+    comparing = given & {"seeds", *EXPLORATIONS}
+    if task == GLUE:
+        if given - {"task", "settings", "start", "out", "seeds", "only", "as_json"}:
+            raise RequestError("of the options, --from, --out, --seeds, --only and --json go with glue")
+        return
+    pick(dict.fromkeys((*TASKS, VECTORS)), task, "task")
+    if "only" in given:
+        raise RequestError("--only goes with glue")
+    if task == VECTORS and (comparing or "retry" in given):
+        raise RequestError("--seeds, --search, --find-rate, --features, --curve and --retry do not go with vectors")
+    if len(comparing) > 1:
+        raise RequestError("choose one of --seeds, --search, --find-rate, --features and --curve")
+    if given & set(EXPLORATIONS) and given & {"retry", "teacher"}:
+        wrong = "--retry" if "retry" in given else "--teacher"
+        raise RequestError(f"{wrong} does not go with --search, --find-rate, --features and --curve")
+
+
+def _train_file(train: Path | None, what: str = "a file") -> Path:
+    from bertkit.errors import RequestError
+
+    if train is None:
+        raise RequestError(f"name {what} to learn from: --train FILE")
+    return train
+
+
+def _fine_tune_glue(
+    words: list[str], start: Path | None, out: Path, seeds: int, only: str | None, as_json: bool
+) -> None:
     """Every task that a folder holds, one table with published rows beside it; finished tasks are not run again."""
     from bertkit.errors import RequestError
     from bertkit.finetuning.explore.glue import find_tasks, glue_table, run_glue
@@ -113,100 +133,83 @@ def _fine_tune_glue(words: list[str], start: Path | None, out: Path, seeds: int,
     chosen = [pick(tasks, name, "task in this folder") for name in only.split(",")] if only else list(tasks.values())
     results = run_glue(chosen, start, wanted, out, seeds=seeds, show=progress)
     scores = {name: each.to_json() for name, each in results.items()}
-    print(json_module.dumps(scores) if json else glue_table(results, start.absolute().name))
+    print(json.dumps(scores) if as_json else glue_table(results, start.absolute().name))
 
 
 def _tune_vectors(
-    settings: list[str],
-    start: Path | None,
-    train: Path | None,
-    dev: Path | None,
-    out: Path,
-    teacher: Path | None,
-    resume: bool,
-    json: bool,
+    settings: list[str], start: Path, train: Path | None, dev: Path | None, out: Path, as_json: bool, **more: Any
 ) -> None:
-    """Vectors for similarity and search, from texts, pairs or scored pairs."""
-    from bertkit.errors import RequestError
+    """Tune embeddings for similarity and search on texts, pairs or scored pairs."""
     from bertkit.finetuning.embeddings.settings import read_vector_request
-
-    wanted, columns = read_vector_request(*settings)
-    if train is None:
-        raise RequestError("name a file of texts or pairs to learn from: --train FILE")
-    from bertkit.finetuning.embeddings.tuning import tune_vectors
     from bertkit.progress import progress
 
-    named: dict[str, Any] = {"columns": columns, "teacher": teacher, "resume": resume, "show": progress}
-    _tell(tune_vectors(wanted, start or Path("bundled"), train, dev, out, **named), out, json)
+    wanted, columns = read_vector_request(*settings)
+    train = _train_file(train, "a file of texts or pairs")
+    from bertkit.finetuning.embeddings.tuning import tune_vectors
+
+    _print_result(tune_vectors(wanted, start, train, dev, out, columns=columns, show=progress, **more), out, as_json)
 
 
-def _teach_seeds(teach: Any, settings: Any, seeds: int, out: Path, json: bool) -> None:
-    """Several runs that differ in their seed; one that was stopped ends them."""
-    from bertkit.finetuning.explore.seeds import teach_seeds
+def _tune_seeds(
+    tune: "Callable[..., FineTuned]", settings: "FineTuneSettings", seeds: int, out: Path, as_json: bool
+) -> None:
+    """Several runs that differ in their seed; an interrupted one ends them."""
+    from bertkit.finetuning.explore.seeds import run_seeds
 
-    found = teach_seeds(teach, settings, seeds, out)
+    found = run_seeds(lambda settings, folder: tune(settings, out=folder), settings, seeds, out)
     if not found.results[-1].finished:
-        return _tell(found.results[-1], out, json)
-    print(json_module.dumps(found.to_json()) if json else f"{found}\nthe median's model is in {out / 'model'}")
+        return _print_result(found.results[-1], out, as_json)
+    print(json.dumps(found.to_json()) if as_json else f"{found}\nthe median's model is in {out / 'model'}")
 
 
 def _explore(
-    data: Any, start: Path, settings: Any, out: Path, sizes: list[int] | None, search: bool, find_rate: bool, json: bool
+    name: str, task: str, settings: "FineTuneSettings", data: dict[str, Any], out: Path, sizes: list[int], as_json: bool
 ) -> None:
-    """The runs that compare: settings, learning rates, numbers of examples, layers."""
-    from dataclasses import asdict
-
-    from bertkit.finetuning.explore import search as searching
-    from bertkit.finetuning.explore.curve import curve_table, learning_curve
-    from bertkit.finetuning.explore.features import feature_scores, read_features
-    from bertkit.finetuning.explore.features_model import save_best_layer
+    """Runs that compare settings, learning rates, layers or numbers of examples."""
+    from bertkit.files import refuse_to_overwrite
+    from bertkit.finetuning.explore import curve, features, features_model, search
+    from bertkit.finetuning.fine_tuning import open_data
     from bertkit.finetuning.learner import load_start
-    from bertkit.progress import progress
 
-    begin, prepared = data
-    if search:
-        found = searching.search(prepared, begin, settings, out, model=start, show=progress)
-        rows: list[Any] = list(found.trials)
-        last = f"best: {' '.join(f'{k}={v}' for k, v in found.changes.items())}; model in {out / 'model'}"
-    elif find_rate:
-        tried = searching.rate_range(prepared, load_start(begin, prepared.task, settings), settings)
-        rows, last = [tried], ""
-    elif sizes:
-        rows = list(learning_curve(prepared, begin, settings, sizes, out, model=start, show=progress))
-        last = curve_table(rows, settings.run.metric or prepared.task.main)
+    if name == "features":
+        refuse_to_overwrite(out)  # before the work of reading
+    begin, prepared = open_data(task, settings, **data)
+    named, model, rows = {"model": data["model"], "show": data["show"]}, out / "model", list[Any]()
+    if name == "search":
+        found = search.search(prepared, begin, settings, out, **named)
+        rows += found.trials
+        last = f"best: {' '.join(f'{k}={v}' for k, v in found.changes.items())}; model in {model}"
+    elif name == "find_rate":
+        rows += [search.rate_range(prepared, load_start(begin, prepared.task, settings), settings)]
+        last = ""
+    elif name == "curve":
+        rows += curve.learning_curve(prepared, begin, settings, sizes, out, **named)
+        last = curve.curve_table(rows, settings.run.metric or prepared.task.main)
     else:
-        features = read_features(begin.model, prepared)
-        rows, layer = list(feature_scores(features)), save_best_layer(begin, prepared, features, out / "model")
-        last = f"saved: layer {layer}, chosen on the training data; model in {out / 'model'}"
-    if json:
-        print(json_module.dumps([asdict(row) for row in rows]))
-    else:
-        print("\n".join([*([] if sizes else map(str, rows)), *([last] if last else [])]))
+        read = features.read_features(begin.model, prepared)
+        rows, layer = features.feature_scores(read), features_model.save_best_layer(begin, prepared, read, model)
+        last = f"saved: layer {layer}, chosen on the training data; model in {model}"
+    lines = [*([] if sizes else map(str, rows)), *([last] if last else [])]
+    print(json.dumps([asdict(row) for row in rows]) if as_json else "\n".join(lines))
 
 
-def _sizes(text: str | None) -> list[int] | None:
+def _sizes(text: str | None) -> list[int]:
     from bertkit.errors import RequestError
 
-    if text is None:
-        return None
-    parts = text.split(",")
+    parts = [] if text is None else text.split(",")
     if not all(part.strip().isdecimal() and int(part) > 1 for part in parts):
         raise RequestError(f"--curve {text}: whole numbers over 1 with commas belong here, such as 100,300,1000")
     return [int(part) for part in parts]
 
 
-def _tell(result: Any, out: Path, json: bool) -> None:
-    """What came of it, and where it is; a run that was stopped leaves with its own exit code."""
-    if json:
-        from dataclasses import asdict
-
-        print(json_module.dumps({**asdict(result), "out": str(out)}))
+def _print_result(result: "FineTuned", out: Path, as_json: bool) -> None:
+    """The scores, and where the model is; an interrupted run leaves with its own exit code."""
+    if as_json:
+        print(json.dumps({**asdict(result), "out": str(out)}))
     else:
-        for sentence in result.said:
-            print(sentence)
         names = [result.metric, *(name for name in result.scores if name != result.metric)]
-        print(", ".join(f"{name} {result.scores[name]:.4f}" for name in names))
         done = f"best of {result.steps:,} steps: {result.best_step:,}; model in {out / 'model'}"
+        print(*result.said, ", ".join(f"{name} {result.scores[name]:.4f}" for name in names), sep="\n")
         print(done if result.finished else f"stopped; {done}; --resume goes on")
         if result.collapsed:
             print(result.collapsed)

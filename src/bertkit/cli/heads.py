@@ -5,13 +5,14 @@ from typing import Annotated
 
 import typer
 
+from bertkit.cli.options import AsJson, Model, Pair, Text
 from bertkit.cli.views import ViewRequest, show
 
 
 def heads(
-    text: Annotated[str, typer.Argument(help="A text.")],
-    pair: Annotated[str | None, typer.Option(help="A second text, read together with the first.")] = None,
-    model: Annotated[Path | None, typer.Option(help="A model folder; else the bundled one.")] = None,
+    text: Text,
+    pair: Pair = None,
+    model: Model = None,
     texts: Annotated[Path | None, typer.Option(help="More texts, one per line, for the list and --prune.")] = None,
     table: Annotated[bool, typer.Option("--table", help="Print one head's attention, step by step.")] = False,
     head: Annotated[str | None, typer.Option(help="With --table: layer and head, counted from 1-1.")] = None,
@@ -20,7 +21,7 @@ def heads(
         str | None, typer.Option(help="Rank heads by the attention of one word to another: he,Bert.")
     ] = None,
     prune: Annotated[bool, typer.Option("--prune", help="Measure what removing each head costs.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List what each attention head mostly attends to in a text; or one head's arithmetic, links, or pruning costs.
 

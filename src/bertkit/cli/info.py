@@ -6,12 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
+from bertkit.cli.options import AsJson
+
 SHOWN_LABELS = 20
 
 
 def info(
     model: Annotated[Path | None, typer.Argument(help="A model folder; else the bundled one.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Describe a model: family, shape, parameters, heads, task, labels, length, size on disk, what it can answer."""
     from bertkit.checkpoint.bundled import model_folder

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from bertkit.cli.options import AsJson, Model, Pair
 from bertkit.cli.verbs import note_old_spelling
 from bertkit.cli.views import ViewRequest, check_request, flag, show
 
@@ -14,13 +15,13 @@ MOVED = {"table": "heads", "heads": "heads", "link": "heads", "prune": "heads", 
 
 def look(
     text: Annotated[str | None, typer.Argument(help="A text.")] = None,
-    pair: Annotated[str | None, typer.Option(help="A second text, read together with the first.")] = None,
-    model: Annotated[Path | None, typer.Option(help="A model folder; else the bundled one.")] = None,
+    pair: Pair = None,
+    model: Model = None,
     out: Annotated[Path | None, typer.Option(help="Write the page to this HTML file.")] = None,
     runs: Annotated[list[Path] | None, typer.Option(help="A run's folder: look at each of its checkpoints.")] = None,
     probe: Annotated[list[Path] | None, typer.Option(help="With --runs: CoNLL-U files to probe with.")] = None,
     texts: Annotated[Path | None, typer.Option(help="With --runs: more texts, one per line.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
     table: Annotated[bool, typer.Option("--table", hidden=True)] = False,
     head: Annotated[str | None, typer.Option(hidden=True)] = None,
     word: Annotated[str | None, typer.Option(hidden=True)] = None,

@@ -7,14 +7,13 @@ import select
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from importlib import import_module
-from inspect import signature
 from typing import Any, NoReturn
 
 from bertkit._version import __version__
 from bertkit.cli.verbs import OLD_SPELLINGS, VERBS, help_text, note_old_spelling
-from bertkit.errors import BertkitError, BertkitWarning, RequestError
+from bertkit.errors import BertkitError, BertkitWarning, RequestError, UnknownSetting
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -74,30 +73,32 @@ def _answer(words: list[str]) -> int:
     elif verb in VERBS:
         return _run_verb(verb, rest)
     else:
-        return _say(
-            f"no command '{verb}'; {_nearest(verb, [*VERBS, *OLD_SPELLINGS])}choose from: {', '.join(VERBS)}", 2
-        )
+        near = _nearest(verb, [*VERBS, *OLD_SPELLINGS])
+        hint = f"did you mean '{near}'? " if near else ""
+        return _say(f"no command '{verb}'; {hint}choose from: {', '.join(VERBS)}", 2)
     return 0
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
+def _nearest(word: str, known: Iterable[str]) -> str | None:
     from difflib import get_close_matches
 
-    close = get_close_matches(word, known, n=1, cutoff=0.7)
-    return f"did you mean '{close[0]}'? " if close else ""
+    return next(iter(get_close_matches(word, list(known), n=1, cutoff=0.7)), None)
 
 
 def _run_verb(verb: str, words: list[str]) -> int:
     """Parse the verb's own options with typer and call it."""
     import typer
 
-    function: Callable[..., Any] = getattr(import_module(f"bertkit.cli.{verb}"), verb)
-    if "settings" in signature(function).parameters:
-        words = _settings_from_options(verb, words)
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    function: Callable[..., Any] = getattr(import_module(f"bertkit.cli.{verb}"), verb)
     app.command(name=verb, context_settings={"help_option_names": ["-h", "--help"]})(function)
+    command = typer.main.get_command(app)
+    options = ["--help", *(name for each in command.params for name in (*each.opts, *each.secondary_opts))]
+    given = _settings_from_options(verb, words, options) if "settings" in options else words
     try:
-        code = typer.main.get_command(app).main(words, prog_name=f"bertkit {verb}", standalone_mode=False)
+        code = command.main(given, prog_name=f"bertkit {verb}", standalone_mode=False)
+    except RequestError as error:
+        raise _as_option(error, verb, words, options) from error
     except typer.Abort:
         return _say("stopped", 130)
     except SystemExit as error:  # typer leaves with 1 where a pipe is closed, even when it is not to leave
@@ -114,11 +115,9 @@ def _run_verb(verb: str, words: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _settings_from_options(verb: str, words: list[str]) -> list[str]:
+def _settings_from_options(verb: str, words: list[str], known: Collection[str]) -> list[str]:
     """`--epochs 3` and `--epochs=3` as `epochs=3`, where a verb takes settings and has no such option of its own."""
-    from bertkit.cli.completion import verb_options
-
-    known, made, rest = {*verb_options(verb), "--help"}, list[str](), iter(words)
+    made, rest = list[str](), iter(words)
     for word in rest:
         name, equals, value = word.partition("=")
         if name == "--":
@@ -128,9 +127,26 @@ def _settings_from_options(verb: str, words: list[str]) -> list[str]:
             continue
         value = value if equals else next(rest, "--")
         if not equals and value.startswith("--"):  # a flag, and no setting is one
-            raise RequestError(f"no option {name}; {_nearest(name, known)}see 'bertkit {verb} --help'")
+            raise _unknown_option(verb, name, known)
         made.append(f"{name.removeprefix('--').replace('-', '_')}={value}")
     return made
+
+
+def _unknown_option(verb: str, name: str, known: Iterable[str]) -> RequestError:
+    near = _nearest(name, known)
+    hint = f" Did you mean {near}?" if near else ""
+    return RequestError(f"Unknown option {name}.{hint} See 'bertkit {verb} --help'.")
+
+
+def _as_option(error: RequestError, verb: str, words: list[str], options: Iterable[str]) -> RequestError:
+    """The error about a setting that was given as an option, which is more likely an option with a typing error."""
+    unknown = error if isinstance(error, UnknownSetting) else error.__cause__
+    if not isinstance(unknown, UnknownSetting):
+        return error
+    given = {name.replace("-", "_"): name for name in (word.partition("=")[0] for word in words)}
+    name = given.get(f"__{unknown.name}")
+    settings = (f"--{setting.replace('_', '-')}" for setting in unknown.names)
+    return _unknown_option(verb, name, [*options, *settings]) if name else error
 
 
 def _reader_has_left() -> bool:

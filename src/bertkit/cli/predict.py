@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 
 from bertkit.cli.embed import say, tell_skipped
+from bertkit.cli.options import AsJson, Cluster, Device, Dtype, FineTunedModel, InputFile, OnError, ResumeFile, Workers
 from bertkit.tasks.table import TASKS
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="A fine-tuned model's folder.")],
-    rows: Annotated[Path, typer.Argument(help="Lines, JSONL, CSV, TSV or Parquet, compressed or not; - is stdin.")],
+    model: FineTunedModel,
+    rows: InputFile,
     out: Annotated[Path, typer.Option(help="Where the predictions go: .jsonl, .csv or .parquet.")],
     settings: Annotated[
         list[str] | None,
@@ -21,17 +22,13 @@ def predict(
             help="text=column pair=column keep=columns probabilities=true best=5 format=csv header= quotes= encoding=",
         ),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue where this command was stopped, or begin.")
-    ] = False,
-    on_error: Annotated[str, typer.Option(help="stop at a bad row, or skip it and list it in a file.")] = "stop",
-    workers: Annotated[int, typer.Option(help="Worker processes, one thread each; 0: none, all threads here.")] = 0,
-    cluster: Annotated[bool, typer.Option("--cluster", help="Compute on a Ray cluster.")] = False,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; by default a GPU if there is one.")] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16, float16 or int8; by default bfloat16 on a GPU.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON.")] = False,
+    resume: ResumeFile = False,
+    on_error: OnError = "stop",
+    workers: Workers = 0,
+    cluster: Cluster = False,
+    device: Device = None,
+    dtype: Dtype = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write predictions beside the columns of each row, in order, with constant memory.
 

@@ -1,11 +1,13 @@
 """`bertkit pretrain`: train a model on shards, as a recipe says."""
 
-import json as json_module
+import json
 import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from bertkit.cli.options import AsJson, ResumeRun
 
 STOPPED = 130  # as the shell has it for a command that was interrupted
 
@@ -17,9 +19,9 @@ def pretrain(
     start: Annotated[
         Path | None, typer.Option("--from", help="Continue from this model; its shape replaces the recipe's.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue where this run stopped, or begin.")] = False,
+    resume: ResumeRun = False,
     minutes: Annotated[float | None, typer.Option(help="Train for so many minutes instead of steps.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the last step as JSON.")] = False,
+    as_json: AsJson = False,
     plan: Annotated[
         bool, typer.Option("--plan", help="Measure the device, print what fits into --minutes, then exit.")
     ] = False,
@@ -37,7 +39,7 @@ def pretrain(
     changes = [*(settings or []), *([f"minutes={minutes}"] if minutes is not None else [])]
     wanted = read_recipe(recipe, *changes)
     if plan:
-        return _print_plan(wanted, minutes, json)
+        return _print_plan(wanted, minutes, as_json)
     if verify_resume:
         from bertkit.pretraining.verify import verify_resume as verify
 
@@ -49,12 +51,12 @@ def pretrain(
     report = run(wanted, out, start=start, resume=resume, show=progress)
     finished = (out / "model").is_dir()
     if os.environ.get("RANK", "0") == "0":
-        _print_result(report, out, finished, json)
+        _print_result(report, out, finished, as_json)
     if not finished:
         raise typer.Exit(STOPPED)
 
 
-def _print_plan(wanted: Any, minutes: float | None, json: bool) -> None:
+def _print_plan(wanted: Any, minutes: float | None, as_json: bool) -> None:
     """Which size, batch and steps fit the time, and what to expect of them."""
     import torch
 
@@ -70,15 +72,15 @@ def _print_plan(wanted: Any, minutes: float | None, json: bool) -> None:
     data, size = wanted.data, shards.tokenizer.size
     work = Work(length=data.length, vocab_size=size, predicted=data.rate, corpus_tokens=shards.tokens)
     made = make_plan(minutes, "cuda" if torch.cuda.is_available() else "cpu", work)
-    print(json_module.dumps(plan_json(made)) if json else plan_table(made))
+    print(json.dumps(plan_json(made)) if as_json else plan_table(made))
 
 
-def _print_result(report: Any, out: Path, finished: bool, json: bool) -> None:
+def _print_result(report: Any, out: Path, finished: bool, as_json: bool) -> None:
     """The last line: what was done, and where it is."""
-    if json:
+    if as_json:
         last = {"step": report.progress.step, "loss": dict(report.losses)} if report else {}
         last |= {name: value for name, value in _evaluation(out).items() if name != "step"}
-        print(json_module.dumps({**last, "finished": finished, "out": str(out)}))
+        print(json.dumps({**last, "finished": finished, "out": str(out)}))
     elif report is None:
         print(f"{out} is finished already; the model is in {out / 'model'}")
     else:

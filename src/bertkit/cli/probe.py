@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bertkit.cli.options import AsJson, Model
+
 if TYPE_CHECKING:
     from bertkit.inside.probes.page import ProbeTable
 
@@ -14,7 +16,7 @@ def probe(
     files: Annotated[
         list[Path], typer.Argument(help="CoNLL-U or column files: train on all but the last, evaluate on the last.")
     ],
-    model: Annotated[Path | None, typer.Option(help="A model folder; else the bundled one.")] = None,
+    model: Model = None,
     what: Annotated[str, typer.Option(help="pos, ner, arcs (relations to heads), or structure (whole trees).")] = "pos",
     out: Annotated[Path | None, typer.Option(help="Write report.html and result.json into this new folder.")] = None,
     column: Annotated[
@@ -24,7 +26,7 @@ def probe(
     sentences: Annotated[int | None, typer.Option(help="Train on at most so many sentences.")] = None,
     rank: Annotated[int, typer.Option(help="With structure: dimensions of the probe's space.")] = 128,
     seed: Annotated[int, typer.Option(help="Random seed: control task, untrained encoder, order.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train linear probes on each layer, beside a control task and an untrained encoder.
 

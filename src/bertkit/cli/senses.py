@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bertkit.cli.options import AsJson, Model
+
 if TYPE_CHECKING:
-    from bertkit.inside.senses.page import SenseMap
+    from bertkit.inside.senses.senses import SenseMap
 
 SHOWN_SENTENCES = 3  # of each cluster
 SHOWN_CHARACTERS = 100  # of each sentence
@@ -20,7 +22,7 @@ def senses(
         list[Path],
         typer.Argument(help="Text files or folders; or a .tsv, .csv or .jsonl with columns 'text' and 'sense'."),
     ],
-    model: Annotated[Path | None, typer.Option(help="A model folder; else the bundled one.")] = None,
+    model: Model = None,
     out: Annotated[Path | None, typer.Option(help="Write the map to this HTML file.")] = None,
     layer: Annotated[int, typer.Option(help="The layer whose vectors are used: -1 the last, 0 the embeddings.")] = -1,
     clusters: Annotated[int | None, typer.Option(help="Number of clusters; by default chosen by silhouette.")] = None,
@@ -28,14 +30,17 @@ def senses(
         Path | None, typer.Option(help="Static vectors to compare with, where senses are labeled.")
     ] = None,
     most: Annotated[int, typer.Option(help="Sample at most so many uses.")] = 1000,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find a word in texts and map its uses by what stands around it: one point for each, near where used alike.
 
     With labeled senses it says how often the nearest other use has the same sense, and what static vectors give.
     Example: bertkit senses bank books/*.txt --model model/ --out bank.html
     """
-    _refuse(out)
+    from bertkit.files import refuse_taken
+
+    if out is not None:
+        refuse_taken(out, "senses.html")
     from bertkit.inside.senses.senses import map_senses
     from bertkit.inside.senses.uses import read_uses
     from bertkit.inside.static.files import open_vectors
@@ -47,21 +52,7 @@ def senses(
     found = map_senses(load(model), word, uses, layer=layer, clusters=clusters, static=static, show=progress)
     if out is not None:
         found.save(out)
-    print(json.dumps(found.plain(), ensure_ascii=False) if as_json else "\n".join(_format_map(found, out)))
-
-
-def _refuse(out: Path | None) -> None:
-    """Say what is wrong with the request before any work is done."""
-    from bertkit.errors import RequestError
-    from bertkit.files import refuse_unwritable
-
-    if out is None:
-        return
-    if out.is_dir():
-        raise RequestError(f"{out} is a folder; name a file in it, such as {out / 'senses.html'}")
-    if out.exists():
-        raise RequestError(f"{out} exists already; name another place or remove it first")
-    refuse_unwritable(out.parent)
+    print(json.dumps(found.to_json(), ensure_ascii=False) if as_json else "\n".join(_format_map(found, out)))
 
 
 def _format_map(found: "SenseMap", out: Path | None) -> Iterator[str]:

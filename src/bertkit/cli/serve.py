@@ -2,43 +2,35 @@
 
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from bertkit.cli.options import Dtype
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from bertkit.serve.http.auth import Keys
+    from bertkit.serve.http.middleware import Middleware
+    from bertkit.serve.settings import ServeSettings
 
 
 def serve(
     models: Annotated[
         list[str] | None, typer.Argument(metavar="[MODEL]...", help="Model folders, as PATH or NAME=PATH.")
     ] = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; loopback is reachable from this machine only.")
-    ] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; the default is this machine only.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
-    max_tokens: Annotated[
-        int | None, typer.Option(help="Tokens in one batch; by default 4,096, on a GPU 32,768.")
-    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Tokens in one batch; by default 4,096, GPU 32,768.")] = None,
     max_queue: Annotated[int, typer.Option(help="Requests in progress; more are refused with 429.")] = 512,
     timeout: Annotated[float, typer.Option(help="Seconds until a request is answered with 504.")] = 60.0,
-    too_long: Annotated[
-        str, typer.Option(help="Texts over the model's length: truncate, window or refuse.")
-    ] = "truncate",
-    api_key: Annotated[
-        Path | None, typer.Option(help="A file with a key on each line; or set BERTKIT_API_KEY.")
-    ] = None,
-    no_key: Annotated[
-        bool, typer.Option("--no-key", help="Listen beyond loopback without a key; any Host name.")
-    ] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option(help="Batches computed at a time; by default 1 on a GPU, on a CPU one per core, up to 4."),
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="float32, bfloat16, float16 or int8; by default bfloat16 on a GPU, else float32.")
-    ] = None,
-    backend: Annotated[
-        str | None, typer.Option(help="onnx: single short texts through ONNX Runtime, which has a lower latency.")
-    ] = None,
+    too_long: Annotated[str, typer.Option(help="truncate, window or refuse texts over the limit.")] = "truncate",
+    api_key: Annotated[Path | None, typer.Option(help="A file with a key per line; or set BERTKIT_API_KEY.")] = None,
+    no_key: Annotated[bool, typer.Option("--no-key", help="Listen beyond loopback without a key; any Host.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Batches at a time; by default 1 on a GPU, else up to 4.")] = None,
+    dtype: Dtype = None,
+    backend: Annotated[str | None, typer.Option(help="onnx: ONNX Runtime for single short texts, faster.")] = None,
 ) -> None:
     """Serve models over HTTP: embeddings, masked words, labels, tags, answers, choices, attention.
 
@@ -47,7 +39,7 @@ def serve(
     """
     from bertkit.serve.http.auth import read_keys
     from bertkit.serve.http.listener import bind, require_key
-    from bertkit.serve.settings import ServeSettings, fitted
+    from bertkit.serve.settings import ServeSettings
     from bertkit.settings import pick
     from bertkit.text.length import POLICIES
 
@@ -58,25 +50,37 @@ def serve(
     keys = read_keys(api_key)
     require_key(host, keys, no_key=no_key)
     listener = bind(host, port)
+    address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     server = _imported()
+    app, names = _load_app(models or [], settings, given, keys, dtype, backend, local=not keys and not no_key)
+    ready = f"{names} at {address} - open it in a browser; {address}/docs for programs; Ctrl-C stops"
+    server.serve(app, listener, lambda: print(ready, flush=True))
 
+
+def _load_app(
+    models: list[str],
+    settings: "ServeSettings",
+    given: "Container[str]",
+    keys: "Keys",
+    dtype: str | None,
+    backend: str | None,
+    *,
+    local: bool,
+) -> "tuple[Middleware, str]":
+    """The application with its models loaded, and their names; torch is imported here."""
     import torch
 
     from bertkit.predict.files.pipeline import Hardware
     from bertkit.serve.app import create_app
     from bertkit.serve.http.logs import start_logs
     from bertkit.serve.models import load_models
+    from bertkit.serve.settings import fitted
 
     hardware = Hardware.chosen(None, dtype)
     settings = fitted(settings, hardware.device, torch.get_num_threads(), given)
-    loaded = load_models(models or [], torch.device(hardware.device), dtype=hardware.dtype, backend=backend)
+    loaded = load_models(models, torch.device(hardware.device), dtype=hardware.dtype, backend=backend)
     start_logs()
-    address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-    message = (
-        f"{', '.join(loaded.by_name)} at {address} - open it in a browser; {address}/docs for programs; Ctrl-C stops"
-    )
-    app = create_app(loaded, settings, keys, local=not keys and not no_key)
-    server.serve(app, listener, lambda: print(message, flush=True))
+    return create_app(loaded, settings, keys, local=local), ", ".join(loaded.by_name)
 
 
 def _imported() -> ModuleType:

@@ -1,26 +1,22 @@
 """`bertkit shards`: tokenize a corpus once."""
 
-import json as json_module
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from bertkit.cli.options import AsJson, Corpus
 from bertkit.progress import progress
-
-Texts = Annotated[
-    list[Path],
-    typer.Argument(help="Files or folders: plain text with a blank line between documents, or .jsonl with 'text'."),
-]
 
 
 def shards(
-    texts: Texts,
+    texts: Corpus,
     vocab: Annotated[Path, typer.Option(help="The vocabulary: a model, a folder with a tokenizer, or a vocab.txt.")],
     out: Annotated[Path, typer.Option(help="The folder to write, or to continue after an interruption.")],
     processes: Annotated[int | None, typer.Option(help="Worker processes; one per core if not given.")] = None,
     entities: Annotated[Path | None, typer.Option(help="Names, one per line, whose positions are stored too.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tokenize a corpus once, into shards from which every pre-training objective makes its examples.
 
@@ -31,7 +27,7 @@ def shards(
     from bertkit.text.shards.writer import write_shards
 
     report = write_shards(texts, tokenizer_folder(vocab), out, processes=processes, entities=entities, show=progress)
-    print(json_module.dumps(report, indent=2) if json else _format_report(report))
+    print(json.dumps(report, indent=2) if as_json else _format_report(report))
 
 
 def _format_report(report: dict[str, Any]) -> str:

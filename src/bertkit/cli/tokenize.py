@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
+from bertkit.cli.options import Pair
+
 
 def tokenize(
     text: Annotated[str, typer.Argument(help="A text; - reads standard input, line by line.")],
-    pair: Annotated[str | None, typer.Option(help="A second text, read together with the first.")] = None,
+    pair: Pair = None,
     model: Annotated[
         Path | None,
         typer.Option(help="A model folder, a folder with a tokenizer, or a vocab.txt; else the bundled one."),

@@ -1,21 +1,22 @@
-"""What `look`, `heads` and `why` share: a request, its checks, the views that it asks for, and their text."""
+"""The views of `look`, `heads` and `why`: a table of what can be asked for, what computes it and what prints it."""
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertkit.inside.attribution.page import Why
+    from bertkit.inside.attribution.page import Flips, Why
     from bertkit.inside.look.heads import HeadKind, LinkedHead
     from bertkit.inside.look.reading import Reading
+    from bertkit.inside.look.table import StepTable
     from bertkit.inside.prune import PruneReport
-    from bertkit.inside.through_training_page import Course
+    from bertkit.inside.through_training import Course
     from bertkit.predict.bert import Bert
 
 SHOWN_HEADS = 10  # of a ranking that is printed; JSON has them all
-VIEWS = ("out", "table", "heads", "link", "prune", "why")
 # Options that say more about a view, and about which.
 GO_WITH = {
     "pair": ("out", "table", "heads", "link", "why"),
@@ -61,11 +62,185 @@ class ViewRequest:
         return [name for name in names if getattr(self, name)]
 
 
+class Subject:
+    """What a request is about: the texts, read at once, and the model and its trace, made when a view needs them."""
+
+    def __init__(self, request: ViewRequest) -> None:
+        from bertkit.inside.look.heads import parse_link
+        from bertkit.inside.look.table import parse_head
+        from bertkit.text.corpus import CorpusReport, read_lines
+
+        self.request, self.text = request, request.text or ""
+        self.words = parse_link(request.link) if request.link else ("", "")
+        self.layer, self.head = parse_head(request.head or "1-1")
+        lines = read_lines(request.texts, report=CorpusReport()) if request.texts else ()
+        self.more_texts = [line for _, line in lines if line.strip()]
+
+    @cached_property
+    def bert(self) -> "Bert":
+        """The model."""
+        from bertkit.predict.bert import load
+
+        return load(self.request.model)
+
+    @cached_property
+    def reading(self) -> "Reading":
+        """The text as the model read it, with its trace."""
+        from bertkit.inside.look.reading import read
+
+        return read(self.bert, self.text, self.request.pair)
+
+    @cached_property
+    def flips(self) -> "Flips | None":
+        """Replaced words that change the answer; None where they were not asked for."""
+        from bertkit.inside.attribution.counterfactuals import flips
+        from bertkit.predict.bert import load
+
+        if not self.request.flip:
+            return None
+        filler = load(self.request.fill_model) if self.request.fill_model else None
+        return flips(self.bert, self.text, self.request.pair, fill=filler)
+
+
+def _page(subject: Subject) -> dict[str, Any]:
+    from bertkit.inside.look.data import page_data
+    from bertkit.inside.look.look import Look
+
+    out, reading = subject.request.out, subject.reading
+    assert out is not None  # it is what was asked for
+    Look(page_data(subject.bert, reading)).save(out)
+    return {"out": str(out), "tokens": len(reading.tokens), "bytes": out.stat().st_size}
+
+
+def _format_page(page: dict[str, Any]) -> str:
+    return f"{page['tokens']} tokens in {page['out']}, {page['bytes'] / 1e6:.1f} MB"
+
+
+def _table(subject: Subject) -> "StepTable":
+    from bertkit.inside.look.table import step_table
+
+    return step_table(subject.reading, layer=subject.layer, head=subject.head, word=subject.request.word)
+
+
+def _heads(subject: Subject) -> "list[HeadKind]":
+    from bertkit.inside.look.heads import catalogue
+    from bertkit.inside.look.reading import read
+
+    return catalogue([subject.reading, *(read(subject.bert, text) for text in subject.more_texts)])
+
+
+def _format_heads(rows: "list[HeadKind]") -> str:
+    from bertkit.inside.look.heads import SHARES
+
+    names = " ".join(f"{name.replace('_', ' '):>9}" for name in SHARES)
+    lines = [f"head   kind       bits  distance {names}"]
+    for row in rows:
+        shares = " ".join(f"{getattr(row, name):9.2f}" for name in SHARES)
+        lines.append(f"{row.name:6} {row.kind.replace('_', ' '):9} {row.entropy:5.2f}  {row.distance:8.2f} {shares}")
+    return "\n".join(lines)
+
+
+def _link(subject: Subject) -> "list[LinkedHead]":
+    from bertkit.inside.look.heads import link
+
+    return link(subject.reading, *subject.words)
+
+
+def _format_links(rows: "list[LinkedHead]") -> str:
+    return "\n".join(["head   weight", *(f"{row.name:6} {row.weight:6.4f}" for row in rows[:SHOWN_HEADS])])
+
+
+def _prune(subject: Subject) -> "PruneReport":
+    from bertkit.inside.prune import prune
+    from bertkit.progress import progress
+
+    config = subject.bert.model.config
+    with progress("leaving out heads", config.depth * config.heads) as meter:
+        return prune(subject.bert, [subject.text, *subject.more_texts], lambda done: meter.update(done, {}))
+
+
+def _format_costs(report: "PruneReport") -> str:
+    half = SHOWN_HEADS // 2
+    rows = (*report.alone[:half], *report.alone[half:][-half:])
+    alone = [f"without head {row.name:6} {row.cost:+.5f}" for row in rows]
+    together = [f"without the {count} cheapest together {cost:+.5f}" for count, cost in report.together]
+    return "\n".join([f"{report.measure} with every head: {report.whole:.4f}", *alone, *together])
+
+
+def _why(subject: Subject) -> "Why":
+    from bertkit.inside.attribution.attribution import why
+    from bertkit.inside.attribution.page import why_page
+    from bertkit.report.page import save_page
+    from bertkit.tasks.table import TASKS
+
+    request, bert = subject.request, subject.bert
+    tagging = any(row.word_level and row.head in bert.model.heads for row in TASKS.values())
+    word = None if request.table and not tagging else request.word  # then it is meant for the table
+    found = why(bert, subject.text, request.pair, target=request.target, word=word)
+    if request.out:
+        save_page(why_page(found, subject.flips), request.out)
+    return found
+
+
+def _format_why(why: "Why") -> str:
+    """On a terminal the text in color, too."""
+    from rich.console import Console
+
+    from bertkit.inside.attribution.page import why_text
+
+    console = Console()
+    if not console.is_terminal:
+        return str(why)
+    with console.capture() as shown:
+        console.print(why_text(why))
+    return f"{shown.get()}\n{why}"
+
+
+def _runs(subject: Subject) -> "Course":
+    from bertkit.inside.through_training import CourseSettings, through_training
+    from bertkit.progress import progress
+
+    request = subject.request
+    texts = (*([subject.text] if subject.text else []), *subject.more_texts)
+    settings = CourseSettings(texts=texts or CourseSettings.texts, probe=tuple(request.probe or ()))
+    course = through_training(request.runs or (), settings, show=progress)
+    if request.out:
+        course.save(request.out)
+    return course
+
+
+@dataclass(frozen=True)
+class View:
+    """A row of the table: the option that asks for the view, what it computes, and its result as text."""
+
+    option: str
+    compute: Callable[[Subject], Any]
+    text: Callable[[Any], str] = str
+
+
+VIEWS = {
+    "page": View("out", _page, _format_page),
+    "table": View("table", _table),
+    "heads": View("heads", _heads, _format_heads),
+    "link": View("link", _link, _format_links),
+    "prune": View("prune", _prune, _format_costs),
+    "why": View("why", _why, _format_why),
+    "flips": View("flip", lambda subject: subject.flips),
+    "runs": View("runs", _runs),
+}
+
+
 def show(request: ViewRequest) -> None:
-    """Check the request, compute what it asks for, and print it."""
+    """Check the request, compute what it asks for and nothing else, and print it."""
     check_request(request)
-    results = {"runs": _through_training(request)} if request.runs else _views(request)
-    print(json.dumps(_plain(results), ensure_ascii=False) if request.as_json else "\n\n".join(_formatted(results)))
+    subject = Subject(request)
+    other_page = request.why or request.runs  # then `out` is the page of these
+    asked = [name for name, view in VIEWS.items() if request.named(view.option) and not (name == "page" and other_page)]
+    results = {name: VIEWS[name].compute(subject) for name in asked}
+    if request.as_json:
+        print(json.dumps(results, ensure_ascii=False, default=asdict))
+    else:
+        print("\n\n".join(VIEWS[name].text(result) for name, result in results.items()))
 
 
 def flag(name: str) -> str:
@@ -76,197 +251,31 @@ def flag(name: str) -> str:
 def check_request(request: ViewRequest) -> None:
     """Say what is wrong with the request before any work is done."""
     from bertkit.errors import RequestError
+    from bertkit.files import refuse_taken
 
-    looks = request.named(*VIEWS)
-    if not looks and not request.runs:
+    asked = request.named(*(view.option for view in VIEWS.values() if view.option not in (*GO_WITH, "runs")))
+    if not asked and not request.runs:
         raise RequestError(NOTHING_ASKED)
     if request.text is None and not request.runs:
         raise RequestError("give a text to look at, or a run's folder: --runs DIR")
-    alone = [name for name in (*looks, *request.named("pair", "model")) if name != "out"]
+    alone = [name for name in (*asked, *request.named("pair", "model")) if name != "out"]
     if request.runs and alone:
         raise RequestError(f"--runs looks at checkpoints; leave out {flag(alone[0])}")
     for name, owners in GO_WITH.items():
         if request.named(name) and not request.named(*owners):
             raise RequestError(f"{flag(name)} goes with {' or '.join(_owner_names(request.verb, owners))}")
     if request.out:
-        _refuse_place(request.out)
-        if request.runs:
-            from bertkit.inside.through_training_page import numbers_beside
+        refuse_taken(request.out, "look.html")
+    if request.out and request.runs:
+        from bertkit.inside.through_training import numbers_beside
 
-            _refuse_place(numbers_beside(request.out))
+        refuse_taken(numbers_beside(request.out), "look.html")
 
 
-def _owner_names(verb: str, owners: Sequence[str]) -> list[str]:
+def _owner_names(verb: str, owners: Sequence[str]) -> Iterator[str]:
     """The options of a verb among the views that another option belongs to."""
     if verb != "heads":
-        return [flag(name) for name in owners]
-    own = [flag(name) for name in owners if name in ("table", "link", "prune")]
-    return [*own, *(["the list of heads"] if "heads" in owners else [])]
-
-
-def _refuse_place(out: Path) -> None:
-    from bertkit.errors import RequestError
-    from bertkit.files import refuse_unwritable
-
-    if out.is_dir():
-        raise RequestError(f"{out} is a folder; name a file in it, such as {out / 'look.html'}")
-    if out.exists():
-        raise RequestError(f"{out} exists already; name another place or remove it first")
-    refuse_unwritable(out.parent)
-
-
-def _views(request: ViewRequest) -> dict[str, Any]:
-    """What was asked about one text; nothing else is traced."""
-    from bertkit.inside.look.heads import catalogue, parse_link
-    from bertkit.inside.look.heads import link as linked_heads
-    from bertkit.inside.look.reading import read
-    from bertkit.inside.look.table import parse_head, step_table
-    from bertkit.predict.bert import load
-
-    words, (layer, number) = parse_link(request.link) if request.link else None, parse_head(request.head or "1-1")
-    text, more, page = request.text or "", _lines(request.texts), request.out if not request.why else None
-    bert = load(request.model)
-    results: dict[str, Any] = {}
-    if page or request.table or request.heads or words:
-        reading = read(bert, text, request.pair)
-        if page:
-            results["page"] = _save(bert, reading, page)
-        if request.table:
-            results["table"] = step_table(reading, layer=layer, head=number, word=request.word)
-        if request.heads:
-            results["heads"] = catalogue([reading, *(read(bert, each) for each in more)])
-        if words:
-            results["link"] = linked_heads(reading, *words)
-    if request.prune:
-        results["prune"] = _prune(bert, [text, *more])
-    return results | (_why(bert, request) if request.why else {})
-
-
-def _why(bert: "Bert", request: ViewRequest) -> dict[str, Any]:
-    from bertkit.files import whole_file
-    from bertkit.inside.attribution.attribution import why
-    from bertkit.inside.attribution.counterfactuals import flips
-    from bertkit.inside.attribution.page import why_page
-    from bertkit.predict.bert import load
-
-    filler = load(request.fill_model) if request.fill_model else None
-    text = request.text or ""
-    tagging = bool(_word_heads() & set(bert.model.heads))
-    word = None if request.table and not tagging else request.word  # then it is meant for the table
-    found: dict[str, Any] = {"why": why(bert, text, request.pair, target=request.target, word=word)}
-    if request.flip:
-        found["flips"] = flips(bert, text, request.pair, fill=filler)
-    if request.out:
-        with whole_file(request.out) as draft:
-            draft.write_text(why_page(found["why"], found.get("flips")), encoding="utf-8", errors="replace")
-    return found
-
-
-def _through_training(request: ViewRequest) -> "Course":
-    from bertkit.inside.through_training import CourseSettings, through_training
-    from bertkit.progress import progress
-
-    texts = tuple(([request.text] if request.text else []) + _lines(request.texts))
-    settings = CourseSettings(texts=texts or CourseSettings.texts, probe=tuple(request.probe or ()))
-    course = through_training(request.runs or (), settings, show=progress)
-    if request.out:
-        course.save(request.out)
-    return course
-
-
-def _word_heads() -> set[str]:
-    """Heads of the tasks that give an answer for each word."""
-    from bertkit.tasks.table import TASKS
-
-    return {row.head for row in TASKS.values() if row.word_level}
-
-
-def _lines(texts: Path | None) -> list[str]:
-    """The texts of a file, one per line, empty lines left out."""
-    from bertkit.text.corpus import CorpusReport, read_lines
-
-    if texts is None:
-        return []
-    return [line for _, line in read_lines(texts, report=CorpusReport()) if line.strip()]
-
-
-def _save(bert: "Bert", reading: "Reading", out: Path) -> dict[str, Any]:
-    from bertkit.inside.look.data import page_data
-    from bertkit.inside.look.look import Look
-
-    Look(page_data(bert, reading)).save(out)
-    return {"out": str(out), "tokens": len(reading.tokens), "bytes": out.stat().st_size}
-
-
-def _prune(bert: "Bert", texts: Sequence[str]) -> "PruneReport":
-    from bertkit.inside.prune import prune
-    from bertkit.progress import progress
-
-    config = bert.model.config
-    with progress("leaving out heads", config.depth * config.heads) as meter:
-        return prune(bert, texts, lambda done: meter.update(done, {}))
-
-
-def _plain(found: Any) -> Any:
-    if is_dataclass(found) and not isinstance(found, type):
-        return asdict(found)
-    if isinstance(found, dict):
-        return {name: _plain(value) for name, value in found.items()}
-    return [_plain(each) for each in found] if isinstance(found, list) else found
-
-
-def _formatted(results: dict[str, Any]) -> Iterator[str]:
-    """Each result as lines to read."""
-    if "page" in results:
-        page = results["page"]
-        yield f"{page['tokens']} tokens in {page['out']}, {page['bytes'] / 1e6:.1f} MB"
-    if "table" in results:
-        yield str(results["table"])
-    if "heads" in results:
-        yield "\n".join(_format_heads(results["heads"]))
-    if "link" in results:
-        yield "\n".join(_format_links(results["link"]))
-    if "prune" in results:
-        yield "\n".join(_format_costs(results["prune"]))
-    if "why" in results:
-        yield "\n".join(_format_why(results["why"]))
-    yield from (str(results[name]) for name in ("flips", "runs") if name in results)
-
-
-def _format_why(why: "Why") -> Iterator[str]:
-    """On a terminal the text in color, too."""
-    from rich.console import Console
-
-    from bertkit.inside.attribution.page import why_text
-
-    console = Console()
-    if console.is_terminal:
-        with console.capture() as shown:
-            console.print(why_text(why))
-        yield shown.get()
-    yield str(why)
-
-
-def _format_heads(rows: "list[HeadKind]") -> Iterator[str]:
-    from bertkit.inside.look.heads import SHARES
-
-    names = " ".join(f"{name.replace('_', ' '):>9}" for name in SHARES)
-    yield f"head   kind       bits  distance {names}"
-    for row in rows:
-        shares = " ".join(f"{getattr(row, name):9.2f}" for name in SHARES)
-        name = f"{row.layer}-{row.head}"
-        yield f"{name:6} {row.kind.replace('_', ' '):9} {row.entropy:5.2f}  {row.distance:8.2f} {shares}"
-
-
-def _format_links(rows: "list[LinkedHead]") -> Iterator[str]:
-    yield "head   weight"
-    for row in rows[:SHOWN_HEADS]:
-        yield f"{f'{row.layer}-{row.head}':6} {row.weight:6.4f}"
-
-
-def _format_costs(report: "PruneReport") -> Iterator[str]:
-    yield f"{report.measure} with every head: {report.whole:.4f}"
-    for row in (*report.alone[: SHOWN_HEADS // 2], *report.alone[SHOWN_HEADS // 2 :][-SHOWN_HEADS // 2 :]):
-        yield f"without head {f'{row.layer}-{row.head}':6} {row.cost:+.5f}"
-    for count, cost in report.together:
-        yield f"without the {count} cheapest together {cost:+.5f}"
+        yield from map(flag, owners)
+    else:
+        yield from (flag(name) for name in owners if name in ("table", "link", "prune"))
+        yield from ("the list of heads" for name in owners if name == "heads")

@@ -1,24 +1,20 @@
 """`bertkit vocab`: train a WordPiece vocabulary."""
 
-import json as json_module
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from bertkit.cli.options import AsJson, Corpus
 from bertkit.errors import RequestError
 from bertkit.files import refuse_to_overwrite
 from bertkit.progress import progress
 from bertkit.text.vocabulary.build import VocabularySettings, make_vocabulary
 
-Texts = Annotated[
-    list[Path],
-    typer.Argument(help="Files or folders: plain text with a blank line between documents, or .jsonl with 'text'."),
-]
-
 
 def vocab(
-    texts: Texts,
+    texts: Corpus,
     out: Annotated[Path, typer.Option(help="The folder to write; it must not exist yet.")],
     size: Annotated[int, typer.Option(help="Exact number of tokens in the vocabulary.")] = 30522,
     cased: Annotated[bool, typer.Option("--cased", help="Keep upper case and accents.")] = False,
@@ -29,7 +25,7 @@ def vocab(
     extend: Annotated[
         Path | None, typer.Option(help="Keep this model's tokens at their ids, and append words of the texts.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a WordPiece vocabulary.
 
@@ -41,13 +37,13 @@ def vocab(
     if extend is not None:
         if alphabet_limit is not None:
             raise RequestError(f"the characters are those of {extend}; leave out --alphabet-limit")
-        return _extend(texts, extend, settings, out, json)
+        return _extend(texts, extend, settings, out, as_json)
     vocabulary = make_vocabulary(texts, settings, show=progress)
     vocabulary.save(out)
-    print(json_module.dumps(vocabulary.report, indent=2) if json else _format_report(vocabulary.report, out))
+    print(json.dumps(vocabulary.report, indent=2) if as_json else _format_report(vocabulary.report, out))
 
 
-def _extend(texts: list[Path], model: Path, settings: VocabularySettings, out: Path, json: bool) -> None:
+def _extend(texts: list[Path], model: Path, settings: VocabularySettings, out: Path, as_json: bool) -> None:
     from bertkit.checkpoint.bundled import tokenizer_folder
     from bertkit.text.tokenizer import Tokenizer
     from bertkit.text.vocabulary.extension import extend_vocabulary
@@ -64,9 +60,7 @@ def _extend(texts: list[Path], model: Path, settings: VocabularySettings, out: P
         "added": f"{report['added']:,} words: {', '.join(report['first_added'][:8])} ...",
         "pieces per word": f"{report['pieces_per_word_before']:.3f} before, {report['pieces_per_word_after']:.3f} now",
     }
-    print(
-        json_module.dumps(report, indent=2) if json else "\n".join(f"{name:20}{text}" for name, text in lines.items())
-    )
+    print(json.dumps(report, indent=2) if as_json else "\n".join(f"{name:20}{text}" for name, text in lines.items()))
 
 
 def _format_report(report: dict[str, Any], out: Path) -> str:

@@ -5,12 +5,13 @@ from typing import Annotated
 
 import typer
 
+from bertkit.cli.options import AsJson, Pair, Text
 from bertkit.cli.views import ViewRequest, show
 
 
 def why(
-    text: Annotated[str, typer.Argument(help="A text.")],
-    pair: Annotated[str | None, typer.Option(help="A second text, read together with the first.")] = None,
+    text: Text,
+    pair: Pair = None,
     model: Annotated[
         Path | None, typer.Option(help="A model folder; else the bundled one, with a [MASK] to fill.")
     ] = None,
@@ -19,7 +20,7 @@ def why(
     flip: Annotated[bool, typer.Option("--flip", help="Find likely words that change a classifier's answer.")] = False,
     fill_model: Annotated[Path | None, typer.Option(help="With --flip: a model that proposes likely words.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the explanation to this HTML file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Explain an answer by integrated gradients: each word's share of a label, number, tag, answer or filled blank.
 

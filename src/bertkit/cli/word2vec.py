@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bertkit.cli.options import AsJson
+
 if TYPE_CHECKING:
     from bertkit.inside.static.vectors import Neighbor, StaticVectors
 
@@ -33,7 +35,7 @@ def word2vec(
     threads: Annotated[
         int | None, typer.Option(help="Threads; by default one per core. With 1 the result is reproducible.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train static word vectors (word2vec, fastText, GloVe) from text or shards; or query and convert existing ones.
 

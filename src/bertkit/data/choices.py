@@ -6,9 +6,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from bertkit.data.columns import find, first_known
+from bertkit.data.columns import first_known, named_or_known, no_column
 from bertkit.data.examples import ChoiceExample, Example
-from bertkit.data.tables import Columns, NoLabels, Row, Table, cell, checked, text_cell
+from bertkit.data.tables import Columns, Row, Table, cell, checked, text_cell
 from bertkit.errors import RequestError
 
 QUESTIONS = ("startphrase", "ctx", "question", "premise", "context", "prompt", "stem", "text", "sentence")
@@ -25,15 +25,12 @@ def choice_maker(table: Table, columns: Columns, labeled: bool) -> tuple[Columns
     """The columns that are used, and what makes a question with choices of a row."""
     # The dev file's columns are named as they were found in the training file: a premise is asked about there, too.
     asks = _asks(table) if columns.text is None or columns.text.casefold() == "premise" else None
-    known = first_known(table, ("premise",) if asks else QUESTIONS)
-    question = find(table, columns.text, "text") if columns.text else known
-    label = find(table, columns.label, "label") if columns.label else first_known(table, LABELS)
-    stories = set(STORY) <= set(table.names)
-    has = ", ".join(table.names[:20])
-    if question is None and not stories:
-        raise RequestError(f"{table.path}: no column looks like the question; name it with text=... It has: {has}")
+    question = named_or_known(table, columns.text, "text", ("premise",) if asks else QUESTIONS)
+    label = named_or_known(table, columns.label, "label", LABELS)
+    if question is None and not set(STORY) <= set(table.names):
+        raise no_column(table, "looks like the question", "text")
     if labeled and label is None:
-        raise NoLabels(f"{table.path}: no column says which choice is right; name it with label=... It has: {has}")
+        raise no_column(table, "says which choice is correct", "label")
     used = replace(columns, text=question, label=label if labeled else None)
     numbered = tuple(sorted(filter(NUMBERED.fullmatch, table.names), key=_number))
     by_text = _names_choices(table, used, numbered)
@@ -41,8 +38,8 @@ def choice_maker(table: Table, columns: Columns, labeled: bool) -> tuple[Columns
     def make(row: Row) -> Example:
         asked, names, choices = _read(row, used, numbered)
         asked = f"{asked} {_asked(row, asks)}" if asks else asked
-        right = _right(row, used.label, names, choices, by_text) if used.label else None
-        return ChoiceExample(asked, choices, right, row.place)
+        correct = _correct(row, used.label, names, choices, by_text) if used.label else None
+        return ChoiceExample(asked, choices, correct, row.place)
 
     return used, make
 
@@ -126,7 +123,7 @@ def _choice(row: Row, text: Any) -> str:
     return checked(text, "choice", row.place)
 
 
-def _right(row: Row, column: str, names: Sequence[str], choices: Sequence[str], by_text: bool) -> int:
+def _correct(row: Row, column: str, names: Sequence[str], choices: Sequence[str], by_text: bool) -> int:
     """The index of the correct choice, which rows give as a name (A), a number from 0, or the choice itself."""
     value = cell(row, column)
     text = "" if value is None else str(value).strip()

@@ -1,12 +1,12 @@
-"""Which column holds what: named by the user, or guessed from the names and the content, and said."""
+"""Which column holds what: named by the user, or guessed from the names and the content."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from bertkit.data.glue import LAYOUTS, LabelKind
-from bertkit.data.tables import Columns, Row, Table
+from bertkit.data.tables import Columns, NoLabels, Row, Table
 from bertkit.errors import RequestError
 from bertkit.settings import read_pairs
 
@@ -55,6 +55,9 @@ WORDS = ("tokens", "words")
 TAGS = ("ner_tags", "tags", "labels", "label", "pos_tags", "upos")
 
 
+MOST_LISTED = 20  # names of columns in a message
+
+
 @dataclass(frozen=True)
 class LabelColumn:
     """What kind of label a column holds, and the names of columns that are guessed, in this order."""
@@ -85,6 +88,17 @@ def find(table: Table, name: str, role: str) -> str:
     raise RequestError(f"{table.path} has no column '{name}' ({role}={name}); it has: {_list(table)}")
 
 
+def named_or_known(table: Table, name: str | None, role: str, known: Sequence[str]) -> str | None:
+    """The column that was named, else the first of `known` that the table has."""
+    return find(table, name, role) if name else first_known(table, known)
+
+
+def no_column(table: Table, what: str, role: str) -> RequestError:
+    """The error for a column that is needed and neither named nor recognized."""
+    error = NoLabels if role == "label" else RequestError
+    return error(f"{table.path}: no column {what}; name it with {role}=... It has: {_list(table)}")
+
+
 def find_labels(table: Table, name: str) -> str:
     """One label column, or several of 0 and 1 as one name with commas."""
     folded = {known.casefold() for known in table.names}
@@ -109,17 +123,16 @@ def choose_text_columns(table: Table, columns: Columns, wanted: LabelColumn = ON
     )
     guess = _by_name(table, chosen, wanted) if table.header else _by_content(table, chosen, wanted)
     if guess.text is None:
-        raise RequestError(f"{table.path}: no column looks like the text; name it with text=... It has: {_list(table)}")
+        raise no_column(table, "looks like the text", "text")
     return guess
 
 
 def choose_tag_columns(table: Table, columns: Columns, names: Sequence[str] = TAGS) -> Columns:
     """The columns of words and of their labels in a table of sentences; `names` are guessed for labels."""
-    words = find(table, columns.text, "text") if columns.text else first_known(table, WORDS)
-    tags = find(table, columns.label, "label") if columns.label else first_known(table, names)
+    words = named_or_known(table, columns.text, "text", WORDS)
     if words is None:
-        raise RequestError(f"{table.path}: no column of words; name it with text=... It has: {_list(table)}")
-    return replace(columns, text=words, label=tags)
+        raise no_column(table, "of words", "text")
+    return replace(columns, text=words, label=named_or_known(table, columns.label, "label", names))
 
 
 def _by_name(table: Table, chosen: Columns, wanted: LabelColumn) -> Columns:
@@ -199,10 +212,5 @@ def is_number(cell: str) -> bool:
 
 
 def _list(table: Table) -> str:
-    return ", ".join(_listed(table.names)) or "none"
-
-
-def _listed(names: Sequence[str], most: int = 20) -> Iterator[str]:
-    yield from names[:most]
-    if len(names) > most:
-        yield f"and {len(names) - most} more"
+    more = len(table.names) - MOST_LISTED
+    return ", ".join([*table.names[:MOST_LISTED], *([f"and {more} more"] if more > 0 else [])]) or "none"

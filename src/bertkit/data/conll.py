@@ -6,7 +6,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from bertkit.data.examples import Place
-from bertkit.data.tables import SAMPLE, Columns, NoLabels, Row, Table, lines_of
+from bertkit.data.tables import NoLabels, Row, Table, TableFile
 from bertkit.errors import RequestError
 from bertkit.settings import pick
 
@@ -14,30 +14,32 @@ CONLL_U = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "de
 Lines = list[tuple[int, str]]
 
 
-def open_conll(path: Path, columns: Columns, labeled: bool) -> Table:
+def conll_table(file: TableFile) -> Table:
     """Rows with a list of words and one of tags: the first column and the last, or those named by their numbers."""
-    blocks = _blocks(lines_of(path, columns.encoding), lambda line: line.startswith("-DOCSTART-"))
+    path, columns = file.path, file.columns
+    blocks = _blocks(file.lines(), lambda line: line.startswith("-DOCSTART-"))
     first = list(islice(blocks, 1))
     if not first:
         raise RequestError(f"{path} holds no sentences; give a file that has some")
     number, line = first[0][0]
     width = len(_cells(line))
-    if labeled and width < 2:
+    if file.labeled and width < 2:
         raise NoLabels(f"{path}, line {number}: one column only, so there are no tags; each line is a word and its tag")
     word = _at(path, columns.text, "text", width, 1)
-    tag = _at(path, columns.label, "label", width, width) if labeled else None
+    tag = _at(path, columns.label, "label", width, width) if file.labeled else None
     names = tuple(str(at + 1) for at in (word, tag) if at is not None)
-    return _table(path, names, (_conll_row(path, block, width, word, tag) for block in chain(first, blocks)))
+    return file.table((_conll_row(path, block, width, word, tag) for block in chain(first, blocks)), names=names)
 
 
-def open_conllu(path: Path, columns: Columns, labeled: bool) -> Table:
+def conllu_table(file: TableFile) -> Table:
     """Rows with a list of words (FORM) and one of tags (UPOS, or the column that was named)."""
+    path, columns = file.path, file.columns
     numbers = {name: at for at, name in enumerate(CONLL_U)}
     word = pick(numbers, (columns.text or "form").lower(), f"CoNLL-U column of {path}:")
-    tag = pick(numbers, (columns.label or "upos").lower(), f"CoNLL-U column of {path}:") if labeled else None
-    blocks = _blocks(lines_of(path, columns.encoding), lambda line: False)
+    tag = pick(numbers, (columns.label or "upos").lower(), f"CoNLL-U column of {path}:") if file.labeled else None
     names = tuple(CONLL_U[at] for at in (word, tag) if at is not None)
-    return _table(path, names, (row for block in blocks if (row := _conllu_row(path, block, word, tag)) is not None))
+    rows = (_conllu_row(path, block, word, tag) for block in _blocks(file.lines(), lambda line: False))
+    return file.table((row for row in rows if row is not None), names=names, unit="sentences")
 
 
 def _at(path: Path, name: str | None, role: str, width: int, default: int) -> int:
@@ -45,13 +47,6 @@ def _at(path: Path, name: str | None, role: str, width: int, default: int) -> in
     if name is not None and (not name.isdecimal() or not 1 <= int(name) <= width):
         raise RequestError(f"{path} has columns 1 to {width}, and no names for them; {role}={name} is none of them")
     return int(name or default) - 1
-
-
-def _table(path: Path, names: tuple[str, ...], rows: Iterator[Row]) -> Table:
-    sample = tuple(islice(rows, SAMPLE))
-    if not sample:
-        raise RequestError(f"{path} holds no sentences; give a file that has some")
-    return Table(path, names, True, sample, chain(sample, rows))
 
 
 def _blocks(lines: Iterator[tuple[int, str]], ends: Callable[[str], bool]) -> Iterator[Lines]:

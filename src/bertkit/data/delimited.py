@@ -3,13 +3,15 @@
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
+from bertkit.data.examples import Place
+from bertkit.data.tables import SAMPLE, Row, Table, TableFile, lines_of
 from bertkit.errors import RequestError
-from bertkit.text.corpus import LONGEST_ROW
+from bertkit.text.corpus import LONGEST_ROW, STDIN
 
 Record = tuple[int, list[str]]
 ENOUGH_ROWS = 10  # to tell from the cells alone that the first line is a header
@@ -26,6 +28,43 @@ class Dialect:
 
     delimiter: str
     quotes: bool
+
+
+def delimited_table(file: TableFile, *, commas: bool) -> Table:
+    """The rows of a CSV file (`commas`) or a TSV file."""
+    path, columns, lines = file.path, file.columns, file.lines()
+    if path is STDIN:  # it can be read but once: the first lines speak for all
+        head = list(islice(lines, SAMPLE))
+        every, lines = iter(head), chain(head, lines)
+    else:
+        every = lines_of(path, columns.encoding)
+    dialect = dialect_of(every, columns.quotes, commas=commas, partial=path is STDIN and len(head) == SAMPLE)
+    records = delimited_records(path, lines, dialect)
+    first = list(islice(records, SAMPLE))
+    if not first:
+        raise RequestError(f"{path} holds no rows; give a file that has some")
+    named = [name for name in (columns.text, columns.pair, *(columns.label or "").split(",")) if name]
+    names, header = name_the_columns(path, [cells for _, cells in first], named, columns.header, dialect)
+    if header and len(first) == 1:
+        raise RequestError(f"{path} holds a header line and no rows; give a file that has some")
+    rows = _rows(path, names, header, chain(first[header:], records), commas=dialect.delimiter != "\t")
+    notes = ("quotes read as in CSV",) if dialect.quotes and dialect.delimiter == "\t" else ()
+    return file.table(rows, names=names, header=header, notes=notes)
+
+
+def _rows(
+    path: Path, names: Sequence[str], header: bool, records: Iterable[tuple[int, list[str]]], *, commas: bool
+) -> Iterator[Row]:
+    for line, cells in records:
+        place = Place(path, line)
+        if header and len(cells) != len(names):
+            what = f"{len(cells)} columns where the header has {len(names)}"
+        elif not header and commas and any(cell.strip() for cell in cells[len(names) :]):
+            what = f"{len(cells)} columns where other rows have {len(names)}"
+        else:
+            yield Row(place, dict(zip(names, cells, strict=False)))
+            continue
+        yield Row(place, {}, f"{place}: {what}; look for a stray tab, comma or quote, or a line end inside a cell")
 
 
 def dialect_of(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Label: TypeAlias = str | tuple[str, ...] | float | None
 Characters: TypeAlias = tuple[tuple[int, int], ...]  # [start, end) of each word in the original text
@@ -21,7 +21,7 @@ class Place:
 
 
 class Example:
-    """What every kind of example tells about itself; tasks know the rest."""
+    """What every kind of example has in common."""
 
     __slots__ = ()
     place: Place
@@ -95,7 +95,7 @@ class TextExample(Example):
     @property
     def numbers(self) -> tuple[float, ...]:
         """Its label, where it is a number."""
-        return (self.label,) if isinstance(self.label, float) else ()
+        return (float(self.label),) if isinstance(self.label, int | float) else ()
 
     def renamed(self, names: dict[str, str]) -> "TextExample":
         """With other names for its labels."""
@@ -107,13 +107,18 @@ class TextExample(Example):
         return TextExample(self.text, self.pair, label, self.place)
 
 
+@dataclass(frozen=True, slots=True)
 class WordsExample(Example):
-    """A sentence in words. One from a plain text has the text, and once it is split its words' characters in it."""
+    """A sentence in words, and a label for each of them unless it is unlabeled.
 
-    __slots__ = ()
+    One from a plain text has the text, and once it is split the characters of its words in it.
+    """
+
     words: tuple[str, ...]
-    text: str | None
-    characters: Characters | None
+    labels: tuple[Any, ...] | None
+    place: Place
+    text: str | None = None
+    characters: Characters | None = None
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -125,21 +130,21 @@ class WordsExample(Example):
         """One."""
         return [(" ".join(self.words), None)]
 
-
-@dataclass(frozen=True, slots=True)
-class TaggedExample(WordsExample):
-    """A sentence in words, and a tag for each of them unless it is unlabeled."""
-
-    words: tuple[str, ...]
-    tags: tuple[str, ...] | None
-    place: Place
-    text: str | None = None
-    characters: Characters | None = None
-
     @property
     def outcome(self) -> object:
-        """The tags."""
-        return self.tags
+        """The labels."""
+        return self.labels
+
+
+class TaggedExample(WordsExample):
+    """A sentence in words, and a tag for each of them."""
+
+    __slots__ = ()
+
+    @property
+    def tags(self) -> tuple[str, ...] | None:
+        """The labels."""
+        return self.labels
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -155,7 +160,7 @@ class TaggedExample(WordsExample):
 
 @dataclass(frozen=True, slots=True)
 class AnswerSpan:
-    """A right answer: `passage[start : start + len(text)] == text`, counted in characters (code points)."""
+    """A gold answer: `passage[start : start + len(text)] == text`, counted in characters (code points)."""
 
     start: int
     text: str
@@ -196,7 +201,7 @@ class QuestionExample(Example):
 
 @dataclass(frozen=True, slots=True)
 class ChoiceExample(Example):
-    """A question and several answers, of which number `label` is right."""
+    """A question and several answers, of which number `label` is correct."""
 
     question: str
     choices: tuple[str, ...]
@@ -215,10 +220,10 @@ class ChoiceExample(Example):
 
     @property
     def outcome(self) -> object:
-        """The number of the right choice."""
+        """The number of the correct choice."""
         return self.label
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """Which choice is right, from 1."""
+        """Which choice is correct, from 1."""
         return () if self.label is None else (f"choice {self.label + 1}",)

@@ -3,13 +3,12 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.columns import find, first_known
+from bertkit.data.columns import named_or_known, no_column
 from bertkit.data.examples import AnswerSpan, Example, Place, QuestionExample
-from bertkit.data.tables import SAMPLE, Columns, NoLabels, Row, Table, cell, checked, parse_json, text_cell
+from bertkit.data.tables import Columns, Row, Table, TableFile, cell, checked, parse_json, text_cell
 from bertkit.errors import RequestError
 
 QUESTIONS = ("question", "query")
@@ -18,17 +17,13 @@ ANSWERS = ("answers", "answer", "human_ans_indices", "answer_text")
 SUBJQA_MARK = "ANSWERNOTFOUND"  # SubjQA ends every review with it; an answer that points there means: no answer
 
 
-def open_squad(path: Path, columns: Columns) -> Table:
+def squad_table(file: TableFile) -> Table:
     """SQuAD 1.1 or 2.0 as flat rows: one per question, with its passage."""
-    content = parse_json(path, columns.encoding)
+    path, content = file.path, parse_json(file.path, file.columns.encoding)
     if not isinstance(content, dict) or not isinstance(content.get("data"), list):
         raise RequestError(f"{path} is no SQuAD file: it has no list 'data'; rows of questions belong into JSONL")
-    rows = _squad_rows(path, content["data"])
-    sample = tuple(islice(rows, SAMPLE))
-    if not sample:
-        raise RequestError(f"{path} holds no questions; give a file that has some")
     names = ("id", "question", "context", "answers", "is_impossible", "title")
-    return Table(path, names, True, sample, chain(sample, rows))
+    return file.table(_squad_rows(path, content["data"]), names=names, unit="questions")
 
 
 def _squad_rows(path: Path, articles: list[Any]) -> Iterator[Row]:
@@ -54,15 +49,15 @@ def _part(path: Path, value: Any, name: str, where: str) -> list[Any]:
 
 def question_maker(table: Table, columns: Columns, labeled: bool) -> tuple[Columns, Callable[[Row], Example]]:
     """The columns that are used, and what makes a question of a row."""
-    question = find(table, columns.text, "text") if columns.text else first_known(table, QUESTIONS)
-    passage = find(table, columns.pair, "pair") if columns.pair else first_known(table, PASSAGES)
-    answers = find(table, columns.label, "label") if columns.label else first_known(table, ANSWERS)
-    if question is None or passage is None:
-        what, option = ("question", "text") if question is None else ("passage", "pair")
-        has = ", ".join(table.names[:20])
-        raise RequestError(f"{table.path}: no column looks like the {what}; name it with {option}=... It has: {has}")
+    question = named_or_known(table, columns.text, "text", QUESTIONS)
+    passage = named_or_known(table, columns.pair, "pair", PASSAGES)
+    answers = named_or_known(table, columns.label, "label", ANSWERS)
+    if question is None:
+        raise no_column(table, "looks like the question", "text")
+    if passage is None:
+        raise no_column(table, "looks like the passage", "pair")
     if labeled and answers is None:
-        raise NoLabels(f"{table.path}: no column of answers; name it with label=... It has: {', '.join(table.names)}")
+        raise no_column(table, "of answers", "label")
     used = replace(columns, text=question, pair=passage, label=answers if labeled else None)
     return used, lambda row: _question(row, used)
 

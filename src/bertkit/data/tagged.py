@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bertkit.data.columns import TAGS, choose_tag_columns
+from bertkit.data.columns import TAGS, choose_tag_columns, no_column
 from bertkit.data.examples import Example, Place, TaggedExample
-from bertkit.data.tables import Columns, NoLabels, Row, Table, cell, checked
+from bertkit.data.tables import Columns, Row, Table, cell, checked
 from bertkit.data.texts import label_name
 from bertkit.errors import RequestError
 
@@ -32,8 +32,7 @@ def tagged_maker(
     if not labeled:
         chosen = replace(chosen, label=None)
     elif chosen.label is None:
-        has = ", ".join(table.names[:20])
-        raise NoLabels(f"{table.path}: no column of {kind.label}s; name it with label=... It has: {has}")
+        raise no_column(table, f"of {kind.label}s", "label")
 
     def make(row: Row) -> Example:
         words = tuple(_word(row, word) for word in _list(row, chosen.text or "", kind))
@@ -41,8 +40,8 @@ def tagged_maker(
             return kind.make(words, None, row.place, None)
         found = tuple(kind.read(row, chosen.label, each, table) for each in _list(row, chosen.label, kind))
         if len(words) != len(found):
-            said = f"{len(words)} words and {len(found)} {kind.label}s; give one {kind.label} to each word"
-            raise RequestError(f"{row.place}: {said}")
+            counts = f"{len(words)} words and {len(found)} {kind.label}s; give one {kind.label} to each word"
+            raise RequestError(f"{row.place}: {counts}")
         return kind.make(words, found, row.place, None)
 
     return chosen, make

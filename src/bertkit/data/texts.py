@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.columns import LabelColumn, choose_text_columns, is_switch
+from bertkit.data.columns import LabelColumn, choose_text_columns, is_switch, no_column
 from bertkit.data.examples import Example, Label, TextExample
-from bertkit.data.tables import Columns, NoLabels, Row, Table, cell, checked, text_cell
+from bertkit.data.tables import Columns, Row, Table, cell, checked, text_cell
 from bertkit.errors import RequestError
 from bertkit.text.corpus import CorpusReport, read_lines
 
@@ -25,10 +25,7 @@ def text_maker(
     if not labeled:
         chosen = replace(chosen, label=None)
     elif chosen.label is None:
-        raise NoLabels(
-            f"{table.path}: no column looks like the label; name it with label=... "
-            f"It has: {', '.join(table.names[:20])}"
-        )
+        raise no_column(table, "looks like the label", "label")
 
     def make(row: Row) -> Example:
         pair = text_cell(row, chosen.pair) if chosen.pair else None

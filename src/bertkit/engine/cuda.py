@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.engine.cpu import hooked
+from bertkit.model.attention import bias_gelu, triton_can_answer
 from bertkit.model.encoder import Encoder
-from bertkit.model.kernels import bias_gelu, triton_can_answer
 from bertkit.model.layer import is_plain
 from bertkit.model.operations import Activation, Operations, Output
 

@@ -29,7 +29,7 @@ from bertkit.engine.batches import (
 )
 from bertkit.engine.cpu import onnx_of
 from bertkit.engine.forward import Forward, quickest
-from bertkit.engine.threads import with_threads
+from bertkit.engine.threads import threads_for
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings, pool, pool_array
@@ -171,14 +171,11 @@ def _embed_one(model: BertModel, passage: Passage, settings: EmbedSettings) -> V
         length = max(math.sqrt(vector_D.dot(vector_D)), MIN_LENGTH) if settings.normalize else 1
         return (vector_D / length if settings.normalize else vector_D)[None]
 
-    @torch.inference_mode()
-    def compute() -> Vectors:
+    with torch.inference_mode(), threads_for(len(passage.ids), model.device):
         batch = make_batch([passage], model.device)
         x_TD = layer_vectors(model.encoder, batch, settings.layers)
         found = vectors_of(x_TD, batch, settings.pooling, normalize=settings.normalize).cpu().numpy()
-        return [found] if settings.per_token else found
-
-    return with_threads(compute, len(passage.ids), model.device)
+    return [found] if settings.per_token else found
 
 
 def _embed_windows(

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.engine.watched import Watched
-from bertkit.model.feed_forward import ACTIVATIONS
+from bertkit.model.layer import ACTIVATIONS
 from bertkit.model.operations import Activation
 
 # Activations that oneDNN computes by itself: its name and its algorithm.

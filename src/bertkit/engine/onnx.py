@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.errors import RequestError
-from bertkit.model.attention_pattern import AttentionPattern
+from bertkit.model.attention import AttentionPattern
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
-from bertkit.model.feed_forward import ACTIVATIONS
-from bertkit.model.layer import PostNormLayer, is_plain
+from bertkit.model.layer import ACTIVATIONS, PostNormLayer, is_plain
 from bertkit.model.operations import Activation, Operations
 
 OPSET, FUSED_OPSET = 17, 1

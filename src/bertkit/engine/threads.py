@@ -1,81 +1,91 @@
 """How many threads torch computes with, without changing it for anybody else.
 
 `torch.set_num_threads` sets the count of the calling thread, and also the count that every thread starts with from then
-on. Two calls that each change it for a while and put it back can leave the wrong count behind when they overlap. So
-what needs another count than its thread has runs on a worker thread that keeps its own count for good.
+on: two calls that each change it for a while and put it back can leave the wrong count behind when they overlap. The
+libraries that torch computes with, OpenMP and MKL, keep a count for each thread, so that they are asked directly.
 """
 
+import ctypes
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import cache
-from threading import Barrier, Lock, Thread
 from typing import TypeVar
 
 import torch
+from threadpoolctl import LibController, ThreadpoolController
 
 from bertkit.engine.cpu import SHORT
 
-Found = TypeVar("Found")
-Given = TypeVar("Given")
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 # Too few tokens to share among threads: threads that wait for each other at every map cost more than they bring, and on
 # a machine that is busy with other things they cost dearly (8 tokens of MiniLM on 2 cores at a load of 15: 942 ms, and
 # 27 with one).
 TOKENS_FOR_ONE_THREAD = SHORT
-_CHANGING = Lock()
 
 
-def with_threads(compute: Callable[[], Found], tokens: int, device: torch.device, most: int | None = None) -> Found:
-    """What `compute` gives: on a CPU with one thread for few tokens, else with `most`, or as many as torch has."""
+@contextmanager
+def threads_for(tokens: int, device: torch.device, most: int | None = None) -> Iterator[None]:
+    """Compute on a CPU with one thread for few tokens, else with `most`, or as many as the calling thread has."""
     own = torch.get_num_threads()
     count = 1 if tokens <= TOKENS_FOR_ONE_THREAD else own if most is None else most
     if device.type != "cpu" or count == own:
-        return compute()
-    return _workers(count, max(1, (os.cpu_count() or 1) // count)).submit(compute).result()
-
-
-def at_once(compute: Callable[[Given], Found], given: Iterable[Given], threads: int) -> list[Found]:
-    """What `compute` gives for each, in order; so many at a time, with one thread each. An error ends the others."""
-    waiting = [_workers(1, threads).submit(compute, each) for each in given]
+        yield
+        return
+    set_own_threads(count)
     try:
-        return [each.result() for each in waiting]
+        yield
     finally:
-        for each in waiting:
+        set_own_threads(own)
+
+
+def at_once(compute: Callable[[Input], Output], inputs: Iterable[Input], threads: int) -> list[Output]:
+    """The outputs of `compute`, in order; `threads` inputs at a time, with one thread each. An error ends the rest."""
+    futures = [_single_threads(threads).submit(compute, each) for each in inputs]
+    try:
+        return [each.result() for each in futures]
+    finally:
+        for each in futures:
             each.cancel()
-        wait(waiting)
+        wait(futures)
 
 
 def set_own_threads(count: int) -> None:
-    """Set the calling thread's count; threads that start later still get the process's count."""
-    torch.get_num_threads()  # a thread's first question gives it the process's count, so it has to come before
-    with _CHANGING:
-        usual = _in_new_thread(torch.get_num_threads)
-        torch.set_num_threads(count)
-        _in_new_thread(lambda: torch.set_num_threads(usual))
+    """Set the calling thread's count, and no other thread's; where torch has no OpenMP library, nothing changes."""
+    torch.get_num_threads()  # the first call in a thread gives it the process's count, so it has to come before
+    openmp, set_mkl = _openmp(), _mkl_setter()
+    if openmp is not None:
+        openmp.set_num_threads(count)
+    if set_mkl is not None:
+        set_mkl(count)
 
 
 @cache
-def _workers(count: int, workers: int) -> ThreadPoolExecutor:
-    """So many workers, each with `count` threads of torch, for the rest of the process.
+def _openmp() -> LibController | None:
+    """The OpenMP library of torch among those that are loaded: the one whose count torch reports."""
+    other = torch.get_num_threads() + 1
+    for library in ThreadpoolController().select(user_api="openmp").lib_controllers:
+        before = library.get_num_threads()
+        library.set_num_threads(other)
+        followed = torch.get_num_threads() == other
+        library.set_num_threads(before)
+        if followed:
+            return library
+    return None
 
-    All start here: while one sets its count, a thread that starts elsewhere would get that count.
-    """
-    pool, started = (
-        ThreadPoolExecutor(workers, "bertkit", initializer=set_own_threads, initargs=(count,)),
-        Barrier(workers),
-    )
-    wait([pool.submit(started.wait) for _ in range(workers)])
-    return pool
+
+@cache
+def _mkl_setter() -> Callable[[int], object] | None:
+    """MKL's function for the calling thread's count, where torch is built with MKL; it is part of torch's library."""
+    return getattr(ctypes.CDLL(torch._C.__file__), "MKL_Set_Num_Threads_Local", None)
 
 
-def _in_new_thread(ask: Callable[[], Found]) -> Found:
-    """What a thread says that has just started: it has the count of the process."""
-    found: list[Found] = []
-    thread = Thread(target=lambda: found.append(ask()))
-    thread.start()
-    thread.join()
-    return found[0]
+@cache
+def _single_threads(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, "bertkit", initializer=set_own_threads, initargs=(1,))
 
 
 if hasattr(os, "register_at_fork"):  # a child process has none of its parent's threads
-    os.register_at_fork(after_in_child=_workers.cache_clear)
+    os.register_at_fork(after_in_child=_single_threads.cache_clear)

@@ -13,11 +13,10 @@ from bertkit.facts.by_hand import HandHeads, gap, heads_by_hand, scores_by_hand,
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, at_most, equal, holds
 from bertkit.inside.look.reading import read
 from bertkit.inside.look.table import StepTable, step_table
-from bertkit.model.attention_pattern import AttentionWindow
+from bertkit.model.attention import KERNELS, AttentionWindow, attend, attention_weights
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
-from bertkit.model.kernels import KERNELS, attend, attention_weights
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 
 facts = Facts()
 SEES_ALL = AttentionWindow()

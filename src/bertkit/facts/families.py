@@ -10,8 +10,7 @@ from bertkit.facts.by_hand import furthest
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, close, equal, holds
 from bertkit.facts.model import shape_only
 from bertkit.facts.pretraining import CPU, examples, small_model
-from bertkit.model.model import parameter_count
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model, parameter_count
 from bertkit.pretraining.inputs import to_inputs
 from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
 from bertkit.train.distributed import Ranks

@@ -36,11 +36,11 @@ from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.tasks.choose import Choose
 from bertkit.tasks.decision import Decision
-from bertkit.tasks.metrics.table import accuracy
+from bertkit.tasks.metrics.classes import accuracy
 from bertkit.tasks.multilabel import Multilabel
 from bertkit.tasks.regress import Regress
 from bertkit.tasks.table import TASKS
-from bertkit.tasks.task import LossSettings, Part
+from bertkit.tasks.task import LossSettings, Part, task_class
 from bertkit.text.wordpiece import SPECIALS
 from bertkit.train.runs import Run
 
@@ -52,8 +52,8 @@ POOLINGS = ("model", "first", "mean", "max", "attention")
 
 def start_of(name: str, settings: FineTuneSettings | None = None) -> Checkpoint:
     """The pre-trained model with the head of a task put on it."""
-    labels = {"labels": ("a", "b", "c")} if TASKS[name].labeled else {}
-    task = TASKS[name].task_class(tokenizer=topic_tokenizer(), limit=64, **labels)
+    labels = ("a", "b", "c") if TASKS[name].labeled else ()
+    task = task_class(TASKS[name])(tokenizer=topic_tokenizer(), limit=64, labels=labels)
     return load_start(pretrained(), task, settings or FineTuneSettings())
 
 
@@ -193,7 +193,7 @@ def sigmoids(_: Vocabularies) -> Outcome:
 def own_thresholds(_: Vocabularies) -> Outcome:
     decision = Decision(thresholds={"a": 0.9, "b": 0.2})
     logits = np.array([[2.0, -1.0], [3.0, -3.0], [2.0, -3.0], [3.0, -1.0]])  # sigmoids: 0.88 and 0.95, 0.27 and 0.05
-    said = decision.says_yes(decision.label_probabilities(logits), ("a", "b"))
+    said = decision.accepted(decision.label_probabilities(logits), ("a", "b"))
     return equal([[False, True], [True, False], [False, False], [True, True]], np.asarray(said).tolist())
 
 

@@ -17,16 +17,14 @@ from bertkit.config import family_config, override
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, at_most, equal, holds
 from bertkit.facts.topics import pretrained
 from bertkit.finetuning.distill import kl
-from bertkit.finetuning.learner import lowest_free
+from bertkit.finetuning.learner import lowest_trainable
 from bertkit.finetuning.settings import read_settings
-from bertkit.inside.look.arrays import unpack
-from bertkit.inside.look.data import page_data
+from bertkit.inside.look.data import page_data, unpack
 from bertkit.inside.look.heads import catalogue
-from bertkit.inside.look.page import page
+from bertkit.inside.look.look import page
 from bertkit.inside.look.reading import read
 from bertkit.model.batch import Batch
-from bertkit.model.model import BertModel
-from bertkit.model.weights import copied, new_model
+from bertkit.model.model import BertModel, copied, new_model
 from bertkit.predict.bert import Bert
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
@@ -129,7 +127,7 @@ def left_to_right(_: Vocabularies) -> Outcome:
 @facts("I10b", "E142-144", "ULMFiT's gradual unfreezing: layers are set free one by one, from the top down")
 def gradual_unfreezing(_: Vocabularies) -> Outcome:
     settings = read_settings("unfreeze=0.5")
-    lowest = [lowest_free(settings, 12, progress / 100) for progress in range(101)]
+    lowest = [lowest_trainable(settings, 12, progress / 100) for progress in range(101)]
     falls = all(before - after in (0, 1) for before, after in pairwise(lowest))
     return equal((13, 0, True), (lowest[0], lowest[50], falls))
 

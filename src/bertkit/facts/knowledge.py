@@ -105,7 +105,7 @@ def labels_probed(layer: int) -> LabelReport:
     noise = [WordVectors(draw.normal(size=side.values.shape).astype(np.float16), side.starts) for side in vectors]
     task = label_task(sides[0], sides[1], 0)
     with torch.enable_grad():
-        return probe_labels(task, sides[1], (vectors[0], vectors[1]), lambda: (noise[0], noise[1]), ProbeSettings())
+        return probe_labels(task, (vectors[0], vectors[1]), lambda: (noise[0], noise[1]), ProbeSettings())
 
 
 def _tagged(words: NDArray[np.int64], labels: NDArray[np.int64]) -> TaggedExample:

@@ -11,9 +11,9 @@ from bertkit.facts.fact import Facts, Outcome, Vocabularies, holds
 from bertkit.facts.tokenizer import split
 from bertkit.facts.topics import PLACE
 from bertkit.finetuning.explore.features import gold, layer_features, regress_classes
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.tasks.classify import Classify
-from bertkit.tasks.metrics.table import accuracy
+from bertkit.tasks.metrics.classes import accuracy
 from bertkit.tasks.task import Part
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary.build import VocabularySettings, make_vocabulary

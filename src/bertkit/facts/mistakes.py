@@ -11,11 +11,9 @@ from bertkit.facts.model import shape_only
 from bertkit.facts.tokenizer import split, uncased
 from bertkit.inside.look.reading import read
 from bertkit.inside.look.table import step_table
-from bertkit.model.attention_pattern import AttentionWindow
+from bertkit.model.attention import AttentionWindow, attention_weights
 from bertkit.model.batch import Batch
-from bertkit.model.kernels import attention_weights
-from bertkit.model.model import parameter_count
-from bertkit.model.weights import copied, new_model
+from bertkit.model.model import copied, new_model, parameter_count
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS, wordpieces
 

@@ -14,8 +14,7 @@ from bertkit.facts.by_hand import Arithmetic, furthest, gap, layer_by_hand, sinu
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, at_most, equal, holds
 from bertkit.model.batch import Batch
 from bertkit.model.embeddings import sinusoid
-from bertkit.model.model import BertModel, parameter_count
-from bertkit.model.weights import new_model
+from bertkit.model.model import BertModel, new_model, parameter_count
 
 facts = Facts()
 PRETRAINING: dict[str, int | None] = {"masked_word": None, "next_sentence": None}

@@ -17,8 +17,7 @@ from bertkit.config import family_config
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, at_most, equal, holds
 from bertkit.facts.random_text import equal_sentences, random_text
 from bertkit.model.batch import Batch
-from bertkit.model.model import BertModel
-from bertkit.model.weights import new_model
+from bertkit.model.model import BertModel, new_model
 from bertkit.model.word_loss import IGNORE
 from bertkit.pretraining.batches import DataSettings, ExampleSource
 from bertkit.pretraining.examples import Examples
@@ -27,7 +26,7 @@ from bertkit.pretraining.masking import Packed, n_gram_sizes, n_gram_starts
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.pretraining.random import Ints, draw
-from bertkit.pretraining.show_masks import Shares, lines, mangle, originals, shares
+from bertkit.pretraining.show_masks import Shares, lines, masked_examples, originals, shares
 from bertkit.pretraining.spans import Ranges
 from bertkit.text.vocabulary.build import VocabularySettings, make_vocabulary
 from bertkit.text.wordpiece import SPECIALS
@@ -129,7 +128,7 @@ def chosen_only(_: Vocabularies) -> Outcome:
 
 @facts("P4", "D864-885", "pairs of lines, text and mangled text, differ only where the model is asked")
 def lines_in_pairs(_: Vocabularies) -> Outcome:
-    found, _shares = mangle(random_text(), DataSettings(), 20)
+    found, _shares = masked_examples(random_text(), DataSettings(), 20)
     apart = [(a, b) for one in found for a, b in lines(one) if len(a.split()) != len(b.split())]
     changed = [{at for at, (a, b) in enumerate(zip(e.text, e.shown, strict=True)) if a != b} for e in found]
     inside = all(change <= set(one.asked) for change, one in zip(changed, found, strict=True))

@@ -22,7 +22,8 @@ from bertkit.tasks.classify import Classified, Classify
 from bertkit.tasks.decision import Decision
 from bertkit.tasks.length import LengthPolicy, Seen
 from bertkit.tasks.metrics.spans import span_f1
-from bertkit.tasks.metrics.table import choice_scores, squad_scores
+from bertkit.tasks.metrics.squad import squad_scores
+from bertkit.tasks.metrics.table import choice_scores
 from bertkit.tasks.read import ExampleFile, read_examples
 from bertkit.tasks.regress import Rated, Regress
 from bertkit.tasks.table import TASKS
@@ -80,7 +81,7 @@ def word_labels(_: Vocabularies) -> Outcome:
     tokenizer = Tokenizer.from_vocab([*SPECIALS, "x", "y", "##x", "##y", "##z"])
     task = Tag(tokenizer=tokenizer, limit=64, labels=("O", "B-PER", "I-PER"))
     [window] = task.windows(example, 0)
-    places = list(window.detail.places)
+    places = list(window.detail.positions)
     others = {target for at, target in enumerate(window.target) if at not in places}
     # [CLS] x ##y ##z | x | y ##y ##x [SEP]
     return equal(([1, 4, 5], [1, 2, 0], {IGNORE}), (places, [window.target[at] for at in places], others))

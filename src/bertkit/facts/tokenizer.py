@@ -3,16 +3,17 @@
 import string
 import tempfile
 from collections import Counter
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from bertkit.config import family_config
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, equal, holds
 from bertkit.text import wordpiece
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.vocabulary import merges
+from bertkit.text.vocabulary.merges import FastPairCounts
 
 facts = Facts()
+fast_train = partial(wordpiece.train, count_pairs=FastPairCounts)
 
 
 @cache
@@ -31,7 +32,7 @@ def word_counts() -> Counter[str]:
 @cache
 def small() -> Tokenizer:
     """A tokenizer trained on the small corpus."""
-    return Tokenizer.from_vocab(merges.fast_train(word_counts(), 600), lowercase=True)
+    return Tokenizer.from_vocab(fast_train(word_counts(), 600), lowercase=True)
 
 
 def split(tokenizer: Tokenizer, text: str) -> list[str]:
@@ -58,7 +59,7 @@ def cased_size(vocabularies: Vocabularies) -> Outcome:
 
 @facts("T1c", "D236, D258", "a trained vocabulary has exactly the size asked for")
 def trained_size(_: Vocabularies) -> Outcome:
-    return equal([500, 600, 777], [len(set(merges.fast_train(word_counts(), size))) for size in (500, 600, 777)])
+    return equal([500, 600, 777], [len(set(fast_train(word_counts(), size))) for size in (500, 600, 777)])
 
 
 @facts("T2", "D236", "60-80 % are whole words: 22,698 of several characters, 5,828 ## pieces, 994 unused", "uncased")
@@ -97,7 +98,7 @@ def strange_word(vocabularies: Vocabularies) -> Outcome:
 
 @facts("T6", "D248", "every piece has its own embedding row")
 def a_row_each(_: Vocabularies) -> Outcome:
-    from bertkit.model.weights import new_model
+    from bertkit.model.model import new_model
 
     model = new_model(family_config("bert", "tiny", vocab_size=small().size))
     return equal(small().size, model.encoder.embeddings.word.weight.shape[0])
@@ -159,7 +160,7 @@ def travels(_: Vocabularies) -> Outcome:
 @facts("T12", "D231, E229", "the fast trainer gives the plain algorithm's vocabulary")
 def fast_training(_: Vocabularies) -> Outcome:
     slow = wordpiece.train(word_counts(), 700)
-    fast = merges.fast_train(word_counts(), 700)
+    fast = fast_train(word_counts(), 700)
     return holds(
         "700 equal entries", f"{sum(a == b for a, b in zip(slow, fast, strict=True))} equal entries", slow == fast
     )
@@ -168,7 +169,7 @@ def fast_training(_: Vocabularies) -> Outcome:
 @facts("T12b", "D231", "counts cannot overflow: a pair seen 2^40 times still comes first")
 def large_counts(_: Vocabularies) -> Outcome:
     counts = {"the": 2**40, "cat": 2**33, "hat": 5}
-    return equal("##he the", " ".join(merges.fast_train(counts, 5 + 10 + 2)[-2:]))
+    return equal("##he the", " ".join(fast_train(counts, 5 + 10 + 2)[-2:]))
 
 
 @facts("T13", "D413-431, B82", "[CLS] stands at position 0 of every text, pair and empty text")

@@ -17,8 +17,7 @@ from bertkit.data.examples import Example, Place, TextExample
 from bertkit.facts.random_text import RandomText
 from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.settings import FineTuneSettings, read_settings
-from bertkit.model.model import BertModel
-from bertkit.model.weights import new_model
+from bertkit.model.model import BertModel, new_model
 from bertkit.pretraining.batches import DataSettings, ExampleSource
 from bertkit.pretraining.inputs import to_inputs
 from bertkit.pretraining.objectives.module import ForPretraining

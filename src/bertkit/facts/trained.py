@@ -16,8 +16,7 @@ from bertkit.facts.trained_texts import ANALOGIES, BLANKS, SENSES, TOPICS
 from bertkit.finetuning.explore.features import regress_classes
 from bertkit.inside.look.heads import LinkedHead, catalogue, link
 from bertkit.inside.look.reading import Reading, read
-from bertkit.inside.senses.page import SenseScores
-from bertkit.inside.senses.senses import sense_scores, use_vectors
+from bertkit.inside.senses.senses import SenseScores, sense_scores, use_vectors
 from bertkit.inside.senses.uses import Use
 from bertkit.inside.static.vectors import StaticVectors
 

@@ -1,10 +1,9 @@
 """ALBERT (Lan 2019): narrow embeddings, one layer for every depth, sentence order for next sentence."""
 
-from bertkit.families.bert import ANSWER, CONFIG_DEFAULTS, CONFIG_FIELDS, EMBEDDINGS, TAG
-from bertkit.families.family import Family, Names
+from bertkit.families.bert import CONFIG_DEFAULTS, CONFIG_FIELDS, EMBEDDINGS, head_names
+from bertkit.families.family import Family
 
 _LAYER = "encoder.albert_layer_groups.0.albert_layers.{i}"
-_POOLER: Names = {"pooler.dense": "albert.pooler"}
 
 ALBERT = Family(
     name="albert",
@@ -45,19 +44,13 @@ ALBERT = Family(
         "layers.{i}.feed_forward.down": f"{_LAYER}.ffn_output",
         "layers.{i}.feed_forward_norm": f"{_LAYER}.full_layer_layer_norm",
     },
-    heads={
-        "": _POOLER,
-        "masked_word": {
-            "heads.masked_word.dense": "predictions.dense",
-            "heads.masked_word.norm": "predictions.LayerNorm",
-            "heads.masked_word.decoder": "predictions",
-        },
-        "next_sentence": {**_POOLER, "heads.next_sentence.out": "sop_classifier.classifier"},
-        "classify": {**_POOLER, "heads.classify.out": "classifier"},
-        "choose": {**_POOLER, "heads.choose.out": "classifier"},
-        "tag": TAG,
-        "answer": ANSWER,
-    },
+    heads=head_names(
+        "predictions.dense",
+        "predictions.LayerNorm",
+        "predictions",
+        pooler="albert.pooler",
+        next_sentence="sop_classifier.classifier",
+    ),
     tied={
         "predictions.decoder.bias": "predictions.bias",
         "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",

@@ -2,19 +2,22 @@
 
 from bertkit.families.family import Family, Names
 
-CONFIG_FIELDS = {
+SIZE_FIELDS = {
     "vocab_size": "vocab_size",
     "width": "hidden_size",
     "depth": "num_hidden_layers",
     "heads": "num_attention_heads",
     "inner": "intermediate_size",
     "max_length": "max_position_embeddings",
+    "pad_id": "pad_token_id",
+    "init_std": "initializer_range",
+}
+CONFIG_FIELDS = {
+    **SIZE_FIELDS,
     "segments": "type_vocab_size",
     "dropout": "hidden_dropout_prob",
     "attention_dropout": "attention_probs_dropout_prob",
     "norm_epsilon": "layer_norm_eps",
-    "pad_id": "pad_token_id",
-    "init_std": "initializer_range",
 }
 CONFIG_DEFAULTS: dict[str, float] = {
     "vocab_size": 30522,
@@ -44,9 +47,43 @@ LAYER: Names = {
     "layers.{i}.feed_forward.down": "encoder.layer.{i}.output.dense",
     "layers.{i}.feed_forward_norm": "encoder.layer.{i}.output.LayerNorm",
 }
-TAG: Names = {"heads.tag.out": "classifier"}
-ANSWER: Names = {"heads.answer.out": "qa_outputs"}
-_POOLER: Names = {"pooler.dense": "bert.pooler.dense"}
+# A dense layer and a last layer, both of the classifier: RoBERTa's and ELECTRA's classes.
+TWO_LAYERS: Names = {"pooler.dense": "classifier.dense", "heads.classify.out": "classifier.out_proj"}
+
+
+def head_names(
+    dense: str,
+    norm: str,
+    decoder: str,
+    *,
+    pooler: str | None = None,
+    next_sentence: str | None = None,
+    classify: Names | None = None,
+    choose: Names | None = None,
+) -> dict[str, Names]:
+    """The heads that most families have: the parts of the masked-word head, the base model's pooler if there is one.
+
+    `classify` and `choose` are what these heads have besides a last layer called "classifier": by default, the pooler.
+    """
+    base: Names = {} if pooler is None else {"pooler.dense": pooler}
+    names: dict[str, Names] = {
+        "": base,
+        "masked_word": {
+            "heads.masked_word.dense": dense,
+            "heads.masked_word.norm": norm,
+            "heads.masked_word.decoder": decoder,
+        },
+        "classify": {"heads.classify.out": "classifier", **(base if classify is None else classify)},
+        "choose": {"heads.choose.out": "classifier", **(base if choose is None else choose)},
+        "tag": {"heads.tag.out": "classifier"},
+        "answer": {"heads.answer.out": "qa_outputs"},
+    }
+    return (
+        names
+        if next_sentence is None
+        else {**names, "next_sentence": {**base, "heads.next_sentence.out": next_sentence}}
+    )
+
 
 BERT = Family(
     name="bert",
@@ -57,19 +94,13 @@ BERT = Family(
     prefix="bert.",
     # "widen" is no part of Hugging Face's BERT; checkpoints in Google's format have it under this name.
     encoder={**EMBEDDINGS, "embeddings.widen": "encoder.embedding_hidden_mapping_in", **LAYER},
-    heads={
-        "": _POOLER,
-        "masked_word": {
-            "heads.masked_word.dense": "cls.predictions.transform.dense",
-            "heads.masked_word.norm": "cls.predictions.transform.LayerNorm",
-            "heads.masked_word.decoder": "cls.predictions",
-        },
-        "next_sentence": {**_POOLER, "heads.next_sentence.out": "cls.seq_relationship"},
-        "classify": {**_POOLER, "heads.classify.out": "classifier"},
-        "choose": {**_POOLER, "heads.choose.out": "classifier"},
-        "tag": TAG,
-        "answer": ANSWER,
-    },
+    heads=head_names(
+        "cls.predictions.transform.dense",
+        "cls.predictions.transform.LayerNorm",
+        "cls.predictions",
+        pooler="bert.pooler.dense",
+        next_sentence="cls.seq_relationship",
+    ),
     tied={
         "cls.predictions.decoder.bias": "cls.predictions.bias",
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",

@@ -1,9 +1,10 @@
 """DistilBERT (Sanh 2019): BERT without segments, under other names."""
 
-from bertkit.families.bert import ANSWER, TAG
-from bertkit.families.family import Family
+from bertkit.families.bert import head_names
+from bertkit.families.family import Family, Names
 
 _LAYER = "transformer.layer.{i}"
+_POOLER: Names = {"pooler.dense": "pre_classifier"}
 
 DISTILBERT = Family(
     name="distilbert",
@@ -47,17 +48,6 @@ DISTILBERT = Family(
         "layers.{i}.feed_forward.down": f"{_LAYER}.ffn.lin2",
         "layers.{i}.feed_forward_norm": f"{_LAYER}.output_layer_norm",
     },
-    heads={
-        "": {},
-        "masked_word": {
-            "heads.masked_word.dense": "vocab_transform",
-            "heads.masked_word.norm": "vocab_layer_norm",
-            "heads.masked_word.decoder": "vocab_projector",
-        },
-        "classify": {"pooler.dense": "pre_classifier", "heads.classify.out": "classifier"},
-        "choose": {"pooler.dense": "pre_classifier", "heads.choose.out": "classifier"},
-        "tag": TAG,
-        "answer": ANSWER,
-    },
+    heads=head_names("vocab_transform", "vocab_layer_norm", "vocab_projector", classify=_POOLER, choose=_POOLER),
     tied={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
 )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bertkit.families.bert import ANSWER, CONFIG_DEFAULTS, CONFIG_FIELDS, EMBEDDINGS, LAYER, TAG
+from bertkit.families.bert import CONFIG_DEFAULTS, CONFIG_FIELDS, EMBEDDINGS, LAYER, TWO_LAYERS, head_names
 from bertkit.families.family import Family, Settings
 
 
@@ -36,20 +36,17 @@ ELECTRA = Family(
     prefix="electra.",
     encoder={**EMBEDDINGS, "embeddings.widen": "embeddings_project", **LAYER},
     heads={
-        "": {},
-        "masked_word": {
-            "heads.masked_word.dense": "generator_predictions.dense",
-            "heads.masked_word.norm": "generator_predictions.LayerNorm",
-            "heads.masked_word.decoder": "generator_lm_head",
-        },
+        **head_names(
+            "generator_predictions.dense",
+            "generator_predictions.LayerNorm",
+            "generator_lm_head",
+            classify=TWO_LAYERS,
+            choose={"pooler.dense": "sequence_summary.summary"},
+        ),
         "replaced_token": {
             "heads.replaced_token.dense": "discriminator_predictions.dense",
             "heads.replaced_token.out": "discriminator_predictions.dense_prediction",
         },
-        "classify": {"pooler.dense": "classifier.dense", "heads.classify.out": "classifier.out_proj"},
-        "choose": {"pooler.dense": "sequence_summary.summary", "heads.choose.out": "classifier"},
-        "tag": TAG,
-        "answer": ANSWER,
     },
     tied={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
     more_classes={

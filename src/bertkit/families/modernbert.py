@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertkit.errors import RequestError
+from bertkit.families.bert import SIZE_FIELDS, head_names
 from bertkit.families.family import Family, Settings, json_object, whole_number
 
 
@@ -99,17 +100,10 @@ MODERNBERT = Family(
         "attention_dropout": 0.0,
     },
     config_fields={
-        "vocab_size": "vocab_size",
-        "width": "hidden_size",
-        "depth": "num_hidden_layers",
-        "heads": "num_attention_heads",
-        "inner": "intermediate_size",
-        "max_length": "max_position_embeddings",
+        **SIZE_FIELDS,
         "dropout": "mlp_dropout",
         "attention_dropout": "attention_dropout",
         "norm_epsilon": "norm_eps",
-        "pad_id": "pad_token_id",
-        "init_std": "initializer_range",
     },
     config_defaults={
         "vocab_size": 50368,
@@ -144,12 +138,7 @@ MODERNBERT = Family(
         "norm": "final_norm",
     },
     heads={
-        "": {},
-        "masked_word": {
-            "heads.masked_word.dense": "head.dense",
-            "heads.masked_word.norm": "head.norm",
-            "heads.masked_word.decoder": "decoder",
-        },
+        **head_names("head.dense", "head.norm", "decoder"),
         **{
             task: {"pooler.dense": "head.dense", "pooler.norm": "head.norm", f"heads.{task}.out": "classifier"}
             for task in ("classify", "choose", "tag", "answer")

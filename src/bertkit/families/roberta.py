@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bertkit.families.bert import ANSWER, CONFIG_DEFAULTS, CONFIG_FIELDS, EMBEDDINGS, LAYER, TAG
+from bertkit.families.bert import CONFIG_DEFAULTS, CONFIG_FIELDS, EMBEDDINGS, LAYER, TWO_LAYERS, head_names
 from bertkit.families.family import Family, Settings
 
 
@@ -35,18 +35,13 @@ ROBERTA = Family(
     write_config=write_positions,
     prefix="roberta.",
     encoder={**EMBEDDINGS, **LAYER},
-    heads={
-        "": {"pooler.dense": "roberta.pooler.dense"},
-        "masked_word": {
-            "heads.masked_word.dense": "lm_head.dense",
-            "heads.masked_word.norm": "lm_head.layer_norm",
-            "heads.masked_word.decoder": "lm_head",
-        },
-        "classify": {"pooler.dense": "classifier.dense", "heads.classify.out": "classifier.out_proj"},
-        "choose": {"pooler.dense": "roberta.pooler.dense", "heads.choose.out": "classifier"},
-        "tag": TAG,
-        "answer": ANSWER,
-    },
+    heads=head_names(
+        "lm_head.dense",
+        "lm_head.layer_norm",
+        "lm_head",
+        pooler="roberta.pooler.dense",
+        classify=TWO_LAYERS,
+    ),
     tied={
         "lm_head.decoder.bias": "lm_head.bias",
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",

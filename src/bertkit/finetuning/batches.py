@@ -21,6 +21,7 @@ class EpochPlan:
     lengths: tuple[int, ...]  # tokens of each example, all its windows together
     batch: int
     seed: int
+    tokens: int = 16_384  # in one forward pass, at most; a larger step is split
     _made: dict[int, list[list[int]]] = field(default_factory=dict, compare=False, repr=False)  # the epoch in hand
 
     @property
@@ -35,6 +36,12 @@ class EpochPlan:
             self._made.clear()
             self._made[epoch] = epoch_steps(self.lengths, self.batch, self.seed, epoch)
         return self._made[epoch][index]
+
+    def parts(self, number: int) -> list[list[int]]:
+        """The examples of step `number` in parts, each for one forward pass."""
+        chosen = self.step(number)
+        parts = within_budget([self.lengths[example] for example in chosen], self.tokens)
+        return [[chosen[i] for i in part] for part in parts]
 
 
 def epoch_steps(lengths: Sequence[int], batch: int, seed: int, epoch: int) -> list[list[int]]:

@@ -3,16 +3,18 @@
 import math
 import shutil
 from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.errors import RequestError
+from bertkit.finetuning.batches import EpochPlan
 from bertkit.finetuning.learner import TASK
 from bertkit.finetuning.result import FineTuned
-from bertkit.finetuning.run_state import RESULT, Best, SavedState, State, write_json
-from bertkit.train.loop import StepReport
+from bertkit.finetuning.run_state import RESULT, Best, SavedState, State, best_so_far, read_state, write_json
+from bertkit.train.loop import Micro, StepReport
+from bertkit.train.runs import Progress, read_progress
 from bertkit.train.session import Session, finite_values
 
 
@@ -20,13 +22,34 @@ from bertkit.train.session import Session, finite_values
 class BestSession(Session[FineTuned]):
     """What fine-tuning of a task and of embeddings share."""
 
+    start: Checkpoint
+    plan: EpochPlan  # which examples make up a step
     metric: str  # the one that is watched
-    best: Best
+    best: Best = field(default_factory=Best)
 
-    @property
-    def weights(self) -> Mapping[str, float]:
-        """There is one loss."""
-        return {TASK: 1.0}
+    def restore_latest(self) -> Progress:
+        """Go on from the folder's latest checkpoint, if it has one; where the run stands then."""
+        latest = self.run.latest()
+        progress = read_progress(latest)
+        self.run.truncate_metrics(progress.step)
+        if latest:
+            self.load_state(read_state(latest / "model"))
+            self.restore(latest)
+            self.best = best_so_far(self.run, latest, self.metric)
+        return progress
+
+    @abstractmethod
+    def micro(self, chosen: Sequence[int], step: int, part: int, *, whole: bool) -> Micro:
+        """The chosen examples as tensors: part number `part` of a step, or the `whole` step."""
+
+    @abstractmethod
+    def load_state(self, state: State) -> None:
+        """Put back what `snapshot` copied."""
+
+    def micros(self, step: int) -> Sequence[Micro]:
+        """A step's examples as tensors, in parts that the device can hold."""
+        parts = self.plan.parts(step)
+        return [self.micro(part, step, number, whole=len(parts) == 1) for number, part in enumerate(parts)]
 
     @abstractmethod
     def evaluate(self) -> dict[str, float]:

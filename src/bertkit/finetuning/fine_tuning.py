@@ -1,5 +1,6 @@
 """A fine-tuning run: a model, labeled files and settings in, a model folder that answers out."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,7 @@ from bertkit.finetuning.evaluate import predict
 from bertkit.finetuning.learner import load_start
 from bertkit.finetuning.prepare import DataFiles, Prepared, prepare
 from bertkit.finetuning.result import FineTuned, result_from_json
-from bertkit.finetuning.retry import lowered, may_retry, set_aside
-from bertkit.finetuning.run_state import begin_folder, finished, own_folder
+from bertkit.finetuning.run_state import RESULT, begin_folder, finished, locked_folder
 from bertkit.finetuning.session import open_session
 from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.model.model import BertModel
@@ -23,9 +23,11 @@ from bertkit.report.page import REPORT
 from bertkit.settings import pick
 from bertkit.tasks.folder import read_task
 from bertkit.tasks.table import TASKS
-from bertkit.train.distributed import ranks
+from bertkit.train.distributed import process_group, stop_requests
 from bertkit.train.runs import Run
-from bertkit.train.stop import asked_to_stop
+
+RETRIES = 2  # of a run that learned nothing; what each left is in collapsed-1, collapsed-2
+SLOWER = 3  # each attempt's learning rate is the last one's divided by this
 
 
 def fine_tune(
@@ -49,10 +51,10 @@ def fine_tune(
     `retry`, a run that learned nothing starts again at a third of its learning rate, at most twice.
     """
     run, asked = Run(Path(out)), describe(task, settings, model, train_file, dev_file, teacher)
-    with own_folder(run.folder):
+    with locked_folder(run.folder):
         done = finished(run, asked) if resume else None
         if done and retry and may_retry(run, result_from_json(done)):
-            set_aside(run)
+            archive_attempt(run)
             done = None
         if done and ((run.folder / REPORT).exists() or not (run.folder / "model").exists()):
             return result_from_json(done)
@@ -63,17 +65,17 @@ def fine_tune(
         begin_folder(run, {**asked, "data": prepared.fingerprint}, resume=resume)
 
         def attempt() -> FineTuned:
-            wanted, said = lowered(run, settings)
+            wanted, said = attempt_settings(run, settings)
             start = load_start(begin, prepared.task, wanted)
             told = replace(prepared, said=(*prepared.said, *said))
             return run_prepared(run, told, start, wanted, teacher=listened, device=device, show=show)
 
         result = result_from_json(done) if done else attempt()  # done, but for its report: it was killed right before
         while retry and may_retry(run, result):
-            set_aside(run)
+            archive_attempt(run)
             result = attempt()
         if result.finished:  # what follows is for the eye
-            tell_report(run, prepared, result, begin.model, device)
+            write_result_report(run, prepared, result, begin.model, device)
         return result
 
 
@@ -130,7 +132,7 @@ def open_data(
     return begin, prepare(task, begin, files, settings, show)
 
 
-def tell_report(
+def write_result_report(
     run: Run, prepared: Prepared, result: FineTuned, untaught: BertModel, device: str | None = None
 ) -> None:
     """Write report.html: the saved model's predictions on dev, and the labels that the untaught one doubts."""
@@ -139,9 +141,9 @@ def tell_report(
 
     saved = load_checkpoint(run.folder / "model")
     task, decision = read_task(saved)
-    with ranks(device) as place:  # where it was trained: a GPU's data would keep a CPU busy for minutes
-        predictions = predict(saved.model.to(place.device), task, prepared.dev.examples, decision)
-        doubts = doubtful_labels(untaught.to(place.device), prepared)
+    with process_group(device) as ranks:  # where it was trained: a GPU's data would keep a CPU busy for minutes
+        predictions = predict(saved.model.to(ranks.device), task, prepared.dev.examples, decision)
+        doubts = doubtful_labels(untaught.to(ranks.device), prepared)
     said = (*([result.collapsed] if result.collapsed else []), *result.said)
     write_report(run.folder, Evaluated(task, prepared.dev, predictions, result.scores, said, doubts))
 
@@ -157,7 +159,36 @@ def run_prepared(
     show: ShowProgress = silent,
 ) -> FineTuned:
     """The same from data in memory, in a run's folder that is there; goes on where the folder stands."""
-    with ranks(device) as place, asked_to_stop(place) as stop:
-        session, progress = open_session(run, prepared, start, settings, place, teacher)
+    with process_group(device) as ranks, stop_requests(ranks) as stop:
+        session, progress = open_session(run, prepared, start, settings, ranks, teacher)
         with show("fine-tuning", session.total) as meter:
             return session.train(progress, meter, stop)
+
+
+def may_retry(run: Run, result: FineTuned) -> bool:
+    """Whether a run that is done learned nothing and has attempts left."""
+    return result.finished and result.collapsed is not None and _retries(run) < RETRIES
+
+
+def archive_attempt(run: Run) -> None:
+    """Move the result of an attempt out of the way; its model is removed."""
+    run.sweep()  # what a kill in here left
+    draft = run.folder / ".collapsed.part"
+    draft.mkdir()
+    for name in (RESULT, REPORT, run.metrics.name):  # without its result, the attempt is not done
+        if (run.folder / name).exists():
+            (run.folder / name).rename(draft / name)
+    for name in ("model", "checkpoints"):
+        shutil.rmtree(run.folder / name, ignore_errors=True)
+    draft.rename(run.folder / f"collapsed-{_retries(run) + 1}")
+
+
+def attempt_settings(run: Run, settings: FineTuneSettings) -> tuple[FineTuneSettings, tuple[str, ...]]:
+    """The settings of the attempt that a run's folder is at, and what is said about those before it."""
+    rates = [settings.learning.learning_rate / SLOWER**number for number in range(_retries(run) + 1)]
+    said = [f"attempt {n} learned nothing; started again with learning_rate={rate:.3g}" for n, rate in enumerate(rates)]
+    return replace(settings, learning=replace(settings.learning, learning_rate=rates[-1])), tuple(said[1:])
+
+
+def _retries(run: Run) -> int:
+    return sum((run.folder / f"collapsed-{number}").is_dir() for number in range(1, RETRIES + 1))

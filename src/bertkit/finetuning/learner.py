@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint as computed_twice
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint as gradient_checkpoint
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import BertConfig
@@ -15,18 +16,20 @@ from bertkit.errors import RequestError
 from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.model.batch import Batch
 from bertkit.model.heads import HEADS
-from bertkit.model.model import BertModel
-from bertkit.model.weights import new_model
+from bertkit.model.model import BertModel, new_model
 from bertkit.tasks.fixed import FixedBatch, fixed_loss, window_segments
 from bertkit.tasks.folder import task_name
 from bertkit.tasks.task import LossSettings, Task, Window
-from bertkit.train.loop import Sums
+from bertkit.train.loop import LossModule, Sums
 
 TASK = "task"  # the loss's name in the log
+ONE_LOSS = MappingProxyType({TASK: 1.0})
 
 
-class Learner(nn.Module):
+class Learner(LossModule):
     """A model and a task: windows in, the sum of their losses out."""
+
+    weights = ONE_LOSS
 
     def __init__(self, model: BertModel, task: Task, loss: LossSettings) -> None:
         super().__init__()
@@ -148,14 +151,14 @@ def layer_number(name: str, depth: int) -> int:
     return 0 if "embeddings" in words else depth + 1
 
 
-def set_free(model: BertModel, lowest: int) -> None:
+def freeze_below(model: BertModel, lowest: int) -> None:
     """Only parameters that stand at `lowest` or higher learn."""
     depth = len(model.encoder.layers)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(layer_number(name, depth) >= lowest)
 
 
-def lowest_free(settings: FineTuneSettings, depth: int, progress: float) -> int:
+def lowest_trainable(settings: FineTuneSettings, depth: int, progress: float) -> int:
     """The lowest layer that learns when `progress` of the run is done: frozen ones never, others from the top down."""
     frozen = min(settings.learning.frozen, depth)
     least = frozen + 1 if frozen else 0
@@ -171,7 +174,7 @@ def rate_scales(model: BertModel, layer_decay: float) -> dict[str, float]:
     return {name: layer_decay ** (depth + 1 - layer_number(name, depth)) for name, _ in model.named_parameters()}
 
 
-def compute_twice(model: BertModel) -> None:
+def use_gradient_checkpointing(model: BertModel) -> None:
     """Gradient checkpointing: layers keep only their input and are computed again on the way back."""
     for layer in model.encoder.layers:
-        layer.forward = partial(computed_twice, layer.forward, use_reentrant=False)
+        layer.forward = partial(gradient_checkpoint, layer.forward, use_reentrant=False)

@@ -66,7 +66,7 @@ def prepare(
                 windows.append(task.windows(example, number))
                 meter.update(number + 1)
         parts.append(Part(examples, windows))
-    return Prepared(task, parts[0], parts[1], (*said, *_cut_said(files.train, parts[0])))
+    return Prepared(task, parts[0], parts[1], (*said, *_cut_notes(files.train, parts[0])))
 
 
 def refuse_mismatch(task: Task, settings: FineTuneSettings) -> None:
@@ -86,14 +86,14 @@ def read_files(name: str, files: DataFiles, seed: int) -> tuple[list[Example], l
     if files.dev is not None:
         columns = columns_for_dev(files.train, files.dev, found, files.columns)
         dev = read_examples(name, files.dev, columns, names=found.names)
-        return found.examples, dev.examples, (found.said, dev.said)
+        return found.examples, dev.examples, (found.summary, dev.summary)
     if len(found.examples) < 2:
         raise RequestError(f"{files.train} has {len(found.examples)} examples; give more, and a --dev file")
     train, dev_examples = hold_out(found.examples, seed, labeled=TASKS[name].labeled)
     if not dev_examples:
         raise RequestError(f"{files.train}: nothing can be held out, for each label has one example; give a --dev file")
     note = f"no dev file: {len(dev_examples)} of {len(found.examples)} training examples are held out"
-    return train, dev_examples, (found.said, note)
+    return train, dev_examples, (found.summary, note)
 
 
 def hold_out(examples: Sequence[Example], seed: int, *, labeled: bool = False) -> tuple[list[Example], list[Example]]:
@@ -120,7 +120,7 @@ def loss_settings(task: Task, train: Part, settings: FineTuneSettings) -> LossSe
     return LossSettings(label_smoothing=smoothing, class_weights=weights)
 
 
-def _cut_said(path: Path, part: Part) -> tuple[str, ...]:
+def _cut_notes(path: Path, part: Part) -> tuple[str, ...]:
     """How many texts were cut or read through windows."""
     shown = [own[0].detail.seen if hasattr(own[0].detail, "seen") else own[0].detail for own in part.windows]
     cut = sum(each.cut > 0 for each in shown)

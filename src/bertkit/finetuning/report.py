@@ -7,12 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bertkit.data.examples import TextExample
 from bertkit.finetuning.check.label_errors import LabelError
 from bertkit.report.chart import FROM_ZERO, Bar, Line, chart, smoothed
 from bertkit.report.page import REPORT, render_page, save_page
 from bertkit.tasks.calibration import confidences, reliability
-from bertkit.tasks.classify import Classify
+from bertkit.tasks.decision import Decision
 from bertkit.tasks.metrics.classes import LabelScore, confusion_matrix
 from bertkit.tasks.task import Part, Prediction, Task
 from bertkit.train.records import read_records
@@ -29,7 +28,7 @@ class Evaluated:
     dev: Part
     predictions: Sequence[Prediction]
     scores: Mapping[str, float]
-    said: Sequence[str] = ()
+    messages: Sequence[str] = ()
     doubts: Sequence[tuple[LabelError, str]] = ()  # with the text
 
 
@@ -47,7 +46,7 @@ def report_page(folder: Path, found: Evaluated) -> str:
         task=found.task.name,
         examples=f"{len(found.dev.examples):,}",
         facts=[(f"{value:.4g}", name) for name, value in found.scores.items()],
-        messages=found.said,
+        messages=found.messages,
         learning=list(_curves(folder)),
         labels=[
             _label_row(label, score) for label, score in found.task.label_scores(found.dev, found.predictions).items()
@@ -77,23 +76,22 @@ def _label_row(label: str, score: LabelScore) -> tuple[str, ...]:
 
 def _confusion(found: Evaluated) -> list[tuple[str, list[tuple[int, str]]]]:
     """Each label with a row of (count, share of the row); nothing for tasks without classes, or with very many."""
-    if not isinstance(found.task, Classify) or len(found.task.labels) > MAX_LABELS:
+    task = found.task
+    if not task.row.one_label_per_text or len(task.labels) > MAX_LABELS:
         return []
-    rows = confusion_matrix(*_gold_and_said(found), found.task.labels).tolist()
+    pairs = zip(found.dev.examples, found.predictions, strict=True)
+    answers = [answer for pair in pairs for answer in task.answers(*pair, Decision())]
+    gold, predicted = ([answer[side] for answer in answers] for side in (0, 1))
+    rows = confusion_matrix(gold, predicted, task.labels).tolist()
     return [
         (label, [(count, f"{count / max(sum(row), 1):.3f}") for count in row])
-        for label, row in zip(found.task.labels, rows, strict=True)
+        for label, row in zip(task.labels, rows, strict=True)
     ]
-
-
-def _gold_and_said(found: Evaluated) -> tuple[list[str], list[str]]:
-    gold = [str(e.label) for e in found.dev.examples if isinstance(e, TextExample)]
-    return gold, [max(p.probabilities, key=p.probabilities.__getitem__) for p in found.predictions]
 
 
 def _calibration(found: Evaluated) -> Iterable[str]:
     """The reliability diagram: accuracy by confidence."""
-    if not isinstance(found.task, Classify):
+    if not found.task.row.one_label_per_text:
         return
     chances = np.array([list(p.probabilities.values()) for p in found.predictions])
     bins = reliability(*confidences(chances, np.array([own[0].target for own in found.dev.windows])))
@@ -116,7 +114,7 @@ def _errors(found: Evaluated) -> list[tuple[str, ...]]:
 
 
 def worst_errors(found: Evaluated) -> Iterable[tuple[float, str, str, str, str]]:
-    """(how wrong, text, truth, what was said, where) of each dev example that was got wrong."""
+    """(weight, text, truth, prediction, place) of each wrong prediction on dev."""
     for example, prediction in zip(found.dev.examples, found.predictions, strict=True):
         error = found.task.mistake(example, prediction)
         if error is not None:

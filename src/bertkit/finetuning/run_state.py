@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -17,7 +16,6 @@ from bertkit.checkpoint.tensors import read_object, write_tensors
 from bertkit.errors import RequestError
 from bertkit.files import FORMAT_VERSION, VERSION_KEY, check_format_version, refuse_to_overwrite, whole_file
 from bertkit.folder_lock import claimed
-from bertkit.model.model import BertModel
 from bertkit.tasks.metrics.table import is_better
 from bertkit.train.records import number, read_records, write_code_version
 from bertkit.train.runs import Run
@@ -49,7 +47,7 @@ class Best:
 
 
 @contextmanager
-def own_folder(folder: Path) -> Iterator[None]:
+def locked_folder(folder: Path) -> Iterator[None]:
     """Hold the folder of one or several runs; torchrun's other processes would wait for it in vain."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise RequestError("fine-tuning runs on one device; start it without torchrun")
@@ -57,9 +55,9 @@ def own_folder(folder: Path) -> Iterator[None]:
         yield
 
 
-def snapshot(model: BertModel) -> State:
-    """A copy of the weights in ordinary memory."""
-    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in model.state_dict().items()}
+def copied_to_host(tensor: Tensor) -> Tensor:
+    """A copy in ordinary memory."""
+    return tensor.detach().to("cpu", copy=True).contiguous()
 
 
 @dataclass(frozen=True)
@@ -129,12 +127,6 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """A JSON file that appears whole."""
     with whole_file(path) as draft:
         draft.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def load_state(model: BertModel, state: State) -> None:
-    """Weights copied into the tensors that are there."""
-    with torch.no_grad():
-        model.load_state_dict(dict(state))
 
 
 def _require_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:

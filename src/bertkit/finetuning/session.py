@@ -9,31 +9,27 @@ from typing import Any
 from torch import nn
 
 from bertkit.checkpoint.save_load import Checkpoint
-from bertkit.finetuning.batches import EpochPlan, within_budget
+from bertkit.finetuning.batches import EpochPlan
 from bertkit.finetuning.best_session import BestSession
-from bertkit.finetuning.collapse import describe_collapse
 from bertkit.finetuning.distill import Student, Teacher
 from bertkit.finetuning.evaluate import Outputs, run_model
-from bertkit.finetuning.fit_decision import judge_decision
+from bertkit.finetuning.judge import describe_collapse, judge_decision
 from bertkit.finetuning.learner import (
     TASK,
     Learner,
-    compute_twice,
-    lowest_free,
+    freeze_below,
+    lowest_trainable,
     pack,
     rate_scales,
-    set_free,
     start_at_prior,
+    use_gradient_checkpointing,
 )
 from bertkit.finetuning.prepare import Prepared, loss_settings
 from bertkit.finetuning.result import FineTuned
 from bertkit.finetuning.run_state import (
     Best,
     State,
-    best_so_far,
-    load_state,
-    read_state,
-    snapshot,
+    copied_to_host,
 )
 from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.tasks.decision import Decision, Fitted
@@ -42,8 +38,9 @@ from bertkit.tasks.folder import task_json
 from bertkit.tasks.task import LossSettings, Window
 from bertkit.train.distributed import Ranks
 from bertkit.train.loop import LoopSettings, Micro, StepReport
-from bertkit.train.optimizer import OptimizerSettings, build_optimizer
-from bertkit.train.runs import Progress, Run, read_optimizer, read_progress
+from bertkit.train.optimizer import Optimizers, build_optimizer
+from bertkit.train.optimizer_rows import OptimizerSettings
+from bertkit.train.runs import Progress, Run
 from bertkit.train.schedule import Budget, Schedule
 from bertkit.train.session import SessionSettings
 
@@ -57,59 +54,46 @@ def open_session(
     teacher: Teacher | None = None,
 ) -> tuple["FineTuneSession", Progress]:
     """A session where the run's folder stands: at its latest checkpoint, or at the beginning."""
-    latest = run.latest()
-    model = start.model
-    if latest:
-        load_state(model, read_state(latest / "model"))
-    model.to(ranks.device).train()
+    model, task = start.model.to(ranks.device).train(), prepared.task
     if settings.run.checkpointing:
-        compute_twice(model)
-    weights = loss_settings(prepared.task, prepared.train, settings)
-    prior = None if latest else prepared.task.prior(prepared.train, weights)
+        use_gradient_checkpointing(model)
+    weights = loss_settings(task, prepared.train, settings)
+    prior = task.prior(prepared.train, weights)
     if prior is not None:
-        start_at_prior(model, prepared.task, prior)
-    learner = Student(model, prepared.task, weights, teacher) if teacher else Learner(model, prepared.task, weights)
-    set_free(model, lowest_free(settings, len(model.encoder.layers), 1.0))
-    scales = {f"model.{name}": scale for name, scale in rate_scales(model, settings.learning.layer_decay).items()}
-    # Devlin's numbers but for the second moment's, where AdamW's usual 0.999 forgets slowly enough for small batches.
-    name, weight_decay = settings.learning.optimizer, settings.learning.weight_decay
-    wanted = OptimizerSettings(name=name, beta2=0.999, weight_decay=weight_decay, fused=True)
-    optimizers = build_optimizer(learner, wanted, scales)
-    progress = read_progress(latest) if latest else Progress()
-    optimizers.load_state_tensors(read_optimizer(latest) if latest else {})
-    run.truncate_metrics(progress.step)
-    plan = EpochPlan(prepared.train.lengths, settings.learning.batch, settings.learning.seed)
-    metric = settings.run.metric or prepared.task.main
-    best = best_so_far(run, latest, metric) if latest else Best()
+        start_at_prior(model, task, prior)
+    learner = Student(model, task, weights, teacher) if teacher else Learner(model, task, weights)
+    freeze_below(model, lowest_trainable(settings, len(model.encoder.layers), 1.0))
+    learning, metric = settings.learning, settings.run.metric or task.main
+    plan = EpochPlan(prepared.train.lengths, learning.batch, learning.seed, settings.run.tokens)
     session = FineTuneSession(
         run=run,
-        optimizers=optimizers,
         ranks=ranks,
-        metric=metric,
-        best=best,
-        prepared=prepared,
+        module=learner,
         start=start,
-        learner=learner,
-        settings=settings,
         plan=plan,
+        metric=metric,
+        prepared=prepared,
+        settings=settings,
     )
-    return session, progress
+    return session, session.restore_latest()
 
 
 @dataclass(kw_only=True, eq=False)
 class FineTuneSession(BestSession):
     """A task's windows in, the best model with its decision layer out."""
 
+    module: Learner
     prepared: Prepared
-    start: Checkpoint
-    learner: Learner
     settings: FineTuneSettings
-    plan: EpochPlan
 
-    @property
-    def module(self) -> Learner:
-        """The model with the task's loss."""
-        return self.learner
+    def new_optimizers(self) -> Optimizers:
+        """Devlin's settings, but AdamW's usual beta2 of 0.999: slow enough for small batches."""
+        learning = self.settings.learning
+        settings = OptimizerSettings(
+            name=learning.optimizer, beta2=0.999, weight_decay=learning.weight_decay, fused=True
+        )
+        scales = rate_scales(self.module.model, learning.layer_decay)
+        return build_optimizer(self.module, settings, {f"model.{name}": scale for name, scale in scales.items()})
 
     @property
     def total(self) -> int:
@@ -127,9 +111,9 @@ class FineTuneSession(BestSession):
 
     def before_step(self, step: int) -> None:
         """Layers are unfrozen when it is time."""
-        model = self.learner.model
+        model = self.module.model
         if self.settings.learning.unfreeze:
-            set_free(model, lowest_free(self.settings, len(model.encoder.layers), step / self.total))
+            freeze_below(model, lowest_trainable(self.settings, len(model.encoder.layers), step / self.total))
 
     def evaluation_due(self, step: int, *, last: bool) -> bool:
         """So many times in each epoch."""
@@ -137,35 +121,32 @@ class FineTuneSession(BestSession):
 
     def snapshot(self) -> State:
         """All of the model's tensors."""
-        return snapshot(self.learner.model)
+        return {name: copied_to_host(tensor) for name, tensor in self.module.model.state_dict().items()}
+
+    def load_state(self, state: State) -> None:
+        """All of the model's tensors."""
+        self.module.model.load_state_dict(dict(state))
 
     def wrap(self) -> nn.Module:
         """In half precision; layers that are computed twice would find other weights the second time."""
-        return self.learner if self.settings.run.checkpointing else super().wrap()
-
-    def micros(self, step: int) -> Sequence[Micro]:
-        """A step's examples as tensors, in parts that the machine can hold."""
-        chosen = self.plan.step(step)
-        lengths = [self.plan.lengths[number] for number in chosen]
-        parts = list(within_budget(lengths, self.settings.run.tokens))
-        whole = len(parts) == 1 and self._replays
-        return [self._micro([chosen[i] for i in part], step, number, whole) for number, part in enumerate(parts)]
+        return self.module if self.settings.run.checkpointing else super().wrap()
 
     def evaluate(self) -> dict[str, float]:
         """All metrics on dev, and the loss, as the model stands."""
         outputs = self._outputs(half=self.on_cuda)
         return self._scores(outputs, Decision()) | ({} if outputs.loss is None else {"loss": outputs.loss})
 
-    def _micro(self, numbers: Sequence[int], step: int, part: int, whole: bool) -> Micro:
-        windows = [window for number in numbers for window in self.prepared.train.windows[number]]
+    def micro(self, chosen: Sequence[int], step: int, part: int, *, whole: bool) -> Micro:
+        """The windows of the chosen examples; those of a whole step in a fixed form where steps are replayed."""
+        windows = [window for number in chosen for window in self.prepared.train.windows[number]]
         seed = (self.settings.learning.seed * 1_000_003 + step) * 1_009 + part
         counts = {TASK: self.prepared.task.targets(windows)}
         tokens = sum(len(window.ids) for window in windows)
-        return Micro(self._inputs(windows, whole), counts, tokens, seed)
+        return Micro(self._inputs(windows, whole and self._replays), counts, tokens, seed)
 
     def _inputs(self, windows: Sequence[Window], whole: bool) -> tuple[Any, ...]:
         """On the device, laid out, so that nothing is copied in the middle of a step; a whole step in a fixed form."""
-        config, task = self.learner.model.config, self.prepared.task
+        config, task = self.module.model.config, self.prepared.task
         if whole and (fixed := fixed_batch(task, windows, config, self._weights, self.settings.learning.batch)):
             return (fixed.pinned() if self.on_cuda else fixed,)
         return pack(windows, config).to(self.ranks.device).laid_out(), windows
@@ -174,7 +155,7 @@ class FineTuneSession(BestSession):
         """Take the best weights, fit the decision layer, and write the folder."""
         best = self.best if self.settings.run.keep == "best" else Best()
         if best.state is not None:
-            load_state(self.learner.model, best.state)
+            self.load_state(best.state)
         outputs, task, dev = self._outputs(), self.prepared.task, self.prepared.dev
         fitted = task.fit_decision(dev, outputs.rows, self.settings.run.abstain)
         judged = judge_decision(task, dev, outputs.rows, fitted.decision)
@@ -190,7 +171,7 @@ class FineTuneSession(BestSession):
             best_step=best.step if best.state is not None else progress.step,
             steps=progress.step,
             finished=finished,
-            said=(*self.prepared.said, *fitted.said, *judged.said, *notes),
+            said=(*self.prepared.said, *fitted.notes, *judged.said, *notes),
             collapsed=collapsed,
         )
         return self.leave(result, self._checkpoint(fitted, result))
@@ -201,7 +182,7 @@ class FineTuneSession(BestSession):
         kept = {"problem_type": task.row.problem_type} if task.row.problem_type else {}
         return replace(
             self.start,
-            model=self.learner.model,
+            model=self.module.model,
             labels=task.labels,
             embed=None,
             settings={**self.start.settings, **kept},
@@ -210,15 +191,15 @@ class FineTuneSession(BestSession):
 
     @property
     def _weights(self) -> LossSettings:
-        return self.learner.loss_settings
+        return self.module.loss_settings
 
     @cached_property
     def _replays(self) -> bool:
         """Whether steps of a form that was seen are replayed: where what a step does never changes."""
-        settings, model = self.settings, self.learner.model
+        settings, model = self.settings, self.module.model
         if not self.on_cuda or not settings.run.replay or settings.run.checkpointing or settings.learning.unfreeze:
             return False
-        return not isinstance(self.learner, Student) and can_fix(self.prepared.task, self._weights, model.config)
+        return not isinstance(self.module, Student) and can_fix(self.prepared.task, self._weights, model.config)
 
     @cached_property
     def options(self) -> SessionSettings:
@@ -242,7 +223,7 @@ class FineTuneSession(BestSession):
         )
 
     def _outputs(self, *, half: bool = False) -> Outputs:
-        return run_model(self.learner.model, self.prepared.task, self.prepared.dev.flat, half=half)
+        return run_model(self.module.model, self.prepared.task, self.prepared.dev.flat, half=half)
 
     def _scores(self, outputs: Outputs, decision: Decision) -> dict[str, float]:
         task, dev = self.prepared.task, self.prepared.dev

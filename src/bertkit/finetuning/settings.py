@@ -18,10 +18,10 @@ from bertkit.settings import (
     pick,
     read_pairs,
 )
-from bertkit.tasks.reading import ReadingSettings
+from bertkit.tasks.length import ReadingSettings
+from bertkit.train.optimizer_rows import OPTIMIZERS
 from bertkit.train.schedule import Decay
 
-DEFAULT_OPTIMIZER = "adamw"
 LARGEST_SEED = 2**62  # some are added to it
 MIN_STEPS, MIN_EPOCHS, MAX_EPOCHS = 500, 3, 20  # of a run whose epochs are not given
 
@@ -35,7 +35,7 @@ class LearningSettings:
     learning_rate: Positive = 2e-4  # of the head; see layer_decay
     warmup: Share = 0.2  # share of all steps; with 0.1 deep models can collapse in the first steps (docs/LOG.md)
     decay: Decay = "linear"
-    optimizer: str = DEFAULT_OPTIMIZER  # a row of train.optimizer.OPTIMIZERS
+    optimizer: str = "adamw"  # a row of train.optimizer_rows.OPTIMIZERS
     weight_decay: NotNegative = 0.01
     layer_decay: Annotated[float, Range(0.01, 1)] = 0.8  # a layer's learning rate relative to the layer above it
     clip: Positive = 1.0
@@ -48,10 +48,7 @@ class LearningSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.optimizer != DEFAULT_OPTIMIZER:
-            from bertkit.train.optimizer import OPTIMIZERS  # torch is slow to import
-
-            pick(OPTIMIZERS, self.optimizer, "optimizer")
+        pick(OPTIMIZERS, self.optimizer, "optimizer")
 
     def total_steps(self, steps_per_epoch: int) -> int:
         """Steps of the whole run."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from bertkit.engine.batches import Passage, make_batch, token_batches
 from bertkit.errors import RequestError
+from bertkit.inside.look.heads import HeadIndex
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.pooling import pool
@@ -21,11 +22,9 @@ MASK_EVERY = 7  # one token in seven is masked: 14 %, as in pre-training, the sa
 
 
 @dataclass(frozen=True)
-class HeadCost:
-    """One head left out."""
+class HeadCost(HeadIndex):
+    """What it costs to leave out one head."""
 
-    layer: int
-    head: int
     cost: float
 
 

@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from bertkit.config import BertConfig
 from bertkit.errors import RequestError
-from bertkit.model.attention_pattern import AttentionPattern
+from bertkit.model.attention import AttentionPattern, attention_weights
 from bertkit.model.batch import Batch
 from bertkit.model.embeddings import Embeddings
-from bertkit.model.kernels import attention_weights
 from bertkit.model.layer import LAYERS, PostNormLayer, PreNormLayer
 from bertkit.model.operations import TORCH, Operations
 from bertkit.settings import pick

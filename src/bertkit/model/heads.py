@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bertkit.config import BertConfig
 from bertkit.model.batch import Batch
-from bertkit.model.feed_forward import ACTIVATIONS
+from bertkit.model.layer import ACTIVATIONS
 from bertkit.model.pooling import pool
 from bertkit.poolings import POOLINGS
 from bertkit.settings import pick

@@ -1,16 +1,91 @@
-"""One layer: attention, then feed-forward, each added to its input. The norm is after (post-norm) or before.
+"""One layer: self-attention, then feed-forward, each added to its input. The norm is after (post-norm) or before.
 
 Layers do no arithmetic of their own: they call the operations of an engine (`operations.py`).
 """
 
+from functools import partial
+
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.config import BertConfig
+from bertkit.model.attention import AttentionPattern, AttentionWindow, Rotation, attention_weights
 from bertkit.model.batch import Batch
-from bertkit.model.feed_forward import FEED_FORWARDS, FeedForward
-from bertkit.model.operations import TORCH, Operations
-from bertkit.model.self_attention import SelfAttention
+from bertkit.model.operations import TORCH, Activation, Operations, Output
 from bertkit.settings import pick
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention; `project` gives queries, keys and values, `weights` the softmax matrices."""
+
+    def __init__(self, config: BertConfig, index: int) -> None:
+        super().__init__()
+        parts = config.parts
+        local = parts.window is not None and index % parts.global_every != 0
+        radius = parts.window // 2 if local and parts.window is not None else None
+        self.heads = config.heads
+        self.window = AttentionWindow(radius, parts.causal)
+        rotation = Rotation(parts.local_theta if local else parts.theta) if parts.position == "rotary" else None
+        self.pattern = AttentionPattern(config.heads, self.window, rotation)
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=parts.bias)
+        self.out = nn.Linear(config.width, config.width, bias=parts.bias)
+        self.dropout = config.attention_dropout
+
+    def forward(self, x_TD: Tensor, batch: Batch, ops: Operations = TORCH) -> Output:
+        """T D."""
+        dropout = self.dropout if self.training else 0.0
+        mixed_TD = ops.attend(ops.project(self.qkv, x_TD), batch, self.pattern, dropout)
+        return ops.output(self.out, mixed_TD)
+
+    def project(self, x_TD: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, T H K each; queries and keys rotated where the family rotates."""
+        q, k, v = self.pattern.split(self.qkv(x_TD), batch).unbind(dim=1)
+        return q, k, v
+
+    def weights(self, x_TD: Tensor, batch: Batch) -> list[Tensor]:
+        """H L L for each sequence: what the fused kernels never show. Slow; for looking inside."""
+        q, k, _ = self.project(x_TD, batch)
+        pairs = zip(batch.split(q), batch.split(k), strict=True)
+        return [attention_weights(q_LHK, k_LHK, self.window) for q_LHK, k_LHK in pairs]
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+}
+
+
+class FeedForward(nn.Module):
+    """Up to `inner`, activation, down: BERT's with GELU, the Transformer's with ReLU."""
+
+    widths_up = 1  # how many times `inner` the first map gives
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.width, self.widths_up * config.inner, bias=config.parts.bias)
+        self.activation = pick(ACTIVATIONS, config.parts.activation, "activation")
+        self.down = nn.Linear(config.inner, config.width, bias=config.parts.bias)
+
+    def forward(self, x_TD: Tensor, ops: Operations = TORCH) -> Output:
+        """T D."""
+        return ops.output(self.down, ops.activate(self.up, self.activation, x_TD))
+
+
+class GatedFeedForward(FeedForward):
+    """ModernBERT's: one half of `up`, through the activation function, gates the other."""
+
+    widths_up = 2
+
+    def forward(self, x_TD: Tensor, ops: Operations = TORCH) -> Output:
+        """T D."""
+        return ops.output(self.down, ops.gate(self.up, self.activation, x_TD))
+
+
+FEED_FORWARDS: dict[str, type[FeedForward]] = {"plain": FeedForward, "gated": GatedFeedForward}
 
 
 class PostNormLayer(nn.Module):

@@ -12,9 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.model.attention_pattern import AttentionPattern
+from bertkit.model.attention import AttentionPattern, attend, bias_gelu, triton_can
 from bertkit.model.batch import Batch
-from bertkit.model.kernels import attend, bias_gelu, triton_can
 
 Activation = Callable[[Tensor], Tensor]
 # What `output` gives to `add` and `add_norm`: T D, or a value of the engine's own, such as a product that is computed

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertkit.model.kernels import triton_can
+from bertkit.model.attention import triton_can
 
 IGNORE = -100  # target of a slot that only fills a fixed shape
 

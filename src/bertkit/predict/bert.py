@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from bertkit.engine.batches import Passage, make_batch
 from bertkit.engine.cpu import repack, use_onnx
 from bertkit.engine.embed import Embedded, embed_blocks
 from bertkit.errors import BertkitWarning, RequestError
-from bertkit.given import listed_texts, refuse_unlisted
+from bertkit.given import ChoicesCall, PairsCall, TextsCall, listed_texts, overloaded, refuse_unlisted
 from bertkit.model.encoder import Trace
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings, Layers
@@ -27,11 +27,11 @@ from bertkit.text.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from bertkit.predict import search as searching
     from bertkit.predict.answers import Answers
     from bertkit.predict.fill import Filled
     from bertkit.predict.fill_words import FilledTogether
     from bertkit.predict.onnx.export import Exported
+    from bertkit.predict.search import Found, Searched, Stored, VectorBlock
     from bertkit.tasks.answer import Answered
     from bertkit.tasks.choose import Chosen
     from bertkit.tasks.classify import Classified
@@ -48,6 +48,14 @@ class TextTrace(Trace):
     """Everything one text went through, and the tokens it was."""
 
     tokens: tuple[str, ...]
+
+
+class VectorOptions(TypedDict, total=False):
+    """Keyword arguments of `Bert.embed` that do not change the type of its result."""
+
+    layers: Layers | None
+    normalize: bool | None
+    too_long: TooLong
 
 
 def load(
@@ -96,27 +104,17 @@ class Bert:
         return self.checkpoint.tokenizer
 
     @overload
-    def embed(
-        self,
-        texts: Sequence[str],
-        *,
-        pooling: NoPooling,
-        layers: Layers | None = None,
-        normalize: bool | None = None,
-        too_long: TooLong = "truncate",
-    ) -> list[np.ndarray]: ...
-
+    def embed(  # type: ignore[overload-overlap]
+        self, texts: str, *, pooling: PoolingName | NoPooling | None = None, **options: Unpack[VectorOptions]
+    ) -> np.ndarray: ...
     @overload
     def embed(
-        self,
-        texts: str | Sequence[str],
-        *,
-        pooling: PoolingName | None = None,
-        layers: Layers | None = None,
-        normalize: bool | None = None,
-        too_long: TooLong = "truncate",
+        self, texts: Sequence[str], *, pooling: NoPooling, **options: Unpack[VectorOptions]
+    ) -> list[np.ndarray]: ...
+    @overload
+    def embed(
+        self, texts: Sequence[str], *, pooling: PoolingName | None = None, **options: Unpack[VectorOptions]
     ) -> np.ndarray: ...
-
     def embed(
         self,
         texts: str | Sequence[str],
@@ -171,32 +169,20 @@ class Bert:
 
     @overload
     def search(  # type: ignore[overload-overlap]
-        self,
-        query: str,
-        texts: "searching.Searched | None" = None,
-        k: int = 10,
-        *,
-        vectors: "searching.Stored | None" = None,
-    ) -> "list[searching.Found]": ...
-
+        self, query: str, texts: "Searched | None" = None, k: int = 10, *, vectors: "Stored | None" = None
+    ) -> "list[Found]": ...
     @overload
     def search(
-        self,
-        query: Sequence[str],
-        texts: "searching.Searched | None" = None,
-        k: int = 10,
-        *,
-        vectors: "searching.Stored | None" = None,
-    ) -> "list[list[searching.Found]]": ...
-
+        self, query: Sequence[str], texts: "Searched | None" = None, k: int = 10, *, vectors: "Stored | None" = None
+    ) -> "list[list[Found]]": ...
     def search(
         self,
         query: str | Sequence[str],
-        texts: "searching.Searched | None" = None,
+        texts: "Searched | None" = None,
         k: int = 10,
         *,
-        vectors: "searching.Stored | None" = None,
-    ) -> "list[searching.Found] | list[list[searching.Found]]":
+        vectors: "Stored | None" = None,
+    ) -> "list[Found] | list[list[Found]]":
         """The `k` texts nearest to the query by cosine, a Found each: best first, equals in order; none is left out.
 
         `texts` is any iterable of str, read in blocks, or an array or Path of vectors. `vectors`: those of the texts,
@@ -208,9 +194,7 @@ class Bert:
         found = search_blocks(self.embed(_listed(query)), blocks, count)
         return found[0] if isinstance(query, str) else found
 
-    def _searched(
-        self, texts: "searching.Searched | None", vectors: "searching.Stored | None"
-    ) -> "Iterator[searching.VectorBlock]":
+    def _searched(self, texts: "Searched | None", vectors: "Stored | None") -> "Iterator[VectorBlock]":
         from bertkit.predict import search as searching
 
         settings = self.embed_settings().one_vector()
@@ -219,7 +203,7 @@ class Bert:
             return searching.vector_blocks(searching.open_vectors(stored, self.width(settings)), known)
         return self._embedded(known or (), settings)
 
-    def _embedded(self, texts: Iterable[str], settings: EmbedSettings) -> "Iterator[searching.VectorBlock]":
+    def _embedded(self, texts: Iterable[str], settings: EmbedSettings) -> "Iterator[VectorBlock]":
         from bertkit.predict.search import VectorBlock
 
         reports = []
@@ -280,72 +264,43 @@ class Bert:
 
         return Answers.of(self.checkpoint)
 
-    @overload
-    def classify(self, texts: str, pairs: str | None = None) -> "Classification": ...  # type: ignore[overload-overlap]
-
-    @overload
-    def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> "list[Classification]": ...
-
+    @overloaded(PairsCall["Classification", "list[Classification]"])
     def classify(
         self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None
     ) -> "Classification | list[Classification]":
         """A Classified, Labeled or Rated, as the model was fine-tuned, for a text or pair; for several, a list."""
-        seconds = None if pairs is None else _listed(pairs)
-        found: Classification | list[Classification] = self._ask("classify", texts, texts=_listed(texts), pairs=seconds)
-        return found
+        return self._ask("classify", texts, texts=_listed(texts), pairs=None if pairs is None else _listed(pairs))
 
-    @overload
-    def tag(self, texts: str) -> "Tagged": ...  # type: ignore[overload-overlap]
-
-    @overload
-    def tag(self, texts: Sequence[str | Sequence[str]]) -> "list[Tagged]": ...
-
+    @overloaded(TextsCall["Tagged", "list[Tagged]"])
     def tag(self, texts: str | Sequence[str | Sequence[str]]) -> "Tagged | list[Tagged]":
-        """A Tagged, with spans in characters, for a text; for several, which may come in words, a list of them."""
-        found: Tagged | list[Tagged] = self._ask("tag", texts, texts=_sentences(texts))
-        return found
+        """A Tagged, with spans in characters, for a text; for several, which may be lists of words, a list."""
+        return self._ask("tag", texts, texts=_sentences(texts))
 
     @overload
     def answer(self, question: str, passage: str) -> "Answered": ...  # type: ignore[overload-overlap]
-
     @overload
     def answer(self, question: Sequence[str], passage: Sequence[str]) -> "list[Answered]": ...
-
     def answer(self, question: str | Sequence[str], passage: str | Sequence[str]) -> "Answered | list[Answered]":
         """An Answered: where the passage answers the question, in characters, or that it does not; or a list."""
-        found: Answered | list[Answered] = self._ask(
-            "answer", question, question=_listed(question), passage=_listed(passage)
-        )
-        return found
+        return self._ask("answer", question, question=_listed(question), passage=_listed(passage))
 
-    @overload
-    def choose(self, question: str, choices: Sequence[str]) -> "Chosen": ...  # type: ignore[overload-overlap]
-
-    @overload
-    def choose(self, question: Sequence[str], choices: Sequence[Sequence[str]]) -> "list[Chosen]": ...
-
+    @overloaded(ChoicesCall["Chosen", "list[Chosen]"])
     def choose(
         self, question: str | Sequence[str], choices: Sequence[str] | Sequence[Sequence[str]]
     ) -> "Chosen | list[Chosen]":
         """A Chosen: which of its choices fits a question; for several questions, a list."""
         own = [choices] if isinstance(question, str) else choices
-        found: Chosen | list[Chosen] = self._ask("choose", question, question=_listed(question), choices=own)
-        return found
+        return self._ask("choose", question, question=_listed(question), choices=own)
 
-    @overload
-    def rate_words(self, texts: str) -> "RatedWords": ...  # type: ignore[overload-overlap]
-
-    @overload
-    def rate_words(self, texts: Sequence[str | Sequence[str]]) -> "list[RatedWords]": ...
-
+    @overloaded(TextsCall["RatedWords", "list[RatedWords]"])
     def rate_words(self, texts: str | Sequence[str | Sequence[str]]) -> "RatedWords | list[RatedWords]":
-        """A RatedWords, a number for each word, for a text; for several, which may come in words, a list of them."""
-        found: RatedWords | list[RatedWords] = self._ask("rate-words", texts, texts=_sentences(texts))
-        return found
+        """A RatedWords, a number for each word, for a text; for several, which may be lists of words, a list."""
+        return self._ask("rate-words", texts, texts=_sentences(texts))
 
-    def _ask(self, route: str, given: object, **inputs: Any) -> Any:
-        """What the model predicts: one for one, a list for a list."""
-        return _one_or_many(given, self.answers.ask(route, **inputs))
+    def _ask(self, route: str, given: object, **inputs: Any) -> Any | list[Any]:
+        """The model's predictions: one for a str, a list for a list."""
+        found = self.answers.ask(route, **inputs)
+        return found[0] if isinstance(given, str) else found
 
     def trace(self, text: str, pair: str | None = None) -> TextTrace:
         """Every layer's queries, keys, values, weights and output for one text or pair."""
@@ -459,8 +414,3 @@ def _warn_of_long(reports: Sequence[LengthReport]) -> None:
     """What was done to texts over the limit, if there were any."""
     if reports:
         warnings.warn(str(reduce(LengthReport.joined, reports)), BertkitWarning, stacklevel=3)
-
-
-def _one_or_many(given: object, found: list[Any]) -> Any:
-    """One for one, a list for a list."""
-    return found[0] if isinstance(given, str) else found

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bertkit.engine.batches import Passage, cut, last_layer, window_passages
-from bertkit.engine.threads import with_threads
+from bertkit.engine.threads import threads_for
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.model import BertModel
 from bertkit.text.length import LengthReport, TooLong, report_lengths
@@ -116,15 +116,11 @@ def _views(
 
 def _best(model: BertModel, passage: Passage, places: Sequence[int], top: int, known: int) -> tuple[Tensor, Tensor]:
     """Probabilities and ids, [blanks, top] each; rows of the table beyond the vocabulary are no words."""
-
-    @torch.inference_mode()
-    def compute() -> tuple[Tensor, Tensor]:
+    with torch.inference_mode(), threads_for(len(passage.ids), model.device):
         batch, hidden_TD = last_layer(model.encoder, [passage], model.device)
         logits_NV = model.read("masked_word", hidden_TD[list(places)], batch)[:, :known].float()
         best = logits_NV.softmax(dim=-1).topk(top)
         return best.values.cpu(), best.indices.cpu()
-
-    return with_threads(compute, len(passage.ids), model.device)
 
 
 def put_in(

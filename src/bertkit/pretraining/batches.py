@@ -45,7 +45,7 @@ class DataSettings:
         _require(0 < self.rate <= 1, "rate", self.rate, "must be over 0 and at most 1")
         _require(0 <= masked <= 1, "mask_share", masked, "must be in [0, 1]")
         for row in self.rows:
-            row.check(self)
+            row.check(self.masking, self.shares)
         _require(0 <= random <= 1, "random_share", random, "must be in [0, 1]")
         _require(
             masked + random <= 1, "mask_share + random_share", masked + random, "must be at most 1; lower one of them"

@@ -2,24 +2,27 @@
 
 import math
 import shutil
+import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.checkpoint.tensors import fingerprint
 from bertkit.errors import RequestError
 from bertkit.files import refuse_to_overwrite
-from bertkit.pretraining.begun import read_begun, refuse_other_beginning
-from bertkit.pretraining.recipe import Recipe, TrainSettings, directed, read_recipe, with_whole_paths
+from bertkit.pretraining.recipe import BEGUN, Recipe, directed, read_recipe, with_absolute_paths
 from bertkit.pretraining.stages import read_stages
+from bertkit.pretraining.train_settings import TrainSettings
 from bertkit.settings import pick
-from bertkit.text.shards.reader import ShardSet
-from bertkit.train.optimizer import OptimizerSettings
+from bertkit.text.shards.reader import ShardSet, open_shards
+from bertkit.text.tokenizer import Tokenizer
 from bertkit.train.runs import Run
 from bertkit.train.schedule import Budget, Schedule
 
 SETTINGS = "settings.toml"
+FRESH = "fresh weights"
 # What may change when a run goes on: it decides when and where, but no weight.
 FREE = ("log_every", "evaluate_every", "save_every", "keep", "compile", "sharding")
 LEAST = {"batch": 1, "warmup": 0, "log_every": 1, "evaluate_every": 1, "save_every": 1, "keep": 1, "seed": 0}
@@ -59,17 +62,12 @@ def fitted(recipe: Recipe, shards: ShardSet, start: Checkpoint | None = None) ->
         raise RequestError(f"batch={train.batch} must be a multiple of block={data.block}")
     Budget(steps=train.steps, minutes=train.minutes)
     Schedule(peak=train.learning_rate, warmup=train.warmup, decay=train.decay)
-    optimizer_settings(train)
+    train.optimizer_settings()
     return recipe
 
 
-def optimizer_settings(train: TrainSettings) -> OptimizerSettings:
-    """The optimizer that a recipe asks for."""
-    return OptimizerSettings(name=train.optimizer, weight_decay=train.weight_decay, muon_scale=train.muon_scale)
-
-
 def check_folder(out: Path, recipe: Recipe, begun: Mapping[str, str], *, resume: bool) -> None:
-    """A new run wants an empty place, and one that goes on a folder of the same settings and text, or none yet."""
+    """A new run needs an empty folder, and one that goes on a folder of the same settings and text, or none yet."""
     if not resume:
         return refuse_to_overwrite(out)
     if (out / SETTINGS).is_file():
@@ -81,14 +79,53 @@ def check_folder(out: Path, recipe: Recipe, begun: Mapping[str, str], *, resume:
 
 def check_disk(out: Path, parameter_bytes: int, keep: int) -> None:
     """Room for `keep` checkpoints and the one that is being written: weights, twice as much memory of AdamW."""
-    place = out.absolute()
-    while not place.exists():
-        place = place.parent
-    needed, free = 3 * parameter_bytes * (keep + 1), shutil.disk_usage(place).free
+    existing = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    needed, free = 3 * parameter_bytes * (keep + 1), shutil.disk_usage(existing).free
     if needed > free:
         raise RequestError(
             f"{out} needs {_gigabytes(needed)} for {keep + 1} checkpoints, but {_gigabytes(free)} are free there; "
             "lower keep or name another place"
+        )
+
+
+def start_fingerprints(recipe: Recipe, shards: ShardSet, start: Checkpoint | None) -> dict[str, str]:
+    """Fingerprints of the weights to carry on from, of the shards, and of held-out text if there is some."""
+    found = {"start": fingerprint(start.model.state_dict()) if start else FRESH, "shards": shards.fingerprint}
+    return found | ({"heldout": open_shards(recipe.heldout).fingerprint} if recipe.heldout else {})
+
+
+def read_begun(settings: Path) -> dict[str, str]:
+    """What a run's settings say that it began with; nothing for a run that has none, or of an earlier version."""
+    if not settings.is_file():
+        return {}
+    return {name: str(text) for name, text in tomllib.loads(settings.read_text("utf-8")).get(BEGUN, {}).items()}
+
+
+def refuse_other_beginning(settings: Path, recipe: Recipe, now: Mapping[str, str], *, trained: bool) -> None:
+    """Refuse what would make another run of it; a run that has `trained` has its weights, so --from may be left out."""
+    before, out = read_begun(settings), settings.parent
+    for name, folder in {"shards": recipe.shards, "heldout": recipe.heldout}.items():
+        if name in before and before[name] != now[name]:
+            raise RequestError(
+                f"{folder} no longer holds the text and the vocabulary that {out} was begun with; "
+                "make these shards again, or begin another run with another --out"
+            )
+    start = now["start"]
+    if "start" in before and before["start"] != start and not (trained and start == FRESH):
+        now_from = FRESH if start == FRESH else "this model"
+        was = FRESH if before["start"] == FRESH else "a model" if start == FRESH else "another model"
+        raise RequestError(
+            f"{out} was begun from {was}, not from {now_from}; "
+            "go on with the same --from, or begin another run with another --out"
+        )
+
+
+def refuse_other_vocabulary(checkpoint: Path, tokenizer: Tokenizer | None, shards: ShardSet) -> None:
+    """Ids of another vocabulary would mean other words to the weights of a checkpoint."""
+    if tokenizer is not None and tokenizer.hash != shards.tokenizer.hash:
+        raise RequestError(
+            f"{checkpoint} was trained with another vocabulary than that of {shards.folder}; "
+            "make the shards with the vocabulary in it, or begin another run with another --out"
         )
 
 
@@ -105,7 +142,7 @@ def _shape(recipe: Recipe, shards: ShardSet, start: Checkpoint | None) -> Any:
 
 
 def _refuse_other_settings(path: Path, recipe: Recipe) -> None:
-    before, now = (_flat(asdict(with_whole_paths(each))) for each in (read_recipe(path), recipe))
+    before, now = (_flat(asdict(with_absolute_paths(each))) for each in (read_recipe(path), recipe))
     for name in read_begun(path).keys() & {"shards", "heldout"}:  # known by what they hold: they may have moved
         before[name] = now[name] or before[name]
     for name in now:

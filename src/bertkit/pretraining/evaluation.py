@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertkit.pretraining.batches import ExampleSource
 from bertkit.pretraining.examples import Examples
 from bertkit.pretraining.objectives.table import LOSSES, OBJECTIVES
+from bertkit.pretraining.objectives.targets import PretrainingModule
 from bertkit.train.distributed import Ranks
 
 BLOCKS = 16
@@ -17,7 +18,7 @@ MOST_NATS = 700.0  # the exponential of more is no float
 
 
 def evaluate(
-    module: nn.Module, heldout: ExampleSource, inputs: Callable[[Examples], tuple[Any, ...]], place: Ranks
+    module: PretrainingModule, heldout: ExampleSource, inputs: Callable[[Examples], tuple[Any, ...]], ranks: Ranks
 ) -> dict[str, float]:
     """The numbers of `held_out_numbers` over the first blocks, whose masks never change; every rank gets the same.
 
@@ -25,18 +26,17 @@ def evaluate(
     runs the first again, and counts nothing of it.
     """
     module.eval()
-    options: Mapping[str, bool] = getattr(module, "evaluation", {})
     totals: dict[str, Tensor] = {}
-    with torch.no_grad(), torch.autocast(place.device.type, torch.bfloat16, enabled=place.device.type == "cuda"):
-        for first in range(0, BLOCKS, place.size):
-            number = first + place.rank
+    with torch.no_grad(), torch.autocast(ranks.device.type, torch.bfloat16, enabled=ranks.device.type == "cuda"):
+        for first in range(0, BLOCKS, ranks.size):
+            number = first + ranks.rank
             counts = number < BLOCKS
             torch.manual_seed(number)  # of the generator's samples
-            for name, values in module(*inputs(heldout.block(number if counts else 0)), **options).items():
+            for name, values in module(*inputs(heldout.block(number if counts else 0)), **module.evaluation).items():
                 sums = torch.stack([value.double() for value in values]) * counts
                 totals[name] = totals[name] + sums if name in totals else sums
     module.train()
-    return held_out_numbers({name: place.sum(total).tolist() for name, total in totals.items()})
+    return held_out_numbers({name: ranks.sum(total).tolist() for name, total in totals.items()})
 
 
 def held_out_numbers(totals: Mapping[str, Sequence[float]]) -> dict[str, float]:

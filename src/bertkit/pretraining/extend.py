@@ -8,8 +8,7 @@ from torch import Tensor
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.errors import RequestError
-from bertkit.model.model import BertModel
-from bertkit.model.weights import copied
+from bertkit.model.model import BertModel, copied
 from bertkit.text.shards.reader import ShardSet
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import longest_match

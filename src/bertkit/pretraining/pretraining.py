@@ -1,6 +1,6 @@
 """A pre-training run: a recipe and shards in, a model folder out, killed and resumed as often as you like."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -10,25 +10,30 @@ from bertkit.errors import RequestError
 from bertkit.files import whole_file
 from bertkit.folder_lock import claimed
 from bertkit.pretraining.batches import ExampleSource
-from bertkit.pretraining.begun import begun_with, read_begun, refuse_other_vocabulary
-from bertkit.pretraining.checks import SETTINGS, check_disk, check_folder, fitted, optimizer_settings
+from bertkit.pretraining.checks import (
+    SETTINGS,
+    check_disk,
+    check_folder,
+    fitted,
+    read_begun,
+    refuse_other_vocabulary,
+    start_fingerprints,
+)
 from bertkit.pretraining.extend import extended
-from bertkit.pretraining.learner import PretrainingLearner, build_learner, load_start, parameter_bytes
+from bertkit.pretraining.learner import build_learner, load_start, parameter_bytes
+from bertkit.pretraining.objectives.targets import PretrainingModule
 from bertkit.pretraining.planning.gauge import Gauge
 from bertkit.pretraining.planning.memory import check_host_memory
-from bertkit.pretraining.recipe import Recipe, recipe_toml, with_whole_paths
-from bertkit.pretraining.session import AVERAGE, OWN, PretrainingSession
-from bertkit.pretraining.stages import Stages, largest, read_stages
+from bertkit.pretraining.recipe import Recipe, recipe_toml, with_absolute_paths
+from bertkit.pretraining.session import OWN, PretrainingSession
+from bertkit.pretraining.stages import Stage, Stages, largest, read_stages
 from bertkit.progress import ShowProgress, silent
 from bertkit.text.shards.reader import ShardSet, open_shards
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.train.average import Average, AverageSettings
-from bertkit.train.distributed import Ranks, ranks
+from bertkit.train.distributed import Ranks, process_group, shard, stop_requests
 from bertkit.train.loop import StepReport
-from bertkit.train.optimizer import build_optimizer
 from bertkit.train.records import write_code_version
-from bertkit.train.runs import Progress, Run, read_optimizer, read_part, read_progress
-from bertkit.train.stop import asked_to_stop
+from bertkit.train.runs import Progress, Run, read_part, read_progress
 
 
 def pretrain(
@@ -47,74 +52,67 @@ def pretrain(
     out, shards = Path(out), open_shards(recipe.shards)
     beginning = extended(load_start(Path(start), recipe), shards) if start else None
     recipe = fitted(recipe, shards, beginning)
-    begun = begun_with(recipe, shards, beginning)
+    begun = start_fingerprints(recipe, shards, beginning)
     check_folder(out, recipe, begun, resume=resume)
-    with ranks(device) as place, asked_to_stop(place) as stop, claimed(out) if place.first else nullcontext():
+    with process_group(device) as ranks, stop_requests(ranks) as stop, claimed(out) if ranks.first else nullcontext():
         check_folder(out, recipe, begun, resume=resume)  # again: another process may have been there just now
         learner = build_learner(recipe, beginning)
-        check_disk(out, parameter_bytes(learner.module), recipe.train.keep)
-        session, progress = _open(recipe, Run(out), learner, shards, place, begun, resume)
-        with (show if place.first else silent)("pre-training", 1.0) as meter:
+        check_disk(out, parameter_bytes(learner), recipe.train.keep)
+        session, progress = _open(recipe, Run(out), learner, shards, ranks, begun, resume)
+        with (show if ranks.first else silent)("pre-training", 1.0) as meter:
             return session.train(progress, meter, stop)
 
 
 def _open(
     recipe: Recipe,
     run: Run,
-    learner: PretrainingLearner,
+    learner: PretrainingModule,
     shards: ShardSet,
-    place: Ranks,
+    ranks: Ranks,
     begun: dict[str, str],
     resume: bool,
 ) -> tuple[PretrainingSession, Progress]:
     """A session where the run stands; nothing is written before all that can be refused has been looked at."""
-    planned, heldout = read_stages(recipe.train.stages, recipe.train.batch, recipe.data), _heldout(recipe, shards)
-    for stage in planned:
-        place.share(range(stage.batch // stage.data.block))
-    if place.device.type == "cpu":
-        check_host_memory(recipe, largest(planned), parameter_bytes(learner.module))
+    planned, heldout = _planned(recipe, learner, ranks), _heldout(recipe, shards)
     latest = run.latest() if resume else None
-    with _damage_named(latest):
+    with _naming_damage(latest):
         tokenizer = _load_models(latest, learner) if latest else None
-        memory = read_optimizer(latest) if latest else {}
-        progress = read_progress(latest) if latest else Progress()
+        progress = read_progress(latest)
     if latest:
         refuse_other_vocabulary(latest, tokenizer, shards)
         begun = {name: text for name, text in begun.items() if name != "start"}  # nobody can say it any more
-    stages = Stages(shards, planned, progress.begun)
-    learner.module.to(place.device).train()
-    if recipe.train.sharding == "fsdp" and place.size > 1:
-        learner.shard(place)
-    optimizers = build_optimizer(learner.module, optimizer_settings(recipe.train))
-    average = Average(learner.module, _average_settings(recipe))
-    with _damage_named(latest):
-        optimizers.load_state_tensors(memory)
-        if latest and average.settings.kind != "none":
-            average.load_state_tensors(read_part(latest / AVERAGE))
+    learner.to(ranks.device).train()
+    if recipe.train.sharding == "fsdp" and ranks.size > 1:
+        shard(learner, [layer for model in learner.models.values() for layer in model.encoder.layers], ranks)
+    stages, gauge = Stages(shards, planned, progress.begun), Gauge.of(recipe, ranks, progress)
     session = PretrainingSession(
-        run=run,
-        optimizers=optimizers,
-        ranks=place,
-        recipe=recipe,
-        learner=learner,
-        average=average,
-        stages=stages,
-        tokenizer=shards.tokenizer,
-        heldout=heldout,
-        gauge=Gauge.of(recipe, place, progress),
+        run=run, ranks=ranks, recipe=recipe, module=learner, stages=stages, heldout=heldout, gauge=gauge
     )
-    if place.device.type == "cuda":
+    with _naming_damage(latest):
+        if latest:
+            session.restore(latest)
+    if ranks.device.type == "cuda":
         session.rehearse()
-    place.wait()  # all have seen the folder as it was
-    if place.first:
+    ranks.wait()  # all have seen the folder as it was
+    if ranks.first:
         _begin_folder(run, recipe, progress, begun)
     return session, progress
+
+
+def _planned(recipe: Recipe, learner: PretrainingModule, ranks: Ranks) -> Sequence[Stage]:
+    """The stages of a run; those that do not divide over the ranks or do not fit the memory are refused."""
+    stages = read_stages(recipe.train.stages, recipe.train.batch, recipe.data)
+    for stage in stages:
+        ranks.share(range(stage.batch // stage.data.block))
+    if ranks.device.type == "cpu":
+        check_host_memory(recipe, largest(stages), parameter_bytes(learner))
+    return stages
 
 
 def _begin_folder(run: Run, recipe: Recipe, progress: Progress, begun: dict[str, str]) -> None:
     run.folder.mkdir(parents=True, exist_ok=True)  # where another process made it, failed and took it away
     run.sweep()
-    text = recipe_toml(with_whole_paths(recipe), begun | read_begun(run.folder / SETTINGS))
+    text = recipe_toml(with_absolute_paths(recipe), begun | read_begun(run.folder / SETTINGS))
     with whole_file(run.folder / SETTINGS) as draft:
         draft.write_text(text, encoding="utf-8")
     run.truncate_metrics(progress.step)
@@ -130,7 +128,7 @@ def _heldout(recipe: Recipe, shards: ShardSet) -> ExampleSource | None:
     return ExampleSource(held, replace(recipe.data, static=True, seed=1))
 
 
-def _load_models(checkpoint: Path, learner: PretrainingLearner) -> Tokenizer | None:
+def _load_models(checkpoint: Path, learner: PretrainingModule) -> Tokenizer | None:
     """Weights are copied into the tensors that are there: what two models share stays shared. Gives their tokenizer."""
     tokenizer = None
     for name, model in learner.models.items():
@@ -142,7 +140,7 @@ def _load_models(checkpoint: Path, learner: PretrainingLearner) -> Tokenizer | N
 
 
 @contextmanager
-def _damage_named(checkpoint: Path | None) -> Iterator[None]:
+def _naming_damage(checkpoint: Path | None) -> Iterator[None]:
     try:
         yield
     except (RequestError, RuntimeError) as error:  # torch's own, if shapes do not fit
@@ -152,10 +150,3 @@ def _damage_named(checkpoint: Path | None) -> Iterator[None]:
         raise RequestError(
             f"{checkpoint} is damaged ({first}); remove that folder to go on from the checkpoint before it"
         ) from error
-
-
-def _average_settings(recipe: Recipe) -> AverageSettings:
-    train = recipe.train
-    return AverageSettings(
-        kind=train.average, every=train.average_every, decay=train.average_decay, tail=train.average_tail
-    )

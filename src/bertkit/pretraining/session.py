@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,21 +14,23 @@ from bertkit.pretraining.batches import ExampleSource
 from bertkit.pretraining.evaluation import evaluate, in_words
 from bertkit.pretraining.examples import Examples
 from bertkit.pretraining.inputs import to_inputs
-from bertkit.pretraining.learner import PretrainingLearner, SavedModel, whole_model
+from bertkit.pretraining.learner import SavedModel, whole_model
 from bertkit.pretraining.objectives.table import LOSSES
+from bertkit.pretraining.objectives.targets import PretrainingModule
 from bertkit.pretraining.planning.gauge import Gauge
 from bertkit.pretraining.planning.memory import check_device_memory, one_pass
 from bertkit.pretraining.recipe import Recipe
 from bertkit.pretraining.samples import fill_samples
 from bertkit.pretraining.stages import Stages, largest
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.train.average import Average
-from bertkit.train.distributed import whole
+from bertkit.train.average import Average, AverageSettings
+from bertkit.train.distributed import full_tensor
 from bertkit.train.half import HalfPrecision
 from bertkit.train.loop import LoopSettings, Micro, StepReport
+from bertkit.train.optimizer import Optimizers, build_optimizer
 from bertkit.train.records import mirror
 from bertkit.train.report import write_report
-from bertkit.train.runs import Progress, SavedTensors
+from bertkit.train.runs import Progress, SavedTensors, read_part
 from bertkit.train.schedule import Budget, Schedule
 from bertkit.train.session import Session, SessionSettings, finite_values
 
@@ -39,24 +42,30 @@ OWN = "objective.safetensors"  # parameters that only a loss needs
 class PretrainingSession(Session[StepReport | None]):
     """A run's stages of examples, its average of weights and its held-out text, driven by the common session."""
 
+    module: PretrainingModule
     recipe: Recipe
-    learner: PretrainingLearner
-    average: Average
     stages: Stages
-    tokenizer: Tokenizer
     heldout: ExampleSource | None = None
     gauge: Gauge | None = None
     last_evaluation: dict[str, str] = field(default_factory=dict)  # beside the progress bar
 
-    @property
-    def module(self) -> nn.Module:
-        """The models with the losses of the recipe's objectives."""
-        return self.learner.module
+    def new_optimizers(self) -> Optimizers:
+        """As the recipe says."""
+        return build_optimizer(self.module, self.recipe.train.optimizer_settings())
+
+    @cached_property
+    def average(self) -> Average:
+        """The mean of the weights over many steps, where the recipe asks for one."""
+        train = self.recipe.train
+        settings = AverageSettings(
+            kind=train.average, every=train.average_every, decay=train.average_decay, tail=train.average_tail
+        )
+        return Average(self.module, settings)
 
     @property
-    def weights(self) -> Mapping[str, float]:
-        """Of each loss."""
-        return self.learner.weights
+    def tokenizer(self) -> Tokenizer:
+        """The one that made the shards."""
+        return self.stages.shards.tokenizer
 
     @cached_property
     def options(self) -> SessionSettings:
@@ -82,7 +91,7 @@ class PretrainingSession(Session[StepReport | None]):
             stance = torch.compiler.set_stance("default" if compiled else "force_eager")
             half = torch.autocast(self.ranks.device.type, torch.bfloat16, enabled=self.options.loop.autocast)
             with stance, half:
-                one_pass(self.wrapped, self.weights, self._micro(source, 0).inputs)
+                one_pass(self.wrapped, self.module.weights, self._micro(source, 0).inputs)
 
         check_device_memory(attempt, stage, alone=self.ranks.size == 1)
 
@@ -111,7 +120,7 @@ class PretrainingSession(Session[StepReport | None]):
                 with self.average.in_place():
                     line["averaged"] = finite_values(self.evaluate())
             self.write(line)
-        if filler := next((model for model in self.learner.models.values() if model.fills), None):
+        if filler := next((model for model in self.module.models.values() if model.fills), None):
             model = whole_model(filler)
             self.write({"step": step, "filled": fill_samples(model, self.tokenizer)} if self.ranks.first else {})
 
@@ -132,7 +141,8 @@ class PretrainingSession(Session[StepReport | None]):
 
     def wrap(self) -> nn.Module:
         """In half precision, over ranks, compiled: as the recipe and the device say."""
-        module, train = self.module, self.recipe.train
+        train = self.recipe.train
+        module: nn.Module = self.module
         if self.on_cuda and train.sharding == "ddp":
             module = HalfPrecision(module)
         if self.ranks.size > 1 and train.sharding == "ddp":
@@ -141,14 +151,20 @@ class PretrainingSession(Session[StepReport | None]):
             module.compile()
         return module
 
+    def restore(self, checkpoint: Path) -> None:
+        """The average of the weights too; the weights themselves are loaded before they are spread over ranks."""
+        super().restore(checkpoint)
+        if self.average.settings.kind != "none":
+            self.average.load_state_tensors(read_part(checkpoint / AVERAGE))
+
     def checkpoint_parts(self) -> Mapping[str, Any]:
         """Every model as a folder, the average, and what only a loss needs."""
-        models = {name: whole_model(model) for name, model in self.learner.models.items()}
+        models = {name: whole_model(model) for name, model in self.module.models.items()}
         parts: dict[str, Any] = {name: SavedModel(model, self.tokenizer) for name, model in models.items()}
         if self.average.settings.kind != "none":
             parts[AVERAGE] = SavedTensors(self.average.state_tensors())
-        if own := self.learner.own_tensors():
-            parts[OWN] = SavedTensors({name: whole(tensor).detach().contiguous() for name, tensor in own.items()})
+        if own := self.module.own_tensors():
+            parts[OWN] = SavedTensors({name: full_tensor(tensor).detach().contiguous() for name, tensor in own.items()})
         return parts
 
     def saved_progress(self, progress: Progress) -> Progress:
@@ -160,7 +176,7 @@ class PretrainingSession(Session[StepReport | None]):
         if finished:
             self.save(progress)
             with self.average.in_place():
-                target, model = self.run.folder / "model", whole_model(self.learner.models["model"])
+                target, model = self.run.folder / "model", whole_model(self.module.models["model"])
                 if self.ranks.first and not target.exists():
                     SavedModel(model, self.tokenizer).save(target)
         if self.ranks.first:

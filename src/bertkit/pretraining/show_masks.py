@@ -17,7 +17,7 @@ LINE = 72  # characters of a line; a token is never cut
 
 
 @dataclass(frozen=True)
-class Mangled:
+class MaskedExample:
     """One sequence as pieces: the text, and what the model is shown of it."""
 
     text: list[str]
@@ -38,7 +38,7 @@ class Shares:
     remarks: tuple[str, ...] = ()  # what the objectives say of these examples
 
 
-def mangle(shards: Corpus, settings: DataSettings, count: int) -> tuple[list[Mangled], Shares]:
+def masked_examples(shards: Corpus, settings: DataSettings, count: int) -> tuple[list[MaskedExample], Shares]:
     """The first `count` examples of those that training with these settings sees, and what was done to them."""
     if not settings.hides:
         others = " or ".join(row.name for row in OBJECTIVES.values() if row.kind == "tokens" and row.hides)
@@ -70,7 +70,7 @@ def shares(examples: Examples, ids: TokenIds) -> Shares:
     return Shares(tokens, len(shown) / max(tokens, 1), masked / chosen, other / chosen, kept / chosen)
 
 
-def lines(example: Mangled, width: int = LINE) -> Iterator[tuple[str, str]]:
+def lines(example: MaskedExample, width: int = LINE) -> Iterator[tuple[str, str]]:
     """Pairs of lines with the same tokens in both: the text, and what is shown of it."""
     first = used = 0
     for at, (text, shown) in enumerate(zip(example.text, example.shown, strict=True)):
@@ -82,12 +82,12 @@ def lines(example: Mangled, width: int = LINE) -> Iterator[tuple[str, str]]:
     yield " ".join(example.text[first:]), " ".join(example.shown[first:])
 
 
-def _sequences(examples: Examples, tokenizer: Tokenizer, pair: Objective | None) -> Iterator[Mangled]:
+def _sequences(examples: Examples, tokenizer: Tokenizer, pair: Objective | None) -> Iterator[MaskedExample]:
     text, shown = tokenizer.tokens(originals(examples).tolist()), tokenizer.tokens(examples.ids.tolist())
     start = 0
     for number, length in enumerate(examples.lengths.tolist()):
         stop = start + length
         asked = examples.chosen[(examples.chosen >= start) & (examples.chosen < stop)] - start
         truth = pair.pair_labels[examples.pair_labels[number]] if pair and examples.pair_labels is not None else None
-        yield Mangled(text[start:stop], shown[start:stop], asked.tolist(), truth)
+        yield MaskedExample(text[start:stop], shown[start:stop], asked.tolist(), truth)
         start = stop

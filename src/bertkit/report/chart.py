@@ -54,6 +54,13 @@ class Line:
     points: Sequence[Point]
     kind: str = "main"
 
+    def shape(self, frame: "Frame") -> Shape:
+        """A path through the points, or a dot where there is one."""
+        places = [(frame.x(x), frame.y(y)) for x, y in self.points]
+        if len(places) == 1:
+            return circle(self.kind, *places[0], radius=4)
+        return path(f"line {self.kind}", "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places))
+
 
 @dataclass(frozen=True)
 class Bar:
@@ -63,6 +70,12 @@ class Bar:
     high: float
     value: float
     tooltip: str = ""
+
+    def shape(self, frame: "Frame") -> Shape:
+        """A rectangle that stands on the horizontal axis."""
+        left, right, top, floor = frame.x(self.low), frame.x(self.high), frame.y(self.value), HEIGHT - BOTTOM
+        size = {"x": f"{left:.1f}", "y": f"{top:.1f}", "width": f"{right - left:.1f}", "height": f"{floor - top:.1f}"}
+        return Shape("rect", {"class": "bar", **size}, tooltip=self.tooltip)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +121,7 @@ def chart(
     shapes: list[Shape] = []
     if points:
         frame = Frame.around(points, axis, along)
-        shapes = [*frame.grid(), *(_bar(frame, bar) for bar in bars), *(_curve(frame, line) for line in shown)]
+        shapes = [*frame.grid(), *(bar.shape(frame) for bar in bars), *(line.shape(frame) for line in shown)]
     keys = [(line.kind, line.name) for line in shown if line.name]
     name = f"{title}, {unit}" if unit else title
     return render_fragment(
@@ -215,16 +228,3 @@ def _thinned(points: Sequence[Point]) -> list[Point]:
         return list(points)
     gap = (len(points) - 1) / (MAX_POINTS - 1)
     return [points[round(number * gap)] for number in range(MAX_POINTS)]
-
-
-def _curve(frame: Frame, line: Line) -> Shape:
-    places = [(frame.x(x), frame.y(y)) for x, y in line.points]
-    if len(places) == 1:
-        return circle(line.kind, *places[0], radius=4)
-    return path(f"line {line.kind}", "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places))
-
-
-def _bar(frame: Frame, bar: Bar) -> Shape:
-    left, right, top, floor = frame.x(bar.low), frame.x(bar.high), frame.y(bar.value), HEIGHT - BOTTOM
-    size = {"x": f"{left:.1f}", "y": f"{top:.1f}", "width": f"{right - left:.1f}", "height": f"{floor - top:.1f}"}
-    return Shape("rect", {"class": "bar", **size}, tooltip=bar.tooltip)

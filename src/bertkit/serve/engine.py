@@ -14,7 +14,7 @@ from torch import Tensor
 from bertkit.engine.batches import Passage, layer_vectors, make_batch
 from bertkit.engine.embed import vectors_of
 from bertkit.engine.recorded import RecordedPasses, RowReader
-from bertkit.engine.threads import with_threads
+from bertkit.engine.threads import threads_for
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.model import BertModel
@@ -75,9 +75,7 @@ class SharedEncoder:
         passages = [sequences[place].passage for place in order]
         device = self.encoder.embeddings.word.weight.device
         layers = sorted({layer for read in groups for layer in read.layers})
-
-        @torch.inference_mode()
-        def run() -> None:
+        with torch.inference_mode(), threads_for(sum(len(passage.ids) for passage in passages), device, threads):
             batch = make_batch(passages, device)
             x_TD = layer_vectors(self.encoder, batch, layers)
             first, width = 0, self.encoder.config.width
@@ -87,8 +85,6 @@ class SharedEncoder:
                 for place, row in zip(places, found, strict=True):
                     rows[place] = row
                 first += len(places)
-
-        with_threads(run, sum(len(passage.ids) for passage in passages), device, threads)
         return rows
 
 

@@ -11,9 +11,9 @@ import torch
 from bertkit.engine.cuda_graph import CudaRecorder
 from bertkit.engine.recorded import RecordedPasses
 from bertkit.errors import RequestError
+from bertkit.model.attention import takes_packed
 from bertkit.model.encoder import Encoder
 from bertkit.model.heads import MaskedWordHead
-from bertkit.model.kernels import takes_packed
 from bertkit.model.pooling import EmbedSettings
 from bertkit.predict.answers import Answers
 from bertkit.predict.bert import BACKENDS, Bert, load

@@ -15,14 +15,13 @@ from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.tasks.calibration import NO_GAIN
-from bertkit.tasks.choice_loss import choice_loss, choice_losses
 from bertkit.tasks.decision import Decision, Fitted, fit_no_answer
-from bertkit.tasks.distance import LOWEST, divergence
 from bertkit.tasks.explain import Request, Target, read_at, refuse_windows, refuse_word, text_tokens
-from bertkit.tasks.length import LengthPolicy, Seen, layout, refuse_too_long, spread, take
-from bertkit.tasks.metrics.table import squad_scores
+from bertkit.tasks.length import Seen, layout, refuse_too_long, spread, take
+from bertkit.tasks.losses import LOWEST, choice_loss, choice_losses, divergence
+from bertkit.tasks.metrics.squad import squad_scores
 from bertkit.tasks.rows.answer import AnswerRow
-from bertkit.tasks.task import LossSettings, Mistake, Part, Predict, Rows, Size, Task, Window, by_example
+from bertkit.tasks.task import LossSettings, Mistake, Part, Predict, Rows, Size, Task, Window
 from bertkit.tasks.texts import counting_rows, filled
 from bertkit.text.characters import whole_words, with_marks
 
@@ -43,7 +42,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Answered:
-    """The answer, "" with no place where there is none, and every candidate, best first."""
+    """The answer, "" without a position if there is none, and every candidate, best first."""
 
     id: str
     text: str
@@ -59,7 +58,7 @@ class Answered:
 class Shown:
     """Which part of the passage a window shows."""
 
-    first: int  # place of its first token in the window
+    first: int  # position of its first token in the window
     offsets: tuple[tuple[int, int], ...]  # characters of each of its tokens
     seen: Seen
 
@@ -70,7 +69,6 @@ class Answer(Task):
 
     row = AnswerRow()
     outputs = 2
-    length: LengthPolicy = AnswerRow.length
     longest: int = 30  # tokens of an answer
 
     def windows(self, example: Example, number: int) -> list[Window]:
@@ -84,7 +82,7 @@ class Answer(Task):
         if example.labeled:  # to train on: with what the backward needs, all windows are in memory
             refuse_too_long(example.place, len(passage), len(spans), self.limit, "split the passage")
         seen = Seen(len(question) + len(passage), len(question) - len(asked), len(spans))
-        offsets = with_marks([encoding.offsets[place] for place in passage], example.passage)
+        offsets = with_marks([encoding.offsets[position] for position in passage], example.passage)
         gold = [token_span(offsets, answer) for answer in example.answers]
         first = len(asked) + len(special) - 1  # all special tokens but the last [SEP] stand before the passage
         made = []
@@ -98,16 +96,14 @@ class Answer(Task):
         """One for each window: its span, or [CLS]."""
         return len(windows)
 
-    def loss(
-        self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings
-    ) -> tuple[Tensor, Tensor]:
+    def loss_sum(self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings) -> Tensor:
         """Mean of the start's and the end's cross entropy over the tokens of a window; T 2 in."""
         target_N2 = torch.tensor([window.target for window in windows], device=logits.device)
         padded_NL2 = batch.pad(logits, -torch.inf)
         start, end = (
             choice_loss(padded_NL2[..., side], target_N2[:, side], weights.label_smoothing) for side in (0, 1)
         )
-        return (start + end) / 2, torch.tensor(len(windows), device=logits.device)
+        return (start + end) / 2
 
     def fixed_targets(self, windows: Sequence[Window], size: Size, weights: LossSettings) -> tuple[Tensor, ...]:
         """Start and end for each sequence, and whether it counts."""
@@ -127,15 +123,6 @@ class Answer(Task):
         """Mean of the divergences of starts and ends over the tokens of a window."""
         rows = [batch.pad(each, LOWEST).transpose(1, 2).flatten(0, 1) for each in (ours, theirs)]
         return divergence(rows[0], rows[1], temperature) / 2
-
-    def decode(
-        self, examples: Sequence[Example], windows: Sequence[Window], outputs: Rows, decision: Decision
-    ) -> list[Answered]:
-        """The best spans over all windows of each question, and whether they beat having no answer."""
-        return [
-            self._decode_one(example, own, rows, decision)
-            for example, own, rows in by_example(examples, windows, outputs)
-        ]
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Answered]) -> dict[str, float]:
         """SQuAD's exact match and F1."""
@@ -165,7 +152,7 @@ class Answer(Task):
         return NO_GAIN if loss is not None and 1 - loss / guess < least else None
 
     def mistake(self, example: Example, prediction: Answered) -> Mistake | None:
-        """An answer that is none of the right ones."""
+        """An answer that is none of the gold answers."""
         assert isinstance(example, QuestionExample)
         gold = [answer.text for answer in example.answers]
         if prediction.text in gold or (not gold and not prediction.text):
@@ -186,21 +173,22 @@ class Answer(Task):
         found = None if answer is None else token_span(shown.offsets, answer)
         first, last = (0, 0) if found is None else (shown.first + found[0], shown.first + found[1])
         name = "that there is no answer" if answer is None or found is None else f"the answer '{answer.text}'"
-        read_start, read_end = (read_at(model, self.head, place, side) for side, place in enumerate((first, last)))
+        read_start, read_end = (read_at(model, self.head, at, side) for side, at in enumerate((first, last)))
         tokens = text_tokens(model, self.tokenizer, request)
         if list(tokens.ids) != list(windows[0].ids):
             raise RequestError(f"the question is over half of the model's {self.limit} tokens; shorten it")
         return Target(name, "logits of start and end", tokens, lambda *given: read_start(*given) + read_end(*given))
 
-    def _decode_one(self, example: Example, windows: Sequence[Window], outputs: Rows, decision: Decision) -> Answered:
+    def decode_one(self, example: Example, windows: Sequence[Window], outputs: Rows, decision: Decision) -> Answered:
+        """The best spans over all windows of a question, and whether they beat having no answer."""
         assert isinstance(example, QuestionExample)
         scores: dict[tuple[int, int], float] = {}
         for window, logits in zip(windows, outputs, strict=True):
-            for place, score in _window_spans(window.detail, logits, self.longest).items():
-                words = whole_words(example.passage, *place)  # "Pharo" is no answer, "Pharos" is
+            for span, score in _window_spans(window.detail, logits, self.longest).items():
+                words = whole_words(example.passage, *span)  # "Pharo" is no answer, "Pharos" is
                 scores[words] = max(score, scores.get(words, score))
         ranked = sorted(scores.items(), key=lambda item: (-item[1], item[0]))[:CANDIDATES]
-        # Windows without the answer rightly point at [CLS]; the one that does so least speaks for the passage.
+        # Windows without the answer point at [CLS], which is correct; the lowest of their scores is the passage's.
         nothing = min(float(logits[0, 0] + logits[0, 1]) for logits in outputs)
         chances = decision.class_probabilities(np.array([nothing, *(score for _, score in ranked)]))
         candidates = tuple(
@@ -211,8 +199,8 @@ class Answer(Task):
 
 
 def _span(predict: Predict, example: Example) -> AnswerSpan | None:
-    [said] = predict([example])
-    return None if said.start is None else AnswerSpan(said.start, said.text)
+    [found] = predict([example])
+    return None if found.start is None else AnswerSpan(found.start, found.text)
 
 
 def _wanted_answer(passage: str, wanted: str) -> AnswerSpan:
@@ -225,7 +213,7 @@ def _wanted_answer(passage: str, wanted: str) -> AnswerSpan:
 def token_span(offsets: Sequence[tuple[int, int]], answer: AnswerSpan) -> tuple[int, int] | None:
     """First and last token that share a character with the answer; None where the tokenizer kept none of it."""
     end = answer.start + len(answer.text)
-    touched = [place for place, (a, b) in enumerate(offsets) if a < b and a < end and b > answer.start]
+    touched = [position for position, (a, b) in enumerate(offsets) if a < b and a < end and b > answer.start]
     return (touched[0], touched[-1]) if touched else None
 
 
@@ -253,7 +241,7 @@ def _window_spans(shown: Shown, logits: np.ndarray, longest: int) -> dict[tuple[
     inside[[start == end for start, end in shown.offsets]] = -np.inf
     found: dict[tuple[int, int], float] = {}
     for score, first, last in best_spans(inside[:, 0], inside[:, 1], longest, CANDIDATES):
-        # Bytes of one character are tokens with the same place; the best span comes first and stays.
+        # Bytes of one character are tokens with the same offsets; the best span comes first and stays.
         found.setdefault((shown.offsets[first][0], shown.offsets[last][1]), score)
     return found
 

@@ -1,4 +1,4 @@
-"""Whether a probability means what it says: reliability, its error, and the temperature that mends it.
+"""Calibration of probabilities: reliability, its error, and the temperature that corrects it.
 
 Logits come as [examples, labels]. Gold is one label's number for each example (softmax), or a matrix of yes and
 no of the logits' shape where labels do not exclude each other (sigmoid: every pair is a prediction of its own).
@@ -26,7 +26,7 @@ _SMALLEST, _LARGEST = 0.05, 20.0  # temperatures beyond these are a broken model
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """Predictions whose confidence is over `low` and up to `high`: how many, how sure, how often right."""
+    """Predictions whose confidence is over `low` and up to `high`: their count, mean confidence and accuracy."""
 
     low: float
     high: float
@@ -44,7 +44,7 @@ class Calibration:
     error_after: float
     loss_before: float  # mean negative log-likelihood
     loss_after: float
-    said: str
+    note: str
 
 
 def class_probabilities(logits: Array, temperature: float = 1.0) -> NDArray[np.float64]:
@@ -60,7 +60,7 @@ def label_probabilities(logits: Array, temperature: float = 1.0) -> NDArray[np.f
 
 
 def confidences(probabilities: Array, gold: Array) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """(how sure, whether right) of each prediction: the top label's, or with a matrix every label's yes."""
+    """(confidence, whether correct) of each prediction: the top label's, or with a matrix every label's yes."""
     probabilities, gold = np.asarray(probabilities, dtype=np.float64), np.asarray(gold)
     if gold.ndim == 2:
         return probabilities.ravel(), gold.astype(bool).ravel()
@@ -69,22 +69,22 @@ def confidences(probabilities: Array, gold: Array) -> tuple[NDArray[np.float64],
 
 def reliability(confidence: Array, correct: Array, bins: int = BINS) -> list[ReliabilityBin]:
     """The bins that hold a prediction, from unsure to sure."""
-    sure, right = np.asarray(confidence, dtype=np.float64), np.asarray(correct, dtype=np.float64)
-    if sure.shape != right.shape or not sure.size or not ((sure >= 0) & (sure <= 1 + 1e-9)).all():
-        raise RequestError(f"{sure.size} confidences for {right.size} answers; give one from 0 to 1 for each")
+    sure, hits = np.asarray(confidence, dtype=np.float64), np.asarray(correct, dtype=np.float64)
+    if sure.shape != hits.shape or not sure.size or not ((sure >= 0) & (sure <= 1 + 1e-9)).all():
+        raise RequestError(f"{sure.size} confidences for {hits.size} answers; give one from 0 to 1 for each")
     edges = np.linspace(0.0, 1.0, bins + 1)
     number = np.clip(np.searchsorted(edges, sure, side="left") - 1, 0, bins - 1)  # 0.0 belongs to the first
     counts = np.bincount(number, minlength=bins)
-    sums = (np.bincount(number, weights=values, minlength=bins) for values in (sure, right))
-    mean_sure, mean_right = (total / np.maximum(counts, 1) for total in sums)
+    sums = (np.bincount(number, weights=values, minlength=bins) for values in (sure, hits))
+    mean_sure, mean_hits = (total / np.maximum(counts, 1) for total in sums)
     return [
-        ReliabilityBin(float(edges[n]), float(edges[n + 1]), int(counts[n]), float(mean_sure[n]), float(mean_right[n]))
+        ReliabilityBin(float(edges[n]), float(edges[n + 1]), int(counts[n]), float(mean_sure[n]), float(mean_hits[n]))
         for n in np.flatnonzero(counts)
     ]
 
 
 def expected_calibration_error(confidence: Array, correct: Array, bins: int = BINS) -> float:
-    """The mean distance between how sure and how often right, bin by bin: 0.0 is a model that knows itself."""
+    """The mean distance between confidence and accuracy, bin by bin: 0.0 is a perfectly calibrated model."""
     table = reliability(confidence, correct, bins)
     return sum(row.count * abs(row.confidence - row.accuracy) for row in table) / sum(row.count for row in table)
 
@@ -116,7 +116,7 @@ def fit_temperature(logits: Array, gold: Array) -> Calibration:
     """The temperature that makes the gold labels likeliest; 1.0 if that would make the calibration error worse.
 
     Its logarithm starts from a normal prior around 0 that weighs as much as one example or so: hundreds of
-    examples overrule it, three that happen to be right do not make the model certain of everything.
+    examples overrule it, three that happen to be correct do not make the model certain of everything.
     """
     logits, gold = _checked(logits, gold)
     predictions = gold.size
@@ -140,35 +140,35 @@ def likelihood_gain(logits: Array, gold: Array) -> float:
     guess = np.log(shares / (1 - shares)) if gold.ndim == 2 else np.log(shares)
     varying = logits - logits.mean(axis=0)
     constant = negative_log_likelihood(np.broadcast_to(guess, logits.shape), gold)
-    if constant < 1e-3:  # one answer for all is right
+    if constant < 1e-3:  # one answer for all is correct
         return 1.0
     return 1 - min(negative_log_likelihood(guess + scale * varying, gold) for scale in SCALES) / constant
 
 
 def guesses_labels(table: tuple[Array, Array] | None, least: float) -> str | None:
-    """What is said where (logits, gold) save less than the share `least` of the loss of guessing."""
+    """A message if (logits, gold) save less than the share `least` of the loss of guessing."""
     return NO_GAIN if table is not None and likelihood_gain(*table) < least else None
 
 
 def guesses_numbers(gold: Sequence[float], predicted: Sequence[float]) -> str | None:
-    """What is said where predicted numbers hardly vary, or are unrelated to the true ones."""
-    true, said = np.asarray(gold, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
+    """A message if the predicted numbers hardly vary, or are unrelated to the true ones."""
+    true, guessed = np.asarray(gold, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
     if not true.std():
         return None
-    explained = np.corrcoef(true, said)[0, 1] ** 2 if said.std() else 0.0
-    if said.std() < LEAST_SPREAD * true.std() and explained < 10 * LEAST_GAIN:
-        return f"its numbers on dev are all about {said.mean():.4g}"
+    explained = np.corrcoef(true, guessed)[0, 1] ** 2 if guessed.std() else 0.0
+    if guessed.std() < LEAST_SPREAD * true.std() and explained < 10 * LEAST_GAIN:
+        return f"its numbers on dev are all about {guessed.mean():.4g}"
     return "its numbers on dev are unrelated to the true ones" if explained < LEAST_GAIN else None
 
 
 def _kept_if_better(logits: Array, gold: Array, temperature: float) -> Calibration:
     before, after = calibration_error(logits, gold), calibration_error(logits, gold, temperature)
-    said = f"temperature {temperature:.3f}"
+    note = f"temperature {temperature:.3f}"
     if after > before:
-        said = f"temperature stays 1.0: {temperature:.3f} would raise the calibration error {before:.4f} to {after:.4f}"
+        note = f"temperature stays 1.0: {temperature:.3f} would raise the calibration error {before:.4f} to {after:.4f}"
         temperature, after = 1.0, before
     unlikely, less = negative_log_likelihood(logits, gold), negative_log_likelihood(logits, gold, temperature)
-    return Calibration(temperature, before, after, unlikely, less, said)
+    return Calibration(temperature, before, after, unlikely, less, note)
 
 
 def _checked(logits: Array, gold: Array) -> tuple[Array, Array]:

@@ -13,33 +13,20 @@ from bertkit.data.examples import ChoiceExample, Example
 from bertkit.errors import BertkitError, RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
-from bertkit.tasks.calibration import guesses_labels
-from bertkit.tasks.choice_loss import choice_loss, choice_losses
 from bertkit.tasks.decision import Decision
-from bertkit.tasks.distance import LOWEST, divergence
 from bertkit.tasks.explain import Request, Target
-from bertkit.tasks.length import LengthPolicy, Seen, kept, layout, take
+from bertkit.tasks.length import Seen, kept, layout, take
+from bertkit.tasks.losses import LOWEST, choice_loss, choice_losses, divergence
 from bertkit.tasks.metrics.table import choice_scores
 from bertkit.tasks.rows.choose import ChooseRow
-from bertkit.tasks.task import (
-    LossSettings,
-    Mistake,
-    Part,
-    Predict,
-    Prediction,
-    Rows,
-    Size,
-    Task,
-    Window,
-    by_example,
-)
+from bertkit.tasks.task import LossSettings, Mistake, Part, Predict, Rows, Size, Task, Window, by_example
 from bertkit.tasks.texts import filled
 from bertkit.text.tokenizer import Encoding
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The number and the text of the likeliest choice, None where the model would rather not say."""
+    """The number and the text of the likeliest choice, None where the model abstains."""
 
     choice: int | None
     text: str | None
@@ -50,9 +37,8 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Offered:
-    """Which choice a sequence shows, out of how many."""
+    """How many choices the question of a sequence has."""
 
-    choice: int
     choices: int
     seen: Seen
 
@@ -63,7 +49,6 @@ class Choose(Task):
 
     row = ChooseRow()
     outputs = 1
-    length: LengthPolicy = ChooseRow.length
 
     def windows(self, example: Example, number: int) -> list[Window]:
         """A sequence for each choice; a long question is cut so that the choice stays whole."""
@@ -74,19 +59,13 @@ class Choose(Task):
         if example.label is not None and not 0 <= example.label < count:
             raise RequestError(f"{example.place}: label {example.label} is none of the {count} choices, counted from 0")
         made = []
-        for choice, encoding in enumerate(self.tokenizer.encode_batch([example.question] * count, example.choices)):
-            places = self._kept(encoding)
-            seen = Seen(len(encoding) - sum(encoding.special), len(encoding) - len(places))
-            made.append(Window(*take(encoding, places), number, example.label, Offered(choice, count, seen)))
+        for encoding in self.tokenizer.encode_batch([example.question] * count, example.choices):
+            positions = self._kept(encoding)
+            seen = Seen(len(encoding) - sum(encoding.special), len(encoding) - len(positions))
+            made.append(Window(*take(encoding, positions), number, example.label, Offered(count, seen)))
         return made
 
-    def targets(self, windows: Sequence[Window]) -> int:
-        """One for each example."""
-        return sum(window.detail.choice == 0 for window in windows)
-
-    def loss(
-        self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings
-    ) -> tuple[Tensor, Tensor]:
+    def loss_sum(self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings) -> Tensor:
         """Cross entropy over the choices of each example; a row of one number for each window in."""
         groups = [list(group) for _, group in groupby(windows, key=lambda window: window.example)]
         if any(len(group) != group[0].detail.choices for group in groups):
@@ -94,11 +73,10 @@ class Choose(Task):
         target = torch.tensor([group[0].target for group in groups], device=logits.device)
         rows = torch.split(logits.flatten(), [len(group) for group in groups])
         padded_NC = pad_sequence(list(rows), batch_first=True, padding_value=-torch.inf)
-        total = choice_loss(padded_NC, target, weights.label_smoothing)
-        return total, torch.tensor(len(groups), device=logits.device)
+        return choice_loss(padded_NC, target, weights.label_smoothing)
 
     def fixed_targets(self, windows: Sequence[Window], size: Size, weights: LossSettings) -> tuple[Tensor, ...]:
-        """For each example its sequences by number (-1: no such choice), the right one, and whether it counts."""
+        """For each example its sequences by number (-1: no such choice), the correct one, and whether it counts."""
         runs = groupby(enumerate(windows), key=lambda pair: pair[1].example)
         groups = [[number for number, _ in run] for _, run in runs]
         most = max(map(len, groups))
@@ -123,22 +101,17 @@ class Choose(Task):
         rows = [pad_sequence(list(each), batch_first=True, padding_value=LOWEST) for each in split]
         return divergence(rows[0], rows[1], temperature)
 
-    def decode(
-        self, examples: Sequence[Example], windows: Sequence[Window], outputs: Rows, decision: Decision
-    ) -> list[Chosen]:
-        """The likeliest choice of each example."""
-        found = []
-        for example, own, rows in by_example(examples, windows, outputs):
-            assert isinstance(example, ChoiceExample)
-            chances = decision.class_probabilities(np.concatenate([np.ravel(row) for row in rows]))
-            best = int(chances.argmax())
-            said = decision.is_sure(float(chances[best]))
-            choice, text = (best, example.choices[best]) if said else (None, None)
-            found.append(Chosen(choice, text, float(chances[best]), tuple(chances.tolist()), _together(own)))
-        return found
+    def decode_one(self, example: Example, windows: Sequence[Window], outputs: Rows, decision: Decision) -> Chosen:
+        """The likeliest choice."""
+        assert isinstance(example, ChoiceExample)
+        probabilities = decision.class_probabilities(np.concatenate([np.ravel(row) for row in outputs]))
+        best = int(probabilities.argmax())
+        sure = decision.is_sure(float(probabilities[best]))
+        choice, text = (best, example.choices[best]) if sure else (None, None)
+        return Chosen(choice, text, float(probabilities[best]), tuple(probabilities.tolist()), _together(windows))
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Chosen]) -> dict[str, float]:
-        """The share of right choices; the likeliest counts, whether it would be said or not."""
+        """The share of correct choices; the likeliest counts, whether the model abstains or not."""
         gold = [e.label for e in examples if isinstance(e, ChoiceExample) and e.label is not None]
         return choice_scores(gold, [int(np.argmax(prediction.probabilities)) for prediction in predictions])
 
@@ -151,18 +124,12 @@ class Choose(Task):
         return np.stack(groups), np.array([own[0].target for own in dev.windows])
 
     def answers(self, example: Example, prediction: Chosen, decision: Decision) -> list[tuple[str, str]]:
-        """The right choice and the likeliest one."""
+        """The correct choice and the likeliest one."""
         assert isinstance(example, ChoiceExample)
         return [(f"choice {example.label}", f"choice {int(np.argmax(prediction.probabilities))}")]
 
-    def guessing(
-        self, dev: Part, outputs: Rows, loss: float | None, predictions: Sequence[Prediction], least: float
-    ) -> str | None:
-        """By the likelihood of the right choices."""
-        return guesses_labels(self.calibration_table(dev, outputs), least)
-
     def mistake(self, example: Example, prediction: Chosen) -> Mistake | None:
-        """Another choice than the right one."""
+        """Another choice than the correct one."""
         assert isinstance(example, ChoiceExample)
         best = int(np.argmax(prediction.probabilities))
         if example.label is None or best == example.label:
@@ -181,7 +148,7 @@ class Choose(Task):
         room = self.limit - len(special)
         choice = choice[:room]
         asked = kept(len(question), room - len(choice), self.length.kind)
-        return sorted((*special, *(question[place] for place in asked), *choice))
+        return sorted((*special, *(question[position] for position in asked), *choice))
 
 
 def _together(windows: Sequence[Window]) -> Seen:

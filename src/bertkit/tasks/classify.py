@@ -13,12 +13,13 @@ from bertkit.data.examples import Example, TextExample
 from bertkit.model.batch import Batch
 from bertkit.tasks.calibration import confidences
 from bertkit.tasks.decision import Decision, Fitted, fit_abstain
-from bertkit.tasks.distance import divergence
 from bertkit.tasks.labels import balanced_weights, labels_of
 from bertkit.tasks.length import Seen
-from bertkit.tasks.metrics.table import LabelScore, class_scores, precision_recall_f1
+from bertkit.tasks.losses import divergence
+from bertkit.tasks.metrics.classes import LabelScore, precision_recall_f1
+from bertkit.tasks.metrics.table import class_scores
 from bertkit.tasks.rows.classify import ClassifyRow
-from bertkit.tasks.task import LossSettings, Mistake, Part, Rows, Size, Task, Window, by_example
+from bertkit.tasks.task import LossSettings, Mistake, Part, Rows, Size, Task, Window
 from bertkit.tasks.texts import LabelTask, filled, label_number, likeliest, shown_text
 
 
@@ -47,16 +48,14 @@ class Classify(LabelTask):
         """The label's number."""
         return None if example.label is None else label_number(self.label_numbers, str(example.label), example)
 
-    def loss(
-        self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings
-    ) -> tuple[Tensor, Tensor]:
+    def loss_sum(self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings) -> Tensor:
         """Cross entropy: N labels in."""
         pooled, targets = self.per_text(logits, windows)
         wanted = torch.tensor(targets, device=logits.device)
         losses = F.cross_entropy(pooled, wanted, reduction="none", label_smoothing=weights.label_smoothing)
         if weights.class_weights is not None:
             losses = losses * logits.new_tensor(weights.class_weights)[wanted]
-        return losses.sum(), torch.tensor(len(targets), device=logits.device)
+        return losses.sum()
 
     def fixed_targets(self, windows: Sequence[Window], size: Size, weights: LossSettings) -> tuple[Tensor, ...]:
         """A label and its weight for each sequence."""
@@ -76,16 +75,8 @@ class Classify(LabelTask):
         """Divergence between the labels' probabilities of each text."""
         return divergence(self.per_text(ours, windows)[0], self.per_text(theirs, windows)[0], temperature)
 
-    def decode(
-        self, examples: Sequence[Example], windows: Sequence[Window], outputs: Rows, decision: Decision
-    ) -> list[Classified]:
-        """The likeliest label of each text."""
-        return [
-            self._decode_one(self.pooled(rows), own[0].detail, decision)
-            for _, own, rows in by_example(examples, windows, outputs)
-        ]
-
-    def _decode_one(self, logits: np.ndarray, shown: Seen, decision: Decision) -> Classified:
+    def decide(self, logits: np.ndarray, shown: Seen, decision: Decision) -> Classified:
+        """The likeliest label."""
         chances = decision.class_probabilities(logits)
         best = int(chances.argmax())
         label = self.labels[best] if decision.is_sure(float(chances[best])) else None
@@ -147,6 +138,6 @@ def _with_abstain(fitted: Fitted, logits: np.ndarray, gold: np.ndarray, abstain:
     sure = fit_abstain(*confidences(decision.class_probabilities(logits), gold), abstain)
     if sure is None:
         note = f"no sureness makes {abstain:.1%} of the answers right: all are given"
-        return replace(fitted, said=(*fitted.said, note))
+        return replace(fitted, notes=(*fitted.notes, note))
     note = f"answers are given from a probability of {sure:.3f} on, to be right {abstain:.1%} of the time"
-    return replace(fitted, decision=replace(decision, abstain=sure), said=(*fitted.said, note))
+    return replace(fitted, decision=replace(decision, abstain=sure), notes=(*fitted.notes, note))

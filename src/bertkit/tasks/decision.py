@@ -1,7 +1,7 @@
-"""From probabilities to what is said: the numbers chosen on dev data that travel with the model in bertkit.json."""
+"""From probabilities to predictions: thresholds and temperature, fitted on dev data and kept in bertkit.json."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -9,42 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.errors import RequestError
-from bertkit.tasks.calibration import (
-    Array,
-    Calibration,
-    ReliabilityBin,
-    brier,
-    calibration_error,
-    class_probabilities,
-    confidences,
-    expected_calibration_error,
-    fit_temperature,
-    label_probabilities,
-    reliability,
-)
+from bertkit.tasks.calibration import Array, Calibration, class_probabilities, fit_temperature, label_probabilities
 from bertkit.tasks.metrics.correlation import finite
-from bertkit.tasks.metrics.squad import best_squad_threshold, squad_f1
+from bertkit.tasks.metrics.squad import best_squad_threshold
 
-__all__ = [  # calibration has a file of its own
-    "Calibration",
-    "Coverage",
-    "Decision",
-    "Fitted",
-    "ReliabilityBin",
-    "brier",
-    "calibration_error",
-    "confidences",
-    "coverage_table",
-    "expected_calibration_error",
-    "fit_abstain",
-    "fit_no_answer",
-    "fit_table",
-    "fit_temperature",
-    "fit_thresholds",
-    "reliability",
-]
-
-THRESHOLD = 0.5  # of a label that dev data says nothing about
+THRESHOLD = 0.5  # of a label that dev data do not have
 
 
 @dataclass(frozen=True)
@@ -72,10 +41,12 @@ class Decision:
         """Of labels that do not: a sigmoid for each, at this temperature."""
         return label_probabilities(logits, self.temperature)
 
-    def says_yes(self, probabilities: Array, labels: Sequence[str]) -> NDArray[np.bool_]:
+    def accepted(self, probabilities: Array, labels: Sequence[str]) -> NDArray[np.bool_]:
         """Which labels are given: probabilities [..., labels] against each label's threshold, 0.5 if it has none."""
-        said: NDArray[np.bool_] = probabilities >= np.array([self.thresholds.get(name, THRESHOLD) for name in labels])
-        return said
+        accepted: NDArray[np.bool_] = probabilities >= np.array(
+            [self.thresholds.get(name, THRESHOLD) for name in labels]
+        )
+        return accepted
 
     def is_sure(self, probability: float) -> bool:
         """Whether a class this probable is given, by the abstain rule."""
@@ -111,11 +82,11 @@ class Decision:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A decision, how its temperature was fitted where it has one, and what to say about it."""
+    """A decision, how its temperature was fitted where it has one, and notes for the user."""
 
     decision: Decision
     calibration: Calibration | None = None
-    said: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def fit_table(table: tuple[Array, Array] | None) -> Fitted:
@@ -123,12 +94,12 @@ def fit_table(table: tuple[Array, Array] | None) -> Fitted:
     if table is None:
         return Fitted(Decision())
     found = fit_temperature(*table)
-    return Fitted(Decision(temperature=found.temperature), found, (found.said,))
+    return Fitted(Decision(temperature=found.temperature), found, (found.note,))
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Answering only from `probability` on: the share answered, and the share of those that is right."""
+    """Answering only from `probability` on: the share answered, and the share of those that is correct."""
 
     probability: float
     coverage: float
@@ -144,31 +115,28 @@ def fit_thresholds(probabilities: Array, gold: Array, labels: Sequence[str]) -> 
 
 
 def fit_no_answer(
-    gold: Sequence[Sequence[str]],
-    predicted: Sequence[str],
-    no_answer_scores: Sequence[float],
-    measure: Callable[[Sequence[str], str], float] = squad_f1,
+    gold: Sequence[Sequence[str]], predicted: Sequence[str], no_answer_scores: Sequence[float]
 ) -> float | None:
     """The no-answer threshold with the best mean F1; None, which always answers, if every question has an answer."""
     if all(gold):
         return None
-    return best_squad_threshold(gold, predicted, no_answer_scores, measure).threshold
+    return best_squad_threshold(gold, predicted, no_answer_scores).threshold
 
 
 def coverage_table(confidence: Array, correct: Array) -> list[Coverage]:
     """A row for every probability one could ask for, from the surest answer alone to all of them."""
-    sure, right = finite(confidence), np.asarray(correct, dtype=bool)
-    if sure.shape != right.shape or not sure.size:
-        raise RequestError(f"{sure.size} confidences for {right.size} answers; give one for each, and one at least")
+    sure, hits = finite(confidence), np.asarray(correct, dtype=bool)
+    if sure.shape != hits.shape or not sure.size:
+        raise RequestError(f"{sure.size} confidences for {hits.size} answers; give one for each, and one at least")
     order = np.argsort(-sure, kind="stable")
     last = np.flatnonzero(np.append(np.diff(sure[order]) != 0, True))  # equal probabilities stay together
-    answered, right_so_far = last + 1, np.cumsum(right[order])[last]
-    rows = zip(sure[order][last], answered / len(sure), right_so_far / answered, strict=True)
+    answered, hits_so_far = last + 1, np.cumsum(hits[order])[last]
+    rows = zip(sure[order][last], answered / len(sure), hits_so_far / answered, strict=True)
     return [Coverage(*map(float, row)) for row in rows]
 
 
 def fit_abstain(confidence: Array, correct: Array, accuracy: float) -> float | None:
-    """The probability to ask for so that answers are right this often and as many as can be; None: cannot be had."""
+    """The lowest probability from which on this share of the answers is correct; None: there is none."""
     enough = [row.probability for row in coverage_table(confidence, correct) if row.accuracy >= accuracy]
     return enough[-1] if enough else None
 

@@ -57,11 +57,11 @@ class Request:
 
 
 def text_tokens(
-    model: BertModel, tokenizer: Tokenizer, request: Request, places: Sequence[int] | None = None
+    model: BertModel, tokenizer: Tokenizer, request: Request, positions: Sequence[int] | None = None
 ) -> ExplainedTokens:
     """A text or a pair, or some of its tokens, with the words as they are written."""
     encoding = tokenizer.encode(request.text, request.pair)
-    chosen = range(len(encoding)) if places is None else places
+    chosen = range(len(encoding)) if positions is None else positions
     written, numbers = _written(encoding, (request.text, request.pair or ""))
     shown = tokenizer.shown(encoding, request.text, request.pair)
     segments = [encoding.segments[n] for n in chosen]
@@ -80,11 +80,11 @@ def read_pooled(model: BertModel, head: str, number: int) -> Read:
     return lambda hidden, batch: model.read(head, hidden, batch)[:, number].float()
 
 
-def read_at(model: BertModel, head: str, place: int, number: int) -> Read:
-    """An output of a token head at one place of each copy."""
+def read_at(model: BertModel, head: str, position: int, number: int) -> Read:
+    """An output of a token head at one position of each copy."""
 
     def read(hidden: Tensor, batch: Batch) -> Tensor:
-        return model.read(head, hidden[batch.offsets[:-1].long() + place], batch)[:, number].float()
+        return model.read(head, hidden[batch.offsets[:-1].long() + position], batch)[:, number].float()
 
     return read
 

@@ -92,11 +92,11 @@ def fixed_batch(
     ends = [0, *accumulate(filled)]
     ids = [*chain.from_iterable(window.ids for window in windows), *[config.pad_id] * room]
     kinds = [*chain.from_iterable(window_segments(windows, config)), *[0] * room]
-    places = torch.arange(tokens) - torch.tensor(ends[:-1]).repeat_interleave(torch.tensor(filled))
+    positions = torch.arange(tokens) - torch.tensor(ends[:-1]).repeat_interleave(torch.tensor(filled))
     offsets = torch.tensor(ends + ends[-1:] * (most - len(filled)), dtype=torch.int32)
     size = Size(tokens, most, examples, task.outputs or 1)
     asked = (*task.fixed_targets(windows, size, weights), torch.tensor(task.targets(windows)))
-    return FixedBatch(torch.tensor(ids), torch.tensor(kinds), places, offsets, asked, longest)
+    return FixedBatch(torch.tensor(ids), torch.tensor(kinds), positions, offsets, asked, longest)
 
 
 def fixed_loss(

@@ -8,11 +8,10 @@ from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.errors import RequestError
 from bertkit.settings import pick
 from bertkit.tasks.decision import Decision
-from bertkit.tasks.length import LengthPolicy
-from bertkit.tasks.reading import ReadingSettings
+from bertkit.tasks.length import LengthPolicy, ReadingSettings
 from bertkit.tasks.row import TaskRow
 from bertkit.tasks.table import TASKS, task_heads
-from bertkit.tasks.task import Task
+from bertkit.tasks.task import Task, task_class
 
 LONGEST = 512  # tokens in a sequence unless more are asked for: models that take 8,192 would be slow by default
 
@@ -23,8 +22,7 @@ def build_task(name: str, checkpoint: Checkpoint, reading: ReadingSettings, **co
         raise RequestError("this model's folder holds no tokenizer; put its vocab.txt or tokenizer.json there")
     limit = min(checkpoint.max_length, reading.max_length or LONGEST)
     row = pick(TASKS, name, "task")
-    task: Task = row.task_class(tokenizer=checkpoint.tokenizer, limit=limit, length=_policy(row, reading), **content)
-    return task
+    return task_class(row)(tokenizer=checkpoint.tokenizer, limit=limit, length=_policy(row, reading), **content)
 
 
 def _policy(row: TaskRow, reading: ReadingSettings) -> LengthPolicy:
@@ -57,7 +55,7 @@ def read_task(checkpoint: Checkpoint) -> tuple[Task, Decision]:
     limit = min(checkpoint.max_length, int(saved.get("limit", checkpoint.max_length)))
     decision = Decision.from_json(saved["decision"]) if "decision" in saved else Decision()
     content = row.restored(saved, checkpoint.labels)
-    task: Task = row.task_class(tokenizer=checkpoint.tokenizer, limit=limit, length=policy, **content)
+    task = task_class(row)(tokenizer=checkpoint.tokenizer, limit=limit, length=policy, **content)
     if "labels" in saved and tuple(saved["labels"]) != task.labels:
         raise RequestError(
             f"bertkit.json has the labels {', '.join(saved['labels'])} but config.json has {', '.join(task.labels)}; "
@@ -97,7 +95,7 @@ def _name_by_head(checkpoint: Checkpoint) -> str:
             "this model has no head for a task; fine-tune it: bertkit finetune TASK --from MODEL --train F --dev F"
         )
     rows = [row for row in TASKS.values() if row.head == head]
-    said = checkpoint.settings.get("problem_type")
-    by_type = [row for row in rows if row.problem_type == said] if said else []
+    problem = checkpoint.settings.get("problem_type")
+    by_type = [row for row in rows if row.problem_type == problem] if problem else []
     numeric = [row for row in rows if row.numeric and len(checkpoint.labels) == 1]
     return (by_type or numeric or rows)[0].name

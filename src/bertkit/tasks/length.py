@@ -5,11 +5,12 @@ A policy says which tokens of an encoding make up the sequences that the model r
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from bertkit.data.examples import Place
 from bertkit.errors import RequestError
-from bertkit.settings import pick
+from bertkit.poolings import HeadPooling
+from bertkit.settings import Natural, Range, check_fields, pick
 from bertkit.text.tokenizer import Encoding
 from bertkit.text.windows import windows
 
@@ -53,6 +54,20 @@ class LengthPolicy:
         for name in content:
             pick({field.name: None for field in fields(cls)}, name, "setting of the length policy")
         return cls(**content)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingSettings:
+    """How a text becomes sequences, and a sequence one vector."""
+
+    max_length: Annotated[int, Range(8)] | None = None  # tokens in a sequence; None: the model's, 512 at most
+    length: str | None = None  # of texts over it: head, tail, head-tail, windows, hierarchical; None: the task's own
+    stride: Natural | None = None  # tokens that neighboring windows share; None: the policy's own
+    window_pool: Literal["mean", "max"] = "mean"  # of the logits of a text's windows
+    pooling: Literal["model", HeadPooling] = "model"  # model: as its family does it
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 def check_policy(task: str, policy: LengthPolicy, limit: int = LEAST, possible: Sequence[Kind] | None = None) -> None:
@@ -99,7 +114,7 @@ def spread(length: int, room: int, stride: int | None = None) -> list[tuple[int,
 
 
 def kept(length: int, room: int, kind: Kind) -> list[int]:
-    """Places of 0..length that a cut to `room` keeps; of head and tail the head gets a quarter (Sun et al. 2019)."""
+    """Positions of 0..length that a cut to `room` keeps; of head and tail the head gets a quarter (Sun et al. 2019)."""
     if length <= room:
         return list(range(length))
     head = {"head": room, "tail": 0, "head-tail": room // 4}[kind]
@@ -126,7 +141,7 @@ def sequences(encoding: Encoding, limit: int, policy: LengthPolicy) -> list[tupl
     if policy.kind in CUTS:
         shared = shares(len(first), len(second), room)
         texts = zip((first, second), shared, strict=True)
-        stays = [text[place] for text, share in texts for place in kept(len(text), share, policy.kind)]
+        stays = [text[position] for text, share in texts for position in kept(len(text), share, policy.kind)]
         return [tuple(sorted((*special, *stays)))]
     # Windows run over the longer text of a pair; the other one is in all of them, at most with its first half window.
     still, moving = sorted((first, second), key=len)
@@ -136,18 +151,18 @@ def sequences(encoding: Encoding, limit: int, policy: LengthPolicy) -> list[tupl
 
 
 def layout(encoding: Encoding) -> tuple[list[int], list[int], list[int]]:
-    """Places of the special tokens, of the first text's tokens and of the second's."""
-    places: dict[int | None, list[int]] = {None: [], 0: [], 1: []}
-    for place, part in enumerate(encoding.part):
-        places[part].append(place)
-    return places[None], places[0], places[1]
+    """Positions of the special tokens, of the first text's tokens and of the second's."""
+    positions: dict[int | None, list[int]] = {None: [], 0: [], 1: []}
+    for position, part in enumerate(encoding.part):
+        positions[part].append(position)
+    return positions[None], positions[0], positions[1]
 
 
-def take(encoding: Encoding, places: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(ids, segments) of the tokens at these places."""
-    if len(places) == len(encoding):
+def take(encoding: Encoding, positions: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(ids, segments) of the tokens at these positions."""
+    if len(positions) == len(encoding):
         return encoding.ids, encoding.segments
-    return tuple(encoding.ids[i] for i in places), tuple(encoding.segments[i] for i in places)
+    return tuple(encoding.ids[i] for i in positions), tuple(encoding.segments[i] for i in positions)
 
 
 def seen(encoding: Encoding, chosen: Sequence[Sequence[int]]) -> Seen:

@@ -15,9 +15,10 @@ from bertkit.model.batch import Batch
 from bertkit.tasks.decision import Decision, Fitted, fit_thresholds
 from bertkit.tasks.labels import labels_of
 from bertkit.tasks.length import Seen
-from bertkit.tasks.metrics.table import LabelScore, multilabel_scores, precision_recall_f1
+from bertkit.tasks.metrics.classes import LabelScore, precision_recall_f1
+from bertkit.tasks.metrics.table import multilabel_scores
 from bertkit.tasks.rows.multilabel import MultilabelRow
-from bertkit.tasks.task import LossSettings, Mistake, Part, Rows, Size, Task, Window, by_example
+from bertkit.tasks.task import LossSettings, Mistake, Part, Rows, Size, Task, Window
 from bertkit.tasks.texts import LabelTask, counting_rows, label_number, shown_text
 
 MOST_WEIGHT = 10.0  # of a rare label's yes
@@ -45,9 +46,7 @@ class Multilabel(LabelTask):
         assert isinstance(example.label, tuple)
         return tuple(label_number(self.label_numbers, label, example) for label in example.label)
 
-    def loss(
-        self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings
-    ) -> tuple[Tensor, Tensor]:
+    def loss_sum(self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings) -> Tensor:
         """Binary cross entropy, the mean over labels: N labels in. A class weight is that of a label's yes."""
         pooled, targets = self.per_text(logits, windows)
         wanted = torch.zeros_like(pooled)
@@ -58,7 +57,7 @@ class Multilabel(LabelTask):
         losses = F.binary_cross_entropy_with_logits(
             pooled, wanted * (1 - smooth) + smooth / 2, reduction="none", pos_weight=yes
         )
-        return losses.mean(dim=1).sum(), torch.tensor(len(targets), device=logits.device)
+        return losses.mean(dim=1).sum()
 
     def fixed_targets(self, windows: Sequence[Window], size: Size, weights: LossSettings) -> tuple[Tensor, ...]:
         """Yes or no to each label for each sequence, the weight of each label's yes, and whether a sequence counts."""
@@ -83,19 +82,11 @@ class Multilabel(LabelTask):
         both = F.binary_cross_entropy_with_logits(ours, wanted.sigmoid(), reduction="none")
         return both.mean(dim=1).sum() * temperature**2
 
-    def decode(
-        self, examples: Sequence[Example], windows: Sequence[Window], outputs: Rows, decision: Decision
-    ) -> list[Labeled]:
+    def decide(self, logits: np.ndarray, shown: Seen, decision: Decision) -> Labeled:
         """Every label over its threshold."""
-        return [
-            self._decode_one(self.pooled(rows), own[0].detail, decision)
-            for _, own, rows in by_example(examples, windows, outputs)
-        ]
-
-    def _decode_one(self, logits: np.ndarray, shown: Seen, decision: Decision) -> Labeled:
         chances = decision.label_probabilities(logits)
-        said = decision.says_yes(chances, self.labels)
-        chosen = tuple(label for label, yes in zip(self.labels, said, strict=True) if yes)
+        accepted = decision.accepted(chances, self.labels)
+        chosen = tuple(label for label, yes in zip(self.labels, accepted, strict=True) if yes)
         return Labeled(chosen, dict(zip(self.labels, chances.tolist(), strict=True)), shown)
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Labeled]) -> dict[str, float]:

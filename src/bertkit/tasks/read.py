@@ -1,19 +1,18 @@
-"""Labeled files to examples: every format for every task, with what was guessed said in one sentence."""
+"""Labeled files to examples: every format for every task; a guess is reported in one sentence."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bertkit.data.examples import Example
+from bertkit.data.formats import open_table
 from bertkit.data.glue import leaves_out
-from bertkit.data.tables import Columns, NoLabels, Row, Table, ending, made_examples
+from bertkit.data.tables import Columns, Row, Table, ending, made_examples
 from bertkit.data.texts import beside_names, by_name
 from bertkit.errors import RequestError
 from bertkit.settings import pick
 from bertkit.tasks.row import TaskRow
 from bertkit.tasks.table import TASKS
-
-__all__ = ["Columns", "ExampleFile", "NoLabels", "columns_for_dev", "read_examples", "scan_examples"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class ExampleFile:
 
     examples: list[Example]
     columns: Columns
-    said: str
+    summary: str
     names: tuple[str, ...] = ()  # of labels.txt, where it named the labels
     header: bool | None = None  # whether a first line named the columns
 
@@ -56,6 +55,20 @@ def scan_examples(
     return _read(pick(TASKS, task, "task"), Path(path), columns or Columns(), labeled, faults, names)
 
 
+def guess_task(path: Path, columns: Columns | None = None) -> str:
+    """A name in TASKS, from the ending, the columns and the labels; rows that are more particular come later there."""
+    columns = columns or Columns()
+    ordered = list(TASKS.values())[::-1]
+    for row in ordered:
+        if row.fits_file(path, columns):
+            return row.name
+    table = open_table(path, columns)
+    rows = [row for row in table.sample if not row.fault]
+    if not rows:
+        raise RequestError(table.sample[0].fault)
+    return next(row.name for row in ordered if row.fits_table(table, rows, columns))
+
+
 def columns_for_dev(train: Path, dev: Path, found: ExampleFile, given: Columns | None) -> Columns | None:
     """What was found in the training file holds for a dev file of the same kind; other kinds name things otherwise."""
     return replace(found.columns, header=found.header) if ending(dev) == ending(train) else given
@@ -75,7 +88,7 @@ def _read(
     used, make = task.maker(table, columns, labeled)
     left_out: list[Row] = []
     examples = made_examples(_kept(table, used.label, left_out), lambda row: _example(row, make), faults)
-    notes = [*table.said]
+    notes = [*table.notes]
     notes += [f"{len(left_out)} rows left out as is usual, the first at {left_out[0].place}"] if left_out else []
     if labeled:
         examples, split = task.split_labels(examples, used, faults)
@@ -97,7 +110,7 @@ def _open(task: TaskRow, path: Path, columns: Columns, labeled: bool) -> Table:
     if not path.is_file():
         what = "is a folder, not a file" if path.is_dir() else "does not exist"
         raise RequestError(f"{path} {what}; check the spelling and the working folder")
-    return task.open(path, columns, labeled)
+    return open_table(path, columns, format=task.format(path), labeled=labeled)
 
 
 def _kept(table: Table, label: str | None, left_out: list[Row]) -> Iterable[Row]:

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bertkit.data.columns import ONE_NAME, LabelColumn
 from bertkit.data.examples import Example, Place
-from bertkit.data.tables import Columns, Row, Table, open_table, present_text
+from bertkit.data.tables import Columns, Row, Table, ending, present_text
 from bertkit.errors import RequestError
+from bertkit.tasks.labels import labels_of, learned_labels
 from bertkit.tasks.length import EVERY_KIND, Kind, LengthPolicy
 
 if TYPE_CHECKING:
@@ -61,15 +60,15 @@ class Detail:
         """Refuse what the task does not have; `rows` are all tasks."""
         if self.probabilities and not row.has_probabilities:
             raise RequestError(f"probabilities=true does not go with '{row.name}', which has no labels to share them")
-        if self.best and not row.has_candidates:
-            able = ", ".join(f"'{other.name}'" for other in rows if other.has_candidates)
+        if self.best and not row.candidate:
+            able = ", ".join(f"'{other.name}'" for other in rows if other.candidate)
             raise RequestError(f"best={self.best} does not go with '{row.name}'; it is for {able}")
         if self.best < 0:
             raise RequestError(f"best={self.best} must be 0 or more")
 
 
 class TaskRow:
-    """A row of TASKS. What is particular to a task and needs no torch is here; `task_class` has the rest."""
+    """A row of TASKS: what is particular to a task and needs no torch; the class `implementation` has the rest."""
 
     name: ClassVar[str]
     summary: ClassVar[str]  # what it gives, for --help and the server's documentation
@@ -81,8 +80,10 @@ class TaskRow:
     problem_type: ClassVar[str | None] = None  # as Hugging Face's config.json says it
     numeric: ClassVar[bool] = False  # whether the head has a single output, a number
     labeled: ClassVar[bool] = False  # whether labels are names that the training data decide
-    exclusive: ClassVar[bool] = False  # whether exactly one label is right, for each text or word
+    exclusive: ClassVar[bool] = False  # whether exactly one label is correct, for each text or word
     word_level: ClassVar[bool] = False  # whether words have labels, not texts
+    example_unit: ClassVar[str] = "rows"  # what the examples and the labels of a file are called
+    label_unit: ClassVar[str] = "labels"
     least_labels: ClassVar[int] = 2
     abstains: ClassVar[bool] = False  # whether `abstain` can be fitted
     reports_length: ClassVar[bool] = False  # whether replies list the texts that were too long
@@ -94,17 +95,16 @@ class TaskRow:
     options: ClassVar[tuple[RequestOption, ...]] = ()
     request_summary: ClassVar[str]
     request_example: ClassVar[Mapping[str, object]]
+    output: ClassVar[Mapping[str, Any]]  # columns of a prediction and their types, as `arrow_type` reads them
+    candidate: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # fields of a candidate, where `best` are listed
     has_probabilities: ClassVar[bool] = True
-    has_candidates: ClassVar[bool] = False
     line_lacks: ClassVar[str] = ""  # what a plain line of text has no room for
-    # Formats of files that are read in the task's own way, by name.
-    openers: ClassVar[Mapping[str, Callable[[Path, Columns, bool], Table]]] = MappingProxyType({})
+    formats: ClassVar[Mapping[str, str]] = MappingProxyType({})  # rows of TABLE_FORMATS that it reads as another one
 
-    @cached_property
-    def task_class(self) -> Any:
-        """The class that computes; imports torch."""
-        module, name = self.implementation.split(":")
-        return getattr(import_module(module), name)
+    @property
+    def one_label_per_text(self) -> bool:
+        """Whether exactly one label is correct for each text, so that labels can be confused."""
+        return self.exclusive and not self.word_level
 
     # Reading labeled files
 
@@ -116,9 +116,9 @@ class TaskRow:
         """Whether a table's columns and first rows show it."""
         return False
 
-    def open(self, path: Path, columns: Columns, labeled: bool) -> Table:
-        """A labeled file as rows."""
-        return open_table(path, columns)
+    def format(self, path: Path) -> str:
+        """The row of TABLE_FORMATS that a file for training is read as; empty: the one of its ending."""
+        return self.formats.get(ending(path)[1:], "")
 
     def maker(self, table: Table, columns: Columns, labeled: bool) -> Maker:
         """The columns that are used, and what makes an example of a row."""
@@ -134,12 +134,13 @@ class TaskRow:
         """Refuse examples that are wrong only when all are seen together."""
 
     def counts(self, examples: Sequence[Example], labeled: bool) -> list[str]:
-        """How much is in a file, in words."""
-        return [f"{len(examples)} rows"]
+        """How many labels and examples are in a file, in words."""
+        labels = [f"{len(labels_of(examples))} {self.label_unit}"] if labeled and self.labeled else []
+        return [*labels, f"{len(examples)} {self.example_unit}"]
 
     def content(self, examples: Sequence[Example], file: Path) -> dict[str, Any]:
-        """What the training data decide about a task: arguments of its class."""
-        return {}
+        """What the training data decide about a task, such as its labels: arguments of its class."""
+        return {"labels": learned_labels(examples, file, self.least_labels)} if self.labeled else {}
 
     def restored(self, saved: Mapping[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
         """The same from bertkit.json and the labels of a folder."""
@@ -161,32 +162,26 @@ class TaskRow:
 
     def columns(self, labels: Sequence[str], detail: Detail) -> "dict[str, pyarrow.DataType]":
         """The columns of a prediction, with their Arrow types."""
-        import pyarrow as pa
-
-        shares = {"probabilities": self.probability_type(labels)} if detail.probabilities else {}
-        return self.own_columns(detail) | shares | {"windows": pa.int64(), "cut": pa.int64()}
-
-    def own_columns(self, detail: Detail) -> "dict[str, pyarrow.DataType]":
-        """Those that other tasks do not have."""
-        raise NotImplementedError
-
-    def probability_type(self, labels: Sequence[str]) -> "pyarrow.DataType":
-        """The Arrow type of the column `probabilities`."""
-        import pyarrow as pa
-
-        return pa.struct([(label, pa.float64()) for label in labels])
+        by_label = self.labeled and not self.word_level
+        probabilities: Any = dict.fromkeys(labels, float) if by_label else [float]
+        columns = {**self.output} | ({"candidates": [self.candidate]} if detail.best else {})
+        columns |= {"probabilities": probabilities} if detail.probabilities else {}
+        return {name: arrow_type(kind) for name, kind in (columns | {"windows": int, "cut": int}).items()}
 
     def cells(self, example: Example, prediction: Any, detail: Detail) -> dict[str, Any]:
         """One prediction by column."""
         found = self.own_cells(example, prediction, detail)
+        if detail.best:
+            found["candidates"] = [asdict(candidate) for candidate in prediction.candidates[: detail.best]]
         if detail.probabilities:
             shares = prediction.probabilities
             found["probabilities"] = dict(shares) if isinstance(shares, Mapping) else list(shares)
         return found | {"windows": self.window_count(prediction), "cut": prediction.seen.cut}
 
     def own_cells(self, example: Example, prediction: Any, detail: Detail) -> dict[str, Any]:
-        """The cells of `own_columns`."""
-        raise NotImplementedError
+        """The cells of `output`; most are fields of the prediction."""
+        values = {name: getattr(prediction, name, None) for name in self.output}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def window_count(self, prediction: Any) -> int:
         """Through how many windows a text was read."""
@@ -201,6 +196,17 @@ class TaskRow:
     def reply(self, prediction: Any, **options: int) -> dict[str, Any]:
         """A prediction as a JSON object: the fields of its Python class, nothing renamed."""
         return asdict(prediction)
+
+
+def arrow_type(kind: Any) -> "pyarrow.DataType":
+    """The Arrow type of str, int, float, [kind] (a list) or {name: kind} (a struct)."""
+    import pyarrow as pa
+
+    if isinstance(kind, list):
+        return pa.list_(arrow_type(kind[0]))
+    if isinstance(kind, Mapping):
+        return pa.struct([(name, arrow_type(inner)) for name, inner in kind.items()])
+    return {str: pa.string(), int: pa.int64(), float: pa.float64()}[kind]
 
 
 def request_place(number: int) -> Place:

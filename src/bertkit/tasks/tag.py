@@ -17,26 +17,16 @@ from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.word_loss import IGNORE
 from bertkit.settings import pick
-from bertkit.tasks.calibration import guesses_labels
 from bertkit.tasks.decision import Decision
-from bertkit.tasks.distance import divergence
 from bertkit.tasks.explain import Request, Target, read_at
 from bertkit.tasks.labels import balanced_weights
 from bertkit.tasks.length import Seen
-from bertkit.tasks.metrics.table import LabelScore, span_scores, tag_scores
+from bertkit.tasks.losses import divergence
+from bertkit.tasks.metrics.classes import LabelScore
+from bertkit.tasks.metrics.spans import span_scores
+from bertkit.tasks.metrics.table import tag_scores
 from bertkit.tasks.rows.tag import TagRow
-from bertkit.tasks.task import (
-    LossSettings,
-    Mistake,
-    Part,
-    Predict,
-    Prediction,
-    Rows,
-    Size,
-    Task,
-    Window,
-    by_example,
-)
+from bertkit.tasks.task import LossSettings, Mistake, Part, Predict, Rows, Size, Task, Window
 from bertkit.tasks.texts import filled
 from bertkit.tasks.words import WordTask, at_words, find_word
 
@@ -71,11 +61,6 @@ class Tag(WordTask):
 
     row = TagRow()
 
-    @property
-    def outputs(self) -> int:
-        """One for each label."""
-        return len(self.labels)
-
     @cached_property
     def scheme(self) -> str:
         """How the labels mark spans; of a set of labels only `plain` is certain."""
@@ -86,10 +71,6 @@ class Tag(WordTask):
         """F1 over spans; where the tags mark none, accuracy over words."""
         return "accuracy" if self.scheme == "plain" else self.row.metrics.main
 
-    @cached_property
-    def _numbers(self) -> Mapping[str, int]:
-        return {label: number for number, label in enumerate(self.labels)}
-
     def gold(self, example: Example) -> list[int] | None:
         """The numbers of the tags."""
         assert isinstance(example, TaggedExample)
@@ -99,23 +80,20 @@ class Tag(WordTask):
         if len(tags) != len(example.words):
             raise RequestError(f"{example.place}: {len(example.words)} words came with {len(tags)} tags; give as many")
         for tag in tags:
-            if tag not in self._numbers:
+            if tag not in self.label_numbers:
                 raise RequestError(
                     f"{example.place}: the tag '{tag}' is not among the labels: {', '.join(self.labels)}; "
                     "correct it, or train on data that has it"
                 )
-        return [self._numbers[tag] for tag in tags]
+        return [self.label_numbers[tag] for tag in tags]
 
-    def loss(
-        self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings
-    ) -> tuple[Tensor, Tensor]:
+    def loss_sum(self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings) -> Tensor:
         """Cross entropy at the first piece of each word; T labels in."""
         target = torch.tensor(list(chain.from_iterable(window.target for window in windows)), device=logits.device)
         balance = None if weights.class_weights is None else logits.new_tensor(weights.class_weights)
-        total = F.cross_entropy(
+        return F.cross_entropy(
             logits, target, balance, ignore_index=IGNORE, reduction="sum", label_smoothing=weights.label_smoothing
         )
-        return total, (target != IGNORE).sum()
 
     def fixed_targets(self, windows: Sequence[Window], size: Size, weights: LossSettings) -> tuple[Tensor, ...]:
         """A label and its weight for each token; none where no word begins."""
@@ -140,27 +118,19 @@ class Tag(WordTask):
         scored = torch.tensor([wanted >= 0 for window in windows for wanted in window.target], device=ours.device)
         return divergence(ours[scored], theirs[scored], temperature)
 
-    def decode(
-        self, examples: Sequence[Example], windows: Sequence[Window], outputs: Rows, decision: Decision
-    ) -> list[Tagged]:
-        """The likeliest tag of each word; spans of plain texts have the characters where they stand."""
-        return [
-            self._decode_one(example, own, rows, decision)
-            for example, own, rows in by_example(examples, windows, outputs)
-        ]
-
     def score(self, examples: Sequence[Example], predictions: Sequence[Tagged]) -> dict[str, float]:
         """Accuracy over words, and precision, recall and F1 over spans where the tags mark some."""
         gold = [example.tags or () for example in examples if isinstance(example, TaggedExample)]
         return tag_scores(gold, [prediction.tags for prediction in predictions], self.scheme)
 
-    def _decode_one(self, example: Example, windows: Sequence[Window], outputs: Rows, decision: Decision) -> Tagged:
+    def decode_one(self, example: Example, windows: Sequence[Window], outputs: Rows, decision: Decision) -> Tagged:
+        """The likeliest tag of each word; spans of a plain text have their characters in it."""
         assert isinstance(example, TaggedExample)
         best = np.full(len(example.words), -1)
         probability = np.zeros(len(example.words))
         for window, logits in zip(windows, outputs, strict=True):
             words = list(window.detail.words)
-            shares = decision.class_probabilities(logits[list(window.detail.places)])
+            shares = decision.class_probabilities(logits[list(window.detail.positions)])
             best[words], probability[words] = shares.argmax(axis=-1), shares.max(axis=-1)
         tags = tuple(self.labels[number] for number in best)
         chances = tuple(probability.tolist())
@@ -182,17 +152,11 @@ class Tag(WordTask):
         assert isinstance(example, TaggedExample)
         return list(zip(example.tags or (), prediction.tags, strict=True))
 
-    def guessing(
-        self, dev: Part, outputs: Rows, loss: float | None, predictions: Sequence[Prediction], least: float
-    ) -> str | None:
-        """By the likelihood of the tags."""
-        return guesses_labels(self.calibration_table(dev, outputs), least)
-
     def mistake(self, example: Example, prediction: Tagged) -> Mistake | None:
         """The words with a wrong tag; the surest of them counts."""
         assert isinstance(example, TaggedExample)
         pairs = zip(example.words, example.tags or (), prediction.tags, prediction.probabilities, strict=True)
-        wrong = [(word, tag, said, chance) for word, tag, said, chance in pairs if tag != said]
+        wrong = [(word, tag, best, chance) for word, tag, best, chance in pairs if tag != best]
         if not wrong:
             return None
         truth, predicted = (", ".join(f"{row[0]}: {row[side]}" for row in wrong[:SHOWN_WORDS]) for side in (1, 2))
@@ -208,13 +172,13 @@ class Tag(WordTask):
     def explain(self, model: BertModel, request: Request, predict: Predict) -> Target:
         """The logit of a tag at a word's first piece: a named word's, or the first that has a tag other than O."""
         example, window, tokens = self.explained_word(request)
-        [said] = predict([example])
-        outside = next((n for n, tag in enumerate(said.tags) if tag != "O"), 0)
+        [found] = predict([example])
+        outside = next((n for n, tag in enumerate(found.tags) if tag != "O"), 0)
         at = outside if request.word is None else find_word(example.words, request.word)
-        tag = said.tags[at] if request.target is None else request.target
-        number = pick(self._numbers, tag, "tag")
+        tag = found.tags[at] if request.target is None else request.target
+        number = pick(self.label_numbers, tag, "tag")
         name = f"the tag '{tag}' of '{example.words[at]}'"
-        return Target(name, "logit", tokens, read_at(model, self.head, window.detail.places[at], number))
+        return Target(name, "logit", tokens, read_at(model, self.head, window.detail.positions[at], number))
 
 
 def located(tagged: Tagged, text: str, characters: Characters) -> Tagged:

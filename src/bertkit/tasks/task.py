@@ -7,22 +7,25 @@ file has the part that computes; `row.py` has the part that can be read without 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from bertkit.data.examples import Example
 from bertkit.errors import RequestError
+from bertkit.model.batch import Batch
+from bertkit.tasks.calibration import guesses_labels
 from bertkit.tasks.decision import Decision, Fitted, fit_table
 from bertkit.tasks.length import LengthPolicy, check_policy
 from bertkit.tasks.row import TaskRow
 from bertkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bertkit.model.batch import Batch
     from bertkit.model.model import BertModel
     from bertkit.tasks.explain import Request, Target
     from bertkit.tasks.metrics.classes import LabelScore
@@ -30,12 +33,13 @@ if TYPE_CHECKING:
 Rows = Sequence[np.ndarray]  # the head's outputs for each window
 # A frozen dataclass of the task's own: Classified, Labeled, Rated, Tagged, RatedWords, Answered, Chosen.
 Prediction = Any
+OF_THE_ROW = LengthPolicy()  # stands for the length policy of a task's row
 Predict = Callable[[Sequence[Example]], list[Prediction]]
 
 
 @dataclass(frozen=True)
 class Window:
-    """One sequence that goes through the model, [CLS] and [SEP] in place."""
+    """One sequence that goes through the model, with [CLS] and [SEP]."""
 
     ids: tuple[int, ...]
     segments: tuple[int, ...]
@@ -99,10 +103,12 @@ class Task(ABC):
     pools_windows: ClassVar[bool] = False  # whether a text's windows have one answer together
     tokenizer: Tokenizer
     limit: int  # tokens in a sequence
-    length: LengthPolicy = LengthPolicy()  # noqa: RUF009 - frozen
+    length: LengthPolicy = OF_THE_ROW
     labels: tuple[str, ...] = ()  # in the order of the head's outputs; empty where there are none
 
     def __post_init__(self) -> None:
+        if self.length is OF_THE_ROW:
+            object.__setattr__(self, "length", self.row.length)
         check_policy(self.row.name, self.length, self.limit, self.row.lengths)
 
     @property
@@ -116,9 +122,14 @@ class Task(ABC):
         return self.row.head
 
     @property
-    @abstractmethod
     def outputs(self) -> int:
-        """How many outputs the head has."""
+        """How many outputs the head has: one for each label."""
+        return len(self.labels)
+
+    @cached_property
+    def label_numbers(self) -> Mapping[str, int]:
+        """The number of each label among the outputs."""
+        return {label: number for number, label in enumerate(self.labels)}
 
     @property
     def main(self) -> str:
@@ -148,22 +159,27 @@ class Task(ABC):
     def windows(self, example: Example, number: int) -> list[Window]:
         """The sequences of an example, at least one; the length policy is applied here."""
 
-    @abstractmethod
     def targets(self, windows: Sequence[Window]) -> int:
-        """How many answers the loss asks of these windows: the count that `loss` gives, known before the forward."""
+        """How many answers the loss asks of these windows: one for each example. Known before the forward pass."""
+        return len({window.example for window in windows})
 
-    @abstractmethod
     def loss(
-        self, logits: "Tensor", batch: "Batch", windows: Sequence[Window], weights: LossSettings
-    ) -> "tuple[Tensor, Tensor]":
+        self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings
+    ) -> tuple[Tensor, Tensor]:
         """(sum of losses, how many): divided once, over everything in a step."""
+        total = self.loss_sum(logits, batch, windows, weights)
+        return total, torch.tensor(self.targets(windows), device=logits.device)
 
     @abstractmethod
-    def fixed_targets(self, windows: Sequence[Window], size: Size, weights: LossSettings) -> "tuple[Tensor, ...]":
+    def loss_sum(self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings) -> Tensor:
+        """The sum of the losses of all targets."""
+
+    @abstractmethod
+    def fixed_targets(self, windows: Sequence[Window], size: Size, weights: LossSettings) -> tuple[Tensor, ...]:
         """What `fixed_loss` reads, in tensors whose shapes depend on `size` alone: for CUDA graphs."""
 
     @abstractmethod
-    def fixed_loss(self, logits: "Tensor", batch: "Batch", targets: "Sequence[Tensor]", smoothing: float) -> "Tensor":
+    def fixed_loss(self, logits: Tensor, batch: Batch, targets: Sequence[Tensor], smoothing: float) -> Tensor:
         """The sum that `loss` gives, from tensors only."""
 
     def has_fixed_loss(self, weights: LossSettings) -> bool:
@@ -174,19 +190,24 @@ class Task(ABC):
     def distance(
         self,
         teacher: "Task",
-        ours: "Tensor",
-        theirs: "Tensor",
-        batch: "Batch",
+        ours: Tensor,
+        theirs: Tensor,
+        batch: Batch,
         windows: Sequence[Window],
         temperature: float,
-    ) -> "Tensor":
+    ) -> Tensor:
         """How far a student's logits are from its teacher's, summed over what the task asks."""
 
-    @abstractmethod
     def decode(
         self, examples: Sequence[Example], windows: Sequence[Window], outputs: Rows, decision: Decision
     ) -> list[Prediction]:
         """A prediction for each example; outputs[i] are the head's outputs for windows[i]."""
+        runs = by_example(examples, windows, outputs)
+        return [self.decode_one(example, own, rows, decision) for example, own, rows in runs]
+
+    @abstractmethod
+    def decode_one(self, example: Example, windows: Sequence[Window], outputs: Rows, decision: Decision) -> Prediction:
+        """The prediction for one example from the outputs of its windows."""
 
     @abstractmethod
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
@@ -212,11 +233,11 @@ class Task(ABC):
         """(truth, prediction) of what gets one answer each; nothing where answers are no names."""
         return []
 
-    @abstractmethod
     def guessing(
         self, dev: Part, outputs: Rows, loss: float | None, predictions: Sequence[Prediction], least: float
     ) -> str | None:
-        """What is said where the model saves less than the share `least` of the loss of guessing; None: it learned."""
+        """A message if the model saves less than the share `least` of the loss of guessing; None: it learned."""
+        return guesses_labels(self.calibration_table(dev, outputs), least)
 
     @abstractmethod
     def mistake(self, example: Example, prediction: Prediction) -> Mistake | None:
@@ -229,6 +250,13 @@ class Task(ABC):
     def explain(self, model: "BertModel", request: "Request", predict: Predict) -> "Target":
         """The output that an attribution explains: of what was asked for, or of what the model predicts."""
         raise RequestError(f"predictions of '{self.name}' are not explained")
+
+
+def task_class(row: TaskRow) -> type[Task]:
+    """The class that computes what a row describes."""
+    module, name = row.implementation.split(":")
+    found: type[Task] = getattr(import_module(module), name)
+    return found
 
 
 def by_example(

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -14,7 +13,7 @@ from bertkit.data.examples import Example, TextExample
 from bertkit.errors import RequestError
 from bertkit.model.model import BertModel
 from bertkit.settings import pick
-from bertkit.tasks.calibration import guesses_labels
+from bertkit.tasks.decision import Decision
 from bertkit.tasks.explain import (
     ExplainedTokens,
     Request,
@@ -24,7 +23,7 @@ from bertkit.tasks.explain import (
     refuse_word,
     text_tokens,
 )
-from bertkit.tasks.length import refuse_too_long, seen, sequences, take
+from bertkit.tasks.length import Seen, refuse_too_long, seen, sequences, take
 from bertkit.tasks.task import Part, Predict, Prediction, Rows, Size, Task, Window, by_example
 
 
@@ -46,13 +45,9 @@ class TextTask(Task):
         chosen = sequences(encoding, self.limit, self.length)
         refuse_too_long(example.place, len(encoding), len(chosen), self.limit, "split it, or use length=head-tail")
         target, shown = self.target(example), seen(encoding, chosen)
-        return [Window(*take(encoding, places), number, target, shown) for places in chosen]
+        return [Window(*take(encoding, positions), number, target, shown) for positions in chosen]
 
-    def targets(self, windows: Sequence[Window]) -> int:
-        """One answer for each text."""
-        return len({window.example for window in windows})
-
-    def target(self, example: TextExample) -> Any:
+    def target(self, example: TextExample) -> object:
         """What the loss asks for; None when unlabeled."""
         raise NotImplementedError
 
@@ -74,6 +69,14 @@ class TextTask(Task):
         pooled: np.ndarray = stacked.max(axis=0) if self.length.pool == "max" else stacked.mean(axis=0)
         return pooled
 
+    def decode_one(self, example: Example, windows: Sequence[Window], outputs: Rows, decision: Decision) -> Prediction:
+        """From the logits that are pooled over the text's windows."""
+        return self.decide(self.pooled(outputs), windows[0].detail, decision)
+
+    def decide(self, logits: np.ndarray, shown: Seen, decision: Decision) -> Prediction:
+        """The prediction for a text with these logits."""
+        raise NotImplementedError
+
     def text_logits(self, part: Part, outputs: Rows) -> np.ndarray:
         """[texts, outputs]: each text's logits, pooled over its windows."""
         return np.stack([self.pooled(own) for _, _, own in by_example(part.examples, part.flat, outputs)])
@@ -89,22 +92,6 @@ class TextTask(Task):
 @dataclass(frozen=True, kw_only=True)
 class LabelTask(TextTask):
     """The tasks whose outputs are labels by name."""
-
-    @property
-    def outputs(self) -> int:
-        """One for each label."""
-        return len(self.labels)
-
-    @cached_property
-    def label_numbers(self) -> Mapping[str, int]:
-        """The labels' places among the outputs."""
-        return {label: number for number, label in enumerate(self.labels)}
-
-    def guessing(
-        self, dev: Part, outputs: Rows, loss: float | None, predictions: Sequence[Prediction], least: float
-    ) -> str | None:
-        """By the likelihood of the labels."""
-        return guesses_labels(self.calibration_table(dev, outputs), least)
 
     def explain(self, model: BertModel, request: Request, predict: Predict) -> Target:
         """The logit of a label; of the likeliest where none is named."""
@@ -123,7 +110,7 @@ def likeliest(probabilities: Mapping[str, float]) -> str:
 
 
 def label_number(numbers: Mapping[str, int], label: str, example: Example) -> int:
-    """A label's place among the outputs; one that training data did not have is refused."""
+    """A label's position among the outputs; one that training data did not have is refused."""
     if label not in numbers:
         shown = ", ".join(list(numbers)[:20])
         raise RequestError(

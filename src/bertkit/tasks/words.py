@@ -11,8 +11,7 @@ from bertkit.data.examples import Example, WordsExample
 from bertkit.errors import RequestError
 from bertkit.model.word_loss import IGNORE
 from bertkit.tasks.explain import ExplainedTokens, Request, Written, refuse_windows
-from bertkit.tasks.length import LengthPolicy, Seen, refuse_too_long, spread
-from bertkit.tasks.rows.words import WordRow
+from bertkit.tasks.length import Seen, refuse_too_long, spread
 from bertkit.tasks.task import Part, Rows, Task, Window
 from bertkit.text.characters import word_spans
 from bertkit.text.tokenizer import Tokenizer
@@ -24,7 +23,7 @@ class ScoredWords:
     """Which words a window scores, and at which of its tokens."""
 
     words: tuple[int, ...]
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
     seen: Seen
 
 
@@ -33,7 +32,6 @@ class WordTask(Task):
     """One answer for each word, through windows where a sentence is long; no word goes without."""
 
     answer_unit = "words"
-    length: LengthPolicy = WordRow.length
 
     def ready(self, example: Example) -> Example:
         """A plain text is split into words."""
@@ -42,8 +40,7 @@ class WordTask(Task):
             return example
         characters = words_of(self.tokenizer, example.text)
         words = tuple(example.text[start:end] for start, end in characters)
-        split: WordsExample = replace(example, words=words, characters=characters)  # type: ignore[type-var]
-        return split
+        return replace(example, words=words, characters=characters)
 
     def gold(self, example: Example) -> Sequence[float] | None:
         """What the loss asks of each word; None when unlabeled."""
@@ -62,9 +59,9 @@ class WordTask(Task):
         made = []
         for (start, stop), words in zip(spans, served, strict=True):
             ids = (self.tokenizer.cls_id, *pieces[start:stop], self.tokenizer.sep_id)
-            places = tuple(1 + firsts[word] - start for word in words)
-            target = None if gold is None else _target(len(ids), places, [gold[word] for word in words])
-            made.append(Window(ids, (0,) * len(ids), number, target, ScoredWords(words, places, seen)))
+            positions = tuple(1 + firsts[word] - start for word in words)
+            target = None if gold is None else _target(len(ids), positions, [gold[word] for word in words])
+            made.append(Window(ids, (0,) * len(ids), number, target, ScoredWords(words, positions, seen)))
         return made
 
     def targets(self, windows: Sequence[Window]) -> int:
@@ -82,7 +79,7 @@ class WordTask(Task):
         windows = self.windows(example, 0)
         refuse_windows(len(windows))
         [window] = windows
-        firsts, last = list(window.detail.places), len(window.ids) - 1
+        firsts, last = list(window.detail.positions), len(window.ids) - 1
         spans = zip(example.characters or (), example.words, strict=True)
         tokens = ExplainedTokens(
             ids=window.ids,
@@ -96,9 +93,9 @@ class WordTask(Task):
 
 def at_words(part: Part, outputs: Rows) -> tuple[np.ndarray, np.ndarray]:
     """The outputs at the first piece of each word, and what the loss asks there."""
-    places = [list(window.detail.places) for window in part.flat]
-    gold = [[window.target[place] for place in own] for window, own in zip(part.flat, places, strict=True)]
-    return np.concatenate([row[own] for row, own in zip(outputs, places, strict=True)]), np.concatenate(gold)
+    positions = [list(window.detail.positions) for window in part.flat]
+    gold = [[window.target[position] for position in own] for window, own in zip(part.flat, positions, strict=True)]
+    return np.concatenate([row[own] for row, own in zip(outputs, positions, strict=True)]), np.concatenate(gold)
 
 
 def find_word(words: Sequence[str], wanted: str) -> int:
@@ -136,8 +133,8 @@ def words_of(tokenizer: Tokenizer, text: str) -> tuple[tuple[int, int], ...]:
     return word_spans(tokenizer.encode(text), text)
 
 
-def _target(length: int, places: Sequence[int], gold: Sequence[float]) -> tuple[float, ...]:
+def _target(length: int, positions: Sequence[int], gold: Sequence[float]) -> tuple[float, ...]:
     target: list[float] = [IGNORE] * length
-    for place, wanted in zip(places, gold, strict=True):
-        target[place] = wanted
+    for position, wanted in zip(positions, gold, strict=True):
+        target[position] = wanted
     return tuple(target)

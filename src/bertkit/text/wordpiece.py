@@ -9,16 +9,18 @@ import string
 import unicodedata
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import accumulate, pairwise
+from typing import Protocol
 
 from bertkit.errors import RequestError
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 Span = tuple[int, int]
+Pair = tuple[str, str]
 Letter = tuple[str, Span]  # a normalized character and the original characters [start, end) it came from
 
 # The ideographs that Google's BERT sets apart, as the fast tokenizer has them: Hangul and Kana are not here.
@@ -119,6 +121,42 @@ def wordpieces(
     return pieces
 
 
+class PairCounts(Protocol):
+    """The pieces of all words, and how often each two of them are neighbors."""
+
+    def most_frequent(self) -> Pair | None:
+        """The pair with the highest count, of equals the first in order; None below the minimum count."""
+
+    def merge(self, left: str, right: str, /) -> str:
+        """Make the pair one piece wherever it is, and return that piece."""
+
+
+class SlowPairCounts:
+    """Counts all pairs again for every merge."""
+
+    def __init__(self, word_counts: Mapping[str, int], alphabet: Sequence[str], min_count: int) -> None:
+        kept, self.min_count = set(alphabet), max(min_count, 1)
+        self.words = [
+            ([word[0], *(f"##{char}" for char in word[1:])], count)
+            for word, count in word_counts.items()
+            if word and kept.issuperset(word)
+        ]
+
+    def most_frequent(self) -> Pair | None:
+        """See `PairCounts`."""
+        counts: Counter[Pair] = Counter()
+        for pieces, count in self.words:
+            for pair in pairwise(pieces):
+                counts[pair] += count
+        best = min(counts, key=lambda pair: (-counts[pair], pair), default=None)
+        return None if best is None or counts[best] < self.min_count else best
+
+    def merge(self, left: str, right: str) -> str:
+        """See `PairCounts`."""
+        self.words = [(_merge(pieces, (left, right)), count) for pieces, count in self.words]
+        return joined((left, right))
+
+
 def train(
     word_counts: Mapping[str, int],
     size: int,
@@ -126,60 +164,55 @@ def train(
     specials: Sequence[str] = SPECIALS,
     alphabet_limit: int = 1000,
     min_count: int = 2,
+    watch: Callable[[int], None] | None = None,
+    count_pairs: Callable[[Mapping[str, int], Sequence[str], int], PairCounts] = SlowPairCounts,
 ) -> list[str]:
     """A vocabulary of exactly `size` pieces: specials, alphabet, then merges of the most frequent neighbors.
 
     Ties go to the pair of strings that sorts first. Words with a character cut from the alphabet are skipped.
+    `vocabulary/merges.py` has the fast twin of `SlowPairCounts`; `watch` is called with the number of pieces so far.
     """
-    alphabet = _alphabet(word_counts, alphabet_limit)
+    alphabet = sorted(by_count(character_counts(word_counts))[:alphabet_limit])
     vocabulary = dict.fromkeys([*specials, *(piece for char in alphabet for piece in (char, f"##{char}"))])
     if len(vocabulary) > size:
         raise RequestError(
-            f"a vocabulary of {size} cannot hold {len(specials)} special pieces and two forms of "
-            f"{len(alphabet)} characters; ask for at least {len(vocabulary)} or lower the alphabet limit"
+            f"a vocabulary of {size:,} cannot hold {len(specials)} special pieces and two forms of "
+            f"{len(alphabet):,} characters; ask for at least {len(vocabulary):,} or lower the alphabet limit"
         )
-    kept = set(alphabet)
-    words = [(_characters(word), count) for word, count in word_counts.items() if word and kept.issuperset(word)]
+    pairs = count_pairs(word_counts, alphabet, min_count)
     while len(vocabulary) < size:
-        pair, count = _most_frequent_pair(words)
-        if pair is None or count < min_count:
+        pair = pairs.most_frequent()
+        if pair is None:
             raise RequestError(
-                f"this corpus gives at most {len(vocabulary)} pieces and {size} were asked for; "
-                f"ask for {len(vocabulary)} or fewer, give more text or lower the minimum count"
+                f"this corpus gives at most {len(vocabulary):,} pieces and {size:,} were asked for; "
+                f"ask for {len(vocabulary):,} or fewer, give more text or lower the minimum count"
             )
-        words = [(_merge(pieces, pair), count) for pieces, count in words]
-        vocabulary.setdefault(joined(pair))
+        vocabulary.setdefault(pairs.merge(*pair))
+        if watch:
+            watch(len(vocabulary))
     return list(vocabulary)
 
 
-def joined(pair: tuple[str, str]) -> str:
-    """The piece that two neighbors make: ("play", "##ing") -> "playing", ("##a", "##b") -> "##ab"."""
-    return pair[0] + pair[1].removeprefix("##")
-
-
-def _alphabet(word_counts: Mapping[str, int], limit: int) -> list[str]:
+def character_counts(word_counts: Mapping[str, int]) -> Counter[str]:
+    """How often each character occurs in all the words."""
     counts: Counter[str] = Counter()
     for word, count in word_counts.items():
         for char in word:
             counts[char] += count
-    most_frequent = sorted(counts, key=lambda char: (-counts[char], char))[:limit]
-    return sorted(most_frequent)
+    return counts
 
 
-def _characters(word: str) -> list[str]:
-    return [word[0], *(f"##{char}" for char in word[1:])]
+def by_count(counts: Counter[str]) -> list[str]:
+    """The most frequent first; ties in code point order."""
+    return sorted(counts, key=lambda char: (-counts[char], char))
 
 
-def _most_frequent_pair(words: list[tuple[list[str], int]]) -> tuple[tuple[str, str] | None, int]:
-    counts: Counter[tuple[str, str]] = Counter()
-    for pieces, count in words:
-        for pair in pairwise(pieces):
-            counts[pair] += count
-    best = min(counts, key=lambda pair: (-counts[pair], pair), default=None)
-    return best, counts[best] if best else 0
+def joined(pair: Pair) -> str:
+    """The piece that two neighbors make: ("play", "##ing") -> "playing", ("##a", "##b") -> "##ab"."""
+    return pair[0] + pair[1].removeprefix("##")
 
 
-def _merge(pieces: list[str], pair: tuple[str, str]) -> list[str]:
+def _merge(pieces: list[str], pair: Pair) -> list[str]:
     """Every occurrence of the pair becomes one piece, from left to right."""
     merged: list[str] = []
     i = 0

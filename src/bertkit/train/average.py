@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.errors import RequestError
-from bertkit.train.distributed import spread_like, whole
+from bertkit.train.distributed import full_tensor, sharded_like
 
 Kind = Literal["none", "ema", "tail"]
 COUNT = "count"
@@ -68,7 +68,7 @@ class Average:
     def state_tensors(self) -> dict[str, Tensor]:
         """All that a checkpoint needs, each tensor whole: every rank must ask."""
         named = zip(self.names, self.means, strict=True) if self.means else ()
-        tensors = {name: whole(mean).detach().contiguous() for name, mean in named}
+        tensors = {name: full_tensor(mean).detach().contiguous() for name, mean in named}
         return tensors | {COUNT: torch.tensor(self.looks)}
 
     def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
@@ -83,7 +83,7 @@ class Average:
         found = tensors.get(name)
         if found is None or found.shape != parameter.shape:
             raise RequestError(f"the mean of {name} is missing or of another shape")
-        return spread_like(found.to(parameter.device), parameter)
+        return sharded_like(found.to(parameter.device), parameter)
 
     @torch.no_grad()
     def _put(self, tensors: Sequence[Tensor]) -> None:

@@ -1,7 +1,9 @@
 """Ranks: one process, or several started by torchrun; sums over all of them, and tensors spread over them."""
 
 import os
-from collections.abc import Iterable, Iterator
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -37,7 +39,7 @@ class Ranks:
         return items[self.rank * each : (self.rank + 1) * each]
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The tensor added up over all ranks, in place."""
+        """The tensor added up over all ranks, in ranks."""
         if self.size > 1:
             dist.all_reduce(tensor)
         return tensor
@@ -46,7 +48,7 @@ class Ranks:
         """Whether the flag is set on any rank: what all must do together is decided together."""
         return bool(self.sum(torch.tensor(int(flag), device=self.device))) if self.size > 1 else flag
 
-    def of_first(self, number: float) -> float:
+    def from_first_rank(self, number: float) -> float:
         """The first rank's number, on every rank: clocks differ, and one decides."""
         mine = torch.tensor(number if self.first else 0.0, dtype=torch.float64, device=self.device)
         return float(self.sum(mine)) if self.size > 1 else number
@@ -65,7 +67,7 @@ class Ranks:
 
 
 @contextmanager
-def ranks(device: str | None = None) -> Iterator[Ranks]:
+def process_group(device: str | None = None) -> Iterator[Ranks]:
     """Where this process stands: alone, or as torchrun's environment says, with NCCL on CUDA and gloo on the CPU."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_RANK", "0"))
@@ -86,12 +88,27 @@ def ranks(device: str | None = None) -> Iterator[Ranks]:
             dist.destroy_process_group()
 
 
-def shard(module: nn.Module, blocks: Iterable[nn.Module], place: Ranks) -> None:
+@contextmanager
+def stop_requests(ranks: Ranks) -> Iterator[Callable[[], bool]]:
+    """Whether SIGTERM or Ctrl-C has come to any rank; what stood there before is put back at the end."""
+    asked: list[int] = []
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # elsewhere Python hears no signals
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, lambda number, _: asked.append(number))
+    try:
+        yield lambda: ranks.any(bool(asked))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def shard(module: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks) -> None:
     """FSDP2: each rank keeps a part of every tensor, and a block's tensors are whole only while it computes."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh(place.device.type, (place.size,))
+    mesh = init_device_mesh(ranks.device.type, (ranks.size,))
     for block in blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(module, mesh=mesh)
@@ -109,13 +126,13 @@ def reshard(module: nn.Module) -> None:
             part.reshard()
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """All of a tensor that may be spread over ranks; if it is, every rank must ask."""
     gather = getattr(tensor, "full_tensor", None)
     return tensor if gather is None else gather()
 
 
-def spread_like(tensor: Tensor, example: Tensor) -> Tensor:
+def sharded_like(tensor: Tensor, example: Tensor) -> Tensor:
     """The way back: this rank's part of a whole tensor, spread as `example` is."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 

@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from bertkit.train.loop import Sums
+
 # Rows of frequent words collect thousands of gradients: they add up in float32.
 KEPT_WHOLE = ("embeddings.word.", "embeddings.segment.", "embeddings.position.", "embeddings.norm.")
 
@@ -19,10 +21,11 @@ class HalfPrecision(nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(self, *inputs: Any) -> Any:
-        """What the module gives."""
+    def forward(self, *inputs: Any) -> Sums:
+        """The module's sums of each loss."""
         halves = {
             name: parameter if any(part in name for part in KEPT_WHOLE) else parameter.to(torch.bfloat16)
             for name, parameter in self.module.named_parameters()
         }
-        return torch.func.functional_call(self.module, halves, inputs)
+        sums: Sums = torch.func.functional_call(self.module, halves, inputs)
+        return sums

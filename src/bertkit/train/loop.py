@@ -14,13 +14,19 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bertkit.errors import BertkitError
-from bertkit.train.distributed import Ranks, reshard, whole
+from bertkit.train.distributed import Ranks, full_tensor, reshard
 from bertkit.train.optimizer import Optimizers
 from bertkit.train.runs import Progress
 from bertkit.train.schedule import Budget, Schedule
 
 # name -> (sum, count, right)
 Sums = Mapping[str, tuple[Tensor, Tensor, Tensor]]
+
+
+class LossModule(nn.Module):
+    """A module whose forward gives the `Sums` of each loss."""
+
+    weights: Mapping[str, float]  # of each loss
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,21 @@ class LoopSettings:
     look_back: bool | None = None  # hear of a NaN one step late, and never wait for the device; None: on CUDA
 
 
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """What all steps of a run share."""
+
+    module: nn.Module
+    weights: Mapping[str, float]  # of each loss
+    optimizers: Optimizers
+    settings: LoopSettings
+    ranks: Ranks
+
+
+# Setup, this rank's part of the step, learning rate -> (sums of each loss, gradient norm before clipping, tokens)
+Take = Callable[[Setup, Sequence[Micro], float], tuple[dict[str, Tensor], Tensor, int]]
+
+
 def train(
     module: nn.Module,
     weights: Mapping[str, float],
@@ -85,19 +106,20 @@ def train(
     settings: LoopSettings,
     ranks: Ranks,
     start: Progress,
-    take: "Take | None" = None,
+    take: Take | None = None,
 ) -> Iterator[StepReport]:
     """Yield after every step until the budget is spent; `micros(step)` gives this rank's part of a step.
 
     A step whose gradients are not finite is left out on the device itself. The host looks at their norm after the next
     step is under way (`look_back`), so that the device never waits for it. `take` is another way to take a step.
     """
+    setup = Setup(module, weights, optimizers, settings, ranks)
     progress, before, looked_at = start, settings.clock(), deque[tuple[Callable[[], float], Sequence[Micro]]]()
     behind = int(ranks.device.type == "cuda" if settings.look_back is None else settings.look_back)
     while (spent := settings.budget.progress(progress.step, progress.seconds)) < 1:
         parts = micros(progress.step)
         rate = settings.schedule.rate(progress.step, spent)
-        totals, norm, tokens = (take or take_step)(module, weights, parts, optimizers, settings, ranks, rate)
+        totals, norm, tokens = (take or take_step)(setup, parts, rate)
         looked_at.append((async_item(norm), parts))
         bad = None
         if len(looked_at) > behind:
@@ -107,32 +129,18 @@ def train(
         module.zero_grad(set_to_none=True)
         # Evaluating and saving between two steps count too, so that a budget of minutes ends on time.
         now = settings.clock()
-        seconds, before = ranks.of_first(now - before), now
-        progress = _moved_on(progress, seconds, tokens, skipped=bad is not None)
-        _give_up(progress, bad, settings.most_skipped)
+        seconds, before = ranks.from_first_rank(now - before), now
+        progress = _advanced(progress, seconds, tokens, skipped=bad is not None)
+        _stop_after_many_nans(progress, bad, settings.most_skipped)
         yield StepReport(progress, totals, norm, rate, seconds, bad)
 
 
-def take_step(
-    module: nn.Module,
-    weights: Mapping[str, float],
-    parts: Sequence[Micro],
-    optimizers: Optimizers,
-    settings: LoopSettings,
-    ranks: Ranks,
-    rate: float,
-) -> tuple[dict[str, Tensor], Tensor, int]:
+def take_step(setup: Setup, parts: Sequence[Micro], rate: float) -> tuple[dict[str, Tensor], Tensor, int]:
     """Gradients of all parts, clipped, and one update: (sums of each loss, norm before clipping, tokens)."""
-    totals, tokens = _backward(module, weights, parts, settings.autocast, ranks)
-    norm = whole(nn.utils.clip_grad_norm_(module.parameters(), settings.clip)).detach()
-    optimizers.step(rate, norm)
+    totals, tokens = _backward(setup.module, setup.weights, parts, setup.settings.autocast, setup.ranks)
+    norm = full_tensor(nn.utils.clip_grad_norm_(setup.module.parameters(), setup.settings.clip)).detach()
+    setup.optimizers.step(rate, norm)
     return totals, norm, tokens
-
-
-Take = Callable[
-    [nn.Module, Mapping[str, float], Sequence[Micro], Optimizers, LoopSettings, Ranks, float],
-    tuple[dict[str, Tensor], Tensor, int],
-]
 
 
 def async_item(number: Tensor) -> Callable[[], float]:
@@ -175,7 +183,7 @@ def _backward(
     return {name: ranks.sum(total) for name, total in totals.items()}, int(tokens)
 
 
-def _moved_on(progress: Progress, seconds: float, tokens: int, *, skipped: bool) -> Progress:
+def _advanced(progress: Progress, seconds: float, tokens: int, *, skipped: bool) -> Progress:
     return replace(
         progress,
         step=progress.step + 1,
@@ -186,7 +194,7 @@ def _moved_on(progress: Progress, seconds: float, tokens: int, *, skipped: bool)
     )
 
 
-def _give_up(progress: Progress, bad: str | None, most: int) -> None:
+def _stop_after_many_nans(progress: Progress, bad: str | None, most: int) -> None:
     if progress.skipped_in_a_row > most:
         raise BertkitError(
             f"step {progress.step}: {bad} is NaN or infinite, and so were the {most} steps before; "
@@ -208,13 +216,13 @@ def first_bad_tensor(module: nn.Module, parts: Sequence[Micro], ranks: Ranks, *,
 
 
 def _bad_weight(module: nn.Module) -> str | None:
-    named = [name for name, parameter in module.named_parameters() if not torch.isfinite(whole(parameter)).all()]
+    named = [name for name, parameter in module.named_parameters() if not torch.isfinite(full_tensor(parameter)).all()]
     return f"the weight {named[0]}" if named else None
 
 
 def _bad_gradient(module: nn.Module) -> str | None:
     gradients = [(name, parameter.grad) for name, parameter in module.named_parameters() if parameter.grad is not None]
-    named = [name for name, gradient in gradients if not torch.isfinite(whole(gradient)).all()]
+    named = [name for name, gradient in gradients if not torch.isfinite(full_tensor(gradient)).all()]
     return f"the gradient of {named[0]}" if named else None
 
 

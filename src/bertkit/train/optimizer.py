@@ -1,9 +1,7 @@
-"""AdamW with decay off norms and biases, and Muon for the matrices where it measures better."""
+"""AdamW with decay off norms and biases, and beside it the optimizer of another row for what that row takes."""
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -11,28 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.errors import RequestError
-from bertkit.settings import pick
-from bertkit.train.distributed import spread_like, whole
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptimizerSettings:
-    """The optimizer's settings; the learning rate comes from the schedule, step by step."""
-
-    name: str = "adamw"  # a row of OPTIMIZERS
-    beta1: float = 0.9
-    beta2: float = 0.98
-    epsilon: float = 1e-6
-    weight_decay: float = 0.01
-    muon_scale: float = 10.0  # Muon's learning rate is this many times AdamW's
-    fused: bool = False  # on the CPU too: one pass over memory, 8 x as fast for 22 M parameters, other last digits
-
-    def __post_init__(self) -> None:
-        pick(OPTIMIZERS, self.name, "optimizer")
-        if not 0 <= self.weight_decay < math.inf:
-            raise RequestError(f"weight_decay={self.weight_decay} must be 0 or more, and finite")
-        if not 0 < self.muon_scale < math.inf:
-            raise RequestError(f"muon_scale={self.muon_scale} must be over 0, and finite")
+from bertkit.train.distributed import full_tensor, sharded_like
+from bertkit.train.optimizer_rows import OPTIMIZERS, OptimizerSettings
 
 
 def build_optimizer(
@@ -107,7 +85,7 @@ class Optimizers:
         for number, (optimizer, _) in enumerate(self.parts):
             for index, parameter in enumerate(_parameters(optimizer)):
                 for key, value in optimizer.state[parameter].items():
-                    tensors[f"{number}.{index}.{key}"] = whole(torch.as_tensor(value)).detach().contiguous()
+                    tensors[f"{number}.{index}.{key}"] = full_tensor(torch.as_tensor(value)).detach().contiguous()
         return tensors
 
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
@@ -118,7 +96,7 @@ class Optimizers:
             if key == "step":
                 optimizer.state[parameter][key] = value.to(parameter.device if optimizer.defaults["fused"] else "cpu")
             elif value.shape == parameter.shape:
-                optimizer.state[parameter][key] = spread_like(value.to(parameter.device), parameter)
+                optimizer.state[parameter][key] = sharded_like(value.to(parameter.device), parameter)
             else:
                 raise RequestError(f"{name} is {list(value.shape)} where this model has {list(parameter.shape)}")
 
@@ -129,93 +107,6 @@ class Optimizers:
             return optimizer, _parameters(optimizer)[int(index)], key
         except (ValueError, IndexError) as error:
             raise RequestError(f"the optimizer has no place for {name}") from error
-
-
-class Muon(torch.optim.Optimizer):
-    """Momentum whose update is made orthogonal by five Newton-Schulz steps (Jordan 2024), for hidden matrices only."""
-
-    def __init__(self, parameters: Iterable[Any], momentum: float = 0.95, weight_decay: float = 0.0) -> None:
-        super().__init__(parameters, {"lr": 0.0, "momentum": momentum, "weight_decay": weight_decay})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One update of every matrix that has a gradient; those of one shape are made orthogonal together."""
-        for group in self.param_groups:
-            same: dict[torch.Size, list[nn.Parameter]] = {}
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    same.setdefault(parameter.shape, []).append(parameter)
-            for parameters in same.values():
-                directions = orthogonalized(torch.stack([self._direction(p, group["momentum"]) for p in parameters]))
-                for parameter, direction in zip(parameters, directions, strict=True):
-                    self._move(parameter, direction, group["lr"], group["weight_decay"])
-
-    @property
-    def _alive(self) -> Tensor | float:
-        """0 where this step is to leave no trace."""
-        bad: Tensor | None = getattr(self, "found_inf", None)
-        return 1.0 if bad is None else 1 - bad
-
-    def _direction(self, parameter: nn.Parameter, keep: float) -> Tensor:
-        """Momentum with the new gradient in it, and some more of that: Nesterov's."""
-        state, grad = self.state[parameter], parameter.grad
-        assert grad is not None
-        if "momentum" not in state:
-            state["momentum"] = torch.zeros_like(parameter)
-        bad: Tensor | None = getattr(self, "found_inf", None)
-        grad = grad if bad is None else torch.where(bad > 0, 0.0, grad)
-        momentum = state["momentum"].mul_(1 - (1 - keep) * self._alive).add_(grad * (1 - keep))
-        return whole(grad.lerp(momentum, keep))
-
-    def _move(self, parameter: nn.Parameter, direction: Tensor, rate: float | Tensor, decay: float) -> None:
-        parameter.mul_(1 - rate * decay * self._alive)
-        # sqrt(rows / columns) keeps the size of what a wide matrix adds to its output that of a square one.
-        scale = -rate * max(1.0, direction.shape[0] / direction.shape[1]) ** 0.5 * self._alive
-        parameter.add_(spread_like(direction.to(parameter.dtype), parameter) * scale)
-
-
-def orthogonalized(matrix: Tensor, steps: int = 5) -> Tensor:
-    """A matrix, or each of a stack, with the same singular vectors and singular values near 1 (0.7 to 1.2).
-
-    By an odd quintic iteration. A stack takes as many launches as one matrix.
-    """
-    a, b, c = 3.4445, -4.7750, 2.0315
-    x = matrix.bfloat16() if matrix.is_cuda else matrix.float()
-    tall = x.shape[-2] > x.shape[-1]
-    x = x.mT if tall else x
-    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
-    for _ in range(steps):
-        square = x @ x.mT
-        x = a * x + (b * square + c * square @ square) @ x
-    result: Tensor = x.mT if tall else x
-    return result
-
-
-class OptimizerRow:
-    """AdamW for every parameter, or another optimizer for those that it `takes`."""
-
-    def takes(self, name: str, parameter: nn.Parameter) -> bool:
-        """Whether a parameter is not AdamW's."""
-        return False
-
-    def build(self, groups: list[dict[str, Any]], settings: OptimizerSettings) -> tuple[torch.optim.Optimizer, float]:
-        """The other optimizer, and the multiple of the learning rate that it steps with."""
-        raise NotImplementedError
-
-
-class MuonRow(OptimizerRow):
-    """Muon for the layers' matrices; embeddings, heads and vectors stay with AdamW. Reads `muon_scale`."""
-
-    def takes(self, name: str, parameter: nn.Parameter) -> bool:
-        """Matrices of the layers."""
-        return parameter.dim() == 2 and ".layers." in name
-
-    def build(self, groups: list[dict[str, Any]], settings: OptimizerSettings) -> tuple[torch.optim.Optimizer, float]:
-        """Muon, with a learning rate of its own size."""
-        return Muon(groups, weight_decay=settings.weight_decay), settings.muon_scale
-
-
-OPTIMIZERS: Mapping[str, OptimizerRow] = MappingProxyType({"adamw": OptimizerRow(), "muon": MuonRow()})
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:

@@ -8,30 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from bertkit._version import __version__
 from bertkit.files import whole_file
 from bertkit.report.chart import Point, finite
+from bertkit.train.loss import Loss
 
 Line = Mapping[str, Any]
 CODE = "code.json"
-
-
-class NamedLoss(Protocol):
-    """What a report has to know of a loss."""
-
-    @property
-    def name(self) -> str:
-        """In metrics.jsonl."""
-
-    @property
-    def title(self) -> str:
-        """For people."""
-
-    @property
-    def has_perplexity(self) -> bool:
-        """Whether it is in nats per word."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +26,7 @@ class Records:
     training: Sequence[Line]
     evaluations: Sequence[Line]
     samples: Sequence[Line]
-    losses: Mapping[str, NamedLoss] = field(default_factory=dict)  # what is known of the losses in them
+    losses: Mapping[str, Loss] = field(default_factory=dict)  # what is known of the losses in them
 
     def title(self, name: str) -> str:
         """`mlm_loss` for people: the title of the loss, then the rest."""
@@ -73,7 +58,7 @@ class Records:
         return out
 
 
-def read_records(path: Path, losses: Iterable[NamedLoss] = ()) -> Records:
+def read_records(path: Path, losses: Iterable[Loss] = ()) -> Records:
     """The records in a metrics.jsonl; a missing file has none."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     lines = sorted(filter(_has_step, map(_parsed, text.splitlines())), key=lambda line: number(line["step"]))

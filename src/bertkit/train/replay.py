@@ -6,7 +6,7 @@ A pre-training step of a small model is two thousand kernels, which a slow host 
 """
 
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeGuard
 
@@ -15,9 +15,7 @@ from torch import Tensor, nn
 
 from bertkit.engine.cuda_graph import CudaRecorder, Recorder
 from bertkit.errors import BertkitWarning
-from bertkit.train.distributed import Ranks
-from bertkit.train.loop import LoopSettings, Micro, take_step
-from bertkit.train.optimizer import Optimizers
+from bertkit.train.loop import Micro, Setup, take_step
 
 MAX_GRAPHS = 64  # a graph keeps memory for its activations
 
@@ -60,20 +58,11 @@ class Replay:
         self.rate = torch.zeros((), device=device)
         self.shares: dict[str, Tensor] = {}  # of each loss: 1 / how many targets the step has
 
-    def __call__(
-        self,
-        module: nn.Module,
-        weights: Mapping[str, float],
-        parts: Sequence[Micro],
-        optimizers: Optimizers,
-        settings: LoopSettings,
-        ranks: Ranks,
-        rate: float,
-    ) -> tuple[dict[str, Tensor], Tensor, int]:
+    def __call__(self, setup: Setup, parts: Sequence[Micro], rate: float) -> tuple[dict[str, Tensor], Tensor, int]:
         """One step; what it cannot replay is taken as usual."""
-        known = self._recorded(module, weights, parts, optimizers, settings)
+        known = self._recorded(setup, parts)
         if known is None:
-            return take_step(module, weights, parts, optimizers, settings, ranks, rate)
+            return take_step(setup, parts, rate)
         [part] = parts
         for buffer, value in zip(known.inputs, _tensors(part.inputs), strict=True):
             buffer.copy_(value, non_blocking=True)
@@ -83,16 +72,9 @@ class Replay:
         torch.manual_seed(part.seed)  # a graph draws from where the generator stands
         known.replay()
         numbers = known.output().clone()  # the next replay writes over it
-        return dict(zip(weights, numbers[:-1].view(-1, 3), strict=True)), numbers[-1], part.tokens
+        return dict(zip(setup.weights, numbers[:-1].view(-1, 3), strict=True)), numbers[-1], part.tokens
 
-    def _recorded(
-        self,
-        module: nn.Module,
-        weights: Mapping[str, float],
-        parts: Sequence[Micro],
-        optimizers: Optimizers,
-        settings: LoopSettings,
-    ) -> Recorded | None:
+    def _recorded(self, setup: Setup, parts: Sequence[Micro]) -> Recorded | None:
         """The recording for these parts, if there is one or it is time to make one."""
         if self.broken or len(parts) != 1 or not _is_refillable(parts[0].inputs):
             return None
@@ -104,30 +86,30 @@ class Replay:
             self.seen.add(form)
             return None
         inputs = tuple(value.to(self.rate.device, copy=True) for value in _tensors(examples))
-        for name in weights:
+        for name in setup.weights:
             self.shares.setdefault(name, torch.zeros_like(self.rate))
-
-        def step() -> Tensor:
-            with torch.autocast(self.rate.device.type, torch.bfloat16, enabled=settings.autocast):
-                sums = module(*_refilled(examples, inputs))
-                losses = [weight * sums[name][0] * self.shares[name] for name, weight in weights.items()]
-                torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
-            norm = nn.utils.clip_grad_norm_(module.parameters(), settings.clip).detach()
-            optimizers.step(self.rate, norm)
-            numbers = [number for name in weights for number in sums[name]]
-            return torch.stack([number.detach().double() for number in (*numbers, norm)])
-
         try:
-            with optimizers.capturing():
-                replay, output = self.record(step)
+            with setup.optimizers.capturing():
+                replay, output = self.record(lambda: self._step(setup, _refilled(examples, inputs)))
         except RuntimeError as error:  # a kernel that no graph can hold
             self.broken = True
-            module.zero_grad(set_to_none=True)
+            setup.module.zero_grad(set_to_none=True)
             first = str(error).strip().splitlines()[0]
             warnings.warn(f"steps are launched one kernel at a time, which is slower ({first})", BertkitWarning)
             return None
         self.recorded[form] = Recorded(inputs, replay, output)
         return self.recorded[form]
+
+    def _step(self, setup: Setup, inputs: Sequence[Refillable]) -> Tensor:
+        """`take_step` without a host: (sum, count, right) of each loss and the norm, end to end."""
+        with torch.autocast(self.rate.device.type, torch.bfloat16, enabled=setup.settings.autocast):
+            sums = setup.module(*inputs)
+            losses = [weight * sums[name][0] * self.shares[name] for name, weight in setup.weights.items()]
+            torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
+        norm = nn.utils.clip_grad_norm_(setup.module.parameters(), setup.settings.clip).detach()
+        setup.optimizers.step(self.rate, norm)
+        numbers = [number for name in setup.weights for number in sums[name]]
+        return torch.stack([number.detach().double() for number in (*numbers, norm)])
 
 
 def _is_refillable(inputs: tuple[Any, ...]) -> TypeGuard[tuple[Refillable, ...]]:

@@ -10,7 +10,8 @@ from typing import Any
 from bertkit.errors import RequestError
 from bertkit.report.chart import COUNT, FROM_ZERO, LOGARITHMIC, PLAIN, Line, Point, chart, finite, smoothed
 from bertkit.report.page import REPORT, render_page, save_page
-from bertkit.train.records import CODE, NamedLoss, Records, number, read_records
+from bertkit.train.loss import Loss
+from bertkit.train.records import CODE, Records, number, read_records
 
 MAX_COLUMNS = 6  # of filled blanks: first, last, and some between
 MAX_WORDS = 3  # for each blank
@@ -19,7 +20,7 @@ DETECTION = {"f1": "second", "precision": "main", "recall": "faint"}
 SHARES = ("_right", *(f"_{name}" for name in DETECTION))
 
 
-def write_report(run_folder: Path, losses: Iterable[NamedLoss] = ()) -> Path:
+def write_report(run_folder: Path, losses: Iterable[Loss] = ()) -> Path:
     """Make `report.html` from a run's metrics.jsonl, settings.toml and code.json; whatever is missing is left out."""
     run_folder = Path(run_folder)
     if not run_folder.is_dir():

@@ -20,6 +20,7 @@ from bertkit.checkpoint.tensors import read_object, write_tensors
 from bertkit.errors import BertkitError, RequestError
 from bertkit.files import FORMAT_VERSION, VERSION_KEY, check_format_version, whole_file, whole_folder
 
+OPTIMIZER = "optimizer.safetensors"  # in a checkpoint
 STEP = re.compile(r"step-(\d{8})")
 
 
@@ -58,7 +59,7 @@ class Run:
             with whole_folder(path) as draft:
                 for name, part in parts.items():
                     part.save(draft / name)
-                write_tensors(optimizer, draft / "optimizer.safetensors")
+                write_tensors(optimizer, draft / OPTIMIZER)
                 state = {VERSION_KEY: FORMAT_VERSION, **asdict(progress)}
                 (draft / "state.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
         for old in self.checkpoints()[:-keep]:
@@ -94,8 +95,10 @@ class Run:
             draft.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
 
-def read_progress(checkpoint: Path) -> Progress:
-    """The progress that a checkpoint was saved with."""
+def read_progress(checkpoint: Path | None) -> Progress:
+    """The progress that a checkpoint was saved with; without one, the beginning."""
+    if checkpoint is None:
+        return Progress()
     try:
         state = read_object(checkpoint / "state.json")
         check_format_version(state.pop(VERSION_KEY, None), checkpoint / "state.json")
@@ -113,11 +116,6 @@ def _check_numbers(progress: Progress) -> None:
         for each in value if name == "begun" else (value,):
             if type(each) not in kinds or not 0 <= each < math.inf:
                 raise TypeError(f"{name} is {each!r}")
-
-
-def read_optimizer(checkpoint: Path) -> dict[str, Tensor]:
-    """The optimizer's memory that a checkpoint was saved with."""
-    return read_part(checkpoint / "optimizer.safetensors")
 
 
 @dataclass(frozen=True)

@@ -7,24 +7,27 @@ what the run leaves.
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import torch
 from torch import nn
 
 from bertkit.progress import Meter
 from bertkit.train.distributed import Ranks
 from bertkit.train.half import HalfPrecision
-from bertkit.train.loop import LoopSettings, Micro, StepReport, train
+from bertkit.train.loop import LoopSettings, LossModule, Micro, StepReport, train
 from bertkit.train.optimizer import Optimizers
-from bertkit.train.prefetch import prefetching
 from bertkit.train.replay import Replay
-from bertkit.train.runs import Progress, Run
+from bertkit.train.runs import OPTIMIZER, Progress, Run, read_part
 
 Result = TypeVar("Result")
+Make = Callable[[int], Sequence[Micro]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +48,13 @@ class Session(ABC, Generic[Result]):
     """A run from where it stands to its end, or to a request to stop."""
 
     run: Run
-    optimizers: Optimizers
     ranks: Ranks
+    module: LossModule  # what is trained
     _saved_at: float = field(default_factory=time.monotonic, init=False)
+
+    def restore(self, checkpoint: Path) -> None:
+        """Load the optimizers' state of a checkpoint, and what else a kind of training has saved in it."""
+        self.optimizers.load_state_tensors(read_part(checkpoint / OPTIMIZER))
 
     def train(self, start: Progress, meter: Meter, stop: Callable[[], bool]) -> Result:
         """Step until the budget is spent, it is `enough`, or somebody asks to stop."""
@@ -75,7 +82,7 @@ class Session(ABC, Generic[Result]):
                 self.before_step(step)
                 return micros(step)
 
-            given = (self.weights, prepared, self.optimizers, self.options.loop, self.ranks, start, take)
+            given = (self.module.weights, prepared, self.optimizers, self.options.loop, self.ranks, start, take)
             for report in train(self.wrapped, *given):
                 yield report
                 if self.enough():
@@ -85,18 +92,12 @@ class Session(ABC, Generic[Result]):
 
     @property
     @abstractmethod
-    def module(self) -> nn.Module:
-        """What is trained: it gives the sums of each loss."""
-
-    @property
-    @abstractmethod
-    def weights(self) -> Mapping[str, float]:
-        """Of each loss."""
-
-    @property
-    @abstractmethod
     def options(self) -> SessionSettings:
         """How often, how long, how."""
+
+    @abstractmethod
+    def new_optimizers(self) -> Optimizers:
+        """The optimizers of the module's trainable parameters, without any state."""
 
     @abstractmethod
     def micros(self, step: int) -> Sequence[Micro]:
@@ -157,6 +158,11 @@ class Session(ABC, Generic[Result]):
         """The module as it is called in a step, made once."""
         return self.wrap()
 
+    @cached_property
+    def optimizers(self) -> Optimizers:
+        """Made once, from the module as it is at the first step or at `restore`."""
+        return self.new_optimizers()
+
     @property
     def on_cuda(self) -> bool:
         """Whether steps run on a GPU."""
@@ -212,3 +218,34 @@ class Session(ABC, Generic[Result]):
 def finite_values(values: Mapping[str, float]) -> dict[str, float | None]:
     """For JSON, which has no NaN."""
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+@contextmanager
+def prefetching(make: Make, first: int, device: torch.device) -> Iterator[Make]:
+    """`make`, one step ahead from `first` on, in a thread of its own; its errors come when a step is asked for."""
+    make = beside(make) if device.type == "cuda" else make
+    with ThreadPoolExecutor(1) as pool:
+        ahead: dict[int, Future[Sequence[Micro]]] = {first: pool.submit(make, first)}
+
+        def get(step: int) -> Sequence[Micro]:
+            now = ahead.pop(step, None) or pool.submit(make, step)
+            ahead[step + 1] = pool.submit(make, step + 1)
+            return now.result()
+
+        yield get
+
+
+def beside(make: Make) -> Make:
+    """The same on a CUDA stream of its own: copies do not queue behind the step that is being computed.
+
+    The loop holds a step's tensors until the step is done, so that their memory is not taken again too early.
+    """
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def made(step: int) -> Sequence[Micro]:
+        with torch.cuda.stream(stream):
+            micros = make(step)
+        stream.synchronize()
+        return micros
+
+    return made

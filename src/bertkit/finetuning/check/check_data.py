@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.examples import Example, WordsExample
+from bertkit.data.tables import Columns, NoLabels
 from bertkit.finetuning.check.faults import Finding as Finding
 from bertkit.finetuning.check.faults import broken_tags, conflicts, duplicates, leaks, shared_passages, spoiled_texts
-from bertkit.tasks.guess import guess_task
-from bertkit.tasks.read import Columns, ExampleFile, NoLabels, columns_for_dev, read_examples, scan_examples
+from bertkit.tasks.read import ExampleFile, columns_for_dev, guess_task, read_examples, scan_examples
 from bertkit.tasks.table import TASKS
 from bertkit.text.tokenizer import Tokenizer
 
@@ -56,7 +56,7 @@ class DataReport:
     notes: tuple[Finding, ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join(_told(self))
+        return "\n".join(_lines(self))
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain values for json.dumps."""
@@ -117,7 +117,7 @@ def _summary(path: Path | None, read: ExampleFile, tokenizer: Tokenizer | None, 
     spread = (min(numbers), sum(numbers) / len(numbers), max(numbers)) if numbers else None
     lengths = _lengths(read.examples, tokenizer, limit) if tokenizer and read.examples else None
     counts = dict(Counter(name for example in read.examples for name in example.counted).most_common())
-    return FileSummary(str(path), read.said, len(read.examples), counts, spread, lengths)
+    return FileSummary(str(path), read.summary, len(read.examples), counts, spread, lengths)
 
 
 def _lengths(examples: Sequence[Example], tokenizer: Tokenizer, limit: int) -> TokenLengths:
@@ -189,11 +189,11 @@ def _unknown_labels(task: str, files: Sequence[FileSummary]) -> Iterator[Finding
     if TASKS[task].labeled and train.labels:
         missing = [label for label in dev.labels if label not in train.labels]
         if missing:
-            what = f"{', '.join(map(repr, missing[:5]))} in {dev.file}; a model cannot say what it was never taught"
+            what = f"{', '.join(map(repr, missing[:5]))} in {dev.file}; a model predicts only labels of train"
             yield Finding("labels in dev that train has not", len(missing), what)
 
 
-def _told(report: DataReport) -> Iterator[str]:
+def _lines(report: DataReport) -> Iterator[str]:
     yield f"{'task':10}{report.task}"
     for summary in report.files:
         yield f"{'file':10}{summary.said}"

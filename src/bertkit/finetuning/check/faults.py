@@ -33,11 +33,6 @@ class Finding:
         return f"{self.what}: {count}{self.first}{more}"
 
 
-def exact(text: str) -> str:
-    """The text itself."""
-    return text
-
-
 def folded(text: str) -> str:
     """The text without regard to case and spaces."""
     return " ".join(text.casefold().split())
@@ -74,7 +69,7 @@ def conflicts(examples: Sequence[Example]) -> Iterator[Finding]:
 def leaks(train: Sequence[Example], dev: Sequence[Example]) -> Iterator[Finding]:
     """Examples of dev that stand in train: exactly, or but for case and spaces."""
     before = 0
-    for fold, how in ((exact, "letter by letter"), (folded, "case and spaces aside")):
+    for fold, how in ((str, "letter by letter"), (folded, "case and spaces aside")):
         places = {key(example, fold): example.place for example in train}
         found = [(e.place, places[k]) for e in dev if (k := key(e, fold)) in places]
         share = f" ({len(found) / max(len(dev), 1):.1%} of dev)"

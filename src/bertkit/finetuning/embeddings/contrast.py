@@ -6,16 +6,17 @@ over the rows that it asks about, so that the parts of a step can be added up.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from bertkit.finetuning.learner import TASK
+from bertkit.finetuning.learner import ONE_LOSS, TASK
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import pool
-from bertkit.train.loop import Sums
+from bertkit.train.loop import LossModule, Sums
 
 LOWEST = -1e4  # of what is not to be compared: no probability is left, and no infinity is subtracted from another
 
@@ -64,23 +65,28 @@ def rate(vectors_TD: Tensor, asked: Asked, heat: float) -> tuple[Tensor, Tensor]
     return F.mse_loss((first_ND * second_ND).sum(dim=1), asked.wanted, reduction="sum"), vectors_TD.new_zeros(())
 
 
-Loss = Callable[[Tensor, Asked, float], tuple[Tensor, Tensor]]
-LOSSES: dict[str, Loss] = {"twins": contrast, "pairs": contrast, "scores": rate, "teacher": follow}
+LOSSES: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
+    "twins": contrast,
+    "pairs": contrast,
+    "scores": rate,
+    "teacher": follow,
+}
 
 
-class VectorLearner(nn.Module):
+class VectorLearner(LossModule):
     """A model and a loss on its texts' vectors: the mean over tokens, of length 1."""
+
+    weights = ONE_LOSS
 
     def __init__(self, model: BertModel, objective: str, heat: float) -> None:
         super().__init__()
         self.model = model
-        self.objective = objective
-        self.heat = heat
+        self.loss = partial(LOSSES[objective], heat=heat)
 
     def forward(self, batch: Batch, asked: Asked) -> Sums:
         """(sum, count, right) of the loss."""
         vectors_TD = F.normalize(pool(self.model(batch).float(), batch, "mean"), dim=-1)
-        loss, right = LOSSES[self.objective](vectors_TD, asked, self.heat)
+        loss, right = self.loss(vectors_TD, asked)
         return {TASK: (loss, loss.new_full((), asked.rows), right)}
 
 

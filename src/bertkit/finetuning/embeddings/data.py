@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.data.examples import TextExample
-from bertkit.data.tables import TABLE_ENDINGS, ending
+from bertkit.data.formats import TABLE_ENDINGS
+from bertkit.data.tables import Columns, NoLabels, ending
 from bertkit.errors import RequestError
-from bertkit.tasks.read import Columns, NoLabels, read_examples
+from bertkit.tasks.read import read_examples
 from bertkit.text.corpus import CorpusReport, Document, corpus_files, is_jsonl, read_documents
 from bertkit.text.sentences import split_sentences
 
@@ -84,7 +85,7 @@ def read_pairs(path: Path, columns: Columns | None = None, *, scored: bool | Non
             raise RequestError(f"{example.place}: a pair has two texts; name the second column with pair=...")
         collected.add(example.text, example.pair)
         scores += [example.label] if isinstance(example.label, float) else []
-    return collected.made("scores" if scores else "pairs", file.said, scores or None)
+    return collected.made("scores" if scores else "pairs", file.summary, scores or None)
 
 
 def read_corpus(paths: Sequence[Path], *, kind: str = "auto", most: int | None = None) -> TextRows:

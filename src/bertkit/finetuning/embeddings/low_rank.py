@@ -9,19 +9,21 @@ from torch import Tensor, nn
 
 from bertkit.errors import RequestError
 from bertkit.train.half import KEPT_WHOLE
+from bertkit.train.loop import LossModule, Sums
 
 TABLES = tuple(part for part in KEPT_WHOLE if "norm" not in part)
 
 
-class LowRank(nn.Module):
+class LowRank(LossModule):
     """Runs a module whose matrices are their old selves plus `up @ down` of `rank`; tables stay as they are.
 
     `up` starts as zero, so that the module starts as it was. Vectors (norms, biases) move freely.
     """
 
-    def __init__(self, module: nn.Module, rank: int, *, seed: int = 0) -> None:
+    def __init__(self, module: LossModule, rank: int, *, seed: int = 0) -> None:
         super().__init__()
         self.module = module
+        self.weights = module.weights
         self.up, self.down = nn.ParameterDict(), nn.ParameterDict()
         draw = torch.Generator().manual_seed(seed)
         for name, parameter in module.named_parameters():
@@ -38,9 +40,10 @@ class LowRank(nn.Module):
         if not self.up:
             raise RequestError(f"rank={rank} leaves no matrix to be tuned; unfreeze some layers")
 
-    def forward(self, *inputs: Any) -> Any:
-        """What the module gives with its matrices where they are now."""
-        return torch.func.functional_call(self.module, self.moved(), inputs)
+    def forward(self, *inputs: Any) -> Sums:
+        """The module's sums of each loss, with its matrices where they are now."""
+        sums: Sums = torch.func.functional_call(self.module, self.moved(), inputs)
+        return sums
 
     def moved(self) -> dict[str, Tensor]:
         """The matrices where they are now, by their names in the module."""

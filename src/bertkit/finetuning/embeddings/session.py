@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.checkpoint.text_vectors import text_vectors
-from bertkit.finetuning.batches import EpochPlan, within_budget
 from bertkit.finetuning.best_session import BestSession
 from bertkit.finetuning.embeddings.contrast import Asked
 from bertkit.finetuning.embeddings.data import TextRows
@@ -22,12 +21,14 @@ from bertkit.finetuning.embeddings.low_rank import LowRank
 from bertkit.finetuning.embeddings.settings import VectorTuning
 from bertkit.finetuning.learner import TASK
 from bertkit.finetuning.result import FineTuned
-from bertkit.finetuning.run_state import State
+from bertkit.finetuning.run_state import State, copied_to_host
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings
 from bertkit.tasks.metrics.correlation import spearman
 from bertkit.train.loop import LoopSettings, Micro, StepReport
+from bertkit.train.optimizer import Optimizers, build_optimizer
+from bertkit.train.optimizer_rows import OptimizerSettings
 from bertkit.train.records import read_records
 from bertkit.train.runs import Progress
 from bertkit.train.schedule import Budget, Schedule
@@ -74,26 +75,16 @@ class VectorSession(BestSession):
     """Texts and pairs in, the model whose vectors agree best with dev's scores out."""
 
     data: VectorData
-    start: Checkpoint
-    learner: nn.Module  # a VectorLearner, or a LowRank around one
     settings: VectorTuning
-    plan: EpochPlan
 
-    @property
-    def module(self) -> nn.Module:
-        """The model with the loss over its vectors."""
-        return self.learner
+    def new_optimizers(self) -> Optimizers:
+        """AdamW."""
+        return build_optimizer(self.module, OptimizerSettings(fused=True))
 
     @property
     def total(self) -> int:
         """Steps of the whole run, unless its minutes end before."""
         return self.plan.steps * self.settings.epochs
-
-    def micros(self, step: int) -> list[Micro]:
-        """A step's rows as tensors; one over `tokens` falls into parts, each compared within itself."""
-        chosen = self.plan.step(step)
-        parts = within_budget([self.plan.lengths[number] for number in chosen], self.settings.tokens)
-        return [self._micro(np.array([chosen[i] for i in part]), step, number) for number, part in enumerate(parts)]
 
     def evaluate(self) -> dict[str, float]:
         """The rank correlation of cosines with scores on the dev pairs, or nothing without any."""
@@ -104,12 +95,12 @@ class VectorSession(BestSession):
 
     def model(self) -> BertModel:
         """The model as it stands; a copy where its matrices move in few directions."""
-        if not isinstance(self.learner, LowRank):
-            return _of(self.learner)
-        model = deepcopy(_of(self.learner.module))
+        if not isinstance(self.module, LowRank):
+            return _of(self.module)
+        model = deepcopy(_of(self.module.module))
         with torch.no_grad():
             own = dict(model.named_parameters())
-            for name, matrix in self.learner.moved().items():
+            for name, matrix in self.module.moved().items():
                 own[name.removeprefix("model.")].copy_(matrix)
         return model
 
@@ -120,7 +111,15 @@ class VectorSession(BestSession):
 
     def snapshot(self) -> State:
         """What learns."""
-        return moving(self.learner)
+        named = self.module.named_parameters()
+        return {name: copied_to_host(tensor) for name, tensor in named if tensor.requires_grad}
+
+    def load_state(self, state: State) -> None:
+        """What learns."""
+        own = dict(self.module.named_parameters())
+        with torch.no_grad():
+            for name, tensor in state.items():
+                own[name].copy_(tensor)
 
     def readings(self, report: StepReport) -> dict[str, Any]:
         """How many texts found their own pair, where that is asked."""
@@ -131,7 +130,7 @@ class VectorSession(BestSession):
         best, steps = self.best, progress.step
         scores = {"loss": report.losses[TASK] if report else self._logged_loss()}
         if best.state is not None:
-            move(self.learner, best.state)
+            self.load_state(best.state)
             scores = {SPEARMAN: best.score} | scores
         result = FineTuned(
             task="vectors",
@@ -146,13 +145,15 @@ class VectorSession(BestSession):
         )
         return self.leave(result, replace(self.start, model=self.model(), embed=VECTORS, labels=(), task={}))
 
-    def _micro(self, chosen: NDArray[np.int64], step: int, part: int) -> Micro:
-        rows = self.data.train.rows[chosen]
+    def micro(self, chosen: Sequence[int], step: int, part: int, *, whole: bool) -> Micro:
+        """The texts of the chosen rows, and what is asked about them."""
+        asked_rows = np.array(chosen)
+        rows = self.data.train.rows[asked_rows]
         twice = self.data.objective == "twins"
         numbers = (np.repeat(rows, 2, axis=1) if twice else rows).T.reshape(-1)  # firsts, then seconds
         device = self.ranks.device
         batch = self.data.encoded.batch(numbers.tolist()).to(device).laid_out()
-        asked = Asked(len(chosen), torch.from_numpy(numbers.copy()).to(device), self._wanted(chosen, numbers))
+        asked = Asked(len(chosen), torch.from_numpy(numbers.copy()).to(device), self._wanted(asked_rows, numbers))
         seed = (self.settings.seed * 1_000_003 + step) * 1_009 + part
         return Micro((batch, asked), {TASK: len(chosen)}, len(batch.ids), seed)
 
@@ -185,20 +186,6 @@ def pair_spearman(checkpoint: Checkpoint, pairs: TextRows) -> float:
     vectors = text_vectors(replace(checkpoint, embed=replace(checkpoint.embed or VECTORS, normalize=True)), pairs.texts)
     first, second = vectors[pairs.rows[:, 0]], vectors[pairs.rows[:, 1]]
     return spearman(pairs.scores, (first * second).sum(axis=1))
-
-
-def moving(module: nn.Module) -> State:
-    """A copy of what learns, in ordinary memory."""
-    named = module.named_parameters()
-    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in named if tensor.requires_grad}
-
-
-def move(module: nn.Module, state: State) -> None:
-    """Put back what `moving` copied."""
-    own = dict(module.named_parameters())
-    with torch.no_grad():
-        for name, tensor in state.items():
-            own[name].copy_(tensor)
 
 
 def _of(learner: nn.Module) -> BertModel:

@@ -18,20 +18,18 @@ from bertkit.finetuning.batches import EpochPlan
 from bertkit.finetuning.embeddings.contrast import VectorLearner
 from bertkit.finetuning.embeddings.data import TextRows, read_pairs, read_texts, scaled
 from bertkit.finetuning.embeddings.low_rank import LowRank
-from bertkit.finetuning.embeddings.session import SPEARMAN, Encoded, VectorData, VectorSession, move
+from bertkit.finetuning.embeddings.session import SPEARMAN, Encoded, VectorData, VectorSession
 from bertkit.finetuning.embeddings.settings import VectorTuning
 from bertkit.finetuning.embeddings.teacher import teacher_vectors
-from bertkit.finetuning.learner import set_free
+from bertkit.finetuning.learner import freeze_below
 from bertkit.finetuning.result import FineTuned, result_from_json
-from bertkit.finetuning.run_state import Best, begin_folder, best_so_far, finished, own_folder, read_state
-from bertkit.model.weights import new_model
+from bertkit.finetuning.run_state import begin_folder, finished, locked_folder
+from bertkit.model.model import new_model
 from bertkit.progress import ShowProgress, silent
 from bertkit.report.page import REPORT
-from bertkit.train.distributed import Ranks, ranks
-from bertkit.train.optimizer import OptimizerSettings, build_optimizer
+from bertkit.train.distributed import Ranks, process_group, stop_requests
 from bertkit.train.report import write_report
-from bertkit.train.runs import Progress, Run, read_optimizer, read_progress
-from bertkit.train.stop import asked_to_stop
+from bertkit.train.runs import Progress, Run
 
 BLOCK = 65_536  # texts tokenized together
 TWINS_DROPOUT = 0.1  # two readings of a text must differ in something
@@ -59,7 +57,7 @@ def tune_vectors(
     run, files = Run(Path(out)), [train_files] if isinstance(train_files, Path) else list(train_files)
     named = {"from": str(model), "train": " ".join(map(str, files)), "dev": str(dev_file), "teacher": str(teacher)}
     asked: dict[str, Any] = {"task": "vectors", **named, "settings": settings.flat()}
-    with own_folder(run.folder):
+    with locked_folder(run.folder):
         if resume and (done := finished(run, asked)):
             if not (run.folder / REPORT).exists():  # it was killed right before
                 write_report(run.folder)
@@ -88,10 +86,10 @@ def _run(
     show: ShowProgress,
 ) -> FineTuned:
     """Train in a run's folder that is there; goes on where the folder stands."""
-    with ranks(device) as place, asked_to_stop(place) as stop:
+    with process_group(device) as ranks, stop_requests(ranks) as stop:
         if teacher:
-            data = _with_teacher(data, teacher, run, settings, place, show)
-        session, progress = open_vectors(run, data, start, settings, place)
+            data = _with_teacher(data, teacher, run, settings, ranks, show)
+        session, progress = open_vectors(run, data, start, settings, ranks)
         with show("tuning vectors", 1.0) as meter:
             result = session.train(progress, meter, stop)
     if result.finished:
@@ -138,38 +136,21 @@ def encode(start: Checkpoint, texts: Sequence[str], length: int, show: ShowProgr
 
 
 def open_vectors(
-    run: Run, data: VectorData, start: Checkpoint, settings: VectorTuning, place: Ranks
+    run: Run, data: VectorData, start: Checkpoint, settings: VectorTuning, ranks: Ranks
 ) -> tuple[VectorSession, Progress]:
     """A session where the run's folder stands: at its latest checkpoint, or at the beginning."""
     model = new_model(tuned_config(start.model.config, settings, data.objective), {})
     model.encoder.load_state_dict(start.model.encoder.state_dict())
-    model.to(place.device).train()
-    set_free(model, settings.frozen + 1 if settings.frozen else 0)
+    model.to(ranks.device).train()
+    freeze_below(model, settings.frozen + 1 if settings.frozen else 0)
     plain = VectorLearner(model, data.objective, settings.temperature)
     learner = LowRank(plain, settings.rank, seed=settings.seed) if settings.rank else plain
-    latest = run.latest()
-    if latest:
-        move(learner, read_state(latest / "model"))
-    optimizers = build_optimizer(learner, OptimizerSettings(fused=True))
-    optimizers.load_state_tensors(read_optimizer(latest) if latest else {})
-    progress = read_progress(latest) if latest else Progress()
-    run.truncate_metrics(progress.step)
     lengths = data.encoded.lengths[data.train.rows].sum(axis=1) * (2 if data.objective == "twins" else 1)
-    plan = EpochPlan(tuple(lengths.tolist()), settings.batch, settings.seed)
-    best = best_so_far(run, latest, SPEARMAN) if latest else Best()
+    plan = EpochPlan(tuple(lengths.tolist()), settings.batch, settings.seed, settings.tokens)
     session = VectorSession(
-        run=run,
-        optimizers=optimizers,
-        ranks=place,
-        metric=SPEARMAN,
-        best=best,
-        data=data,
-        start=start,
-        learner=learner,
-        settings=settings,
-        plan=plan,
+        run=run, ranks=ranks, module=learner, start=start, plan=plan, metric=SPEARMAN, data=data, settings=settings
     )
-    return session, progress
+    return session, session.restore_latest()
 
 
 def fingerprint(data: VectorData) -> int:
@@ -186,10 +167,10 @@ def _dev_columns(train: Path, dev: Path, columns: Columns | None) -> Columns | N
 
 
 def _with_teacher(
-    data: VectorData, teacher: Checkpoint, run: Run, settings: VectorTuning, place: Ranks, show: ShowProgress
+    data: VectorData, teacher: Checkpoint, run: Run, settings: VectorTuning, ranks: Ranks, show: ShowProgress
 ) -> VectorData:
     folder = Path(settings.cache) if settings.cache else run.folder
-    vectors = teacher_vectors(teacher, data.train.texts, settings.max_length, folder, place.device, show=show)
+    vectors = teacher_vectors(teacher, data.train.texts, settings.max_length, folder, ranks.device, show=show)
     return replace(data, teacher=vectors)
 
 

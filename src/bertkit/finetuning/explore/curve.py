@@ -11,7 +11,7 @@ from bertkit.finetuning.explore.search import subset
 from bertkit.finetuning.fine_tuning import run_part
 from bertkit.finetuning.learner import load_start, random_start
 from bertkit.finetuning.prepare import Prepared
-from bertkit.finetuning.run_state import own_folder, write_json
+from bertkit.finetuning.run_state import locked_folder, write_json
 from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.progress import ShowProgress, silent
 from bertkit.tasks.task import Task
@@ -41,7 +41,7 @@ def learning_curve(
     points: list[CurvePoint] = []
     # From random weights the lower layers have as much to learn as the others.
     all_layers = replace(settings, learning=replace(settings.learning, layer_decay=1.0))
-    with own_folder(out):
+    with locked_folder(out):
         for size in sorted(set(sizes)):
             part = subset(prepared, size, settings.learning.seed)
             scores = []

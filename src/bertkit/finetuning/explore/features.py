@@ -26,7 +26,7 @@ from bertkit.model.heads import HEADS, ScalarMix
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import pool
 from bertkit.tasks.classify import Classify
-from bertkit.tasks.metrics.table import accuracy, macro_f1
+from bertkit.tasks.metrics.classes import accuracy, label_f1
 from bertkit.tasks.table import TASKS
 from bertkit.tasks.task import Part, Task, Window
 
@@ -75,9 +75,9 @@ def feature_scores(features: Features) -> list[FeatureScore]:
     rows = []
     for name, chosen in choices.items():
         said = regress_classes(train[:, chosen].reshape(len(train), -1), known, dev[:, chosen].reshape(len(dev), -1))
-        rows.append(FeatureScore(name, accuracy(wanted, said), macro_f1(wanted, said)))
+        rows.append(FeatureScore(name, accuracy(wanted, said), label_f1(wanted, said)))
     said, _ = mix_classes(train, known, dev)
-    return [*rows, FeatureScore("learned mixture", accuracy(wanted, said), macro_f1(wanted, said))]
+    return [*rows, FeatureScore("learned mixture", accuracy(wanted, said), label_f1(wanted, said))]
 
 
 def layer_features(model: BertModel, task: Task, part: Part, pooling: str = "mean") -> np.ndarray:
@@ -93,7 +93,7 @@ def layer_features(model: BertModel, task: Task, part: Part, pooling: str = "mea
             rows |= dict(zip(own, found, strict=True))
     parts = [rows[number] for number in range(len(windows))]
     if not HEADS[task.head].pooled:
-        return np.concatenate([row[list(w.detail.places)] for row, w in zip(parts, windows, strict=True)])
+        return np.concatenate([row[list(w.detail.positions)] for row, w in zip(parts, windows, strict=True)])
     owners = np.array([window.example for window in windows])
     firsts = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]])
     counts = np.diff(np.r_[firsts, len(owners)])
@@ -104,7 +104,7 @@ def layer_features(model: BertModel, task: Task, part: Part, pooling: str = "mea
 def gold(task: Task, part: Part) -> np.ndarray:
     """The number of each text's label, or of each word's tag, in the order of `layer_features`."""
     if not HEADS[task.head].pooled:
-        return np.array([window.target[place] for window in part.flat for place in window.detail.places])
+        return np.array([window.target[place] for window in part.flat for place in window.detail.positions])
     return np.array([own[0].target for own in part.windows])
 
 

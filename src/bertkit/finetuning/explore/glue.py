@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertkit.errors import RequestError
-from bertkit.finetuning.explore.seeds import Seeds, teach_seeds
+from bertkit.finetuning.explore.seeds import Seeds, run_seeds
 from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.result import FineTuned
-from bertkit.finetuning.run_state import own_folder, write_json
+from bertkit.finetuning.run_state import locked_folder, write_json
 from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.progress import ShowProgress, silent
 
@@ -106,7 +106,7 @@ def run_glue(
     show: ShowProgress = silent,
 ) -> dict[str, Seeds]:
     """Every task, each in its folder of `out`; those that are done already are not done again."""
-    with own_folder(out):
+    with locked_folder(out):
         return _run_glue(found, model, settings, out, seeds, show)
 
 
@@ -119,7 +119,7 @@ def _run_glue(
         def teach(own: FineTuneSettings, folder: Path, data: Data = data) -> FineTuned:
             return fine_tune(data.task.task, own, model, data.train, data.dev, folder, resume=True, show=show)
 
-        results[data.task.name] = teach_seeds(teach, settings, seeds, out / data.task.name)
+        results[data.task.name] = run_seeds(teach, settings, seeds, out / data.task.name)
         if not results[data.task.name].results[-1].finished:
             raise KeyboardInterrupt
         write_json(out / "glue.json", {name: seeds.to_json() for name, seeds in results.items()})

@@ -17,13 +17,13 @@ from bertkit.finetuning.fine_tuning import run_part
 from bertkit.finetuning.learner import TASK, load_start
 from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.result import FineTuned
-from bertkit.finetuning.run_state import own_folder, write_json
+from bertkit.finetuning.run_state import locked_folder, write_json
 from bertkit.finetuning.session import open_session
 from bertkit.finetuning.settings import FineTuneSettings, change_settings
 from bertkit.progress import ShowProgress, silent
 from bertkit.tasks.metrics.table import is_better
 from bertkit.tasks.task import Part
-from bertkit.train.distributed import ranks
+from bertkit.train.distributed import process_group
 from bertkit.train.loop import LoopSettings, train
 from bertkit.train.runs import Run
 from bertkit.train.schedule import Budget, Schedule
@@ -71,7 +71,7 @@ def search(
     the trials that are finished and goes on in the one that was stopped, if it is the same search: `model` is where
     `begin` is from.
     """
-    with own_folder(out):
+    with locked_folder(out):
         refuse_other_runs(out, "search")
 
         def taught(part: Prepared, changes: Mapping[str, str], folder: Path) -> FineTuned:
@@ -88,7 +88,7 @@ def search(
             trials += [Trial(each, share, _watched(result)) for each, result in zip(survivors, results, strict=True)]
             order = ranked(results)
             best, winner, last = survivors[order[0]], folders[order[0]], share == SHARES[-1]
-            if last and not any((place / "model").is_dir() for place in (winner, out)):  # somebody has removed it
+            if last and not any((folder / "model").is_dir() for folder in (winner, out)):  # somebody has removed it
                 shutil.rmtree(winner)
                 taught(part, best, winner)
             keep_model(folders, order[0], out if last else winner)
@@ -148,14 +148,14 @@ class RateRange:
 
 def rate_range(prepared: Prepared, start: Checkpoint, settings: FineTuneSettings, steps: int = 100) -> RateRange:
     """Train with a rate that grows from 1e-7 to 1e-1, until the loss is four times its least (Smith 2015)."""
-    with ranks(None) as place, TemporaryDirectory() as folder:
-        session, progress = open_session(Run(Path(folder)), prepared, start, settings, place)
+    with process_group(None) as ranks, TemporaryDirectory() as folder:
+        session, progress = open_session(Run(Path(folder)), prepared, start, settings, ranks)
         growth = _Growing(peak=1e-7, warmup=0, decay="constant", steps=steps)
         loop = LoopSettings(budget=Budget(steps=steps), schedule=growth, clip=settings.learning.clip)
         rates: list[float] = []
         losses: list[float] = []
         smooth = 0.0
-        for report in train(session.learner, {TASK: 1.0}, session.micros, session.optimizers, loop, place, progress):
+        for report in train(session.module, {TASK: 1.0}, session.micros, session.optimizers, loop, ranks, progress):
             smooth = 0.9 * smooth + 0.1 * report.losses[TASK]
             rates.append(report.rate)
             losses.append(smooth / (1 - 0.9 ** len(rates)))

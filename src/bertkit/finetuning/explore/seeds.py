@@ -10,7 +10,7 @@ from typing import Any
 from bertkit.checkpoint.tensors import read_object
 from bertkit.errors import RequestError
 from bertkit.finetuning.result import FineTuned
-from bertkit.finetuning.run_state import SETTINGS, own_folder, write_json
+from bertkit.finetuning.run_state import SETTINGS, locked_folder, write_json
 from bertkit.finetuning.settings import FineTuneSettings
 
 # Settings and a folder in, what came of it out.
@@ -66,16 +66,16 @@ class Seeds:
         return {name: [result.scores[name] for result in self.results] for name in shared}
 
 
-def teach_seeds(teach: Teach, settings: FineTuneSettings, count: int, out: Path) -> Seeds:
+def run_seeds(teach: Teach, settings: FineTuneSettings, count: int, out: Path) -> Seeds:
     """Runs in out/seed-0, seed-1, ...; the median's model becomes out/model, the others' are removed."""
     if count < 1:
         raise RequestError(f"--seeds {count}: at least one is needed")
-    with own_folder(out):
+    with locked_folder(out):
         refuse_other_runs(out, "seed-0")
-        return _teach_seeds(teach, settings, count, out)
+        return _run_seeds(teach, settings, count, out)
 
 
-def _teach_seeds(teach: Teach, settings: FineTuneSettings, count: int, out: Path) -> Seeds:
+def _run_seeds(teach: Teach, settings: FineTuneSettings, count: int, out: Path) -> Seeds:
     def taught(number: int) -> FineTuned:
         learning = replace(settings.learning, seed=settings.learning.seed + number)
         return teach(replace(settings, learning=learning), out / f"seed-{number}")

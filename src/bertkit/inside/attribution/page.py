@@ -2,13 +2,11 @@
 
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import prod
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from bertkit.inside.look.page import frame
-from bertkit.report.page import render_page, save_page
+from bertkit.report.page import JsonResult, PageResult, render_page
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -31,8 +29,10 @@ class WordShare:
 
 
 @dataclass(frozen=True)
-class Why:
+class Why(PageResult, JsonResult):
     """How much each word adds to a score. A notebook shows it; `save` writes a page; `str` is for the terminal."""
+
+    _frame_height: ClassVar[int] = 320
 
     text: str
     pair: str | None
@@ -56,21 +56,10 @@ class Why:
         """The words that count most, for or against."""
         return sorted(self.words, key=lambda each: -abs(each.share))[:count]
 
-    def to_json(self) -> dict[str, Any]:
-        """Everything, for a file."""
-        return asdict(self)
-
     @property
     def html(self) -> str:
         """The page, complete; no script runs on it."""
         return why_page(self)
-
-    def save(self, path: Path | str) -> None:
-        """Write the page whole or not at all."""
-        save_page(self.html, path)
-
-    def _repr_html_(self) -> str:
-        return frame(self.html, height=320)
 
     def __str__(self) -> str:
         return "\n".join(why_lines(self))
@@ -83,6 +72,9 @@ class Change:
     old: str
     new: str
     probability: float
+
+    def __str__(self) -> str:
+        return f"{self.old} → {self.new} ({self.probability:.1%})"
 
 
 @dataclass(frozen=True)
@@ -102,7 +94,7 @@ class Flip:
 
 
 @dataclass(frozen=True)
-class Flips:
+class Flips(JsonResult):
     """What was found, the fewest changes and the likeliest words first."""
 
     text: str
@@ -111,10 +103,6 @@ class Flips:
     tried: int  # texts put to the classifier
     most_words: int
     found: tuple[Flip, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, for a file."""
-        return asdict(self)
 
     def __str__(self) -> str:
         return "\n".join(flip_lines(self))
@@ -182,7 +170,7 @@ def flip_lines(flips: Flips) -> Iterator[str]:
     if not flips.found:
         yield f"no likely replacement of up to {flips.most_words} words changes that"
     for flip in flips.found:
-        changes = ", ".join(f"{change.old} → {change.new} ({change.probability:.1%})" for change in flip.changes)
+        changes = ", ".join(map(str, flip.changes))
         yield visible(f"  {changes}: '{flip.answer}' with {flip.probability:.1%}")
 
 

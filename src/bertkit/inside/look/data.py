@@ -4,25 +4,74 @@ Weights are not stored: 512 tokens in 144 heads have 38 million of them, but onl
 number computed from these is exact where a stored byte is not. Thumbnails are stored, for the view of all heads.
 """
 
+import base64
 import math
-from dataclasses import asdict
+import zlib
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertkit.inside.look.arrays import pack
 from bertkit.inside.look.heads import catalogue
-from bertkit.inside.look.layers import Lens, lens, movement
-from bertkit.inside.look.reading import Reading
-from bertkit.model.attention_pattern import AttentionWindow
+from bertkit.inside.look.reading import Reading, states
+from bertkit.model.attention import AttentionWindow
 from bertkit.model.encoder import LayerTrace
+from bertkit.model.model import BertModel
 from bertkit.predict.bert import Bert
+from bertkit.text.tokenizer import Tokenizer
 
 EXACT_BYTES = 16_000_000  # queries and keys up to this size are kept in float32, larger ones in float16
 THUMBNAIL = 32  # pixels; more is not seen in a grid of 12 x 12
 MOST_TEXT = 20_000  # characters of the text shown above the views
+TOP = 5  # words kept for each token and layer
+DTYPES = {"float32": np.float32, "float16": np.float16, "uint32": np.uint32, "uint8": np.uint8}
+
+
+@dataclass(frozen=True)
+class Movement:
+    """Cosines between one token's vectors at any two layers, and between different tokens at one layer."""
+
+    cosines: Tensor  # L N N, where N counts the embeddings and every layer
+    likeness: Tensor  # N: mean cosine between two different tokens; near 1, all vectors point one way
+
+
+@dataclass(frozen=True)
+class Lens:
+    """The masked-word head's best words for every token at every layer: the logit lens."""
+
+    ids: Tensor  # L N TOP
+    probabilities: Tensor  # L N TOP
+    words: dict[int, str]  # how each id is written
+
+
+def movement(reading: Reading) -> Movement:
+    """How the vectors turn on their way up."""
+    vectors_NLD = F.normalize(torch.stack(states(reading)).float(), dim=-1)
+    cosines = torch.einsum("nld,mld->lnm", vectors_NLD, vectors_NLD)
+    length = vectors_NLD.shape[1]
+    # The square of the sum holds every pair twice and every token with itself once.
+    pairs = vectors_NLD.sum(dim=1).square().sum(dim=-1) - length
+    return Movement(cosines, pairs / max(length * (length - 1), 1))
+
+
+def lens(model: BertModel, tokenizer: Tokenizer, reading: Reading, top: int = TOP) -> Lens | None:
+    """What the model would fill if it stopped at each layer; None for a model that cannot fill blanks."""
+    if not model.fills:
+        return None
+    top = min(top, tokenizer.size)
+    best = []
+    *early, last = states(reading)
+    with torch.inference_mode():
+        for state in [*(model.encoder.norm(state) for state in early), last]:  # the head is used to normalized vectors
+            logits_LV = model.read("masked_word", state.to(model.encoder.dtype), reading.batch)
+            best.append(logits_LV[:, : tokenizer.size].float().softmax(dim=-1).topk(top))
+    ids = torch.stack([each.indices for each in best], dim=1).cpu()
+    probabilities = torch.stack([each.values for each in best], dim=1).cpu()
+    known = sorted(set(ids.flatten().tolist()))
+    return Lens(ids, probabilities, {number: tokenizer.written(number) for number in known})
 
 
 def page_data(bert: Bert, reading: Reading) -> dict[str, Any]:
@@ -97,3 +146,24 @@ def _lens(found: Lens | None) -> dict[str, Any] | None:
 
 def _rounded(row: dict[str, Any]) -> dict[str, Any]:
     return {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}
+
+
+def pack(tensor: Tensor | np.ndarray, dtype: str) -> dict[str, Any]:
+    """An array of any shape as {dtype, shape, data}.
+
+    All first bytes come first, then all second bytes, little-endian: the exponents of neighbors are alike, and
+    deflate finds that only when they stand together (a random BERT-base's in float16: 85 %, not 92 %).
+    """
+    array = tensor.detach().cpu().numpy() if isinstance(tensor, torch.Tensor) else tensor
+    array = np.ascontiguousarray(array, dtype=np.dtype(DTYPES[dtype]).newbyteorder("<"))
+    planes = np.ascontiguousarray(array.reshape(-1).view(np.uint8).reshape(-1, array.itemsize).T)
+    data = base64.b64encode(zlib.compress(planes.tobytes(), level=6)).decode("ascii")
+    return {"dtype": dtype, "shape": list(array.shape), "data": data}
+
+
+def unpack(packed: dict[str, Any]) -> np.ndarray:
+    """The way back: what the page does, in Python."""
+    kind = np.dtype(DTYPES[packed["dtype"]]).newbyteorder("<")
+    planes = np.frombuffer(zlib.decompress(base64.b64decode(packed["data"])), dtype=np.uint8)
+    planes = planes.reshape(kind.itemsize, -1)
+    return np.ascontiguousarray(planes.T).view(kind).reshape(packed["shape"])

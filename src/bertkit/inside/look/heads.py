@@ -16,11 +16,22 @@ SHARES = ("next", "previous", "itself", "first", "separator", "same_word")
 
 
 @dataclass(frozen=True)
-class HeadKind:
+class HeadIndex:
+    """One head by its layer and its number in it, both counted from 1."""
+
+    layer: int
+    head: int
+
+    @property
+    def name(self) -> str:
+        """As options name it: 3-7."""
+        return f"{self.layer}-{self.head}"
+
+
+@dataclass(frozen=True)
+class HeadKind(HeadIndex):
     """One head over some texts. Shares are mean weights from the tokens of the text, special tokens left out."""
 
-    layer: int  # from 1
-    head: int  # from 1
     kind: str  # one of SHARES, broad or mixed
     entropy: float  # bits: 3 means as if spread evenly over 8 tokens
     breadth: float  # entropy as a share of the largest that the length allows
@@ -34,11 +45,9 @@ class HeadKind:
 
 
 @dataclass(frozen=True)
-class LinkedHead:
-    """How much one head lets one word look at another."""
+class LinkedHead(HeadIndex):
+    """How much one head attends from one word to another."""
 
-    layer: int
-    head: int
     weight: float  # from a piece of the first word to all pieces of the second, mean over the former
 
 

@@ -1,21 +1,22 @@
 """The sentences that probes are trained and tested on: labels from any tagged file, trees from CoNLL-U."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 
 from bertkit.data.examples import TaggedExample
-from bertkit.data.tables import ending
+from bertkit.data.tables import Columns, ending
 from bertkit.errors import RequestError
 from bertkit.inside.probes.linear import LinearSettings
 from bertkit.inside.probes.structural import MAX_WORDS, StructureSettings
 from bertkit.inside.probes.tree_files import Tree, read_trees
-from bertkit.inside.probes.word_vectors import PIECES
+from bertkit.inside.probes.word_vectors import PIECES, ReadCounts
+from bertkit.report.page import JsonResult
 from bertkit.settings import pick
-from bertkit.tasks.read import Columns, read_examples
+from bertkit.tasks.read import read_examples
 
 WHATS = {
     "pos": "parts of speech",
@@ -54,6 +55,15 @@ class ProbeSettings:
             raise RequestError(
                 f"column={self.column} goes with pos and ner; {self.what} reads a CoNLL-U file's own columns"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeReport(JsonResult):
+    """What every probe reports beside its scores."""
+
+    what: str
+    counts: dict[str, ReadCounts] = field(default_factory=dict)  # train, test
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

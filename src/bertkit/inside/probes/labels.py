@@ -6,19 +6,18 @@ probe that learns it as well as the real task reads words and not their use: sel
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import pairwise
-from typing import Any
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.errors import RequestError
-from bertkit.inside.probes.data import Probed, ProbeSettings
+from bertkit.inside.probes.data import Probed, ProbeReport, ProbeSettings
 from bertkit.inside.probes.linear import LinearSettings, ProbeRows, fit_probes
 from bertkit.inside.probes.tree_files import Tree
-from bertkit.inside.probes.word_vectors import BothSides, ReadCounts, WordVectors
+from bertkit.inside.probes.word_vectors import BothSides, Untrained, WordVectors
 from bertkit.progress import ShowProgress, silent
 from bertkit.tasks.metrics.spans import span_f1
 
@@ -39,11 +38,10 @@ class LayerScore:
     f1: float | None  # of whole names
 
 
-@dataclass(frozen=True)
-class LabelReport:
+@dataclass(frozen=True, kw_only=True)
+class LabelReport(ProbeReport):
     """A probe of labels at every layer, with baselines that need no encoder."""
 
-    what: str
     labels: tuple[str, ...]
     rows: dict[str, int]  # train, test
     layers: tuple[LayerScore, ...]
@@ -52,17 +50,11 @@ class LabelReport:
     mix: tuple[float, ...]  # weight of each layer in the mixture of all
     gravity: float  # the mean layer by these weights
     expected: float | None  # the mean layer by what each adds to the mixture of those below it
-    counts: dict[str, ReadCounts] = field(default_factory=dict)  # train, test
-    notes: tuple[str, ...] = ()
 
     @property
     def best(self) -> LayerScore:
         """The layer with the highest accuracy."""
         return max(self.layers, key=lambda each: each.accuracy)
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, for a file."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -72,6 +64,7 @@ class ProbeTask:
     names: tuple[str, ...]
     train: Rows
     test: Rows
+    bounds: tuple[tuple[int, int], ...]  # words [first, end) of each test sentence
     control_seed: int = 0
 
     def shares(self) -> NDArray[np.float64]:
@@ -107,7 +100,8 @@ def label_task(
         )
     if not sides[1]:
         raise RequestError(f"{test[0].place.file} holds nothing to be measured on; give longer sentences")
-    return ProbeTask(names, sides[0], sides[1], control_seed=seed)
+    bounds = tuple(pairwise(accumulate((len(sentence.words) for sentence in test), initial=0)))
+    return ProbeTask(names, sides[0], sides[1], bounds, control_seed=seed)
 
 
 def _rows(sentences: Sequence[Probed], fold: Callable[[str], str]) -> Rows:
@@ -147,19 +141,14 @@ def fit_and_say(
 
 
 def probe_labels(
-    task: ProbeTask,
-    test: Sequence[Probed],
-    vectors: BothSides,
-    random: Callable[[], BothSides],
-    settings: ProbeSettings,
-    show: ShowProgress = silent,
+    task: ProbeTask, vectors: BothSides, random: Untrained, settings: ProbeSettings, show: ShowProgress = silent
 ) -> LabelReport:
     """Probe every layer; `random` gives the vectors of an encoder that was never trained."""
     said, right, _ = fit_and_say(task, vectors, settings, "both", show)
     _, cumulative, mix = fit_and_say(task, vectors, settings, "mix", show)
     _, untrained, _ = fit_and_say(task, random(), settings, "plain", show)
     assert mix is not None  # asked for
-    f1 = [_name_f1(task, test, each) if settings.what == "ner" else None for each in said[0]]
+    f1 = [_name_f1(task, each) if settings.what == "ner" else None for each in said[0]]
     layers = tuple(
         LayerScore(
             layer, float(task_right), float(control), float(task_right - control), float(fresh), float(mixed), name_f1
@@ -203,9 +192,8 @@ def _baselines(task: ProbeTask) -> tuple[float, float]:
     return gold.count(most) / len(gold), right / len(gold)
 
 
-def _name_f1(task: ProbeTask, test: Sequence[Probed], said: NDArray[np.int64]) -> float:
+def _name_f1(task: ProbeTask, said: NDArray[np.int64]) -> float:
     """Whole names found with their bounds and kind, as seqeval counts."""
     gold = [label for _, _, label in task.test]
     tags = [task.names[number] for number in said]
-    bounds = list(pairwise(np.cumsum([0, *(len(sentence.words) for sentence in test)]).tolist()))
-    return span_f1([gold[a:b] for a, b in bounds], [tags[a:b] for a, b in bounds])
+    return span_f1([gold[a:b] for a, b in task.bounds], [tags[a:b] for a, b in task.bounds])

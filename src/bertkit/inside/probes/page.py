@@ -1,23 +1,28 @@
 """A probe's report as a table, and as one HTML page with charts and trees."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from rich.cells import cell_len
 
 from bertkit.files import whole_folder
 from bertkit.inside.probes.data import WHATS
 from bertkit.inside.probes.labels import LabelReport
-from bertkit.inside.probes.probe import ProbeReport
-from bertkit.inside.probes.structure import StructureReport, StructureScore
-from bertkit.inside.probes.tree_drawing import draw_space, draw_tree
-from bertkit.report.chart import FROM_ZERO, Line, chart
+from bertkit.inside.probes.structure import DrawnTree, StructureReport, StructureScore
+from bertkit.inside.probes.trees import Edge, tree_edges
+from bertkit.report.chart import FROM_ZERO, Line, Shape, chart, circle, drawing, label, path
 from bertkit.report.page import REPORT, render_page
 
 PUBLISHED = (
     "Published for Penn Treebank (Hewitt & Manning 2019): BERT-base layer 7 at rank 128, UUAS 79.9 and Spearman .85; "
     "a chain of neighbors 48.9. Universal Dependencies has other trees, so its scores are not comparable with these."
 )
+LETTER, GAP = 7.2, 16  # pixels for a letter of the page's 12, and between words
+STEP, MAX_LEVELS = 15, 9  # pixels for a level of arcs, and levels drawn; wider arcs share the highest
+SPACE_WIDTH, SPACE_HEIGHT, MARGIN = 440, 300, 34
+CORRECT, WRONG, MISSED = "third", "second", "main"  # classes of the style sheet
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class ProbeTable:
     notes: tuple[str, ...]
 
 
-def probe_table(report: ProbeReport) -> ProbeTable:
+def probe_table(report: LabelReport | StructureReport) -> ProbeTable:
     """A row for each layer, baselines below it."""
     counts = tuple(f"{name}: {each}" for name, each in report.counts.items())
     if isinstance(report, StructureReport):
@@ -38,7 +43,7 @@ def probe_table(report: ProbeReport) -> ProbeTable:
     return _label_table(report, (*counts, *report.notes))
 
 
-def probe_page(report: ProbeReport, model: str) -> str:
+def probe_page(report: LabelReport | StructureReport, model: str) -> str:
     """The whole page as text."""
     drawn = report.drawn if isinstance(report, StructureReport) else ()
     return render_page(
@@ -52,7 +57,7 @@ def probe_page(report: ProbeReport, model: str) -> str:
     )
 
 
-def write_probe(report: ProbeReport, model: str, out: Path) -> None:
+def write_probe(report: LabelReport | StructureReport, model: str, out: Path) -> None:
     """`report.html` and `result.json` in a new folder, whole or not at all."""
     with whole_folder(out) as folder:
         page = probe_page(report, model)
@@ -100,7 +105,7 @@ def _structure_row(name: str, score: StructureScore) -> tuple[str, ...]:
     return name, _percent(score.uuas), next(correlations), _percent(score.root), next(correlations)
 
 
-def _charts(report: ProbeReport) -> Iterator[str]:
+def _charts(report: LabelReport | StructureReport) -> Iterator[str]:
     if isinstance(report, LabelReport):
         lines = [_line("probe", [each.accuracy for each in report.layers])]
         lines.append(_line("control task", [each.control for each in report.layers], "second"))
@@ -138,3 +143,70 @@ def _percent(value: float | None) -> str:
 
 def _decimal(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
+
+
+def draw_tree(tree: DrawnTree) -> str:
+    """One `<svg>`: gold edges above the words, the probe's below them; found, missed and wrong ones differ in color."""
+    centers, width = _centers(tree.words)
+    gold, predicted = tree_edges(tree.heads, tree.counted), set(tree.predicted)
+    above, below = _height(gold), _height(predicted)
+    baseline = above + 16
+    parts = [_arc(edge, centers, above, -1, CORRECT if edge in predicted else MISSED) for edge in sorted(gold)]
+    parts += [_arc(edge, centers, baseline + 8, 1, CORRECT if edge in gold else WRONG) for edge in sorted(predicted)]
+    for word, center in zip(tree.words, centers, strict=True):
+        parts.append(label("x", center, baseline, word))
+    return drawing(f"trees of: {' '.join(tree.words)}", width, baseline + 12 + below, parts)
+
+
+def draw_space(tree: DrawnTree) -> str:
+    """One `<svg>`: the words where the probe puts them, gold edges between them; blue is too long, orange too short."""
+    places = _fitted(tree.points)
+    edges = [edge for edge in tree.lengths if edge[0] in tree.counted and edge[1] in tree.counted]
+    parts = [shape for word, head, length in edges for shape in _edge(places[word], places[head], length)]
+    for number in tree.counted:
+        x, y = places[number]
+        kind = "second" if tree.heads[number] == -1 else "main"
+        parts += [circle(kind, x, y, radius=3), label("x", x, y - 6, tree.words[number])]
+    return drawing(f"probe's space of: {' '.join(tree.words)}", SPACE_WIDTH, SPACE_HEIGHT, parts)
+
+
+def _centers(words: Sequence[str]) -> tuple[list[float], float]:
+    """The middle of each word, and the width of all; wide characters are counted as two."""
+    centers, at = [], float(GAP)
+    for word in words:
+        width = max(cell_len(word), 1) * LETTER
+        centers.append(at + width / 2)
+        at += width + GAP
+    return centers, at
+
+
+def _height(edges: Iterable[Edge]) -> int:
+    return STEP * min(max((b - a for a, b in edges), default=1), MAX_LEVELS) + 4
+
+
+def _arc(edge: Edge, centers: Sequence[float], start: float, direction: int, kind: str) -> Shape:
+    left, right = (centers[word] for word in edge)
+    # A cubic with both handles at the same height reaches three quarters of it.
+    handle = start + direction * STEP * min(edge[1] - edge[0], MAX_LEVELS) * 4 / 3
+    curve = f"M{left:.1f} {start}C{left:.1f} {handle:.1f} {right:.1f} {handle:.1f} {right:.1f} {start}"
+    return path(f"line {kind}", curve)
+
+
+def _fitted(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Points to pixels, both directions by the same scale."""
+    xs, ys = zip(*points, strict=True)
+    room = (
+        (SPACE_WIDTH - 2 * MARGIN) / max(max(xs) - min(xs), 1e-6),
+        (SPACE_HEIGHT - 2 * MARGIN) / max(max(ys) - min(ys), 1e-6),
+    )
+    scale = min(room)
+    middle_x, middle_y = (max(xs) + min(xs)) / 2, (max(ys) + min(ys)) / 2
+    return [(SPACE_WIDTH / 2 + (x - middle_x) * scale, SPACE_HEIGHT / 2 - (y - middle_y) * scale) for x, y in points]
+
+
+def _edge(start: tuple[float, float], end: tuple[float, float], length: float) -> tuple[Shape, Shape]:
+    """A gray line, and over it the error: full color at twice the correct length or at none, clear if correct."""
+    error = max(-1.0, min(1.0, length - 1))
+    way = f"M{start[0]:.1f} {start[1]:.1f}L{end[0]:.1f} {end[1]:.1f}"
+    color, tooltip = "main" if error > 0 else "second", f"squared length {length:.2f}"
+    return path("grid", way), path(f"line {color}", way, opacity=f"{abs(error):.2f}", tooltip=tooltip)

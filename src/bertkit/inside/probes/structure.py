@@ -1,14 +1,14 @@
 """The structural probe of every layer, with two baselines: a chain of neighbors and an untrained encoder."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from bertkit.inside.probes.data import ProbeSettings
+from bertkit.inside.probes.data import ProbeReport, ProbeSettings
 from bertkit.inside.probes.structural import StructuralProbe, StructureSettings, fit_structure
 from bertkit.inside.probes.tree_files import Tree
 from bertkit.inside.probes.trees import (
@@ -21,7 +21,7 @@ from bertkit.inside.probes.trees import (
     tree_distances,
     tree_edges,
 )
-from bertkit.inside.probes.word_vectors import BothSides, ReadCounts, WordVectors
+from bertkit.inside.probes.word_vectors import BothSides, Untrained, WordVectors
 from bertkit.progress import ShowProgress, silent
 
 DRAWN_SENTENCES = 4  # in the report
@@ -52,34 +52,27 @@ class DrawnTree:
     lengths: tuple[tuple[int, int, float], ...]  # gold edges (word, head) and their squared length; 1 is correct
 
 
-@dataclass(frozen=True)
-class StructureReport:
+@dataclass(frozen=True, kw_only=True)
+class StructureReport(ProbeReport):
     """The structural probe at every layer, its baselines, and some sentences."""
 
-    what: str
     rank: int
     layers: tuple[StructureScore, ...]
     random: tuple[StructureScore, ...]  # an untrained encoder
     chain: StructureScore  # neighbors are linked, the first word is the root
     drawn: tuple[DrawnTree, ...]
-    counts: dict[str, ReadCounts] = field(default_factory=dict)  # train, test
-    notes: tuple[str, ...] = ()
 
     @property
     def best(self) -> StructureScore:
         """The layer with the highest UUAS."""
         return max(self.layers, key=lambda each: each.uuas)
 
-    def to_json(self) -> dict[str, Any]:
-        """Everything, for a file."""
-        return asdict(self)
-
 
 def probe_structure(
     train: Sequence[Tree],
     test: Sequence[Tree],
     vectors: BothSides,
-    random: Callable[[], BothSides],
+    random: Untrained,
     settings: ProbeSettings,
     show: ShowProgress = silent,
 ) -> StructureReport:

@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
@@ -74,7 +74,8 @@ class WordVectors:
         return torch.from_numpy(self.values[:, words]).float()
 
 
-BothSides = tuple[WordVectors, WordVectors]  # of the sentences to learn from, and of those to be measured on
+BothSides = tuple[WordVectors, WordVectors]  # of the sentences to train on, and of those to test on
+Untrained = Callable[[], BothSides]  # the same from an encoder with random weights
 
 
 def cut_sentences(bert: Bert, sentences: Sequence[Sequence[str]]) -> Sentences:

@@ -17,12 +17,12 @@ from safetensors.numpy import load_file
 from bertkit.checkpoint.tensors import read_object, write_tensors
 from bertkit.errors import RequestError
 from bertkit.files import whole_folder
-from bertkit.inside.static.subwords import ngram_buckets
 
 FORMAT, VERSION = "bertkit static vectors", 1
 RECORD, WORDS, ROWS = "vectors.json", "words.txt", "vectors.safetensors"
 TERM = re.compile(r"\s*([+-]?)\s*(\S+)")
 Vector = NDArray[np.float32]
+FIRST, PRIME = 2166136261, 16777619  # FNV-1a, 32 bits
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,14 @@ class Subwords:
     rows: Vector
     shortest: int
     longest: int
+
+    def vector(self, word: str) -> Vector:
+        """[D]: the mean of the rows of the word's n-grams."""
+        rows = ngram_buckets(word, self.shortest, self.longest, len(self.rows))
+        if not rows:
+            raise RequestError(f"'{word}' is too short for a vector: it has no part of {self.shortest} characters")
+        mean: Vector = self.rows[rows].mean(axis=0)
+        return mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,17 +85,10 @@ class StaticVectors:
             found: Vector = self.vectors[self.numbers[word]]
             return found
         if self.subwords is not None:
-            return self._from_parts(word, self.subwords)
+            return self.subwords.vector(word)
         near = [known for known in self.words if known.casefold() == word.casefold()]
         hint = f"; it knows '{near[0]}'" if near else "; vectors with subwords (method fasttext) could make one"
         raise RequestError(f"there is no vector for '{word}'{hint}")
-
-    def _from_parts(self, word: str, subwords: Subwords) -> Vector:
-        rows = ngram_buckets(word, subwords.shortest, subwords.longest, len(subwords.rows))
-        if not rows:
-            raise RequestError(f"'{word}' is too short for a vector: it has no part of {subwords.shortest} characters")
-        mean: Vector = subwords.rows[rows].mean(axis=0)
-        return mean
 
     def similarity(self, one: str, other: str) -> float:
         """The cosine between two words."""
@@ -197,3 +198,25 @@ def _read_rows(path: Path) -> dict[str, Vector]:
         if not np.isfinite(rows[name]).all():
             raise RequestError(f"{path} holds numbers that are not finite; train again with a smaller rate")
     return rows
+
+
+def ngrams(word: str, shortest: int, longest: int) -> Iterator[str]:
+    """Every run of so many characters of <word>, ends marked; <word> itself is no n-gram but a row of its own."""
+    marked = f"<{word}>"
+    for size in range(shortest, longest + 1):
+        for start in range(len(marked) - size + 1):
+            if size < len(marked):
+                yield marked[start : start + size]
+
+
+def bucket(ngram: str, buckets: int) -> int:
+    """Which of the shared rows an n-gram has: FNV-1a of its UTF-8, the same on every machine."""
+    value = FIRST
+    for byte in ngram.encode("utf-8", "surrogatepass"):
+        value = ((value ^ byte) * PRIME) & 0xFFFFFFFF
+    return value % buckets
+
+
+def ngram_buckets(word: str, shortest: int, longest: int, buckets: int) -> list[int]:
+    """The shared rows of a word's n-grams, counted from 0."""
+    return [bucket(ngram, buckets) for ngram in ngrams(word, shortest, longest)]

@@ -6,7 +6,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.tables import TABLE_FORMATS, Columns, Row, Table, ending, open_table, present_text
+from bertkit.data.formats import TABLE_FORMATS, open_table
+from bertkit.data.tables import Columns, Row, Table, ending, present_text
 from bertkit.errors import RequestError
 from bertkit.settings import pick
 from bertkit.text.corpus import STDIN, CorpusReport
@@ -16,8 +17,7 @@ if TYPE_CHECKING:
 
 # Formats by name and by ending; those of .txt and .label, which hold tables in training data, are texts here.
 ENDINGS = {end[1:]: name for name, row in TABLE_FORMATS.items() for end in row.endings if end not in (".txt", ".label")}
-ENDINGS |= {"bio": "conll", "iob": "conll", "iob2": "conll"}
-FORMATS = {**ENDINGS, **{name: name for name in (*TABLE_FORMATS, "conll", "conllu", "squad")}}
+FORMATS = {**ENDINGS, **{name: name for name in TABLE_FORMATS}}
 # A block is what is computed, written and flushed together. Texts are sorted by length within it.
 ROWS = 2048
 CHARACTERS = 1 << 20  # of all cells: about 250,000 tokens, some 50 MB of them while they are worked on
@@ -77,13 +77,13 @@ def open_source(task: "TaskRow | None", path: Path, columns: Columns, kind: str 
     if kind == "lines" and task is not None and task.line_lacks:
         lacks = f"a question and {task.line_lacks}"
         raise RequestError(f"{path}: a plain line has no room for {lacks}; give JSONL, CSV or Parquet")
-    if path is STDIN and (kind == "squad" or (kind in TABLE_FORMATS and not TABLE_FORMATS[kind].piped)):
+    if path is STDIN and not TABLE_FORMATS[kind].piped:
         raise RequestError(f"standard input cannot be read as {kind}; name a file, or give JSONL")
     table = _open(task, path, columns, kind, report)
     if all(row.fault for row in table.sample):
         raise RequestError(table.sample[0].fault)
     used, make = _embed_maker(table, columns) if task is None else task.asker(table, columns)
-    said = "" if kind == "lines" else f"{path}: {', '.join([str(used), *table.said])}"
+    said = "" if kind == "lines" else f"{path}: {', '.join([str(used), *table.notes])}"
     return Source(table, used, make, said, report)
 
 
@@ -98,16 +98,11 @@ def _open(task: "TaskRow | None", path: Path, columns: Columns, kind: str, repor
         raise RequestError(
             f"{path} cannot be read: {'Is a directory' if path.is_dir() else 'No such file or directory'}"
         )
-    if task is not None and kind in task.openers:
-        return task.openers[kind](path, columns, False)
-    if kind in ("conll", "conllu"):
+    if TABLE_FORMATS[kind].holds == "words" and (task is None or not task.word_level):
         name = "embed" if task is None else task.name
         raise RequestError(f"{path}: CoNLL files hold words to tag, and this is '{name}'; give a table of texts")
-    if kind == "squad":
-        from bertkit.data.squad import open_squad
-
-        return open_squad(path, columns)
-    return open_table(path, columns, format=kind, report=report)
+    kind = kind if task is None else task.formats.get(kind, kind)
+    return open_table(path, columns, format=kind, labeled=False, report=report)
 
 
 def row_blocks(rows: Iterable[Row]) -> Iterator[RowBlock]:

@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.model.attention_pattern import AttentionPattern, AttentionWindow
+from bertkit.model.attention import AttentionPattern, AttentionWindow
 from bertkit.model.batch import Batch, Layout
 from bertkit.model.heads import HEADS, Pooler
 from bertkit.model.model import BertModel
 from bertkit.model.operations import Operations
-from bertkit.model.pooling import EmbedSettings
+from bertkit.model.pooling import EmbedSettings, PackedTokens
 from bertkit.poolings import POOLINGS
 
 VECTORS = "vectors"  # the answer that no head gives
@@ -77,23 +77,16 @@ class PaddedOperations(Operations):
 PADDED = PaddedOperations()
 
 
-@dataclass(frozen=True)
-class PaddedTokens:
+@dataclass(frozen=True, slots=True)
+class PaddedTokens(PackedTokens):
     """The cells of a rectangle that are tokens, as `Tokens`: x is N L D, weights and scores are N L."""
 
     batch: Rectangle
-    given_scores: Tensor | None = None
 
     @property
     def places(self) -> Tensor:
         """N L."""
         return self.batch.places + 1
-
-    @property
-    def scores(self) -> Tensor:
-        """N L."""
-        assert self.given_scores is not None  # of rows with `scored` only
-        return self.given_scores
 
     def first(self, x_NLD: Tensor) -> Tensor:
         """N D."""

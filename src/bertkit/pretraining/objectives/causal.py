@@ -7,15 +7,12 @@ import numpy as np
 from bertkit.config import BertConfig
 from bertkit.errors import RequestError
 from bertkit.pretraining.examples import Examples, Ids
-from bertkit.pretraining.objectives.objective import PERPLEXITY, Loss, Objective
+from bertkit.pretraining.objectives.objective import Objective
 from bertkit.pretraining.random import Ints
+from bertkit.train.loss import PERPLEXITY, Loss
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from bertkit.model.batch import Batch
-    from bertkit.model.model import BertModel
-    from bertkit.pretraining.objectives.targets import Sum, Targets
+    from bertkit.pretraining.objectives.targets import LossInputs, Sum
 
 
 def next_words(ids: Ids, lengths: Ints) -> tuple[Ints, Ids]:
@@ -58,10 +55,8 @@ class CausalLanguageModel(Objective):
         """At every token."""
         return 1.0
 
-    def loss(
-        self, model: "BertModel", own: "nn.Module | None", hidden_TD: "Tensor", batch: "Batch", targets: "Targets"
-    ) -> "Sum":
+    def loss(self, given: "LossInputs") -> "Sum":
         """Cross-entropy of the next words."""
         from bertkit.pretraining.objectives.targets import word_sums
 
-        return word_sums(model, hidden_TD, targets)
+        return word_sums(given.model, given.hidden_TD, given.targets)

@@ -2,8 +2,10 @@
 
 from bertkit.errors import RequestError
 from bertkit.pretraining.examples import Examples
-from bertkit.pretraining.objectives.objective import PERPLEXITY, DataChoices, Loss, Objective
+from bertkit.pretraining.objectives.objective import Objective
+from bertkit.train.loss import PERPLEXITY, Loss
 
+JUDGED = Loss("rtd", "replaced tokens", weight=50.0, shown=("f1", "{:.3f}"))  # Google's weight
 LEFT_EVERY = 4  # every so many of ELECTRA's masked positions is left to the discriminator
 LEFT_WORDS = Loss("fill", "blanks left", shown=PERPLEXITY)
 
@@ -18,9 +20,9 @@ class Fill(Objective):
     needs_reason = "has fill without rtd; mlm fills by itself"
     shares = (1.0, 0.0)  # what is left to fill must be [MASK]
 
-    def check(self, data: DataChoices) -> None:
-        """A random piece is nothing to fill."""
-        masked, _ = data.shares
+    def check(self, masking: str, shares: tuple[float, float]) -> None:
+        """A random token is nothing to fill."""
+        masked, _ = shares
         if masked != 1:
             raise RequestError(f"mask_share={masked} must be 1 with fill, which predicts the words of [MASK] alone")
 

@@ -2,14 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from bertkit.pretraining.objectives.objective import PERPLEXITY, Loss, Objective
+from bertkit.pretraining.objectives.objective import Objective
+from bertkit.train.loss import PERPLEXITY, Loss
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from bertkit.model.batch import Batch
-    from bertkit.model.model import BertModel
-    from bertkit.pretraining.objectives.targets import Sum, Targets
+    from bertkit.pretraining.objectives.targets import LossInputs, Sum
 
 MASKED_WORDS = Loss("mlm", "masked words", shown=PERPLEXITY)
 
@@ -27,10 +24,8 @@ class MaskedLanguageModel(Objective):
         """At the masked positions."""
         return rate
 
-    def loss(
-        self, model: "BertModel", own: "nn.Module | None", hidden_TD: "Tensor", batch: "Batch", targets: "Targets"
-    ) -> "Sum":
+    def loss(self, given: "LossInputs") -> "Sum":
         """Cross-entropy of the original words."""
         from bertkit.pretraining.objectives.targets import word_sums
 
-        return word_sums(model, hidden_TD, targets)
+        return word_sums(given.model, given.hidden_TD, given.targets)

@@ -1,20 +1,17 @@
 """The module that is trained: one pass through the model, and the losses of every objective that reads it."""
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 from torch import nn
 
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.pretraining.objectives.objective import Objective
-from bertkit.pretraining.objectives.targets import Sums, Targets
+from bertkit.pretraining.objectives.targets import LossInputs, PretrainingModule, Sums, Targets
 
 
-class ForPretraining(nn.Module):
+class ForPretraining(PretrainingModule):
     """A model and the losses of `rows`; what only a loss needs is in `own`."""
-
-    evaluation: Mapping[str, bool] = MappingProxyType({})
 
     def __init__(self, model: BertModel, rows: Sequence[Objective], seed: int = 0) -> None:
         super().__init__()
@@ -30,10 +27,6 @@ class ForPretraining(nn.Module):
     def forward(self, batch: Batch, targets: Targets) -> Sums:
         """The sums of each loss, by its name."""
         hidden_TD = self.model(batch)
-        return {
-            row.losses[0].name: row.loss(self.model, self._own(row), hidden_TD, batch, targets) for row in self.rows
-        }
-
-    def _own(self, row: Objective) -> nn.Module | None:
-        has_own = row.name in self.own
-        return self.own[row.name] if has_own else None
+        own = dict(self.own.items())
+        given = {row: LossInputs(self.model, own.get(row.name), hidden_TD, batch, targets) for row in self.rows}
+        return {row.losses[0].name: row.loss(inputs) for row, inputs in given.items()}

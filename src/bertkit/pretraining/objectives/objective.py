@@ -6,36 +6,20 @@ are read without torch; what needs torch imports it inside its method.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from bertkit.config import BertConfig
 from bertkit.pretraining.examples import Examples, Ids
 from bertkit.pretraining.random import Floats, Ints
 from bertkit.pretraining.spans import Ranges, Rolls, Spans
+from bertkit.pretraining.train_settings import TrainSettings
+from bertkit.train.loss import Loss
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
-    from bertkit.model.batch import Batch
     from bertkit.model.model import BertModel
-    from bertkit.pretraining.objectives.targets import Sum, Targets
-
-PERPLEXITY = ("perplexity", "{:,.1f}")
-
-
-@dataclass(frozen=True)
-class Loss:
-    """One loss of an objective, under its name in metrics.jsonl."""
-
-    name: str
-    title: str  # in reports
-    weight: float = 1.0
-    shown: tuple[str, str] | None = None  # the held-out number on the progress line, and its format
-
-    @property
-    def has_perplexity(self) -> bool:
-        """Whether it is in nats per word."""
-        return self.shown == PERPLEXITY
+    from bertkit.pretraining.objectives.targets import LossInputs, PretrainingModule, Sum
 
 
 @dataclass(frozen=True)
@@ -44,53 +28,6 @@ class Companion:
 
     config: BertConfig
     word_share: float
-
-
-class DataChoices(Protocol):
-    """What rows check of a recipe's data settings."""
-
-    @property
-    def masking(self) -> str:
-        """The masking mode."""
-
-    @property
-    def shares(self) -> tuple[float, float]:
-        """How much of the chosen becomes [MASK], and how much a random piece."""
-
-
-class TrainChoices(Protocol):
-    """What rows read of a recipe's training settings."""
-
-    @property
-    def seed(self) -> int:
-        """Of fresh weights."""
-
-    @property
-    def generator(self) -> float:
-        """ELECTRA: the generator's width as a share of the discriminator's."""
-
-    @property
-    def fill_weight(self) -> float:
-        """Of the discriminator's own word loss."""
-
-
-class TrainedModule(Protocol):
-    """An nn.Module that computes the losses of one batch."""
-
-    @property
-    def weights(self) -> Mapping[str, float]:
-        """Of each loss."""
-
-    @property
-    def models(self) -> Mapping[str, "BertModel"]:
-        """By the name they are saved under."""
-
-    @property
-    def evaluation(self) -> Mapping[str, bool]:
-        """Keyword arguments of an evaluation's forward."""
-
-    def __call__(self, batch: "Batch", targets: "Targets") -> "dict[str, Sum]":
-        """The sums of each loss."""
 
 
 class Objective:
@@ -108,8 +45,8 @@ class Objective:
     shares: tuple[float, float] | None = None  # default of mask_share and random_share; None: as other rows say
     pair_labels: tuple[str, str] = ("", "")  # of a pair: what label 0 and label 1 mean
 
-    def check(self, data: DataChoices) -> None:
-        """Refuse data settings that this objective cannot use."""
+    def check(self, masking: str, shares: tuple[float, float]) -> None:
+        """Refuse a masking mode, or shares of [MASK] and random tokens, that this objective cannot use."""
 
     def check_model(self, config: BertConfig) -> None:
         """Refuse a model that this objective cannot train."""
@@ -145,7 +82,7 @@ class Objective:
         """Share of tokens at which the trained model's vocabulary head runs."""
         return 0.0
 
-    def companions(self, config: BertConfig, rate: float, train: TrainChoices) -> Sequence[Companion]:
+    def companions(self, config: BertConfig, rate: float, train: TrainSettings) -> Sequence[Companion]:
         """Encoders that run beside the trained one."""
         return ()
 
@@ -159,13 +96,13 @@ class Objective:
         """Parameters that only the loss needs: they are trained and resumed, and no part of the saved model."""
         return None
 
-    def loss(
-        self, model: "BertModel", own: "nn.Module | None", hidden_TD: "Tensor", batch: "Batch", targets: "Targets"
-    ) -> "Sum":
+    def loss(self, given: "LossInputs") -> "Sum":
         """Sum, count and number correct of the row's one loss, from the last layer's vectors."""
         raise NotImplementedError(self.name)
 
-    def module(self, model: "BertModel", rows: "Sequence[Objective]", train: TrainChoices) -> TrainedModule | None:
+    def module(
+        self, model: "BertModel", rows: "Sequence[Objective]", train: TrainSettings
+    ) -> "PretrainingModule | None":
         """Tokens: a module of its own for this and the other `rows`; None: one pass and each row's `loss`."""
         return None
 

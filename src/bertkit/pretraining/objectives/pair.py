@@ -3,14 +3,11 @@
 from typing import TYPE_CHECKING
 
 from bertkit.pretraining.examples import Examples
-from bertkit.pretraining.objectives.objective import Loss, Objective
+from bertkit.pretraining.objectives.objective import Objective
+from bertkit.train.loss import Loss
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from bertkit.model.batch import Batch
-    from bertkit.model.model import BertModel
-    from bertkit.pretraining.objectives.targets import Sum, Targets
+    from bertkit.pretraining.objectives.targets import LossInputs, Sum
 
 
 class PairObjective(Objective):
@@ -24,10 +21,8 @@ class PairObjective(Objective):
         """One label for each sequence."""
         return {loss.name: len(examples.lengths) for loss in self.losses}
 
-    def loss(
-        self, model: "BertModel", own: "nn.Module | None", hidden_TD: "Tensor", batch: "Batch", targets: "Targets"
-    ) -> "Sum":
+    def loss(self, given: "LossInputs") -> "Sum":
         """Cross-entropy of the pair's label."""
         from bertkit.pretraining.objectives.targets import class_sums
 
-        return class_sums(model.read(self.heads[0], hidden_TD, batch), targets.pairs)
+        return class_sums(given.model.read(self.heads[0], given.hidden_TD, given.batch), given.targets.pairs)

@@ -1,17 +1,19 @@
 """Replaced token detection (ELECTRA): a generator fills the masked positions, and every token is judged."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bertkit.config import BertConfig
 from bertkit.pretraining.examples import Examples
-from bertkit.pretraining.objectives.electra import JUDGED, detection, generator_config
-from bertkit.pretraining.objectives.fill import Fill
+from bertkit.pretraining.objectives.fill import JUDGED, Fill
 from bertkit.pretraining.objectives.mlm import MASKED_WORDS
-from bertkit.pretraining.objectives.objective import Companion, Objective, TrainChoices, TrainedModule
+from bertkit.pretraining.objectives.objective import Companion, Objective
+from bertkit.pretraining.train_settings import TrainSettings
 
 if TYPE_CHECKING:
     from bertkit.model.model import BertModel
+    from bertkit.pretraining.objectives.targets import PretrainingModule
 
 
 class ReplacedTokenDetection(Objective):
@@ -28,7 +30,7 @@ class ReplacedTokenDetection(Objective):
         """Masked positions for the generator, all tokens for the discriminator."""
         return {MASKED_WORDS.name: len(examples.chosen), JUDGED.name: len(examples.ids)}
 
-    def companions(self, config: BertConfig, rate: float, train: TrainChoices) -> Sequence[Companion]:
+    def companions(self, config: BertConfig, rate: float, train: TrainSettings) -> Sequence[Companion]:
         """The generator, which predicts the masked words."""
         return (Companion(generator_config(config, train.generator), rate),)
 
@@ -38,9 +40,9 @@ class ReplacedTokenDetection(Objective):
 
         return TRAINING * (config.width**2 + config.width)
 
-    def module(self, model: "BertModel", rows: Sequence[Objective], train: TrainChoices) -> TrainedModule:
+    def module(self, model: "BertModel", rows: Sequence[Objective], train: TrainSettings) -> "PretrainingModule":
         """The generator and the discriminator, with shared embeddings."""
-        from bertkit.model.weights import new_model
+        from bertkit.model.model import new_model
         from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
 
         config = generator_config(model.config, train.generator)
@@ -51,3 +53,20 @@ class ReplacedTokenDetection(Objective):
     def summarize(self, totals: Mapping[str, Sequence[float]]) -> dict[str, float]:
         """Precision, recall and F1 of the replaced tokens."""
         return detection(*totals["found"]) if "found" in totals else {}
+
+
+def generator_config(config: BertConfig, share: float) -> BertConfig:
+    """ELECTRA's generator: narrower by `share` in all but depth, and on the same embedding tables."""
+    heads = max(1, round(config.heads * share))
+    width = heads * config.head_width
+    inner = max(1, round(config.inner * share))
+    return replace(config, width=width, heads=heads, inner=inner, embedding_width=config.table_width)
+
+
+def detection(found: float, called: float, replaced: float) -> dict[str, float]:
+    """Precision, recall and F1: replaced tokens are rare, so accuracy says little."""
+    return {
+        "rtd_precision": found / max(called, 1),
+        "rtd_recall": found / max(replaced, 1),
+        "rtd_f1": 2 * found / max(called + replaced, 1),
+    }

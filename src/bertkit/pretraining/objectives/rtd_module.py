@@ -2,18 +2,17 @@
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.word_loss import IGNORE, sampled_words, word_losses
-from bertkit.pretraining.objectives.electra import JUDGED
-from bertkit.pretraining.objectives.fill import LEFT_EVERY, LEFT_WORDS
+from bertkit.pretraining.objectives.fill import JUDGED, LEFT_EVERY, LEFT_WORDS
 from bertkit.pretraining.objectives.mlm import MASKED_WORDS
-from bertkit.pretraining.objectives.targets import Sums, Targets, word_sums
+from bertkit.pretraining.objectives.targets import PretrainingModule, Sums, Targets, word_sums
 
 
-class ReplacedTokens(nn.Module):
+class ReplacedTokens(PretrainingModule):
     """ELECTRA's: a small generator fills the masked positions, and the discriminator judges every token.
 
     With a weight for `fill`, every fourth masked position is left as it is, and the discriminator predicts its word:

@@ -11,14 +11,14 @@ import numpy as np
 from bertkit.config import BertConfig
 from bertkit.errors import RequestError
 from bertkit.pretraining.examples import Examples
-from bertkit.pretraining.objectives.objective import PERPLEXITY, DataChoices, Loss, Objective
+from bertkit.pretraining.objectives.objective import Objective
+from bertkit.train.loss import PERPLEXITY, Loss
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from bertkit.model.batch import Batch
     from bertkit.model.model import BertModel
-    from bertkit.pretraining.objectives.targets import Sum, Targets
+    from bertkit.pretraining.objectives.targets import LossInputs, Sum
 
 POSITIONS = 64  # words further inside a span share the last position's vector
 POSITION_WIDTH = 200  # the paper's
@@ -32,9 +32,9 @@ class SpanBoundary(Objective):
     needs = "mlm"
     needs_reason = "has sbo without mlm; SpanBERT trains both"
 
-    def check(self, data: DataChoices) -> None:
+    def check(self, masking: str, shares: tuple[float, float]) -> None:
         """Single tokens are no spans."""
-        if data.masking == "token":
+        if masking == "token":
             raise RequestError("masking=token masks no spans, which objective sbo predicts; set masking=span")
 
     def remark(self, examples: Examples) -> str | None:
@@ -76,15 +76,14 @@ class SpanBoundary(Objective):
                 nn.init.zeros_(parameter)
         return own
 
-    def loss(
-        self, model: "BertModel", own: "nn.Module | None", hidden_TD: "Tensor", batch: "Batch", targets: "Targets"
-    ) -> "Sum":
+    def loss(self, given: "LossInputs") -> "Sum":
         """Cross-entropy of the masked words, read at the borders of their spans."""
         import torch
 
         from bertkit.model.heads import MaskedWordHead
         from bertkit.pretraining.objectives.targets import logit_sums
 
+        own, hidden_TD, targets = given.own, given.hidden_TD, given.targets
         assert isinstance(own, torch.nn.ModuleDict)
         words = own["words"]
         assert isinstance(words, MaskedWordHead)
@@ -92,7 +91,7 @@ class SpanBoundary(Objective):
         place = (targets.chosen - first).clamp(max=POSITIONS - 1)
         before, behind = (first - 1).clamp(min=0), (last + 1).clamp(max=len(hidden_TD) - 1)
         read = torch.cat((hidden_TD[before], hidden_TD[behind], own["position"](place).to(hidden_TD.dtype)), dim=-1)
-        return logit_sums(words.aligned(own["first"](read)), targets.words, model.config.vocab_size)
+        return logit_sums(words.aligned(own["first"](read)), targets.words, given.model.config.vocab_size)
 
 
 def span_bounds(positions_M: "Tensor") -> "tuple[Tensor, Tensor]":

@@ -8,10 +8,11 @@ from bertkit.pretraining.objectives.causal import CausalLanguageModel
 from bertkit.pretraining.objectives.fill import Fill
 from bertkit.pretraining.objectives.mlm import MaskedLanguageModel
 from bertkit.pretraining.objectives.nsp import NextSentence
-from bertkit.pretraining.objectives.objective import Loss, Objective
+from bertkit.pretraining.objectives.objective import Objective
 from bertkit.pretraining.objectives.rtd import ReplacedTokenDetection
 from bertkit.pretraining.objectives.sbo import SpanBoundary
 from bertkit.pretraining.objectives.sop import SentenceOrder
+from bertkit.train.loss import Loss
 
 ROWS: tuple[Objective, ...] = (
     MaskedLanguageModel(),

@@ -1,13 +1,17 @@
 """Targets of a batch, and losses as sums and counts: they are divided once, over everything in a step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from bertkit.errors import RequestError
+from bertkit.model.batch import Batch
 from bertkit.model.heads import MaskedWordHead
 from bertkit.model.model import BertModel
 from bertkit.model.word_loss import IGNORE, plain_losses, word_losses
+from bertkit.train.loop import LossModule
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,38 @@ class Targets:
         return Targets(*tensors)
 
 
+@dataclass(frozen=True, eq=False)
+class LossInputs:
+    """One forward pass: what a loss reads."""
+
+    model: BertModel
+    own: nn.Module | None  # parameters that only this loss has
+    hidden_TD: Tensor
+    batch: Batch
+    targets: Targets
+
+
 Sum = tuple[Tensor, Tensor, Tensor]  # sum of losses, number of targets, number correct: scalar tensors
 Sums = dict[str, Sum]
+
+
+class PretrainingModule(LossModule):
+    """Models with the losses of a recipe's objectives: a batch and its targets in, the sums of each loss out."""
+
+    models: Mapping[str, BertModel]  # by the name they are saved under
+    evaluation: Mapping[str, bool] = MappingProxyType({})  # keyword arguments of an evaluation's forward
+
+    def own_tensors(self) -> dict[str, Tensor]:
+        """The tensors that are in none of the models: what only a loss needs."""
+        inside = {id(tensor) for model in self.models.values() for tensor in model.state_dict(keep_vars=True).values()}
+        return {name: own for name, own in self.state_dict(keep_vars=True).items() if id(own) not in inside}
+
+    def load_own_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back what `own_tensors` gave; every tensor must be there in its shape."""
+        for name, own in self.own_tensors().items():
+            if name not in tensors or tensors[name].shape != own.shape:
+                raise RequestError(f"{name} is missing or of another shape")
+            own.data.copy_(tensors[name])
 
 
 def class_sums(logits: Tensor, targets: Tensor) -> Sum:

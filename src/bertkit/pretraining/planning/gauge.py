@@ -12,17 +12,17 @@ from bertkit.train.speed import flops_per_token, matmul_rate, memory_gib, share
 class Gauge:
     """What has to be known once to read the device at any step."""
 
-    place: Ranks
+    ranks: Ranks
     flops: float  # useful operations of training on a token
     rate: float  # operations a second that a plain matmul reaches
     slots: int  # positions computed in a step, filled or not; 0 where nothing is filled up
     start: Progress  # where the run was at its last start: `rate` is the rate of the device, measured then
 
     @classmethod
-    def of(cls, recipe: Recipe, place: Ranks, start: Progress) -> "Gauge":
+    def of(cls, recipe: Recipe, ranks: Ranks, start: Progress) -> "Gauge":
         """Measure the device, which takes part of a second, and count the recipe's operations."""
-        slots = recipe.train.batch * recipe.data.length if place.device.type == "cuda" else 0
-        return cls(place, recipe_flops(recipe), matmul_rate(place.device), slots, start)
+        slots = recipe.train.batch * recipe.data.length if ranks.device.type == "cuda" else 0
+        return cls(ranks, recipe_flops(recipe), matmul_rate(ranks.device), slots, start)
 
     def read(self, progress: Progress) -> dict[str, float]:
         """For a line of metrics.jsonl: mean `share` since the last start and `padding` of the run, `memory_gib`.
@@ -30,12 +30,12 @@ class Gauge:
         Memory is the most that this process has held; a run that was resumed may have held more before.
         """
         tokens, seconds = progress.tokens - self.start.tokens, progress.seconds - self.start.seconds
-        each_second = tokens / max(seconds, 1e-9) / self.place.size
+        each_second = tokens / max(seconds, 1e-9) / self.ranks.size
         filled = progress.tokens / (self.slots * max(progress.step, 1)) if self.slots else 1.0
         return {
             "share": round(share(each_second, self.flops, self.rate), 4),
             "padding": round(max(0.0, 1 - filled), 4),
-            "memory_gib": round(memory_gib(self.place.device), 2),
+            "memory_gib": round(memory_gib(self.ranks.device), 2),
         }
 
 

@@ -11,14 +11,15 @@ import torch
 
 from bertkit.config import BertConfig, family_config
 from bertkit.errors import RequestError
-from bertkit.model.weights import new_model
+from bertkit.model.model import new_model
 from bertkit.pretraining.batches import DataSettings
 from bertkit.pretraining.examples import Examples
 from bertkit.pretraining.inputs import to_inputs
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.train.half import HalfPrecision
-from bertkit.train.optimizer import OptimizerSettings, build_optimizer
+from bertkit.train.optimizer import build_optimizer
+from bertkit.train.optimizer_rows import OptimizerSettings
 from bertkit.train.speed import flops_per_token, layer_numbers, matmul_rate
 
 # Widths and tokens of the two timed trainings, both two layers deep.

@@ -12,7 +12,6 @@ const PASSAGE =
 export const tool = {
   name: "answer",
   title: "Ask",
-  verb: "Ask",
   ability: "answer",
   lead: "Ask a passage something; the answer is marked where it stands in it. Long passages are read through windows.",
   needs: "It answers a question from a passage, with a model from “bertkit finetune answer”.",
@@ -20,12 +19,11 @@ export const tool = {
     { name: "question", label: "Question", kind: "line", wanted: "type a question" },
     { name: "passage", label: "Passage", rows: 8, wanted: "paste a text that may hold the answer" },
   ],
-  examples: () => [
+  examples: [
     { question: "Where did the lighthouse stand?", passage: PASSAGE },
     { question: "What became of its stones?", passage: PASSAGE },
     { question: "Who paid for it?", passage: PASSAGE },
   ],
-  live: true,
   ask: async ({ question, passage }, model, send) => (await send("answer", { question, passage, best: BEST })).results[0],
   draw: (found, { passage }) => {
     const shown = new Answered(found, passage);

@@ -1,26 +1,22 @@
 // Give a text, or a pair of texts, a label or a number.
 
 import { element, number } from "../inside/drawing.js";
+import { textAndPair } from "./form.js";
 import { bars, percent, seenNotes } from "./parts.js";
 
 export const tool = {
   name: "classify",
   title: "Classify",
-  verb: "Classify",
   ability: "classify",
-  lead: "The labels that the model was taught, with how sure it is of each.",
+  lead: "The labels that the model was fine-tuned for, with how sure it is of each.",
   needs: "It gives a text one of your labels, with a model from “bertkit finetune classify”, multilabel or regress.",
-  fields: [
-    { name: "text", label: "Text", rows: 4 },
-    { name: "pair", label: "Second text, for models of pairs", rows: 2, optional: true },
-  ],
-  examples: () => [
+  fields: textAndPair(4, "Second text, for models of pairs"),
+  examples: [
     { text: "A warm, funny film that I would gladly see again." },
     { text: "The parcel came two weeks late and the box was open." },
     { text: "The central bank left interest rates unchanged on Thursday." },
     { called: "A pair: does the second follow?", text: "A man plays the guitar on a stage.", pair: "Somebody makes music." },
   ],
-  live: true,
   ask: async ({ text, pair }, model, send) => {
     const pairs = pair.trim() ? { pairs: [pair] } : {};
     return (await send("classify", { texts: [text], ...pairs })).results[0];

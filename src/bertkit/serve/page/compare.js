@@ -2,7 +2,7 @@
 
 import { element, number } from "../inside/drawing.js";
 import { lines, short } from "./parts.js";
-import { cosine, vectors } from "./vectors.js";
+import { FOR_SENTENCES, cosine, vectors } from "./vectors.js";
 
 const MOST = 40; // sentences; more are not told apart on a screen
 const WITH_NUMBERS = 10; // up to so many, each cell has its number
@@ -10,13 +10,11 @@ const WITH_NUMBERS = 10; // up to so many, each cell has its number
 export const compare = {
   name: "compare",
   title: "Compare",
-  verb: "Compare",
-  ability: "embed",
-  suits: ({ normalize }) => normalize, // as models of sentences say in their folders
+  ...FOR_SENTENCES,
   lead: "How alike sentences are in meaning, every one with every other: the cosine of their vectors.",
   needs: "It compares sentences, with any encoder.",
   fields: [{ name: "texts", label: "Sentences, one on each line", rows: 6, wanted: "type two sentences or more, one on each line" }],
-  examples: () => [
+  examples: [
     {
       called: "Pets, money, weather",
       texts:
@@ -31,7 +29,6 @@ export const compare = {
     },
     { called: "Word order", texts: "The dog bit the man.\nThe man bit the dog.\nThe man was bitten by the dog." },
   ],
-  live: true,
   wanting: ({ texts }) => {
     const count = lines(texts).length;
     if (count < 2) return "Type two sentences or more, one on each line.";

@@ -9,18 +9,16 @@ const UNDERSCORES = /_{3,}/g; // as people write a blank
 export const fill = {
   name: "fill",
   title: "Fill",
-  verb: "Fill",
   ability: "fill",
   lead: "Leave a word out, and the model says what could stand there. Write the blank as ___.",
   needs: "It fills blanks in a text, with a model that kept its masked-word head, as pre-training leaves it.",
   fields: [{ name: "text", label: "Text with a blank", rows: 3, wanted: "type a text with ___ where a word is missing" }],
-  examples: () => [
+  examples: [
     { text: "Paris is the ___ of France." },
     { text: "The doctor told the ___ to rest for a week." },
     { text: "She put the ___ in the oven and set the ___ to 200 degrees." },
     { text: "The bank of the river was covered with ___." },
   ],
-  live: true,
   actions: (panel) => [element("button", { type: "button", class: "quiet", onclick: () => insertBlank(panel) }, "Insert a blank")],
   wanting: ({ text }, model) => (blanked(text, model).includes(model.mask) ? null : "Write ___ where a word is missing."),
   ask: async ({ text }, model, send) => (await send("fill", { text: blanked(text, model), top: TOP })).results[0],

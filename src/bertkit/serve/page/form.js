@@ -5,6 +5,11 @@ import { short } from "./parts.js";
 
 let fields = 0;
 
+/** The fields of tools that take a text, or two read together. */
+export function textAndPair(rows, label) {
+  return [{ name: "text", label: "Text", rows }, { name: "pair", label, rows: rows / 2, optional: true }];
+}
+
 /**
  * A labeled field: {name, label, rows} is an area of text, {kind: "line"} one line, {kind: "choice", options} a list.
  * `fit(model)` renews a list whose options depend on the model.
@@ -47,8 +52,8 @@ export function examples(tool, use) {
     const shown = short(example.called ?? Object.values(example)[0], 40);
     return element("button", { type: "button", class: "example", onclick: () => use(example) }, shown);
   };
-  const fill = (model) => made.replaceChildren(element("span", {}, "Try"), ...tool.examples(model).map(button));
-  return { element: made, fill };
+  made.replaceChildren(element("span", {}, "Try"), ...tool.examples.map(button));
+  return made;
 }
 
 /** The last question as a command, for those who want to ask it from elsewhere; `show` renews it. */

@@ -2,6 +2,7 @@
 
 import { element } from "../inside/drawing.js";
 import { mount } from "../inside/look.js";
+import { textAndPair } from "./form.js";
 import { reading } from "./reading.js";
 
 export const inside = {
@@ -11,11 +12,8 @@ export const inside = {
   ability: "embed",
   lead: "What every token looks at, in every head of every layer, and the numbers behind it.",
   needs: "It shows attention, with any encoder.",
-  fields: [
-    { name: "text", label: "Text", rows: 2 },
-    { name: "pair", label: "Second text", rows: 1, optional: true },
-  ],
-  examples: () => [
+  fields: textAndPair(2, "Second text"),
+  examples: [
     { text: "The animal did not cross the street because it was too tired." },
     { called: "A pair", text: "A man plays the guitar on a stage.", pair: "Somebody makes music." },
     { text: "The keys to the old cabinet are on the table." },

@@ -11,7 +11,6 @@ const SHOWN = 600; // tokens
 export const inspect = {
   name: "inspect",
   title: "Inspect",
-  verb: "Inspect",
   ability: "embed",
   lead: "The tokens that the model reads, and the vector that it makes of them.",
   needs: "It shows tokens and vectors, with any encoder.",
@@ -20,12 +19,11 @@ export const inspect = {
     { name: "pooling", label: "Pooling", kind: "choice", optional: true, options: poolings },
     { name: "layer", label: "Layer", kind: "choice", optional: true, options: layers },
   ],
-  examples: () => [
+  examples: [
     { text: "Unbelievably, the tokenizer knows “tokenization”." },
     { text: "Größe, naïveté, 東京 and 🙂 in one line." },
     { text: "antidisestablishmentarianism" },
   ],
-  live: true,
   ask: async ({ text, pooling, layer }, model, send) => {
     const [tokens] = await send("tokenize", { inputs: [text] });
     const body = { inputs: [text], normalize: false, encoding_format: "base64", layers: [Number(layer)], pooling };

@@ -25,11 +25,9 @@ export class Panel {
   parts() {
     const fields = this.fields.map((each) => each.element);
     const form = element("form", { onsubmit: (event) => this.submit(event) }, ...fields, this.actions());
-    this.examples = examples(this.tool, (values) => this.use(values));
-    this.examples.fill(this.chosen);
     const lead = element("p", { class: "lead" }, this.tool.lead);
     const title = element("h2", {}, this.tool.title);
-    return [title, lead, form, this.examples.element, this.said, this.result, this.request.element];
+    return [title, lead, form, examples(this.tool, (values) => this.use(values)), this.said, this.result, this.request.element];
   }
 
   actions() {
@@ -49,7 +47,6 @@ export class Panel {
     this.chosen = this.models.find((model) => model.id === id) ?? this.chosen;
     this.modelSelect.value = this.chosen.id;
     for (const each of this.fields) each.fit(this.chosen);
-    this.examples.fill(this.chosen);
     this.changed();
     this.run();
   }
@@ -76,7 +73,7 @@ export class Panel {
     const known = this.models.find((model) => model.id === state.model);
     if (known) [this.chosen, this.modelSelect.value] = [known, known.id];
     const carried = this.fields.some((each) => each.name in state);
-    this.use(carried ? state : this.tool.examples(this.chosen)[0]);
+    this.use(carried ? state : this.tool.examples[0]);
   }
 
   typed() {

@@ -11,12 +11,11 @@ export const tool = {
   lead: "A number for each word, such as its reading time or complexity; high ones have the stronger color.",
   needs: "It gives every word a number, with a model from “bertkit finetune rate-words”.",
   fields: [{ name: "text", label: "Text", rows: 4 }],
-  examples: () => [
+  examples: [
     { text: "The committee deliberated at length." },
     { text: "A cat sat on the mat and looked at the moon." },
     { text: "Photosynthesis converts sunlight into chemical energy." },
   ],
-  live: true,
   ask: async ({ text }, model, send) => (await send("rate-words", { texts: [text] })).results[0],
   draw: ({ words, values, characters, seen }, { text }) => {
     const [least, most] = [Math.min(...values), Math.max(...values)];

@@ -2,7 +2,7 @@
 
 import { element, number } from "../inside/drawing.js";
 import { bars, lines, short } from "./parts.js";
-import { cosine, vectors } from "./vectors.js";
+import { FOR_SENTENCES, cosine, vectors } from "./vectors.js";
 
 const MOST = 2_000; // lines
 const SHOWN = 20; // results
@@ -22,22 +22,19 @@ const LINES = [
 export const search = {
   name: "search",
   title: "Search",
-  verb: "Search",
-  ability: "embed",
-  suits: ({ normalize }) => normalize, // as models of sentences say in their folders
+  ...FOR_SENTENCES,
   lead: "Paste lines and search them by meaning, not by words. Each line is read once, then only the query.",
   needs: "It searches lines by meaning, with any encoder.",
   fields: [
     { name: "query", label: "Query", kind: "line", wanted: "type what you look for" },
     { name: "texts", label: "Lines to search", rows: 8, wanted: "paste some lines" },
   ],
-  examples: () => [
+  examples: [
     { query: "taking my pet for a walk", texts: LINES },
     { query: "when does the boat leave", texts: LINES },
     { query: "recycling used electronics", texts: LINES },
     { query: "a cheap day out with the kids", texts: LINES },
   ],
-  live: true,
   wanting: ({ texts }) => {
     const count = lines(texts).length;
     const [given, most] = [count, MOST].map((each) => each.toLocaleString("en"));

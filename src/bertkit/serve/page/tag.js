@@ -6,17 +6,15 @@ import { hue, marked, percent, seenNotes } from "./parts.js";
 export const tool = {
   name: "tag",
   title: "Tag",
-  verb: "Tag",
   ability: "tag",
-  lead: "The stretches of a text that the model was taught to find, each in the color of its label.",
+  lead: "The stretches of a text that the model was fine-tuned to find, each in the color of its label.",
   needs: "It colors names, places or parts of speech, with a model from “bertkit finetune tag”.",
   fields: [{ name: "text", label: "Text", rows: 4 }],
-  examples: () => [
+  examples: [
     { text: "Ada Lovelace met Charles Babbage in London in 1833." },
     { text: "The United Nations moved its office from Geneva to Nairobi." },
     { text: "Maria works for Siemens and lives near Lake Constance." },
   ],
-  live: true,
   ask: async ({ text }, model, send) => (await send("tag", { texts: [text] })).results[0],
   draw: ({ spans, seen }, { text }, panel) => {
     const hues = colors(panel.chosen.labels, spans);

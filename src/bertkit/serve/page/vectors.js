@@ -2,6 +2,9 @@
 
 import { floats } from "./ask.js";
 
+/** What tools of sentences ask of a model: any that embeds, and first those made for sentences, whose folders say so. */
+export const FOR_SENTENCES = { ability: "embed", suits: ({ normalize }) => normalize };
+
 const AT_ONCE = 128; // texts in one request
 const KEPT = 5_000; // vectors; more are forgotten before the next question
 const known = new Map(); // model and text -> vector

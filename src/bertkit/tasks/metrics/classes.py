@@ -22,36 +22,36 @@ Labels = Sequence[Hashable] | NDArray[Any]
 class LabelScore:
     """The counts of one label, so that scores of several labels can be added up."""
 
-    right: int
+    correct: int
     predicted: int
     gold: int
 
     def __add__(self, other: "LabelScore") -> "LabelScore":
-        return LabelScore(self.right + other.right, self.predicted + other.predicted, self.gold + other.gold)
+        return LabelScore(self.correct + other.correct, self.predicted + other.predicted, self.gold + other.gold)
 
     @property
     def precision(self) -> float:
-        """The share of its predictions that are right."""
-        return self.right / self.predicted if self.predicted else 0.0
+        """The share of its predictions that are correct."""
+        return self.correct / self.predicted if self.predicted else 0.0
 
     @property
     def recall(self) -> float:
-        """The share of its gold places that were found."""
-        return self.right / self.gold if self.gold else 0.0
+        """The share of its gold occurrences that were found."""
+        return self.correct / self.gold if self.gold else 0.0
 
     @property
     def f1(self) -> float:
         """The harmonic mean of precision and recall."""
-        return 2 * self.right / (self.predicted + self.gold) if self.predicted + self.gold else 0.0
+        return 2 * self.correct / (self.predicted + self.gold) if self.predicted + self.gold else 0.0
 
 
 def accuracy(gold: Labels, predicted: Labels) -> float:
-    """The share of examples that are right; of a matrix, those whose whole row is."""
+    """The share of examples that are correct; of a matrix, those whose whole row is."""
     check_lengths(gold, predicted)
     if _is_matrix(gold):
         return float((np.asarray(gold) == np.asarray(predicted)).all(axis=1).mean())
-    right = sum(1 for truth, guess in zip(_list(gold), _list(predicted), strict=True) if truth == guess)
-    return right / len(gold)
+    correct = sum(1 for truth, guess in zip(_list(gold), _list(predicted), strict=True) if truth == guess)
+    return correct / len(gold)
 
 
 def confusion_matrix(gold: Labels, predicted: Labels, labels: Sequence[Hashable]) -> NDArray[np.int64]:
@@ -92,19 +92,11 @@ def averaged_f1(scores: Iterable[LabelScore], average: str = "micro") -> float:
     return pick(AVERAGES, average, "average")(list(scores))
 
 
-def micro_f1(gold: Labels, predicted: Labels, labels: Sequence[Hashable] | None = None) -> float:
-    """The F1 of all labels' counts together."""
-    return averaged_f1(precision_recall_f1(gold, predicted, labels).values(), "micro")
-
-
-def macro_f1(gold: Labels, predicted: Labels, labels: Sequence[Hashable] | None = None) -> float:
-    """The mean of the labels' F1: rare labels count as much as frequent ones."""
-    return averaged_f1(precision_recall_f1(gold, predicted, labels).values(), "macro")
-
-
-def weighted_f1(gold: Labels, predicted: Labels, labels: Sequence[Hashable] | None = None) -> float:
-    """The mean of the labels' F1, each as heavy as it is frequent in gold."""
-    return averaged_f1(precision_recall_f1(gold, predicted, labels).values(), "weighted")
+def label_f1(
+    gold: Labels, predicted: Labels, labels: Sequence[Hashable] | None = None, *, average: str = "macro"
+) -> float:
+    """One F1 for all labels, by an average of AVERAGES."""
+    return averaged_f1(precision_recall_f1(gold, predicted, labels).values(), average)
 
 
 def f1_of(gold: Labels, predicted: Labels, label: Hashable) -> float:

@@ -1,4 +1,4 @@
-"""The F1 of tagged spans by seqeval's rules: a span is right if both its bounds and its label are."""
+"""The F1 of tagged spans by seqeval's rules: a span is correct if both its bounds and its label are."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from bertkit.tasks.metrics.correlation import check_lengths
 def span_scores(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: str | None = None
 ) -> dict[str, LabelScore]:
-    """Each span label's score; a span is right if its bounds and label are. `scheme`: count well-formed ones only.
+    """Each span label's score; a span is correct if its bounds and label are. `scheme`: count well-formed ones only.
 
     These are seqeval's rules: without a scheme CoNLL's lenient reading, with one the strict mode.
     """

@@ -1,7 +1,7 @@
 """SQuAD's scoring rules: answers are compared by their words, without case, punctuation, articles and extra space.
 
 The rules are those of version 2.0, which agree with 1.1 on every answer that holds a word. All scores are
-shares, from 0 to 1. An unanswerable question has no gold answers, and "" is the right thing to say.
+shares, from 0 to 1. An unanswerable question has no gold answers, and "" is the correct prediction.
 """
 
 import re
@@ -87,7 +87,7 @@ def best_squad_threshold(
 
 def _best(gold: Sequence[str], predicted: str, measure: Callable[[str, str], float]) -> float:
     guess = normalize_answer(predicted)
-    # An answer of nothing but articles and punctuation is none; without any, the right answer is silence.
+    # An answer of nothing but articles and punctuation is none; without any, the correct answer is "".
     answers = [answer for answer in map(normalize_answer, gold) if answer] or [""]
     return max(measure(answer, guess) for answer in answers)
 

@@ -1,4 +1,4 @@
-"""Every metric, and what each task is scored by: gold first, prediction second, floats from 0 to 1 or -1 to 1 out."""
+"""What each task is scored by: gold first, prediction second, floats from 0 to 1 or -1 to 1 out."""
 
 import math
 from collections.abc import Hashable, Sequence
@@ -12,69 +12,15 @@ from bertkit.tasks.metrics.classes import (
     Labels,
     LabelScore,
     accuracy,
-    average_precision,
     averaged_f1,
-    confusion_matrix,
     f1_of,
-    macro_f1,
+    label_f1,
     matthews,
     mean_average_precision,
-    micro_f1,
     precision_recall_f1,
-    weighted_f1,
 )
-from bertkit.tasks.metrics.correlation import (
-    Numbers,
-    check_lengths,
-    finite,
-    pearson,
-    spearman,
-)
-from bertkit.tasks.metrics.spans import (
-    span_f1,
-    span_scores,
-)
-from bertkit.tasks.metrics.squad import (
-    NoAnswerThreshold,
-    best_squad_threshold,
-    normalize_answer,
-    squad_em,
-    squad_f1,
-    squad_scores,
-)
-
-__all__ = [
-    "AVERAGES",
-    "LabelScore",
-    "NoAnswerThreshold",
-    "accuracy",
-    "average_precision",
-    "averaged_f1",
-    "best_squad_threshold",
-    "choice_scores",
-    "class_scores",
-    "confusion_matrix",
-    "f1_of",
-    "is_better",
-    "macro_f1",
-    "matthews",
-    "mean_average_precision",
-    "micro_f1",
-    "multilabel_scores",
-    "normalize_answer",
-    "number_scores",
-    "pearson",
-    "precision_recall_f1",
-    "span_f1",
-    "span_scores",
-    "spearman",
-    "squad_em",
-    "squad_f1",
-    "squad_scores",
-    "tag_scores",
-    "weighted_f1",
-]
-
+from bertkit.tasks.metrics.correlation import Numbers, check_lengths, finite, pearson, spearman
+from bertkit.tasks.metrics.spans import span_scores
 
 _ERRORS = frozenset({"mean_squared_error", "mean_absolute_error", "loss"})
 
@@ -123,7 +69,7 @@ def tag_scores(
     words = [[tag for tags in side for tag in tags] for side in (gold, predicted)]
     found = {"accuracy": accuracy(*words)}
     if scheme == "plain":
-        return found | {"macro_f1": macro_f1(*words)}
+        return found | {"macro_f1": label_f1(*words)}
     scores = span_scores(gold, predicted)
     total = sum(scores.values(), LabelScore(0, 0, 0))
     macro = averaged_f1(scores.values(), "macro")

@@ -5,12 +5,12 @@ from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from bertkit.data.columns import first_known
 from bertkit.data.examples import Example, QuestionExample
-from bertkit.data.squad import PASSAGES, QUESTIONS, open_squad, question_maker
-from bertkit.data.tables import Columns, Row, Table, ending, lines_of, open_table
+from bertkit.data.squad import PASSAGES, QUESTIONS, question_maker
+from bertkit.data.tables import Columns, Row, Table, ending, lines_of
 from bertkit.tasks.length import LengthPolicy
 from bertkit.tasks.row import (
     Detail,
@@ -23,15 +23,9 @@ from bertkit.tasks.row import (
     same_count,
 )
 
-if TYPE_CHECKING:
-    import pyarrow
-
 SQUAD_START = 5000  # characters in which a SQuAD file shows its shape
+SPAN = {"start": int, "end": int, "score": float, "probability": float}
 GIVEN_ANSWERS = ("answers", "human_ans_indices", "answer_text", "answer_start")
-
-
-def _open_squad(path: Path, columns: Columns, labeled: bool) -> Table:
-    return open_squad(path, columns)
 
 
 class AnswerRow(TaskRow):
@@ -54,10 +48,12 @@ class AnswerRow(TaskRow):
         "question": "Where does Ada live?",
         "passage": "Ada lives in London and Alan lives in Rome.",
     }
+    candidate = MappingProxyType({"text": str, **SPAN})
+    output = MappingProxyType({"answer": str, **SPAN, "no_answer": float})
+    example_unit = "questions"
     has_probabilities = False
-    has_candidates = True
     line_lacks = "a passage"
-    openers = MappingProxyType({"squad": _open_squad, "json": _open_squad})
+    formats = MappingProxyType({"json": "squad"})
 
     def fits_file(self, path: Path, columns: Columns) -> bool:
         """SQuAD's JSON."""
@@ -71,10 +67,6 @@ class AnswerRow(TaskRow):
         """Questions, passages and answers."""
         return has_questions(table)
 
-    def open(self, path: Path, columns: Columns, labeled: bool) -> Table:
-        """SQuAD's JSON, or a table."""
-        return open_squad(path, columns) if ending(path) == ".json" else open_table(path, columns)
-
     def maker(self, table: Table, columns: Columns, labeled: bool) -> Maker:
         """Question, passage and answers of a row."""
         return question_maker(table, columns, labeled)
@@ -82,24 +74,13 @@ class AnswerRow(TaskRow):
     def counts(self, examples: Sequence[Example], labeled: bool) -> list[str]:
         """Questions, and how many have no answer."""
         unanswerable = sum(isinstance(e, QuestionExample) and e.labeled and not e.answers for e in examples)
-        return [f"{len(examples)} questions", *([f"{unanswerable} without an answer"] if unanswerable else [])]
-
-    def own_columns(self, detail: Detail) -> "dict[str, pyarrow.DataType]":
-        """The answer, where it stands, and on request the candidates."""
-        import pyarrow as pa
-
-        text, number, whole = pa.string(), pa.float64(), pa.int64()
-        place = {"start": whole, "end": whole, "score": number, "probability": number}
-        candidates = {"candidates": pa.list_(pa.struct(list({"text": text, **place}.items())))} if detail.best else {}
-        return {"answer": text, **place, "no_answer": number} | candidates
+        return super().counts(examples, labeled) + ([f"{unanswerable} without an answer"] if unanswerable else [])
 
     def own_cells(self, example: Example, prediction: Any, detail: Detail) -> dict[str, Any]:
-        """The same of one prediction."""
+        """The answer, where it stands, and its score."""
         score = prediction.candidates[0].score if prediction.candidates else None
         cells = {"answer": prediction.text, "start": prediction.start, "end": prediction.end, "score": score}
-        cells |= {"probability": prediction.probability, "no_answer": prediction.no_answer}
-        best = [asdict(candidate) for candidate in prediction.candidates[: detail.best]]
-        return cells | ({"candidates": best} if detail.best else {})
+        return cells | {"probability": prediction.probability, "no_answer": prediction.no_answer}
 
     def examples(self, question: Sequence[str], passage: Sequence[str]) -> list[Example]:  # type: ignore[override]
         """A question with its passage each."""

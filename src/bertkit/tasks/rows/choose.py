@@ -1,7 +1,8 @@
 """One of several choices: answers to a question, or endings of a story."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 from bertkit.data.choices import choice_maker, has_choices
 from bertkit.data.examples import ChoiceExample, Example
@@ -9,9 +10,6 @@ from bertkit.data.tables import Columns, Row, Table
 from bertkit.tasks.length import CUTS, LengthPolicy
 from bertkit.tasks.row import Detail, Maker, Measures, RequestField, TaskRow, request_place, same_count, text_list
 from bertkit.tasks.rows.answer import has_questions
-
-if TYPE_CHECKING:
-    import pyarrow
 
 
 class ChooseRow(TaskRow):
@@ -32,6 +30,7 @@ class ChooseRow(TaskRow):
         "question": "The film was",
         "choices": ["a joy.", "of wood.", "seven."],
     }
+    output = MappingProxyType({"choice": int, "chosen": str, "probability": float})
     line_lacks = "choices"
 
     def fits_table(self, table: Table, rows: Sequence[Row], columns: Columns) -> bool:
@@ -39,27 +38,15 @@ class ChooseRow(TaskRow):
         return has_choices(table, rows[0]) and not has_questions(table)
 
     def maker(self, table: Table, columns: Columns, labeled: bool) -> Maker:
-        """Question, choices and the right one of a row."""
+        """Question, choices and the correct one of a row."""
         return choice_maker(table, columns, labeled)
 
     def asker(self, table: Table, columns: Columns) -> Maker:
-        """The same without the right one."""
+        """The same without the correct one."""
         return choice_maker(table, columns, False)
 
-    def own_columns(self, detail: Detail) -> "dict[str, pyarrow.DataType]":
-        """The choice, its number from 0 and its probability."""
-        import pyarrow as pa
-
-        return {"choice": pa.int64(), "chosen": pa.string(), "probability": pa.float64()}
-
-    def probability_type(self, labels: Sequence[str]) -> "pyarrow.DataType":
-        """A number for each choice."""
-        import pyarrow as pa
-
-        return pa.list_(pa.float64())
-
     def own_cells(self, example: Example, prediction: Any, detail: Detail) -> dict[str, Any]:
-        """The same of one prediction."""
+        """The choice's number from 0, its text and its probability."""
         return {"choice": prediction.choice, "chosen": prediction.text, "probability": prediction.probability}
 
     def window_count(self, prediction: Any) -> int:

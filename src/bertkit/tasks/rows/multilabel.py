@@ -1,20 +1,17 @@
 """Any number of labels for a text or a pair of texts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 from bertkit.data.columns import SEVERAL_NAMES, choose_text_columns
 from bertkit.data.examples import Example
 from bertkit.data.tables import Columns, Row, Table, made_examples
 from bertkit.data.texts import separator_of, split_label
-from bertkit.tasks.row import Detail, Measures
+from bertkit.tasks.row import Measures
 from bertkit.tasks.rows.classify import ClassifyRow
 from bertkit.tasks.rows.texts import OFTEN, known_layout, label_cells
-
-if TYPE_CHECKING:
-    import pyarrow
 
 
 class MultilabelRow(ClassifyRow):
@@ -30,6 +27,7 @@ class MultilabelRow(ClassifyRow):
     abstains = False
     least_labels = 1
     label = SEVERAL_NAMES
+    output: ClassVar[Mapping[str, Any]] = {"labels": [str]}
 
     def fits_table(self, table: Table, rows: Sequence[Row], columns: Columns) -> bool:
         """Lists of labels, labels with | between them, or several columns of 0 and 1."""
@@ -51,13 +49,3 @@ class MultilabelRow(ClassifyRow):
             return examples, columns
         split = made_examples(examples, partial(split_label, separator=separator), faults)
         return split, replace(columns, separator=separator)
-
-    def own_columns(self, detail: Detail) -> "dict[str, pyarrow.DataType]":
-        """The labels."""
-        import pyarrow as pa
-
-        return {"labels": pa.list_(pa.string())}
-
-    def own_cells(self, example: Example, prediction: Any, detail: Detail) -> dict[str, Any]:
-        """The same of one prediction."""
-        return {"labels": list(prediction.labels)}

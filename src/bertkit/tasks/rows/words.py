@@ -5,19 +5,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from bertkit.data.columns import WORDS, choose_text_columns, find, first_known
-from bertkit.data.conll import open_conll, open_conllu
 from bertkit.data.examples import Example, Place, WordsExample
-from bertkit.data.tables import SAMPLE, Columns, Row, Table, cell, checked, ending, lines_of, open_table, present_text
+from bertkit.data.formats import TABLE_FORMATS
+from bertkit.data.tables import SAMPLE, Columns, Row, Table, cell, checked, ending, lines_of, present_text
 from bertkit.data.tagged import WordLabels, tagged_maker
 from bertkit.errors import RequestError
 from bertkit.tasks.length import LengthPolicy
-from bertkit.tasks.row import Maker, RequestField, TaskRow, request_place, text_list
+from bertkit.tasks.row import Detail, Maker, RequestField, TaskRow, request_place, text_list
 
-COLUMN_FILES = (".conllu", ".conll", ".iob", ".iob2", ".bio", ".bioes")
+COLUMN_FILES = tuple(end for row in TABLE_FORMATS.values() if row.holds == "words" for end in row.endings)
 TABLES_OF_SENTENCES = (".jsonl", ".ndjson", ".parquet")  # files with other endings are CoNLL columns
 
 
@@ -31,16 +30,24 @@ class WordRow(TaskRow):
     fields = (RequestField("texts", "sentences"),)
     request_summary = "Texts, plain or as lists of words."
     request_example: ClassVar[Mapping[str, object]] = {"texts": ["Ada lives in London"]}
-    openers = MappingProxyType({"conll": open_conll, "conllu": open_conllu})
+    example_unit = "sentences"
     word_labels: ClassVar[WordLabels]
 
-    def open(self, path: Path, columns: Columns, labeled: bool) -> Table:
+    def fits_file(self, path: Path, columns: Columns) -> bool:
+        """CoNLL columns."""
+        kind = ending(path)
+        return kind in COLUMN_FILES or (kind in (".txt", ".tsv", ".tab") and _in_blocks(path, columns))
+
+    def fits_table(self, table: Table, rows: Sequence[Row], columns: Columns) -> bool:
+        """Lists of words."""
+        words = first_known(table, WORDS)
+        return words is not None and isinstance(rows[0].values.get(words), list)
+
+    def format(self, path: Path) -> str:
         """CoNLL-U, lists of words in a table, or CoNLL columns."""
-        if ending(path) == ".conllu":
-            return open_conllu(path, columns, labeled)
-        if ending(path) not in TABLES_OF_SENTENCES:
-            return open_conll(path, columns, labeled)
-        return open_table(path, columns)
+        if ending(path) in TABLES_OF_SENTENCES:
+            return ""
+        return "conllu" if ending(path) == ".conllu" else "conll"
 
     def maker(self, table: Table, columns: Columns, labeled: bool) -> Maker:
         """Words and labels of a row."""
@@ -63,6 +70,12 @@ class WordRow(TaskRow):
         given = [text if isinstance(text, str) else text_list(text, f"texts[{n}]") for n, text in enumerate(texts)]
         return [self.sentence(text, request_place(number)) for number, text in enumerate(given)]
 
+    def own_cells(self, example: Example, prediction: Any, detail: Detail) -> dict[str, Any]:
+        """Fields of the prediction, and where the words stand in a plain text."""
+        assert isinstance(example, WordsExample)
+        characters = None if example.characters is None else [list(span) for span in example.characters]
+        return super().own_cells(example, prediction, detail) | {"characters": characters}
+
     def sentence(self, given: str | Sequence[str], place: Place) -> Example:
         """Words as they are; a plain text is split later, by the model's tokenizer."""
         if isinstance(given, str):
@@ -70,14 +83,7 @@ class WordRow(TaskRow):
         return self.word_labels.make(tuple(given), None, place, None)
 
 
-def places_of(example: Example) -> list[list[int]] | None:
-    """Where the words of a plain text stand, as a cell."""
-    if not isinstance(example, WordsExample) or example.characters is None:
-        return None
-    return [list(place) for place in example.characters]
-
-
-def in_blocks(path: Path, columns: Columns) -> bool:
+def _in_blocks(path: Path, columns: Columns) -> bool:
     """Whether a file has lines of as many cells each, with a blank line somewhere between them."""
     lines = [line for _, line in islice(lines_of(path, columns.encoding), SAMPLE)]
     if lines and lines[0].startswith("-DOCSTART-"):
@@ -85,12 +91,6 @@ def in_blocks(path: Path, columns: Columns) -> bool:
     text = "\n".join(lines).strip()
     widths = {len(line.split("\t" if "\t" in line else " ")) for line in lines if line.strip()}
     return "\n\n" in text and len(widths) == 1 and widths.pop() > 1
-
-
-def has_word_lists(table: Table, rows: Sequence[Row]) -> bool:
-    """Whether a table has a column of lists of words."""
-    words = first_known(table, WORDS)
-    return words is not None and isinstance(rows[0].values.get(words), list)
 
 
 def _only_list(table: Table) -> str | None:

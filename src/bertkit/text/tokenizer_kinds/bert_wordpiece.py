@@ -16,8 +16,7 @@ from bertkit.text.tokenizer_kinds.kind import (
     SpecialTokens,
     State,
     TokenizerKind,
-    place_bert_tokens,
-    register_special_tokens,
+    add_bert_tokens,
 )
 from bertkit.text.vocabulary_files import (
     check_added_tokens,
@@ -55,8 +54,7 @@ def wordpiece_backend(pieces: Sequence[str], tokens: SpecialTokens, cleaning: Cl
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")
-    register_special_tokens(backend, tokens)
-    place_bert_tokens(backend, tokens)
+    add_bert_tokens(backend, tokens)
     return backend
 
 
@@ -110,7 +108,6 @@ WORDPIECE = TokenizerKind(
     name="WordPiece",
     word_start=None,
     load={"vocab.txt": load_vocab_txt},
-    place_special_tokens=place_bert_tokens,
     vocabulary_files=_vocab_txt,
     transformers_class=_bert_tokenizer,
 )

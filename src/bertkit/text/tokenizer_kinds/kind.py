@@ -36,19 +36,6 @@ def _no_class(state: State, tokens: SpecialTokens) -> Rebuilt | None:
     return None
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenizerKind:
-    """One row of TOKENIZER_KINDS: a model type of tokenizer.json, and the other files that such a model comes in."""
-
-    name: str  # the model's type in tokenizer.json
-    word_start: str | None  # the character that starts a word's first piece; None: other pieces start with ##
-    load: Mapping[str, Callable[[Path], Loaded]]  # file name -> reader, for folders without a tokenizer.json
-    place_special_tokens: Callable[[Backend, SpecialTokens], None]  # give a pipeline without any its special tokens
-    vocabulary_files: Callable[[State], dict[str, str]] = field(default=_no_files)  # model -> text of each file
-    # The pipeline that a class of transformers builds from these files, with the class's settings.
-    transformers_class: Callable[[State, SpecialTokens], Rebuilt | None] = field(default=_no_class)
-
-
 def register_special_tokens(backend: Backend, tokens: SpecialTokens) -> None:
     """Make the special tokens known in running text; RoBERTa's mask takes the space before it."""
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
@@ -66,6 +53,12 @@ def place_bert_tokens(backend: Backend, tokens: SpecialTokens) -> None:
     _place(backend, tokens, f"{tokens.cls}:0 $A:0 {tokens.sep}:0 $B:1 {tokens.sep}:1")
 
 
+def add_bert_tokens(backend: Backend, tokens: SpecialTokens) -> None:
+    """Register the special tokens, and place them as BERT does."""
+    register_special_tokens(backend, tokens)
+    place_bert_tokens(backend, tokens)
+
+
 def place_roberta_tokens(backend: Backend, tokens: SpecialTokens) -> None:
     """<s> A </s></s> B </s>, all in segment 0."""
     _place(backend, tokens, f"{tokens.cls}:0 $A:0 {tokens.sep}:0 {tokens.sep}:0 $B:0 {tokens.sep}:0")
@@ -78,3 +71,16 @@ def _place(backend: Backend, tokens: SpecialTokens, pair: str) -> None:
         pair=pair,
         special_tokens=[(name, vocab[name]) for name in (tokens.cls, tokens.sep)],
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerKind:
+    """One row of TOKENIZER_KINDS: a model type of tokenizer.json, and the other files that such a model comes in."""
+
+    name: str  # the model's type in tokenizer.json
+    word_start: str | None  # the character that starts a word's first piece; None: other pieces start with ##
+    load: Mapping[str, Callable[[Path], Loaded]]  # file name -> reader, for folders without a tokenizer.json
+    place_special_tokens: Callable[[Backend, SpecialTokens], None] = place_bert_tokens  # where a pipeline has none
+    vocabulary_files: Callable[[State], dict[str, str]] = field(default=_no_files)  # model -> text of each file
+    # The pipeline that a class of transformers builds from these files, with the class's settings.
+    transformers_class: Callable[[State, SpecialTokens], Rebuilt | None] = field(default=_no_class)

@@ -15,9 +15,9 @@ from bertkit.errors import RequestError
 from bertkit.files import whole_folder
 from bertkit.progress import ShowProgress, silent
 from bertkit.text.corpus import corpus_files, corpus_size
-from bertkit.text.vocabulary.merges import by_count, character_counts, fast_train
+from bertkit.text.vocabulary.merges import FastPairCounts
 from bertkit.text.vocabulary.word_counts import CorpusCounts, count_corpus
-from bertkit.text.wordpiece import SPECIALS
+from bertkit.text.wordpiece import SPECIALS, by_count, character_counts, train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +64,13 @@ def make_vocabulary(
         corpus = count_corpus(texts, lowercase=settings.lowercase, watch=meter.update)
     counted = time.monotonic()
     with show("merging pieces", settings.size) as meter:
-        pieces = fast_train(
+        pieces = train(
             corpus.words.counts,
             settings.size,
             alphabet_limit=settings.alphabet_limit,
             min_count=settings.min_count,
             watch=meter.update,
+            count_pairs=FastPairCounts,
         )
     seconds = {"counting": round(counted - began, 1), "merging": round(time.monotonic() - counted, 1)}
     report = {

@@ -1,78 +1,29 @@
-"""Word counts → pieces: merge the most frequent pair of neighbors, until there are enough.
+"""The pairs of neighbors that `wordpiece.train` merges, counted fast.
 
-`fast_train` is the fast twin of `wordpiece.train`, which counts all pairs again for every merge. Here all words are
+`FastPairCounts` is the fast twin of `SlowPairCounts`, which counts all pairs again for every merge. Here all words are
 end to end in one array of piece numbers, a linked list of what is left; a merge touches only the positions of its pair
 and corrects the counts of the pairs beside them. The most frequent pair comes from a heap whose entries may be
 out of date.
 """
 
 import heapq
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.errors import RequestError
-from bertkit.text.wordpiece import SPECIALS, joined
+from bertkit.text.wordpiece import Pair, joined
 
 Positions = NDArray[np.int32]
-Pair = tuple[str, str]
 
 BORDER = -1  # between two words; every piece has a number from 0 up
 GONE = -2  # the right half of a merged pair
 SLICE = 4_000_000  # positions counted at once: bounds the memory of the first count
 
 
-def fast_train(
-    word_counts: Mapping[str, int],
-    size: int,
-    *,
-    specials: Sequence[str] = SPECIALS,
-    alphabet_limit: int = 1000,
-    min_count: int = 2,
-    watch: Callable[[int], None] | None = None,
-) -> list[str]:
-    """The same list as `wordpiece.train`; `watch` is called with the number of pieces so far."""
-    alphabet = sorted(by_count(character_counts(word_counts))[:alphabet_limit])
-    letters = [piece for char in alphabet for piece in (char, f"##{char}")]
-    vocabulary = dict.fromkeys([*specials, *letters])
-    if len(vocabulary) > size:
-        raise RequestError(
-            f"a vocabulary of {size:,} cannot hold {len(specials)} special pieces and two forms of "
-            f"{len(alphabet):,} characters; ask for at least {len(vocabulary):,} or lower the alphabet limit"
-        )
-    neighbors = Neighbors(word_counts, alphabet, min_count)
-    while len(vocabulary) < size:
-        pair = neighbors.most_frequent()
-        if pair is None:
-            raise RequestError(
-                f"this corpus gives at most {len(vocabulary):,} pieces and {size:,} were asked for; "
-                f"ask for {len(vocabulary):,} or fewer, give more text or lower the minimum count"
-            )
-        vocabulary.setdefault(neighbors.merge(*pair))
-        if watch:
-            watch(len(vocabulary))
-    return list(vocabulary)
-
-
-def character_counts(word_counts: Mapping[str, int]) -> Counter[str]:
-    """How often each character occurs in all the words."""
-    counts: Counter[str] = Counter()
-    for word, count in word_counts.items():
-        for char in word:
-            counts[char] += count
-    return counts
-
-
-def by_count(counts: Counter[str]) -> list[str]:
-    """The most frequent first; ties in code point order."""
-    return sorted(counts, key=lambda char: (-counts[char], char))
-
-
-class Neighbors:
+class FastPairCounts:
     """The pieces of all words and how often each two of them are neighbors."""
 
     def __init__(self, word_counts: Mapping[str, int], alphabet: Sequence[str], min_count: int) -> None:

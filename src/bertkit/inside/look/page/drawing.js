@@ -51,12 +51,25 @@ export function prepare(canvas, width, height) {
 }
 
 /**
- * A scrolling list of equal rows. `paint(list)` is called with what is in sight: it fills `list.body` with rows placed by
- * `list.place`, and draws lines and strips on `list.context`, whose origin is the top left of what is in sight.
+ * A view that is a scrolling list with a row for each token. `paint(list)` of the view is called with what is in sight: it
+ * fills `list.body` with rows placed by `list.place`, and draws lines and strips on `list.context`, whose origin is the
+ * top left of what is in sight. `hover(place, event)` is called with the row under the mouse, or null.
  */
-export class Rows {
-  constructor({ count, height, label, paint, onchoose, onhover }) {
-    Object.assign(this, { count, height, paint });
+export class TokenView {
+  constructor(app, height, label) {
+    this.app = app;
+    this.list = new Rows(this, app.data.tokens.length, height, label);
+    this.element = this.list.stage;
+  }
+
+  choose(place) {
+    if (place !== null) this.app.set({ token: place });
+  }
+}
+
+class Rows {
+  constructor(view, count, height, label) {
+    Object.assign(this, { view, count, height });
     this.heading = element("div", { class: "heading" });
     this.canvas = element("canvas", { "aria-hidden": "true" });
     this.body = element("div", { class: "body" });
@@ -68,10 +81,10 @@ export class Rows {
       this.heading, pane, this.body,
     );
     this.stage.addEventListener("scroll", () => this.schedule(), { passive: true });
-    this.stage.addEventListener("click", (event) => onchoose?.(this.at(event), event));
-    this.stage.addEventListener("mousemove", (event) => onhover?.(this.at(event), event));
-    this.stage.addEventListener("mouseleave", () => onhover?.(null, null));
-    this.stage.addEventListener("keydown", (event) => this.step(event, onchoose));
+    this.stage.addEventListener("click", (event) => view.choose(this.at(event), event));
+    this.stage.addEventListener("mousemove", (event) => view.hover(this.at(event), event));
+    this.stage.addEventListener("mouseleave", () => view.hover(null, null));
+    this.stage.addEventListener("keydown", (event) => this.step(event));
   }
 
   /** The row under the mouse, or null. */
@@ -81,12 +94,12 @@ export class Rows {
     return below && place >= 0 && place < this.count ? place : null;
   }
 
-  step(event, onchoose) {
+  step(event) {
     const ways = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -this.count, End: this.count };
     if (!(event.key in ways)) return;
     event.preventDefault();
     const next = Math.max(0, Math.min(this.count - 1, (this.chosen ?? -1) + ways[event.key]));
-    onchoose?.(next, event);
+    this.view.choose(next, event);
     this.show(next);
   }
 
@@ -112,7 +125,7 @@ export class Rows {
     this.last = Math.min(this.count, Math.ceil((this.top + this.tall) / this.height));
     this.context = prepare(this.canvas, this.width, Math.max(this.tall, 0));
     this.body.replaceChildren();
-    this.paint(this);
+    this.view.paint(this);
   }
 
   /** Where a row stands on the canvas. */

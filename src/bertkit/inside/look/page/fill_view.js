@@ -1,22 +1,16 @@
 // What the model would fill at each layer: its masked-word head, read early.
 
 import { unpack } from "./numbers.js";
-import { Rows, element, number, tokenText } from "./drawing.js";
+import { TokenView, element, number, tokenText } from "./drawing.js";
 
 const COLUMN = 84;
 
-export class FillView {
+export class FillView extends TokenView {
+  static title = "Fills";
+  static needs = "lens";
+
   constructor(app) {
-    this.app = app;
-    this.list = new Rows({
-      count: app.data.tokens.length,
-      height: 24,
-      label: "the best word for each token at every layer",
-      paint: (list) => this.paint(list),
-      onchoose: (place, event) => this.choose(place, event),
-      onhover: (place, event) => this.tell(place, event),
-    });
-    this.element = this.list.stage;
+    super(app, 24, "the best word for each token at every layer");
   }
 
   async draw() {
@@ -59,10 +53,10 @@ export class FillView {
 
   choose(place, event) {
     if (place === null) return;
-    this.app.set({ token: place }).then(() => this.tell(place, event));
+    this.app.set({ token: place }).then(() => this.hover(place, event));
   }
 
-  tell(place, event) {
+  hover(place, event) {
     if (place === null) return;
     const left = this.list.body.getBoundingClientRect().left;
     const pointed = event.clientX === undefined ? this.size - 1 : Math.floor((event.clientX - left) / COLUMN) - 1;

@@ -1,27 +1,21 @@
 // The head view: tokens on both sides, and a line from each to what it looks at, in the color of the head.
 
 import { largest } from "./numbers.js";
-import { Rows, element, headColor, number, tokenText } from "./drawing.js";
+import { TokenView, element, headColor, number, tokenText } from "./drawing.js";
 
 const LINES = 6; // for each token and head, while no token is chosen
 const MORE_LINES = 60; // when one is
 const FAINT = 0.015; // below this a line is not seen, so it is not drawn
 export const PAIR_FILTERS = { all: "all", "0-0": "A → A", "0-1": "A → B", "1-0": "B → A", "1-1": "B → B" };
 
-export class HeadView {
+export class HeadView extends TokenView {
+  static title = "Heads";
+  static controls = ["layer", "heads", "filter"];
+
   constructor(app) {
-    this.app = app;
+    super(app, 22, "tokens and what they look at");
     this.hovered = null; // {side, place}
-    this.list = new Rows({
-      count: app.data.tokens.length,
-      height: 22,
-      label: "tokens and what they look at",
-      paint: (list) => this.paint(list),
-      onchoose: (place, event) => this.choose(place, event),
-      onhover: (place, event) => this.hover(place, event),
-    });
     this.list.heading.append(element("span", {}, "looks"), element("span", {}, "is looked at"));
-    this.element = this.list.stage;
   }
 
   draw(layer) {

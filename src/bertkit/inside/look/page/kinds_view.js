@@ -8,6 +8,8 @@ const COLUMNS = {
 };
 
 export class KindsView {
+  static title = "Catalogue";
+
   constructor(app) {
     this.app = app;
     this.order = "layer";

@@ -9,15 +9,18 @@ import { VectorView } from "./vector_view.js";
 import { FillView } from "./fill_view.js";
 import { KindsView } from "./kinds_view.js";
 
-// name: [tab, view, what of the controls it needs]
+/**
+ * The views in the order of their tabs. Each is a class with
+ *   title       of its tab
+ *   controls    if it uses some: layer, heads (with `oneHead` one of them at a time), filter
+ *   needs       the part of the data that it draws, if some pages lack it: they do not show the view
+ *   element     what is shown, and draw(layer), which renews it
+ */
 const VIEWS = {
-  heads: ["Heads", HeadView, ["layer", "heads", "filter"]],
-  model: ["Model", ModelView, []],
-  neurons: ["Neurons", NeuronView, ["layer", "heads"]],
-  vectors: ["Vectors", VectorView, []],
-  fills: ["Fills", FillView, []],
-  kinds: ["Catalogue", KindsView, []],
+  heads: HeadView, model: ModelView, neurons: NeuronView, vectors: VectorView, fills: FillView, kinds: KindsView,
 };
+
+const controlsOf = (view) => VIEWS[view].controls ?? [];
 
 /** Draw the views of `data` (see inside/look/data.py) into `host`; returns the app, whose `set` changes what is shown. */
 export function mount(host, data) {
@@ -32,8 +35,7 @@ class App {
     this.firstToken = Math.min(1, data.tokens.length - 1); // after [CLS]
     const heads = new Set(Array.from({ length: data.heads }, (_, head) => head));
     this.state = { view: "heads", layer: 0, head: 0, heads, token: null, filter: "all" };
-    const lacking = { fills: !data.lens, vectors: !data.movement };
-    this.names = Object.keys(VIEWS).filter((name) => !lacking[name]);
+    this.names = Object.keys(VIEWS).filter((name) => !VIEWS[name].needs || data[VIEWS[name].needs]);
     this.build();
     new ResizeObserver(() => this.resized()).observe(this.host);
   }
@@ -63,7 +65,7 @@ class App {
   }
 
   tab(name) {
-    return element("button", { type: "button", role: "tab", "data-view": name, onclick: () => this.set({ view: name }) }, VIEWS[name][0]);
+    return element("button", { type: "button", role: "tab", "data-view": name, onclick: () => this.set({ view: name }) }, VIEWS[name].title);
   }
 
   layerControl() {
@@ -96,7 +98,7 @@ class App {
   }
 
   toggle(head) {
-    if (this.state.view === "neurons") return this.set({ head });
+    if (VIEWS[this.state.view].oneHead) return this.set({ head });
     const heads = new Set(this.state.heads);
     if (!heads.delete(head)) heads.add(head);
     this.set({ heads, head });
@@ -113,7 +115,7 @@ class App {
 
   /** In the views of one layer: left and right change it, h and H the head. */
   keys(event) {
-    if (!VIEWS[this.state.view][2].includes("layer") || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (!controlsOf(this.state.view).includes("layer") || event.ctrlKey || event.metaKey || event.altKey) return;
     const { layer, head } = this.state;
     const way = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     const turn = { h: 1, H: this.data.heads - 1 }[event.key];
@@ -135,10 +137,10 @@ class App {
     Object.assign(this.state, change);
     const { view, layer } = this.state;
     const turn = ++this.turn;
-    const needed = VIEWS[view][2].includes("layer") ? await this.layer(layer) : null;
+    const needed = controlsOf(view).includes("layer") ? await this.layer(layer) : null;
     if (turn !== this.turn) return; // somebody went on while this layer was unpacked
     this.showControls();
-    this.views[view] ??= new VIEWS[view][1](this);
+    this.views[view] ??= new VIEWS[view](this);
     if (this.panel.firstChild !== this.views[view].element) this.panel.replaceChildren(this.views[view].element);
     await this.views[view].draw(needed);
     this.prepareNeighbors(needed && layer);
@@ -155,19 +157,19 @@ class App {
 
   showControls() {
     const { view, layer, head, heads, filter } = this.state;
-    const needs = VIEWS[view][2];
+    const { title, controls = [], oneHead = false } = VIEWS[view];
     for (const tab of this.tabs.children) {
       const chosen = tab.dataset.view === view;
       tab.setAttribute("aria-selected", chosen);
       tab.tabIndex = chosen ? 0 : -1;
     }
-    this.panel.setAttribute("aria-label", VIEWS[view][0]);
-    this.controls.hidden = !needs.length;
+    this.panel.setAttribute("aria-label", title);
+    this.controls.hidden = !controls.length;
     this.layerSelect.value = layer;
     this.filterSelect.value = filter;
-    this.filterSelect.parentElement.hidden = !needs.includes("filter") || this.data.pair === null;
-    this.every.hidden = view === "neurons";
-    this.chips.forEach((chip, n) => chip.setAttribute("aria-pressed", view === "neurons" ? n === head : heads.has(n)));
+    this.filterSelect.parentElement.hidden = !controls.includes("filter") || this.data.pair === null;
+    this.every.hidden = oneHead;
+    this.chips.forEach((chip, n) => chip.setAttribute("aria-pressed", oneHead ? n === head : heads.has(n)));
   }
 
   resized() {

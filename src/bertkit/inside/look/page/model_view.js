@@ -4,6 +4,8 @@ import { unpack } from "./numbers.js";
 import { element, headColor } from "./drawing.js";
 
 export class ModelView {
+  static title = "Model";
+
   constructor(app) {
     this.app = app;
     this.element = element("div", { class: "grid", role: "group", "aria-label": "all heads of all layers" });

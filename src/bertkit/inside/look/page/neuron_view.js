@@ -1,24 +1,19 @@
 // The neuron view: how one token's query meets every key, number by number, and becomes a weight.
 
 import { largestSize } from "./numbers.js";
-import { Rows, element, number, prepare, strip, tokenText } from "./drawing.js";
+import { TokenView, element, number, prepare, strip, tokenText } from "./drawing.js";
 
-export class NeuronView {
+export class NeuronView extends TokenView {
+  static title = "Neurons";
+  static controls = ["layer", "heads"];
+  static oneHead = true;
+
   constructor(app) {
-    this.app = app;
-    this.list = new Rows({
-      count: app.data.tokens.length,
-      height: 24,
-      label: "keys and weights for the chosen token",
-      paint: (list) => this.paint(list),
-      onchoose: (place) => place !== null && this.app.set({ token: place }),
-      onhover: (place, event) => this.hover(place, event),
-    });
+    super(app, 24, "keys and weights for the chosen token");
     this.queryStrip = element("canvas", { class: "query", "aria-hidden": "true" });
     this.names = ["token", "key", "q × k", "score", "softmax"].map((name) => element("span", { class: "name" }, name));
     this.list.heading.classList.add("tall");
     this.list.heading.append(...this.names, this.queryStrip);
-    this.element = this.list.stage;
   }
 
   draw(layer) {

@@ -1,21 +1,16 @@
 // Token vectors across layers: how far each turns at every layer, and one token's cosines between any two layers.
 
 import { unpack } from "./numbers.js";
-import { Rows, element, number, tokenText } from "./drawing.js";
+import { TokenView, element, number, tokenText } from "./drawing.js";
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
 
-export class VectorView {
+export class VectorView extends TokenView {
+  static title = "Vectors";
+  static needs = "movement";
+
   constructor(app) {
-    this.app = app;
-    this.list = new Rows({
-      count: app.data.tokens.length,
-      height: 22,
-      label: "how far each token's vector turns at every layer",
-      paint: (list) => this.paint(list),
-      onchoose: (place) => place !== null && this.app.set({ token: place }),
-      onhover: (place, event) => this.hover(place, event),
-    });
+    super(app, 22, "how far each token's vector turns at every layer");
     this.list.heading.append(element("span", {}, "turn at each layer: stronger color is farther"));
     this.matrix = element("figure", { class: "matrix" });
     this.element = element("div", { class: "side-by-side" }, this.list.stage, this.matrix);

@@ -1,4 +1,4 @@
-"""The decision layer of a trained model, fitted on dev data: how its numbers become answers, and what that changes.
+"""A trained model judged on dev: whether it learned anything, and what its decision layer changes.
 
 What is saved is fitted on all of dev. What is reported is not: rows that chose a threshold flatter it, so each half
 of dev is judged by what the other half fitted.
@@ -9,9 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertkit.tasks.calibration import calibration_error
+from bertkit.data.examples import Example
+from bertkit.finetuning.evaluate import Outputs
+from bertkit.finetuning.settings import LearningSettings
+from bertkit.tasks.calibration import LEAST_GAIN, calibration_error
 from bertkit.tasks.decision import Decision
-from bertkit.tasks.task import Part, Rows, Task
+from bertkit.tasks.task import Part, Prediction, Rows, Task
+
+CLEAR_GAIN = 0.5  # share of the loss of guessing that a model must save if it gives one answer to everything
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,29 @@ def judge_decision(task: Task, dev: Part, rows: Rows, saved: Decision | None = N
     scores = task.score(dev.examples, [decided[number] for number in range(len(dev.examples))])
     stays = saved is not None and saved.temperature == 1.0
     errors = _errors(scaled, stays=stays) if len(scaled) == 2 else {}
-    return Judged(scores, errors, _judged_said(task.main, plain, scores, errors, stays=stays))
+    return Judged(scores, errors, _judged_notes(task.main, plain, scores, errors, stays=stays))
+
+
+def describe_collapse(
+    task: Task,
+    dev: Part,
+    outputs: Outputs,
+    predictions: Sequence[Prediction],
+    decision: Decision,
+    learning: LearningSettings,
+) -> tuple[str | None, tuple[str, ...]]:
+    """A sentence with the remedy if the model only guesses on dev, else None; and a note if it gives a single answer.
+
+    A model of rare labels may give one answer to all and still rank the examples well: that one has not collapsed.
+    """
+    one = _one_answer(task, dev.examples, predictions, decision)
+    found = task.guessing(dev, outputs.rows, outputs.loss, predictions, CLEAR_GAIN if one else LEAST_GAIN)
+    if found is None:
+        return None, (f"{one}, although its scores differ: class_weights=balanced may help",) if one else ()
+    return (
+        f"the model learned nothing: {one or found}; try a lower learning_rate (it was {learning.learning_rate:.3g}), "
+        f"a longer warmup ({learning.warmup:g}) or more epochs ({learning.epochs})"
+    ), ()
 
 
 def halve(count: int, seed: int) -> tuple[list[int], list[int]]:
@@ -69,7 +96,7 @@ def _errors(scaled: Sequence[tuple[np.ndarray, np.ndarray, float]], *, stays: bo
     return {"before": before, "after": calibration_error(after, gold)}
 
 
-def _judged_said(
+def _judged_notes(
     main: str, plain: Mapping[str, float], scores: Mapping[str, float], errors: Mapping[str, float], *, stays: bool
 ) -> tuple[str, ...]:
     said = [f"calibration error {errors['before']:.4f}, unchanged"] if errors and stays else []
@@ -81,3 +108,16 @@ def _judged_said(
     if parts:
         said.append(f"{'; '.join(parts)} (each half of dev judged by what the other half fitted)")
     return tuple(said)
+
+
+def _one_answer(
+    task: Task, examples: Sequence[Example], predictions: Sequence[Prediction], decision: Decision
+) -> str | None:
+    """What is said where every example, or every word, gets the same answer and should not."""
+    pairs = [pair for each in zip(examples, predictions, strict=True) for pair in task.answers(*each, decision)]
+    gold, said = {true for true, _ in pairs}, {answer for _, answer in pairs}
+    if len(said) != 1 or len(gold) < 2:
+        return None
+    only = said.pop()
+    answer = f"the same answer, '{only}'" if only else "no answer"
+    return f"all {len(pairs):,} dev {task.answer_unit} get {answer}"
