@@ -2,11 +2,13 @@
 
     python benchmarks/side_by_side.py --old OLD/src --new src --model FOLDER --texts TEXTS.txt.zst --out RESULT.json
         [--workloads encode-short,encode-passages,latency-8] [--rounds 10] [--threads 2]
-        [--data FOLDER with train.tsv and dev.tsv] [--shards DIR --recipe RECIPE.toml --steps 200]
+        [--data FOLDER with train.tsv and dev.tsv] [--shards DIR --recipe RECIPE.toml] [--segment 6]
 
 Each version lives in a process of its own that waits while the other works; in every round both do the same work, in
-alternating order. The ratio is old seconds / new seconds: over 1 the new version is faster. Its 95 % interval is that
-of a bootstrap over rounds. Only the public API and the commands are used, so that any two versions can be compared.
+alternating order. Training (`pretrain`, `finetune`) is one long run of each version: it is stopped (SIGSTOP) while the
+other one works, and its own records of steps inside a segment give seconds per million tokens. The ratio is old seconds
+/ new seconds: over 1 the new version is faster. Its 95 % interval is that of a bootstrap over rounds. Only the public
+API and the commands are used, so that any two versions can be compared.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import os
 import platform
 import random
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
@@ -74,32 +78,6 @@ class Works:
         text = " ".join(["cat"] * (tokens - 2))
         return median(self._timed(lambda: self.bert.embed([text])) for _ in range(REPEATS[tokens]))
 
-    def finetune(self) -> float:
-        """Seconds of a whole command, one epoch."""
-        from bertkit.cli.main import run
-
-        data = Path(self.options["data"])
-        with tempfile.TemporaryDirectory() as folder:
-            words = ["finetune", "classify", "--from", self.options["model"], "--train", str(data / "train.tsv")]
-            words += ["--dev", str(data / "dev.tsv"), "--out", f"{folder}/run", "epochs=1", "max_length=128"]
-            seconds = self._timed(lambda: run(words))
-            assert (Path(folder) / "run" / "model").exists()
-        return seconds
-
-    def pretrain(self) -> float:
-        """Seconds per million tokens of the run's second half, by its own records: compiling is in the first half."""
-        from bertkit.cli.main import run
-
-        steps = self.options["steps"]
-        with tempfile.TemporaryDirectory() as folder:
-            words = ["pretrain", self.options["recipe"], f"shards={self.options['shards']}", f"steps={steps}"]
-            words += [f"log_every={steps // 4}", "evaluate_every=100000", "save_every=100000", "--out", f"{folder}/run"]
-            assert run(words) == 0
-            lines = (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()
-        records = {record["step"]: record for record in map(json.loads, lines) if "seconds" in record}
-        half, end = records[steps // 2], records[steps]
-        return 1e6 * (end["seconds"] - half["seconds"]) / (end["tokens"] - half["tokens"])
-
     def _timed(self, work: Callable[[], Any]) -> float:
         if self.device == "cuda":
             self.torch.cuda.synchronize()
@@ -115,6 +93,12 @@ class Works:
         if self.device == "cuda":
             found["gpu"] = self.torch.cuda.max_memory_allocated() / 2**20
         return found
+
+
+def peak_memory(process: subprocess.Popen[Any]) -> dict[str, float]:
+    """Peak MiB of a process."""
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    return {"process": int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024}
 
 
 class Serving:
@@ -160,9 +144,7 @@ class Serving:
 
     def memory(self) -> dict[str, float]:
         """Peak MiB of the server."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
-        return {"process": int(peak.split()[1]) / 1024}
+        return peak_memory(self.process)
 
 
 def worker() -> None:
@@ -177,6 +159,60 @@ def worker() -> None:
         print(json.dumps(getattr(works, name)(*arguments)), file=answers, flush=True)
     if options["kind"] == "serve":
         works.process.terminate()
+
+
+class TrainingRun:
+    """A training command of one version, which is stopped while the other version works."""
+
+    def __init__(self, source: Path, workload: str, options: argparse.Namespace, stack: ExitStack) -> None:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        self.metrics = folder / "run" / "metrics.jsonl"
+        words = [sys.executable, "-m", "bertkit", *training_command(workload, options), "--out", str(folder / "run")]
+        environment = {**os.environ, "PYTHONPATH": str(source.resolve())}
+        self.process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL)
+        stack.callback(self.close)
+        while len(self.records()) < options.warm_records:
+            if self.process.poll() is not None:
+                raise SystemExit("a version failed; its error is above")
+            time.sleep(0.2)
+        self.process.send_signal(signal.SIGSTOP)
+
+    def records(self) -> list[dict[str, Any]]:
+        """The steps that it has logged so far."""
+        lines = self.metrics.read_text().splitlines() if self.metrics.exists() else []
+        return [record for record in map(json.loads, lines) if "tokens" in record]
+
+    def segment(self, seconds: float) -> float:
+        """Let it work for a while: seconds per million tokens, between the first and the last record of that time."""
+        before = len(self.records())
+        self.process.send_signal(signal.SIGCONT)
+        time.sleep(seconds)
+        self.process.send_signal(signal.SIGSTOP)
+        time.sleep(0.1)
+        records = self.records()[before:]
+        if len(records) < 3:
+            raise SystemExit("too few records in a segment: it must be longer, or the run has ended")
+        first, last = records[0], records[-1]
+        return 1e6 * (last["seconds"] - first["seconds"]) / (last["tokens"] - first["tokens"])
+
+    def memory(self) -> dict[str, float]:
+        """Peak MiB of the process."""
+        return peak_memory(self.process)
+
+    def close(self) -> None:
+        """End the process at once."""
+        self.process.kill()
+        self.process.wait(timeout=60)
+
+
+def training_command(workload: str, options: argparse.Namespace) -> list[str]:
+    """A run that does not end by itself while it is measured."""
+    if workload == "pretrain":
+        words = ["pretrain", str(options.recipe), f"shards={options.shards}", "steps=1000000", "log_every=5"]
+        return [*words, "evaluate_every=1000000", "save_every=1000000"]
+    words = ["finetune", "classify", "--train", str(options.data / "train.tsv"), "--dev", str(options.data / "dev.tsv")]
+    start = [] if options.model is None else ["--from", str(options.model)]
+    return [*words, *start, "epochs=1000", "max_length=128", "evaluations=1", "log_every=5", "save_minutes=1000"]
 
 
 class Version:
@@ -234,17 +270,24 @@ def compared(old: list[float], new: list[float]) -> dict[str, Any]:
 def measure(workload: str, options: argparse.Namespace) -> dict[str, Any]:
     """Both versions in turns."""
     given = {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
-    given["kind"] = workload
+    sources, seconds = (options.old, options.new), ([], [])  # type: tuple[Any, tuple[list[float], list[float]]]
     with ExitStack() as stack:
-        versions = [Version(source, given, stack) for source in (options.old, options.new)]
-        request, seconds = request_of(workload, options), ([], [])  # type: tuple[list[Any], tuple[list[float], list[float]]]
-        for version in versions:
-            version.ask(request)  # the first time is not counted
+        if workload in ("pretrain", "finetune"):
+            runs = [TrainingRun(source, workload, options, stack) for source in sources]
+            asked = [partial(run.segment, options.segment) for run in runs]
+            memories = [run.memory for run in runs]
+        else:
+            versions = [Version(source, {**given, "kind": workload}, stack) for source in sources]
+            request = request_of(workload, options)
+            for version in versions:
+                version.ask(request)  # the first time is not counted
+            asked = [partial(version.ask, request) for version in versions]
+            memories = [partial(version.ask, ["memory"]) for version in versions]
         for round_ in range(options.rounds):
             for which in (0, 1) if round_ % 2 else (1, 0):
-                seconds[which].append(versions[which].ask(request))
+                seconds[which].append(asked[which]())
                 print(workload, ("old", "new")[which], seconds[which][-1], flush=True)
-        memory = [version.ask(["memory"]) for version in versions]
+        memory = [peak() for peak in memories]
     facts = compared(*seconds)
     ratio = {kind: round(memory[1][kind] / memory[0][kind], 3) for kind in memory[0]}
     return {**facts, "peak MiB": {"old": memory[0], "new": memory[1], "new / old": ratio}}
@@ -264,7 +307,8 @@ def main() -> None:
     parser.add_argument("--short", type=int, default=300)
     parser.add_argument("--passages", type=int, default=50)
     parser.add_argument("--requests", type=int, default=320)
-    parser.add_argument("--steps", type=int, default=200, help="of one pre-training run")
+    parser.add_argument("--segment", type=float, default=6, help="seconds that a training run works in each round")
+    parser.add_argument("--warm-records", type=int, default=8, help="records of a training run before it is measured")
     options = parser.parse_args()
     content: dict[str, Any] = {"machine": platform.processor() or platform.machine(), "workloads": {}}
     for workload in options.workloads.split(","):
