@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 
 from bertkit.config import family_config
-from bertkit.engine.batches import Passage
+from bertkit.engine.batches import Passage, RowReader
 from bertkit.engine.cuda_graph import CudaRecorder
-from bertkit.engine.recorded import RecordedPasses, RowReader
+from bertkit.engine.recorded import RecordedPasses
 from bertkit.families.table import FAMILIES
 from bertkit.model.attention import KERNELS, AttentionWindow, bias_gelu
 from bertkit.model.batch import Batch

@@ -16,9 +16,8 @@ from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config, override
 from bertkit.engine import batches as engine
 from bertkit.engine import cpu, maps
-from bertkit.engine.batches import each_batch, layer_vectors, token_batches, token_budget
+from bertkit.engine.batches import each_batch, layer_vectors, quickest, token_batches, token_budget
 from bertkit.engine.cpu import CpuOperations, filled_up
-from bertkit.engine.forward import quickest
 from bertkit.engine.maps import PackedMap, PlainMap
 from bertkit.errors import RequestError
 from bertkit.families.table import FAMILIES

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 
 from bertkit.config import family_config, override
 from bertkit.engine import cuda
+from bertkit.engine.batches import Forward
 from bertkit.engine.cuda import CudaOperations, can_fuse
-from bertkit.engine.forward import Forward
 from bertkit.model.batch import Batch
 from bertkit.model.layer import is_plain
 from bertkit.model.model import new_model

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from bertkit.config import family_config, override
+from bertkit.engine.batches import Forward, quickest
 from bertkit.engine.cpu import CpuOperations
 from bertkit.engine.cuda import CudaOperations, can_fuse
-from bertkit.engine.forward import Forward, quickest
 from bertkit.engine.onnx import OnnxEncoder, OnnxNodes, refuse_unable
 from bertkit.errors import RequestError
 from bertkit.families.table import FAMILIES

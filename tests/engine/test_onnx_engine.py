@@ -10,8 +10,9 @@ import bertkit
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import family_config, override
 from bertkit.engine import cpu
+from bertkit.engine.batches import quickest
 from bertkit.engine.cpu import SHORT, CpuOperations, use_onnx
-from bertkit.engine.forward import quickest
+from bertkit.engine.onnx import OnnxEncoder
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import new_model
@@ -38,8 +39,8 @@ def one(length, seed=0):
 def counted(monkeypatch):
     """How many texts went through ONNX Runtime."""
     calls = []
-    own = cpu.OnnxEncoder.__call__
-    monkeypatch.setattr(cpu.OnnxEncoder, "__call__", lambda self, ids: calls.append(len(ids)) or own(self, ids))
+    own = OnnxEncoder.__call__
+    monkeypatch.setattr(OnnxEncoder, "__call__", lambda self, ids: calls.append(len(ids)) or own(self, ids))
     return calls
 
 

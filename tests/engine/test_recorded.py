@@ -16,8 +16,8 @@ from torch import Tensor
 
 from bertkit.config import family_config
 from bertkit.engine import recorded as recorded_passes
-from bertkit.engine.batches import Passage, layer_vectors, make_batch
-from bertkit.engine.recorded import Form, RecordedPasses, RowReader
+from bertkit.engine.batches import Passage, RowReader, layer_vectors, make_batch
+from bertkit.engine.recorded import Form, RecordedPasses
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import new_model

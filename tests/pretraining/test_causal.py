@@ -10,10 +10,9 @@ from tiny_runs import make_shards, tiny_recipe
 import bertkit
 from bertkit.cli.main import run
 from bertkit.config import family_config, override
-from bertkit.engine.batches import Passage, layer_vectors, make_batch
+from bertkit.engine.batches import Passage, layer_vectors, make_batch, quickest
 from bertkit.engine.cpu import use_onnx
 from bertkit.engine.cuda import CudaOperations
-from bertkit.engine.forward import quickest
 from bertkit.engine.recorded import RecordedPasses
 from bertkit.errors import RequestError
 from bertkit.inside.look.look import look

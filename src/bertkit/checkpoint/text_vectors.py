@@ -9,9 +9,8 @@ from torch import Tensor
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.engine.batches import Passage, cut, make_batch, token_batches
-from bertkit.engine.embed import vectors_of
 from bertkit.errors import RequestError
-from bertkit.model.pooling import EmbedSettings
+from bertkit.model.pooling import EmbedSettings, vectors_of
 from bertkit.progress import ShowProgress, silent
 from bertkit.text.tokenizer import Tokenizer
 

@@ -2,16 +2,19 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from bertkit.engine.forward import Forward, quickest
+from bertkit.engine.cpu import cpu_operations
 from bertkit.engine.threads import TOKENS_FOR_ONE_THREAD, at_once
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
+from bertkit.model.operations import TORCH, Operations
 from bertkit.text.tokenizer import Encoding
 from bertkit.text.windows import window_cuts, windows
 
@@ -24,6 +27,36 @@ TOKENS_ON_CUDA = 32768  # enough for a GPU to be busy with its matrix products: 
 # there should be several for every core, for they do not end together.
 TOKENS_ON_CPU = 1024
 FEW_TOKENS = 256  # too few to share among cores by batches: all of them work on each map instead
+
+
+@dataclass(frozen=True)
+class Forward:
+    """An encoder and the operations that it is computed with."""
+
+    encoder: Encoder
+    ops: Operations = TORCH
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """T D: the last layer's vectors."""
+        whole_TD = self.ops.whole(batch)
+        if whole_TD is not None:
+            return whole_TD
+        vectors_TD: Tensor = self.encoder(batch, None, self.ops)
+        return vectors_TD
+
+    def hidden_states(self, batch: Batch, depth: int | None = None) -> list[Tensor]:
+        """The embeddings and each layer's output up to `depth`, T D each; the last of all is as in a call."""
+        return self.encoder.hidden_states(batch, depth, self.ops)
+
+
+def quickest(encoder: Encoder) -> Forward:
+    """The encoder with the fastest operations that compute it on the device of its weights."""
+    ops: Operations | None = None
+    if encoder.embeddings.word.weight.is_cuda:
+        from bertkit.engine.cuda import cuda_operations
+
+        ops = cuda_operations(encoder)
+    return Forward(encoder, ops or cpu_operations(encoder) or TORCH)
 
 
 class Passage(NamedTuple):
@@ -114,6 +147,20 @@ def last_layer(encoder: Encoder, passages: Sequence[Passage], device: torch.devi
     """Passages as a batch, and the last layer's vectors of its tokens, T D: what heads read."""
     batch = make_batch(passages, device)
     return batch, layer_vectors(encoder, batch, [encoder.config.depth])
+
+
+class RowReader:
+    """Reads one row of numbers for each sequence off a batch. Equal readers share recordings."""
+
+    layers: tuple[int, ...]  # which ones it wants side by side, counted from the embeddings, 0
+
+    def numbers(self, x_TD: Tensor, batch: Batch) -> Tensor:
+        """N R float32; it must not read the batch's `lengths`, which differ between batches of one form."""
+        raise NotImplementedError
+
+    def __call__(self, x_TD: Tensor, batch: Batch) -> list[np.ndarray]:
+        """float32 [R] each."""
+        return list(self.numbers(x_TD, batch).cpu().numpy())
 
 
 def stitch(parts: Sequence[Tensor], spans: Sequence[tuple[int, int]]) -> Tensor:

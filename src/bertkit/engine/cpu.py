@@ -4,18 +4,20 @@ The slow twin is torch's own set; `tests/engine/test_cpu_engine.py` holds them t
 copy, beside the model and not in it: a model takes twice its memory from its first vector on.
 """
 
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from bertkit.engine.maps import pack
-from bertkit.engine.onnx import OnnxEncoder, refuse_unable
-from bertkit.engine.watched import Watched
+from bertkit.engine.maps import Watched, pack
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.operations import Activation, Operations, Output
+
+if TYPE_CHECKING:
+    from bertkit.engine.onnx import OnnxEncoder
 
 # One MiniLM text on 2 cores, milliseconds, ONNX Runtime and this: 8 tokens 2.7 and 4.3, 32 tokens 5.0 and 6.7, 96
 # tokens 13.3 and 14.6; from 128 on they are equal. And no more than go through torch's part with one thread: a second
@@ -28,7 +30,7 @@ STEPS = ((64, 8), (256, 16), (1024, 32), (1 << 62, 128))
 class CpuOperations(Operations):
     """An encoder's operations over maps that were packed from its weights."""
 
-    short: OnnxEncoder | None = None  # what computes one text of few tokens in place of the layers
+    short: "OnnxEncoder | None" = None  # what computes one text of few tokens in place of the layers
 
     def __init__(self, encoder: Encoder) -> None:
         # By module, in a table of this engine's: state_dict, hooks and training never see packed weights. And not by
@@ -115,6 +117,8 @@ def cpu_operations(encoder: Encoder) -> CpuOperations | None:
         return None
     made = CpuOperations(encoder)
     if found is not None and found.short is not None:
+        from bertkit.engine.onnx import OnnxEncoder
+
         made.short = OnnxEncoder(encoder, SHORT, found.short.threads)
     _PACKED[encoder] = made
     return made
@@ -126,7 +130,7 @@ def repack(encoder: Encoder) -> None:
         found.made_of.forget()
 
 
-def onnx_of(encoder: Encoder) -> OnnxEncoder | None:
+def onnx_of(encoder: Encoder) -> "OnnxEncoder | None":
     """What computes one short text in the encoder's place, where that was asked for and nothing has changed since."""
     found = _PACKED.get(encoder)
     if found is None or found.short is None or encoder.training:
@@ -136,6 +140,8 @@ def onnx_of(encoder: Encoder) -> OnnxEncoder | None:
 
 def use_onnx(encoder: Encoder) -> None:
     """From now on ONNX Runtime computes one text of up to SHORT tokens."""
+    from bertkit.engine.onnx import OnnxEncoder, refuse_unable
+
     refuse_unable(encoder)
     if not on_cpu(encoder):
         raise RequestError("backend='onnx' is for float32 models on the CPU; load this one without")

@@ -13,27 +13,26 @@ from typing import cast
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit.engine.batches import (
+    Forward,
     Passage,
     cut,
     each_batch,
     layer_vectors,
     make_batch,
+    quickest,
     stitch,
     token_batches,
     token_budget,
     window_passages,
 )
 from bertkit.engine.cpu import onnx_of
-from bertkit.engine.forward import Forward, quickest
 from bertkit.engine.threads import threads_for
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
-from bertkit.model.pooling import EmbedSettings, pool, pool_array
-from bertkit.poolings import NO_POOLING
+from bertkit.model.pooling import EmbedSettings, pool_array, vectors_of
 from bertkit.text.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Tokenizer
 
@@ -58,12 +57,6 @@ def split_text(tokens: Passage, limit: int, too_long: TooLong) -> tuple[list[Pas
     if len(tokens.ids) <= limit:
         return [tokens], None
     return window_passages(tokens, limit) if too_long == "window" else ([cut(tokens, limit)], None)
-
-
-def vectors_of(x_TD: Tensor, batch: Batch, pooling: str, *, normalize: bool) -> Tensor:
-    """float32 N D: the vectors of a batch's sequences; without pooling T D, those of its tokens."""
-    found = (x_TD if pooling == NO_POOLING else pool(x_TD, batch, pooling)).float()
-    return F.normalize(found, dim=-1) if normalize else found  # half precision would be 0.25 % off 1
 
 
 def stitched_vectors(parts: Sequence[Tensor], spans: Spans, settings: EmbedSettings) -> Tensor:

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertkit.engine.batches import Passage, layer_vectors
+from bertkit.engine.batches import Passage, RowReader, layer_vectors
 from bertkit.engine.cuda_graph import Recorder
 from bertkit.errors import BertkitWarning
 from bertkit.model.batch import Batch
@@ -38,20 +38,6 @@ SHORT = 64  # tokens of a sequence up to which forms do not differ
 # `FINE`, and from 8,192 on to one of four sizes between two powers: by an eighth, on average.
 FINE = 1024
 STEPS = 4
-
-
-class RowReader:
-    """Reads one row of numbers for each sequence off a batch. Equal readers share recordings."""
-
-    layers: tuple[int, ...]  # which ones it wants side by side, counted from the embeddings, 0
-
-    def numbers(self, x_TD: Tensor, batch: Batch) -> Tensor:
-        """N R float32; it must not read the batch's `lengths`, which differ between batches of one form."""
-        raise NotImplementedError
-
-    def __call__(self, x_TD: Tensor, batch: Batch) -> list[np.ndarray]:
-        """float32 [R] each."""
-        return list(self.numbers(x_TD, batch).cpu().numpy())
 
 
 @dataclass(frozen=True)

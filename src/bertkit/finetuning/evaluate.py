@@ -10,8 +10,7 @@ from torch import Tensor
 
 from bertkit.config import BertConfig
 from bertkit.data.examples import Example
-from bertkit.engine.batches import Passage, each_batch, last_layer, token_budget
-from bertkit.engine.forward import quickest
+from bertkit.engine.batches import Passage, each_batch, last_layer, quickest, token_budget
 from bertkit.finetuning.batches import within_budget
 from bertkit.finetuning.learner import task_logits
 from bertkit.model.batch import Batch

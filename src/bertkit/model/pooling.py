@@ -7,6 +7,7 @@ from operator import index
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit.errors import RequestError
@@ -82,7 +83,14 @@ def _numbers(layers: Layers) -> tuple[int, ...]:
 
 def pool(x_TD: Tensor, batch: Batch, name: str, scores_T: Tensor | None = None) -> Tensor:
     """N D (or N 2D): each sequence pooled by the row called `name`, which may need a score for each token."""
-    return pick(POOLINGS, name, "pooling").pool(x_TD, PackedTokens(batch, scores_T))
+    row = POOLINGS.get(name) or pick(POOLINGS, name, "pooling")
+    return row.pool(x_TD, PackedTokens(batch, scores_T))
+
+
+def vectors_of(x_TD: Tensor, batch: Batch, pooling: str, *, normalize: bool) -> Tensor:
+    """float32 N D: the vectors of a batch's sequences; without pooling T D, those of its tokens."""
+    vectors = (x_TD if pooling == NO_POOLING else pool(x_TD, batch, pooling)).float()
+    return F.normalize(vectors, dim=-1) if normalize else vectors  # half precision would be 0.25 % off 1
 
 
 def pool_array(x_LD: np.ndarray, name: str) -> np.ndarray:
@@ -98,7 +106,7 @@ class PackedTokens:
     given_scores: Tensor | None = None
 
     @property
-    def places(self) -> Tensor:
+    def positions(self) -> Tensor:
         """T."""
         return self.batch.positions + 1
 
@@ -156,7 +164,7 @@ class TextTokens:
     x_LD: np.ndarray
 
     @property
-    def places(self) -> np.ndarray:
+    def positions(self) -> np.ndarray:
         """L."""
         return np.arange(1, len(self.x_LD) + 1, dtype=np.float32)
 

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertkit.engine.batches import Passage, layer_vectors, make_batch
-from bertkit.engine.embed import vectors_of
-from bertkit.engine.recorded import RecordedPasses, RowReader
+from bertkit.engine.batches import Passage, RowReader, layer_vectors, make_batch
+from bertkit.engine.recorded import RecordedPasses
 from bertkit.engine.threads import threads_for
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.model import BertModel
+from bertkit.model.pooling import vectors_of
 from bertkit.poolings import NO_POOLING
 
 
