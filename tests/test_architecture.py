@@ -17,7 +17,6 @@ ORDER = [
     "client",
     "bert_client",
     "files",
-    "folder_lock",
     "progress",
     "families",
     "settings",

@@ -19,8 +19,7 @@ from typing import Any
 
 from bertkit._version import __version__
 from bertkit.errors import BertkitError, RequestError
-from bertkit.files import refuse_to_overwrite, whole_file, whole_folder
-from bertkit.folder_lock import locked
+from bertkit.files import locked, refuse_to_overwrite, whole_file, whole_folder
 from bertkit.progress import Meter, ShowProgress, silent
 from bertkit.text.corpus import CorpusReport, corpus_files, corpus_size, read_documents
 from bertkit.text.shards.entities import names_hash, read_names
