@@ -19,7 +19,7 @@ from bertkit.config import family_config
 from bertkit.engine.batches import Passage, RowReader
 from bertkit.engine.cuda_graph import CudaRecorder
 from bertkit.engine.recorded import RecordedPasses
-from bertkit.families.table import FAMILIES
+from bertkit.families.family import FAMILIES
 from bertkit.model.attention import KERNELS, AttentionWindow, bias_gelu
 from bertkit.model.batch import Batch
 from bertkit.model.model import new_model

@@ -20,7 +20,7 @@ from bertkit.engine.batches import each_batch, layer_vectors, quickest, token_ba
 from bertkit.engine.cpu import CpuOperations, filled_up
 from bertkit.engine.maps import PackedMap, PlainMap
 from bertkit.errors import RequestError
-from bertkit.families.table import FAMILIES
+from bertkit.families.family import FAMILIES
 from bertkit.model.batch import Batch
 from bertkit.model.layer import ACTIVATIONS
 from bertkit.model.model import new_model

@@ -13,7 +13,7 @@ from bertkit.engine.cpu import CpuOperations
 from bertkit.engine.cuda import CudaOperations, can_fuse
 from bertkit.engine.onnx import OnnxEncoder, OnnxNodes, refuse_unable
 from bertkit.errors import RequestError
-from bertkit.families.table import FAMILIES
+from bertkit.families.family import FAMILIES
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import AttentionRecorder
 from bertkit.model.model import new_model

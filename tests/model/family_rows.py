@@ -8,12 +8,12 @@ import transformers
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
-from bertkit.checkpoint.config_json import write_hugging_face
+from bertkit.checkpoint.hugging_face import write_hugging_face
 from bertkit.config import BertConfig, family_config
-from bertkit.families.table import FAMILIES
+from bertkit.families.family import FAMILIES
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.tokenizer_files import BERT_TOKENS, ROBERTA_TOKENS
 from bertkit.text.tokenizer_kinds.byte_level_bpe import byte_level_backend
-from bertkit.text.tokenizer_kinds.kind import BERT_TOKENS, ROBERTA_TOKENS
 
 VOCAB, LENGTHS, LABELS = 99, (1, 7, 64), 5
 

@@ -20,14 +20,13 @@ from family_rows import (
 )
 
 import bertkit
-from bertkit.checkpoint.config_json import read_hugging_face
-from bertkit.checkpoint.hugging_face import state_names
+from bertkit.checkpoint.hugging_face import read_hugging_face, state_names
 from bertkit.checkpoint.save_load import Checkpoint, folder_config, load_checkpoint, save_checkpoint
 from bertkit.config import SIZES, config_toml, family_config, read_config
-from bertkit.families.table import FAMILIES
+from bertkit.families.family import FAMILIES
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel, new_model
-from bertkit.text.tokenizer_kinds.table import TOKENIZER_KINDS
+from bertkit.text.tokenizer_files import TOKENIZER_KINDS
 
 ACTIVATED = [row for row in ROWS if row[2] in (("masked_word",), ("classify",), ("replaced_token",))]
 IDS = [f"{kind.__name__}" for _, kind, _ in ROWS]

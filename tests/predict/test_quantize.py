@@ -13,7 +13,7 @@ from bertkit.engine import int8
 from bertkit.engine.int8 import Int8Map, round_rows
 from bertkit.engine.maps import MappedLinear, pack
 from bertkit.errors import RequestError
-from bertkit.families.table import FAMILIES
+from bertkit.families.family import FAMILIES
 from bertkit.model.model import new_model
 from bertkit.predict import quantize as quantizing
 from bertkit.predict.bert import Bert

@@ -13,9 +13,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from bertkit.checkpoint.low_rank import add_changes, differences, low_rank_changes
+from bertkit.checkpoint.low_rank import differences, low_rank_changes
 from bertkit.checkpoint.save_load import Checkpoint
-from bertkit.checkpoint.small import pack, unpack
+from bertkit.checkpoint.small import add_changes, pack, unpack
 from bertkit.checkpoint.tensors import fingerprint
 from bertkit.checkpoint.text_vectors import text_vectors
 from bertkit.errors import RequestError

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bertkit.checkpoint.small import CHANGE, FACTORS, Tensors
 from bertkit.errors import RequestError
 
-FACTORS, CHANGE = ".factors", ".change"
 SCALE_BYTES = 4  # of a row's scale
 ENTRY_BYTES = 128  # at most, in the file's header, of a tensor besides its name
 NOISE = 1e-5  # of the strongest direction: what is weaker is rounding
-
-Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -85,30 +83,6 @@ def choose_ranks(matrices: Mapping[str, Directions], room: int) -> dict[str, int
         room -= cost
         ranks[name] += 1
     return ranks
-
-
-def add_changes(known: Tensors, changes: Tensors) -> dict[str, Tensor]:
-    """`known` with changes added to it; a tensor under its own name replaces the known one."""
-    tensors = dict(known)
-    for name, change in changes.items():
-        stem = name.removesuffix(FACTORS).removesuffix(CHANGE)
-        if stem == name:
-            tensors[name] = change
-        elif stem not in known or stem in changes or {stem + FACTORS, stem + CHANGE} <= changes.keys():
-            raise RequestError(f"{name} changes a tensor that is not there, or is there twice")
-        else:
-            tensors[stem] = known[stem].float() + _full_change(name, change.float(), known[stem])
-    return tensors
-
-
-def _full_change(name: str, change: Tensor, known: Tensor) -> Tensor:
-    """The change as a tensor of the known one's shape."""
-    if name.endswith(CHANGE) and change.shape == known.shape:
-        return change.to(known.device)
-    if name.endswith(FACTORS) and change.dim() == known.dim() == 2 and change.shape[1] == sum(known.shape):
-        rows = change.to(known.device)
-        return torch.matmul(rows[:, : len(known)].T, rows[:, len(known) :])
-    raise RequestError(f"{name} has shape {tuple(change.shape)} and cannot change a tensor of {tuple(known.shape)}")
 
 
 def _stored_bytes(name: str, content: int) -> int:

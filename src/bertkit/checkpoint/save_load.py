@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,18 @@ from torch import Tensor
 from bertkit._version import __version__
 from bertkit.checkpoint import hugging_face, sentence_transformers
 from bertkit.checkpoint.bundled import has_tokenizer, model_folder, tokenizer_folder, with_tokenizer
-from bertkit.checkpoint.config_json import NATIVE_TYPE, architecture, read_hugging_face, write_hugging_face
-from bertkit.checkpoint.hugging_face import LoadReport
+from bertkit.checkpoint.hugging_face import (
+    NATIVE_TYPE,
+    LoadReport,
+    architecture,
+    read_hugging_face,
+    write_hugging_face,
+)
 from bertkit.checkpoint.small import write_small
 from bertkit.checkpoint.tensors import read_object, read_tensors, write_tensors
 from bertkit.config import BertConfig
 from bertkit.errors import BertkitWarning, RequestError
-from bertkit.families.table import FAMILIES
+from bertkit.families.family import FAMILIES
 from bertkit.files import whole_folder
 from bertkit.model.heads import HEADS as OUTPUT_HEADS
 from bertkit.model.model import BertModel
@@ -104,21 +110,25 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path | str) -> None:
 def save_small(checkpoint: Checkpoint, path: Path | str, *, delta: bool = False, budget: int | None = None) -> None:
     """The same at a quarter of the size, for bertkit alone: weights are rounded (`small`).
 
-    With `delta` the folder above, itself a small one, holds the tensors that are equal, and is needed to load it; with
+    With `delta` the parent folder, itself a small one, holds the tensors that are equal, and is needed to load it; with
     a `budget` of bytes too, what differs is stored by its strongest directions only (`low_rank`).
     """
-    above = Path(path).absolute().parent if delta else None
-    _save(checkpoint, path, lambda tensors, folder: write_small(tensors, folder, above, budget), above)
+    base, changes = Path(path).absolute().parent if delta else None, None
+    if budget is not None:
+        from bertkit.checkpoint.low_rank import low_rank_changes
+
+        changes = partial(low_rank_changes, budget=budget)
+    _save(checkpoint, path, lambda tensors, folder: write_small(tensors, folder, base, changes), base)
 
 
 def _save(
     checkpoint: Checkpoint,
     path: Path | str,
     write: Callable[[dict[str, Tensor], Path], None],
-    above: Path | None = None,
+    base: Path | None = None,
 ) -> None:
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
-    known = None if above is None else _tokenizer(above)
+    known = None if base is None else _tokenizer(base)
     settings, native = folder_config(model, checkpoint.labels)
     tensors = hugging_face.model_tensors(model, native=native)
     with whole_folder(path) as folder:
@@ -184,11 +194,16 @@ def _find(folder: Path) -> _Source:
     if not folder.is_dir():
         raise RequestError(f"{folder} is not a folder; a model is a folder with config.json and weights")
     _refuse_broken_links(folder)
-    if sentence_transformers.is_sentence_transformers(folder):
+    if _is_sentence_transformers(folder):
         folder = sentence_transformers.transformer_folder(folder)
     settings = read_object(folder / "config.json")
     config = read_hugging_face(settings, str(folder / "config.json"))
     return _Source(config, settings, read_tensors(folder), folder)
+
+
+def _is_sentence_transformers(folder: Path) -> bool:
+    """Whether a sentence-transformers folder says how its vectors are made."""
+    return (folder / "modules.json").is_file()
 
 
 def _refuse_broken_links(folder: Path) -> None:
@@ -282,7 +297,7 @@ def _embed(folder: Path, inner: Path) -> EmbedSettings | None:
             return EmbedSettings(**{**saved, "layers": tuple(saved["layers"])})
         except (TypeError, KeyError, RequestError) as error:
             raise RequestError(f"{inner / 'bertkit.json'}: embed is not as bertkit writes it: {error}") from error
-    if folder.is_dir() and sentence_transformers.is_sentence_transformers(folder):
+    if _is_sentence_transformers(folder):
         return sentence_transformers.read_settings(folder)
     return None
 
@@ -293,7 +308,7 @@ def _max_length(folder: Path, source: _Source) -> int:
     tokenizer_config = source.folder / "tokenizer_config.json"
     if tokenizer_config.is_file():
         limits.append(read_object(tokenizer_config).get("model_max_length"))
-    if folder.is_dir() and sentence_transformers.is_sentence_transformers(folder):
+    if _is_sentence_transformers(folder):
         limits.append(sentence_transformers.read_length(folder))
     given = [limit for limit in limits if limit is not None]
     for limit in given:

@@ -12,11 +12,6 @@ from bertkit.poolings import DEFAULT_POOLING, TEXT_POOLINGS
 PROMPTS, LENGTHS = "config_sentence_transformers.json", "sentence_bert_config.json"
 
 
-def is_sentence_transformers(folder: Path) -> bool:
-    """Whether the folder says how sentences are pooled."""
-    return (folder / "modules.json").is_file()
-
-
 def transformer_folder(folder: Path) -> Path:
     """Where the encoder of a sentence-transformers folder lies: itself, or a folder inside."""
     for module in _modules(folder):

@@ -12,8 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from bertkit.checkpoint.bundled import SMALL_FILE
 from bertkit.checkpoint.small import read_small
-from bertkit.checkpoint.small_files import SMALL
 from bertkit.errors import RequestError
 
 # In order of preference: a folder may hold several.
@@ -22,7 +22,7 @@ WEIGHT_FILES = (
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
-    SMALL,
+    SMALL_FILE,
 )
 
 
@@ -45,7 +45,7 @@ def weights_file(folder: Path) -> Path:
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Every tensor of a model folder by its name in the file."""
     path = weights_file(folder)
-    if path.name == SMALL:
+    if path.name == SMALL_FILE:
         return read_small(path)
     if not path.name.endswith(".index.json"):
         return _read_file(path)

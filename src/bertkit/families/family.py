@@ -1,11 +1,15 @@
 """What a family of models is: its settings, and how Hugging Face names its config fields, tensors and classes.
 
+FAMILIES are the published families that bertkit loads and saves in Hugging Face's layout, one file per row. Below them
+are names that several families share.
+
 Tables of names have two columns: bertkit's on the left, Hugging Face's on the right. A tensor name stands for its
 `.weight` and `.bias`; `{i}` counts layers; a tuple is joined row upon row (queries, keys and values are one matrix).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Literal
 
 from bertkit.errors import RequestError
@@ -71,6 +75,120 @@ class Family:
         """The heads of each class."""
         causal = {} if self.causal_class is None else {self.causal_class: ("masked_word",)}
         return {name: heads for heads, name in self.classes.items()} | causal
+
+
+# Name of a family (model_type in config.json) -> file in this folder, and the constant in it.
+FAMILY_ROWS = {
+    "bert": "bert:BERT",
+    "roberta": "roberta:ROBERTA",
+    "xlm-roberta": "xlm_roberta:XLM_ROBERTA",
+    "camembert": "xlm_roberta:CAMEMBERT",
+    "albert": "albert:ALBERT",
+    "electra": "electra:ELECTRA",
+    "distilbert": "distilbert:DISTILBERT",
+    "modernbert": "modernbert:MODERNBERT",
+}
+
+
+class _Families(Mapping[str, Family]):
+    """The rows by name; a row's file is imported when the row is first read."""
+
+    def __getitem__(self, name: str) -> Family:
+        module, _, constant = FAMILY_ROWS[name].partition(":")
+        family: Family = getattr(import_module(f"bertkit.families.{module}"), constant)
+        return family
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(FAMILY_ROWS)
+
+    def __len__(self) -> int:
+        return len(FAMILY_ROWS)
+
+
+FAMILIES: Mapping[str, Family] = _Families()
+
+# Names that BERT shares with other families.
+SIZE_FIELDS = {
+    "vocab_size": "vocab_size",
+    "width": "hidden_size",
+    "depth": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "inner": "intermediate_size",
+    "max_length": "max_position_embeddings",
+    "pad_id": "pad_token_id",
+    "init_std": "initializer_range",
+}
+CONFIG_FIELDS = {
+    **SIZE_FIELDS,
+    "segments": "type_vocab_size",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "norm_epsilon": "layer_norm_eps",
+}
+CONFIG_DEFAULTS: dict[str, float] = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+}
+EMBEDDINGS: Names = {
+    "embeddings.word": "embeddings.word_embeddings",
+    "embeddings.segment": "embeddings.token_type_embeddings",
+    "embeddings.position": "embeddings.position_embeddings",
+    "embeddings.norm": "embeddings.LayerNorm",
+}
+LAYER: Names = {
+    "layers.{i}.attention.qkv": (
+        "encoder.layer.{i}.attention.self.query",
+        "encoder.layer.{i}.attention.self.key",
+        "encoder.layer.{i}.attention.self.value",
+    ),
+    "layers.{i}.attention.out": "encoder.layer.{i}.attention.output.dense",
+    "layers.{i}.attention_norm": "encoder.layer.{i}.attention.output.LayerNorm",
+    "layers.{i}.feed_forward.up": "encoder.layer.{i}.intermediate.dense",
+    "layers.{i}.feed_forward.down": "encoder.layer.{i}.output.dense",
+    "layers.{i}.feed_forward_norm": "encoder.layer.{i}.output.LayerNorm",
+}
+# A dense layer and a last layer, both of the classifier: RoBERTa's and ELECTRA's classes.
+TWO_LAYERS: Names = {"pooler.dense": "classifier.dense", "heads.classify.out": "classifier.out_proj"}
+
+
+def head_names(
+    dense: str,
+    norm: str,
+    decoder: str,
+    *,
+    pooler: str | None = None,
+    next_sentence: str | None = None,
+    classify: Names | None = None,
+    choose: Names | None = None,
+) -> dict[str, Names]:
+    """The heads that most families have: the parts of the masked-word head, the base model's pooler if there is one.
+
+    `classify` and `choose` are what these heads have besides a last layer called "classifier": by default, the pooler.
+    """
+    base: Names = {} if pooler is None else {"pooler.dense": pooler}
+    names: dict[str, Names] = {
+        "": base,
+        "masked_word": {
+            "heads.masked_word.dense": dense,
+            "heads.masked_word.norm": norm,
+            "heads.masked_word.decoder": decoder,
+        },
+        "classify": {"heads.classify.out": "classifier", **(base if classify is None else classify)},
+        "choose": {"heads.choose.out": "classifier", **(base if choose is None else choose)},
+        "tag": {"heads.tag.out": "classifier"},
+        "answer": {"heads.answer.out": "qa_outputs"},
+    }
+    return (
+        names
+        if next_sentence is None
+        else {**names, "next_sentence": {**base, "heads.next_sentence.out": next_sentence}}
+    )
 
 
 def whole_number(value: object) -> object:

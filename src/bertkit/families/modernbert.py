@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertkit.errors import RequestError
-from bertkit.families.bert import SIZE_FIELDS, head_names
-from bertkit.families.family import Family, Settings, json_object, whole_number
+from bertkit.families.family import SIZE_FIELDS, Family, Settings, head_names, json_object, whole_number
 
 
 def _read_config(settings: Settings, config_json: Mapping[str, Any]) -> Settings:

@@ -3,8 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bertkit.families.bert import CONFIG_DEFAULTS, CONFIG_FIELDS, EMBEDDINGS, LAYER, TWO_LAYERS, head_names
-from bertkit.families.family import Family, Settings
+from bertkit.families.family import (
+    CONFIG_DEFAULTS,
+    CONFIG_FIELDS,
+    EMBEDDINGS,
+    LAYER,
+    TWO_LAYERS,
+    Family,
+    Settings,
+    head_names,
+)
 
 
 def read_positions(settings: Settings, config_json: Mapping[str, Any]) -> Settings:

@@ -18,11 +18,16 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordPiece
 
 from bertkit.errors import RequestError
-from bertkit.text.tokenizer_files import load_backend, save_backend
-from bertkit.text.tokenizer_kinds.bert_wordpiece import Cleaning, wordpiece_backend
-from bertkit.text.tokenizer_kinds.kind import BERT_TOKENS, SpecialTokens
-from bertkit.text.tokenizer_kinds.table import TOKENIZER_KINDS
-from bertkit.text.vocabulary_files import check_pieces, read_pieces
+from bertkit.text.tokenizer_files import (
+    BERT_TOKENS,
+    TOKENIZER_KINDS,
+    SpecialTokens,
+    check_pieces,
+    load_backend,
+    read_pieces,
+    save_backend,
+    tokenizer_kind,
+)
 
 # Fields of tokenizer.json that put a space before a text: byte-level BPE's and Unigram's.
 SPACE_BEFORE = {"add_prefix_space": True, "prepend_scheme": "always"}
@@ -77,6 +82,8 @@ class Tokenizer:
         split_cjk: bool = True,
     ) -> "Tokenizer":
         """WordPiece over a vocabulary: the pieces in the order of their ids, or a vocab.txt."""
+        from bertkit.text.tokenizer_kinds.bert_wordpiece import Cleaning, wordpiece_backend
+
         if isinstance(pieces, str | Path):
             where, unit, pieces = str(pieces), "line", read_pieces(Path(pieces))
         else:
@@ -183,8 +190,8 @@ class Tokenizer:
     @cached_property
     def _word_start(self) -> str | None:
         """The character that says that a space is before a piece; None for WordPiece."""
-        kind = TOKENIZER_KINDS.get(type(self._backend.model).__name__)
-        return kind.word_start if kind else None
+        model = type(self._backend.model).__name__
+        return tokenizer_kind(model).word_start if model in TOKENIZER_KINDS else None
 
     @cached_property
     def vocab(self) -> Mapping[str, int]:

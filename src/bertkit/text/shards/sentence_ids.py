@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer as Backend
 
 from bertkit.text.sentences import split_sentences
-from bertkit.text.tokenizer_kinds.kind import SpecialTokens
+from bertkit.text.tokenizer_files import SpecialTokens
 
 Ids = NDArray[Any]  # "<u2" or "<u4"
 Flags = NDArray[np.uint8]

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer as Backend
 
 from bertkit.text.shards.sentence_ids import EncodedTexts, LibraryIds
-from bertkit.text.tokenizer_files import load_backend
-from bertkit.text.tokenizer_kinds.kind import SpecialTokens
+from bertkit.text.tokenizer_files import SpecialTokens, load_backend
 
 Bytes = NDArray[np.uint8]
 Positions = NDArray[np.int64]

@@ -8,8 +8,8 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertkit.errors import RequestError
-from bertkit.families.table import FAMILIES
-from bertkit.text.tokenizer_kinds.kind import (
+from bertkit.families.family import FAMILIES
+from bertkit.text.tokenizer_files import (
     BERT_TOKENS,
     Loaded,
     Rebuilt,
@@ -17,8 +17,6 @@ from bertkit.text.tokenizer_kinds.kind import (
     State,
     TokenizerKind,
     add_bert_tokens,
-)
-from bertkit.text.vocabulary_files import (
     check_added_tokens,
     check_pieces,
     is_one_line,
@@ -58,7 +56,7 @@ def wordpiece_backend(pieces: Sequence[str], tokens: SpecialTokens, cleaning: Cl
     return backend
 
 
-def load_vocab_txt(path: Path) -> Loaded:
+def _load_vocab_txt(path: Path) -> Loaded:
     """A vocab.txt with the settings beside it."""
     settings = read_settings(path.parent)
     stem = str(settings.get("tokenizer_class") or "BertTokenizer").removesuffix("Fast").removesuffix("Tokenizer")
@@ -107,7 +105,7 @@ def _bert_tokenizer(state: State, tokens: SpecialTokens) -> Rebuilt | None:
 WORDPIECE = TokenizerKind(
     name="WordPiece",
     word_start=None,
-    load={"vocab.txt": load_vocab_txt},
+    load=_load_vocab_txt,
     vocabulary_files=_vocab_txt,
     transformers_class=_bert_tokenizer,
 )

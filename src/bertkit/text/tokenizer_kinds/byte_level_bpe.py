@@ -7,25 +7,23 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from bertkit.errors import RequestError
-from bertkit.text.tokenizer_kinds.kind import (
+from bertkit.text.tokenizer_files import (
     ROBERTA_TOKENS,
     Loaded,
     Rebuilt,
     SpecialTokens,
     State,
     TokenizerKind,
-    place_bert_tokens,
-    register_special_tokens,
-)
-from bertkit.text.vocabulary_files import (
     check_added_tokens,
     check_special_tokens,
     is_one_line,
     json_text,
+    place_bert_tokens,
     read_flag,
     read_json,
     read_pieces,
     read_settings,
+    register_special_tokens,
     special_tokens,
 )
 
@@ -100,7 +98,7 @@ def _roberta_tokenizer(state: State, tokens: SpecialTokens) -> Rebuilt | None:
 BYTE_LEVEL_BPE = TokenizerKind(
     name="BPE",
     word_start="\u0120",
-    load={"vocab.json": _load_vocab_json},
+    load=_load_vocab_json,
     place_special_tokens=_place_special_tokens,
     vocabulary_files=_vocab_json,
     transformers_class=_roberta_tokenizer,
