@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import ByteLevel
 
 from bertkit.config import family_config
-from bertkit.data.examples import Place
+from bertkit.data.tables import Place
 from bertkit.model import operations
 from bertkit.model.attention import KERNELS
 from bertkit.model.batch import Batch

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 
-from bertkit.data.examples import Place
-from bertkit.data.tables import SAMPLE, Row, Table, TableFile, lines_of
+from bertkit.data.tables import SAMPLE, Place, Row, Table, TableFile, lines_of
 from bertkit.errors import RequestError
 from bertkit.text.corpus import LONGEST_ROW, STDIN
 
@@ -28,6 +27,16 @@ class Dialect:
 
     delimiter: str
     quotes: bool
+
+
+def csv_table(file: TableFile) -> Table:
+    """The rows of a CSV file."""
+    return delimited_table(file, commas=True)
+
+
+def tsv_table(file: TableFile) -> Table:
+    """The rows of a TSV file."""
+    return delimited_table(file, commas=False)
 
 
 def delimited_table(file: TableFile, *, commas: bool) -> Table:

@@ -6,12 +6,12 @@ A row that cannot be used carries its `fault`, so that training can stop at the 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from bertkit.data.examples import Example, Place
 from bertkit.errors import RequestError
 from bertkit.settings import pick
 from bertkit.text.corpus import COMPRESSED, LONE_SURROGATE, LONGEST_ROW, CorpusReport, read_lines
@@ -19,7 +19,20 @@ from bertkit.text.corpus import COMPRESSED, LONE_SURROGATE, LONGEST_ROW, CorpusR
 ENCODINGS = {"utf-8": "utf-8-sig", "latin-1": "latin-1"}
 SAMPLE = 1000  # rows that guesses look at
 Item = TypeVar("Item")
+Made = TypeVar("Made")
 LONGEST_FILE = 2**31  # characters of a JSON file that must be parsed in one piece
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an example stands; files without lines (Parquet, SQuAD) count rows or questions instead."""
+
+    file: Path
+    line: int
+    unit: str = "line"
+
+    def __str__(self) -> str:
+        return f"{self.file}, {self.unit} {self.line}"
 
 
 @dataclass(frozen=True)
@@ -157,8 +170,8 @@ def present_text(row: Row, name: str) -> str:
     return text_cell(row, name)
 
 
-def made_examples(items: Iterable[Item], make: Callable[[Item], Example], faults: list[str] | None) -> list[Example]:
-    """An example of each item; one that cannot be used stops, or is left out with its sentence in `faults`."""
+def made_examples(items: Iterable[Item], make: Callable[[Item], Made], faults: list[str] | None) -> list[Made]:
+    """An example of each item; one that cannot be used is an error, or is left out with its message in `faults`."""
     examples = []
     for item in items:
         try:
@@ -183,3 +196,60 @@ def cell(row: Row, name: str) -> object:
         has = ", ".join(map(str, list(row.values)[:8])) or "nothing"
         raise RequestError(f"{row.place}: no column '{name}' (the row has: {has}); add it or remove the row")
     return row.values[name]
+
+
+def lines_table(file: TableFile) -> Table:
+    """Each line is a text, blank ones too, so that line n of the input is row n of the output."""
+    rows = (Row(file.place(number), {"text": line}) for number, line in file.lines())
+    sample = tuple(islice(rows, SAMPLE))
+    return Table(file.path, ("text",), True, sample, chain(sample, rows))
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """A row of TABLE_FORMATS: what opens a file, the endings of its files, and whether a pipe can be read as it."""
+
+    opener: str  # module:function, imported when a file is opened
+    endings: tuple[str, ...] = ()
+    piped: bool = True
+    holds: Literal["texts", "words", "questions"] = "texts"  # what a row is made of
+
+    def open(self, file: TableFile) -> Table:
+        """The file as a table; the format's module is imported now."""
+        module, _, name = self.opener.partition(":")
+        opener: Callable[[TableFile], Table] = getattr(import_module(f"bertkit.data.{module}"), name)
+        return opener(file)
+
+
+TABLE_FORMATS: Mapping[str, TableFormat] = MappingProxyType(
+    {
+        "csv": TableFormat("delimited:csv_table", (".csv",)),
+        "tsv": TableFormat("delimited:tsv_table", (".tsv", ".tab", ".txt")),
+        "jsonl": TableFormat("records:jsonl_table", (".jsonl", ".ndjson")),
+        "json": TableFormat("records:json_table", (".json",), piped=False),
+        "parquet": TableFormat("records:parquet_table", (".parquet",), piped=False),
+        "trec": TableFormat("records:trec_table", (".label",)),
+        "lines": TableFormat("tables:lines_table"),
+        "conll": TableFormat("conll:conll_table", (".conll", ".iob", ".iob2", ".bio", ".bioes"), holds="words"),
+        "conllu": TableFormat("conll:conllu_table", (".conllu",), holds="words"),
+        "squad": TableFormat("squad:squad_table", piped=False, holds="questions"),
+    }
+)
+# Those of texts: files of words or questions are opened by the tasks that read them.
+TABLE_ENDINGS: dict[str, TableFormat] = {
+    end: row for row in TABLE_FORMATS.values() for end in row.endings if row.holds == "texts"
+}
+
+
+def open_table(
+    path: Path, columns: Columns, *, format: str = "", labeled: bool = True, report: CorpusReport | None = None
+) -> Table:
+    """Open a file by its ending, or as a row of TABLE_FORMATS; the rows are read when they are asked for.
+
+    The bytes of `report` run along with the rows.
+    """
+    if format:
+        row = pick(TABLE_FORMATS, format, "format")
+    else:
+        row = pick(TABLE_ENDINGS, ending(path), f"ending of {path.name}:")
+    return row.open(TableFile(path, columns, labeled, CorpusReport() if report is None else report))
