@@ -15,10 +15,11 @@ import bertkit
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config, override
 from bertkit.engine import batches as engine
-from bertkit.engine import cpu, maps
-from bertkit.engine.batches import each_batch, layer_vectors, quickest, token_batches, token_budget
-from bertkit.engine.cpu import CpuOperations, filled_up
-from bertkit.engine.maps import PackedMap, PlainMap
+from bertkit.engine import cpu
+from bertkit.engine import linear as linears
+from bertkit.engine.batches import layer_vectors, map_batches, quickest, token_batches, token_budget
+from bertkit.engine.cpu import CpuOperations, padded_to_step
+from bertkit.engine.linear import PackedLinear, PlainLinear
 from bertkit.errors import RequestError
 from bertkit.families.family import FAMILIES
 from bertkit.model.batch import Batch
@@ -85,28 +86,28 @@ def test_a_packed_map_equals_a_plain_one(rows, width, outputs, biased, name):
     x, base = torch.randn(rows, width), torch.randn(rows, outputs)
     activation = None if name is None else ACTIVATIONS[name]
     with torch.inference_mode():
-        packed = PackedMap.of(linear)
-        plain = PlainMap(linear.weight, linear.bias)
+        packed = PackedLinear.of(linear)
+        plain = PlainLinear(linear.weight, linear.bias)
         torch.testing.assert_close(packed(x, activation), plain(x, activation), atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(packed.onto(x, base), plain.onto(x, base), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(packed.add_to(base, x), plain.add_to(base, x), atol=1e-5, rtol=1e-5)
 
 
 def test_without_wide_vectors_many_rows_go_the_plain_way(monkeypatch):
     linear, x = torch.nn.Linear(8, 4), torch.randn(300, 8)
-    packed = PackedMap.of(linear)
-    monkeypatch.setattr(maps, "_wide_vectors", lambda: False)
+    packed = PackedLinear.of(linear)
+    monkeypatch.setattr(linears, "_has_avx512", lambda: False)
     with torch.inference_mode():
         assert torch.equal(packed(x), torch.nn.functional.linear(x, linear.weight, linear.bias))
-        assert torch.equal(packed.onto(x, x[:, :4]), x[:, :4] + linear(x))
+        assert torch.equal(packed.add_to(x[:, :4], x), x[:, :4] + linear(x))
         torch.testing.assert_close(packed(x[:8]), linear(x[:8]), atol=1e-6, rtol=1e-5)
 
 
 def test_without_onednn_maps_are_plain(monkeypatch):
-    monkeypatch.setattr(maps, "_has_onednn", lambda: False)
+    monkeypatch.setattr(linears, "_has_onednn", lambda: False)
     model, batch = small(), batch_of(4, 7)
     with torch.inference_mode():
         packed = quickest(model.encoder)
-        assert isinstance(packed.ops.maps[model.encoder.stack[0].attention.qkv], PlainMap)
+        assert isinstance(packed.ops.linears[model.encoder.stack[0].attention.qkv], PlainLinear)
         torch.testing.assert_close(packed(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
 
@@ -171,11 +172,11 @@ def test_every_text_is_in_one_batch_and_none_bursts(lengths):
     batches = list(token_batches(lengths, budget))
     assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
     assert all(sum(lengths[i] for i in batch) <= budget for batch in batches)
-    assert engine.FEW_TOKENS <= budget <= engine.TOKENS_ON_CPU
+    assert engine.MIN_TOKENS_PER_CPU_BATCH <= budget <= engine.MAX_TOKENS_PER_CPU_BATCH
 
 
 def test_budgets_on_other_devices_are_those_of_a_gpu():
-    assert token_budget([8] * 10, torch.device("cuda")) == engine.TOKENS_ON_CUDA
+    assert token_budget([8] * 10, torch.device("cuda")) == engine.TOKENS_PER_CUDA_BATCH
 
 
 @pytest.mark.parametrize("longest", [3, 32, 512])
@@ -183,7 +184,7 @@ def test_batches_come_in_few_sizes(longest):
     sizes = set()
     for tokens in range(1, 4097):
         batch = Batch(torch.full((tokens,), 5), torch.ones(tokens, dtype=torch.int64), (tokens,))
-        filled = filled_up(batch, longest)
+        filled = padded_to_step(batch, longest)
         assert filled.ids[:tokens].tolist() == [5] * tokens
         assert filled.lengths[0] == tokens
         assert all(length <= longest for length in filled.lengths[1:]), "what fills up fits the model, too"
@@ -200,7 +201,7 @@ def test_batches_at_a_time_come_in_order_each_with_one_thread(two_threads):
         seen[threading.get_ident()] = (torch.get_num_threads(), torch.is_inference_mode_enabled())
         return batch[0] * 10
 
-    assert each_batch(compute, [[number] for number in range(6)], 999, CPU) == [0, 10, 20, 30, 40, 50]
+    assert map_batches(compute, [[number] for number in range(6)], 999, CPU) == [0, 10, 20, 30, 40, 50]
     assert list(seen.values()) == [(1, True)] * 2
     assert torch.get_num_threads() == 2
     counts = []
@@ -217,7 +218,7 @@ def test_an_error_in_one_batch_is_the_callers(two_threads):
         return batch
 
     with pytest.raises(RequestError, match="number 3"):
-        each_batch(compute, [[number] for number in range(50)], 999, CPU)
+        map_batches(compute, [[number] for number in range(50)], 999, CPU)
     assert torch.get_num_threads() == 2
 
 

@@ -65,7 +65,7 @@ def test_in_bfloat16_gelu_within_the_product_is_lost_in_the_rounding(monkeypatch
 def test_only_what_it_computes_is_taken(monkeypatch):
     with torch.inference_mode():
         assert not can_fuse(small().encoder), "a CPU has its own"
-        monkeypatch.setattr(cuda, "triton_can_answer", lambda x: not torch.is_grad_enabled())
+        monkeypatch.setattr(cuda, "triton_supports_inference", lambda x: not torch.is_grad_enabled())
         assert can_fuse(small().encoder)
         assert not can_fuse(small("modernbert").encoder)
         assert not can_fuse(small("albert").encoder), "its GELU is another"

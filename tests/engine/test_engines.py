@@ -11,7 +11,7 @@ from bertkit.config import family_config, override
 from bertkit.engine.batches import Forward, quickest
 from bertkit.engine.cpu import CpuOperations
 from bertkit.engine.cuda import CudaOperations, can_fuse
-from bertkit.engine.onnx import OnnxEncoder, OnnxNodes, refuse_unable
+from bertkit.engine.onnx import OnnxEncoder, OnnxNodes, refuse_unsupported
 from bertkit.errors import RequestError
 from bertkit.families.family import FAMILIES
 from bertkit.model.batch import Batch
@@ -98,7 +98,7 @@ class Engine:
 
 def onnx_takes(encoder):
     try:
-        refuse_unable(encoder)
+        refuse_unsupported(encoder)
     except RequestError:
         return False
     return True
@@ -106,7 +106,7 @@ def onnx_takes(encoder):
 
 def cuda_takes(encoder):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertkit.engine.cuda.triton_can_answer", lambda x: True)
+        patch.setattr("bertkit.engine.cuda.triton_supports_inference", lambda x: True)
         return can_fuse(encoder)
 
 

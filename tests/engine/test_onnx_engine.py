@@ -11,7 +11,7 @@ from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import family_config, override
 from bertkit.engine import cpu
 from bertkit.engine.batches import quickest
-from bertkit.engine.cpu import SHORT, CpuOperations, use_onnx
+from bertkit.engine.cpu import MAX_ONNX_TOKENS, CpuOperations, use_onnx
 from bertkit.engine.onnx import OnnxEncoder
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
@@ -26,7 +26,7 @@ KNOWN = ("bert", "roberta", "distilbert", "albert", "electra")
 
 
 def small(family="bert", *changes):
-    config = family_config(family, "tiny", vocab_size=60, max_length=SHORT + 32, init_std=0.1)
+    config = family_config(family, "tiny", vocab_size=60, max_length=MAX_ONNX_TOKENS + 32, init_std=0.1)
     return new_model(override(config, *changes)).eval()
 
 
@@ -50,10 +50,10 @@ def test_equal_to_the_encoder_in_every_family_that_it_knows(family, causal, coun
     model = small(family, f"causal={causal}")
     use_onnx(model.encoder)
     with torch.inference_mode():
-        for length in (1, 2, 17, SHORT):
+        for length in (1, 2, 17, MAX_ONNX_TOKENS):
             found = quickest(model.encoder)(one(length))
             torch.testing.assert_close(found, model.encoder(one(length)), atol=1e-5, rtol=1e-5)
-    assert counted == [1, 2, 17, SHORT]
+    assert counted == [1, 2, 17, MAX_ONNX_TOKENS]
 
 
 def test_gelu_by_tanh_is_another_node():
@@ -68,7 +68,7 @@ def test_only_one_short_text_goes_there(counted):
     use_onnx(model.encoder)
     two = Batch.pack([[1, 2, 3], [4, 5]])
     with torch.inference_mode():
-        for batch in (one(SHORT + 1), two):
+        for batch in (one(MAX_ONNX_TOKENS + 1), two):
             torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
     assert counted == []
 
@@ -83,7 +83,7 @@ def test_other_weights_are_other_vectors():
     with torch.inference_mode():
         packed = quickest(model.encoder)
         assert isinstance(packed.ops, CpuOperations)
-        assert packed.ops.short is not None
+        assert packed.ops.onnx is not None
         after = packed(one(9))
         torch.testing.assert_close(after, model.encoder(one(9)), atol=1e-5, rtol=1e-5)
     assert (after - before).abs().max() > 1e-3
@@ -170,7 +170,7 @@ def test_made_again_it_has_the_threads_it_had(folder):
         bert.embed("abc")
     finally:
         torch.set_num_threads(before)
-    made = cpu._PACKED[bert.model.encoder].short
+    made = cpu._PACKED[bert.model.encoder].onnx
     assert made.threads == 2
     assert cpu.onnx_of(bert.model.encoder) is made
 

@@ -126,7 +126,7 @@ def test_what_follows_changes_nothing_before_it(bert, engine, monkeypatch):
 
 def test_recorded_passes_see_nothing_ahead(bert):
     first = ReadPooled((2,), "cls", False)
-    one, other = RecordedPasses(bert.model.encoder, often=1)(passages(bert), first)
+    one, other = RecordedPasses(bert.model.encoder, record_after=1)(passages(bert), first)
     np.testing.assert_allclose(one, other, atol=1e-6)
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.checkpoint.save_load import Checkpoint
-from bertkit.engine.batches import Passage, cut, make_batch, token_batches
+from bertkit.engine.batches import Passage, make_batch, token_batches, truncate
 from bertkit.errors import RequestError
 from bertkit.model.pooling import EmbedSettings, vectors_of
 from bertkit.progress import ShowProgress, silent
@@ -43,7 +43,7 @@ def text_vectors(
     with show("vectors", len(texts)) as meter, torch.inference_mode():
         for start in range(0, len(texts), BLOCK):
             block = [settings.prefix + text for text in texts[start : start + BLOCK]]
-            passages = [cut(Passage(*each), limit) for each in tokenizer.encode_plain(block)]
+            passages = [truncate(Passage(*each), limit) for each in tokenizer.encode_plain(block)]
             budget = TOKENS.get(model.device.type, TOKENS["cpu"])
             for chosen in token_batches([len(each.ids) for each in passages], budget):
                 found = _pooled(checkpoint, [passages[i] for i in chosen], settings)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bertkit.config import BertConfig
 from bertkit.data.examples import Example
-from bertkit.engine.batches import Passage, each_batch, last_layer, quickest, token_budget
+from bertkit.engine.batches import Passage, last_layer, map_batches, quickest, token_budget
 from bertkit.finetuning.batches import within_budget
 from bertkit.finetuning.learner import task_logits
 from bertkit.model.batch import Batch
@@ -64,7 +64,7 @@ def run_model(
     with torch.inference_mode():
         quickest(model.encoder)  # packed once, and not by every thread
     with torch.autocast(device.type, torch.bfloat16, enabled=half):
-        found = each_batch(compute, list(within_budget(lengths, budget)), sum(lengths), device)
+        found = map_batches(compute, list(within_budget(lengths, budget)), sum(lengths), device)
     model.train(training)
     rows = {index: row for part in found for index, row in part.rows.items()}
     total, count = sum(part.loss for part in found), sum(part.losses for part in found)

@@ -114,7 +114,7 @@ class ReadPooled(RowReader):
     pooling: str
     normalize: bool
 
-    def numbers(self, x_TD: Tensor, batch: Batch) -> Tensor:
+    def rows(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """N D."""
         return vectors_of(x_TD, batch, self.pooling, normalize=self.normalize)
 
@@ -140,7 +140,7 @@ class ReadScores(RowReader):
     head: str
     layers: tuple[int, ...]
 
-    def numbers(self, x_TD: Tensor, batch: Batch) -> Tensor:
+    def rows(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """N outputs."""
         return self.model.read(self.head, x_TD, batch).float()
 
@@ -171,7 +171,7 @@ class ReadReduced(RowReader):
     model: BertModel = field(hash=False)
     layers: tuple[int, ...]
 
-    def numbers(self, x_TD: Tensor, batch: Batch) -> Tensor:
+    def rows(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """N D."""
         assert self.model.pooler is not None  # only pooled heads join windows
         return self.model.pooler.reduce(x_TD, batch).float()
