@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 
 from bertkit.checkpoint.bundled import SMALL_FILE
-from bertkit.checkpoint.delta import LEAST_COSINE, load_delta, vector_cosines
+from bertkit.checkpoint.delta import MIN_COSINE, load_delta, vector_cosines
 from bertkit.checkpoint.delta import TEXTS as SENTENCE_TEXTS
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_small
 from bertkit.engine.batches import Passage, make_batch
@@ -154,10 +154,10 @@ def answers(checkpoint: Checkpoint) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 def _refuse_other_vectors(full: Checkpoint, stored: Checkpoint) -> None:
     cosine = float(vector_cosines(full, stored, SENTENCE_TEXTS).mean())
-    if cosine < LEAST_COSINE:
+    if cosine < MIN_COSINE:
         raise RequestError(
             f"stored in what is left of {MOST_BYTES:,} bytes, vectors have a mean cosine of {cosine:.4f} with those of "
-            f"the full model, under {LEAST_COSINE}; tune with rank=32 or less"
+            f"the full model, under {MIN_COSINE}; tune with rank=32 or less"
         )
 
 

@@ -303,7 +303,7 @@ def test_a_bundle_takes_a_change_where_whole_tensors_do_not_fit(tool, tmp_path, 
     monkeypatch.setattr(tool, "MOST_BYTES", above + 100)
     assert tool.main(words) == 2
     assert "over the budget of 100" in capsys.readouterr().err
-    monkeypatch.setattr(tool, "LEAST_COSINE", 1.1)
+    monkeypatch.setattr(tool, "MIN_COSINE", 1.1)
     monkeypatch.setattr(tool, "MOST_BYTES", above + whole - 2_000)
     assert tool.main(words) == 2
     assert "tune with rank=32 or less" in capsys.readouterr().err

@@ -8,7 +8,7 @@ import transformers
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
-from bertkit.checkpoint.hugging_face import write_hugging_face
+from bertkit.checkpoint.hugging_face import config_to_json
 from bertkit.config import BertConfig, family_config
 from bertkit.families.family import FAMILIES
 from bertkit.text.tokenizer import Tokenizer
@@ -55,7 +55,7 @@ def tiny_config(name: str) -> BertConfig:
 def their_config(name: str) -> transformers.PreTrainedConfig:
     """The same shape as transformers' config class has it."""
     kind = getattr(transformers, f"{FAMILIES[name].class_stem}Config")
-    config = kind(**write_hugging_face(tiny_config(name)), num_labels=LABELS)
+    config = kind(**config_to_json(tiny_config(name)), num_labels=LABELS)
     shape = (config.vocab_size, config.hidden_size, config.num_hidden_layers, config.num_attention_heads)
     assert shape == (VOCAB, 48, 3, 4), f"{name}: transformers reads another shape"
     return config

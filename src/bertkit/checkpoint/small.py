@@ -35,15 +35,15 @@ class Rows:
     scales: Tensor  # float32, one for each row
 
     def matrix(self) -> Tensor:
-        """The matrix again, in float32, off by at most half a scale."""
+        """The matrix in float32, off by at most half a scale."""
         return self.values.float().mul_(self.scales.unsqueeze(1))
 
 
 def pack_row_plain(row: list[float]) -> tuple[list[int], float]:
     """int8 values and the scale of one row. The readable twin of `pack_rows`.
 
-    The scale under which the largest value becomes 127 is tried first, then the one that fits the rounded row best by
-    least squares, if it puts no value more than half a step beyond 127. The one with less squared error is taken.
+    Two scales are tried: the one at which the largest value becomes 127, and the least-squares fit to the values
+    rounded by it, if no value exceeds 127 by more than half a step. The one with the smaller squared error is taken.
     """
     largest = max(map(abs, row))
     first = _float32(largest / MAX_INT8)
@@ -51,15 +51,15 @@ def pack_row_plain(row: list[float]) -> tuple[list[int], float]:
         return [0] * len(row), 1.0
     rounded = [round(x / first) for x in row]
     second = _float32(sum(x * n for x, n in zip(row, rounded, strict=True)) / sum(n * n for n in rounded))
-    tries = [(rounded, first)]
+    candidates = [(rounded, first)]
     if largest <= (MAX_INT8 + 0.5) * second:
-        tries.append(([max(-MAX_INT8, min(MAX_INT8, round(x / second))) for x in row], second))
+        candidates.append(([max(-MAX_INT8, min(MAX_INT8, round(x / second))) for x in row], second))
 
     def error(candidate: tuple[list[int], float]) -> float:
         values, scale = candidate
         return sum((x - n * scale) ** 2 for x, n in zip(row, values, strict=True))
 
-    return min(tries, key=error)
+    return min(candidates, key=error)
 
 
 def pack_rows(matrix: Tensor) -> Rows:
@@ -80,7 +80,7 @@ def pack_rows(matrix: Tensor) -> Rows:
 
 
 def pack(tensors: Tensors) -> dict[str, Tensor]:
-    """Tensors as they are stored: a matrix as two of them, anything else in 16 bits."""
+    """Tensors as they are stored: a matrix as int8 rows and scales, all others in 16 bits."""
     stored: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
@@ -159,7 +159,7 @@ def add_changes(known: Tensors, changes: Tensors) -> dict[str, Tensor]:
 
 
 def _full_change(name: str, change: Tensor, known: Tensor) -> Tensor:
-    """The change as a tensor of the known one's shape."""
+    """The change as a tensor of the same shape as `known`."""
     if name.endswith(CHANGE) and change.shape == known.shape:
         return change.to(known.device)
     if name.endswith(FACTORS) and change.dim() == known.dim() == 2 and change.shape[1] == sum(known.shape):
@@ -172,8 +172,8 @@ def _read_verified(path: Path, digest: str, requested: Path) -> dict[str, Tensor
     try:
         content = path.read_bytes()
     except OSError as error:
-        needs = "" if path == requested else f", and {requested} holds only what differs from it"
-        raise RequestError(f"{path} cannot be read ({error.strerror}){needs}; copy both folders together") from error
+        reason = "" if path == requested else f", and {requested} holds only what differs from it"
+        raise RequestError(f"{path} cannot be read ({error.strerror}){reason}; copy both folders together") from error
     actual = _sha256(content)
     if actual != digest:
         raise RequestError(
@@ -201,7 +201,7 @@ def _require_matrix(scale: str, stored: Tensors) -> None:
 
 
 def _in_16_bits(tensor: Tensor) -> Tensor:
-    """In float16, which has more digits, or in bfloat16, which has more range: whichever is closer."""
+    """In float16, which has more precision, or bfloat16, which has more range: whichever is closer."""
     exact = tensor.double()
 
     def error(kind: torch.dtype) -> float:
