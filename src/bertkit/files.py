@@ -54,7 +54,7 @@ def whole_folder(path: Path | str) -> Iterator[Path]:
         for file in draft.rglob("*"):
             if file.is_file():
                 flush(file)
-        if path.is_dir():  # empty, and perhaps a link or a mount point: it stays, its content moves in
+        if path.is_dir():  # empty, and perhaps a link or a mount point: so the content is moved into it
             for file in draft.iterdir():
                 file.rename(path / file.name)
         else:
@@ -104,7 +104,7 @@ def _beside(path: Path) -> Iterator[Path]:
         workspace = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
     except OSError as error:
         raise RequestError(f"{path} cannot be written: {error.strerror}") from error
-    # mkdtemp makes private folders; outputs get the rights an ordinary file would have.
+    # mkdtemp makes private folders; outputs get the permissions of an ordinary file.
     mask = os.umask(0)
     os.umask(mask)
     workspace.chmod(0o777 & ~mask)

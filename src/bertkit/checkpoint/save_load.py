@@ -275,15 +275,17 @@ def _tokenizer(folder: Path) -> Tokenizer | None:
 
 
 def _check_vocabulary(tokenizer: Tokenizer | None, config: BertConfig, folder: Path) -> None:
-    if tokenizer is not None and tokenizer.size > config.vocab_size:
+    if tokenizer is None:
+        return
+    if tokenizer.size > config.vocab_size:
         raise RequestError(
             f"{folder}: the tokenizer has {tokenizer.size} entries but the model only {config.vocab_size} rows; "
             "they belong to different models"
         )
-    if tokenizer is not None and tokenizer.size < 0.9 * config.vocab_size:
+    if tokenizer.size < 0.9 * config.vocab_size:
         sizes = f"{folder}: the tokenizer has {tokenizer.size} entries for the model's {config.vocab_size} rows"
         warnings.warn(f"{sizes}; make sure that they belong together", BertkitWarning, stacklevel=4)
-    if tokenizer is not None and max(tokenizer.encode("").segments) >= max(config.segments, 1):
+    if max(tokenizer.encode("").segments) >= max(config.segments, 1):
         raise RequestError(f"{folder}: the tokenizer gives segments that the model has no rows for")
 
 

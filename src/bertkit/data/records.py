@@ -33,15 +33,16 @@ def _object_row(place: Place, value: Any) -> Row:
 
 
 def json_table(file: TableFile) -> Table:
-    """A list of objects; or JSONL under another name."""
+    """A list of objects; or JSONL with the ending .json."""
     encoding = file.columns.encoding
-    start = next((line.lstrip()[:1] for _, line in lines_of(file.path, encoding) if line.strip()), "")
-    if start == "{":
+    first_character = next((line.lstrip()[:1] for _, line in lines_of(file.path, encoding) if line.strip()), "")
+    if first_character == "{":
         return jsonl_table(file)
     values = parse_json(file.path, encoding)
     if not isinstance(values, list):
         raise RequestError(f"{file.path} holds {type(values).__name__}, not a list of rows; write it as JSONL")
-    return file.table(_object_row(file.place(n, "row"), value) for n, value in enumerate(values, start=1))
+    rows = (_object_row(file.place(number, "row"), value) for number, value in enumerate(values, start=1))
+    return file.table(rows)
 
 
 def parquet_table(file: TableFile) -> Table:
@@ -73,17 +74,17 @@ def _parquet_rows(path: Path, file: Any) -> Iterator[Row]:
 
 
 def _class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, tuple[str, ...]]:
-    """Parquet files of `datasets` number their labels and keep the names in the schema."""
+    """The names of numbered labels, which `datasets` keeps in the schema of its Parquet files."""
     try:
         features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
         inner = {column: spec.get("feature", spec) for column, spec in features.items() if isinstance(spec, dict)}
         return {column: tuple(map(str, spec["names"])) for column, spec in inner.items() if spec.get("names")}
-    except (KeyError, ValueError, TypeError, AttributeError):  # no such note, or not in the shape they use today
+    except (KeyError, ValueError, TypeError, AttributeError):  # no such entry, or of another structure
         return {}
 
 
 def trec_table(file: TableFile) -> Table:
-    """TREC's questions: `DESC:manner How did ...`, the coarse and the fine label before the text."""
+    """TREC's questions: `DESC:manner How did ...`, a coarse and a fine label before the text."""
     return file.table(_trec_rows(file))
 
 
@@ -92,7 +93,8 @@ def _trec_rows(file: TableFile) -> Iterator[Row]:
         if not line.strip():
             continue
         place = file.place(number)
-        if found := re.match(r"(\w+):(\S+)\s+(.*)", line):
-            yield Row(place, {"label": found[1], "fine": f"{found[1]}:{found[2]}", "text": found[3].strip()})
+        if match := re.match(r"(\w+):(\S+)\s+(.*)", line):
+            coarse, fine, text = match.groups()
+            yield Row(place, {"label": coarse, "fine": f"{coarse}:{fine}", "text": text.strip()})
         else:
             yield Row(place, {}, f"{place}: no 'COARSE:fine question' as in the other rows; repair or remove it")

@@ -1,4 +1,4 @@
-"""ALBERT (Lan 2019): narrow embeddings, one layer for every depth, sentence order for next sentence."""
+"""ALBERT (Lan 2019): narrow embeddings, one layer shared by all depths, sentence order instead of next sentence."""
 
 from bertkit.families.family import CONFIG_DEFAULTS, CONFIG_FIELDS, EMBEDDINGS, Family, head_names
 

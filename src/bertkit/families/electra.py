@@ -16,7 +16,7 @@ from bertkit.families.family import (
 
 
 def _read_width(settings: Settings, config_json: Mapping[str, Any]) -> Settings:
-    """Embeddings as wide as the encoder have no projection after them."""
+    """Embeddings as wide as the encoder have no projection."""
     narrow = settings["embedding_width"] != settings["width"]
     return settings if narrow else {**settings, "embedding_width": None}
 
@@ -59,7 +59,7 @@ ELECTRA = Family(
     tied={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
     more_classes={
         ("replaced_token",): "ElectraForPreTraining",
-        ("masked_word", "replaced_token"): "ElectraForMaskedLM",  # which leaves the other head in the file
+        ("masked_word", "replaced_token"): "ElectraForMaskedLM",  # transformers ignores the other head in the file
     },
     causal_class="ElectraForCausalLM",
 )

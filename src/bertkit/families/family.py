@@ -3,8 +3,8 @@
 FAMILIES are the published families that bertkit loads and saves in Hugging Face's layout, one file per row. Below them
 are names that several families share.
 
-Tables of names have two columns: bertkit's on the left, Hugging Face's on the right. A tensor name stands for its
-`.weight` and `.bias`; `{i}` counts layers; a tuple is joined row upon row (queries, keys and values are one matrix).
+Tables of names have two columns: bertkit's on the left, Hugging Face's on the right. A name stands for its `.weight`
+and `.bias`; `{i}` is the layer's number; a tuple is concatenated by rows (queries, keys and values are one matrix).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,38 +29,40 @@ CLASS_ENDINGS: dict[HeadSet, str] = {
 }
 
 
-def _as_written(settings: Settings, config_json: Mapping[str, Any]) -> Settings:
+def _unchanged(settings: Settings, config_json: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def _nothing_more(settings: Settings) -> dict[str, Any]:
+def _no_fields(settings: Settings) -> dict[str, Any]:
     return {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One row of FAMILIES: all that bertkit knows of a published family."""
+    """One row of FAMILIES: everything that bertkit knows of a published family."""
 
     name: str  # model_type in config.json
     class_stem: str  # what transformers' classes of this family start with
     tokenizer: Literal["WordPiece", "BPE", "Unigram"]  # of the published models
-    settings: Mapping[str, Any] = field(default_factory=dict)  # where they differ from BERT-base
+    settings: Mapping[str, Any] = field(default_factory=dict)  # those that differ from BERT-base
 
     # config.json
-    config_fields: Mapping[str, str]  # our setting -> field
-    config_defaults: Mapping[str, float]  # of transformers' config class, for fields that a file leaves out
+    config_fields: Mapping[str, str]  # bertkit's setting -> field
+    config_defaults: Mapping[str, float]  # of transformers' config class, for fields that a file does not have
     activation_field: str = "hidden_act"
-    required_fields: Mapping[str, Any] = field(default_factory=dict)  # any other value is arithmetic that we lack
-    read_config: Callable[[Settings, Mapping[str, Any]], Settings] = _as_written  # settings, config.json -> settings
-    write_config: Callable[[Settings], dict[str, Any]] = _nothing_more  # settings -> more fields of config.json
+    required_fields: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # other values are refused: bertkit does not compute them
+    read_config: Callable[[Settings, Mapping[str, Any]], Settings] = _unchanged  # settings, config.json -> settings
+    write_config: Callable[[Settings], dict[str, Any]] = _no_fields  # settings -> more fields of config.json
 
     # model.safetensors
     prefix: str  # of the base model's tensors in a model with a head
-    encoder: Names  # what follows `encoder.` -> what follows the prefix
-    heads: Mapping[str, Names]  # head -> whole names on both sides; "" is the base model with its pooler
+    encoder: Names  # name after `encoder.` -> name after the prefix
+    heads: Mapping[str, Names]  # head -> complete names on both sides; "" is the base model with its pooler
     tied: Mapping[str, str]  # second name of a tensor -> its first name, which is used if present
 
-    # classes of transformers
+    # classes of transformers, besides those of CLASS_ENDINGS
     more_classes: Mapping[HeadSet, str] = field(default_factory=dict)
     causal_class: str | None = None  # with `is_decoder` and a masked-word head; None: the family has no `is_decoder`
 
@@ -153,7 +155,7 @@ LAYER: Names = {
     "layers.{i}.feed_forward.down": "encoder.layer.{i}.output.dense",
     "layers.{i}.feed_forward_norm": "encoder.layer.{i}.output.LayerNorm",
 }
-# A dense layer and a last layer, both of the classifier: RoBERTa's and ELECTRA's classes.
+# The classifier of RoBERTa and ELECTRA has two layers.
 TWO_LAYERS: Names = {"pooler.dense": "classifier.dense", "heads.classify.out": "classifier.out_proj"}
 
 
@@ -167,9 +169,10 @@ def head_names(
     classify: Names | None = None,
     choose: Names | None = None,
 ) -> dict[str, Names]:
-    """The heads that most families have: the parts of the masked-word head, the base model's pooler if there is one.
+    """The names of the heads that most families have; `dense`, `norm` and `decoder` are the masked-word head's.
 
-    `classify` and `choose` are what these heads have besides a last layer called "classifier": by default, the pooler.
+    `pooler` is the base model's, if it has one. `classify` and `choose` are what these heads have besides a last layer
+    called "classifier": by default, the pooler.
     """
     base: Names = {} if pooler is None else {"pooler.dense": pooler}
     names: dict[str, Names] = {
@@ -192,7 +195,7 @@ def head_names(
 
 
 def whole_number(value: object) -> object:
-    """768.0 becomes 768: some tools write every number as a float. Other values stay."""
+    """768 for 768.0, because some tools write every number as a float; other values unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -16,7 +16,7 @@ from bertkit.families.family import (
 
 
 def read_positions(settings: Settings, config_json: Mapping[str, Any]) -> Settings:
-    """Rows of the position table up to pad_id are never used: they do not count as length."""
+    """Rows of the position table up to pad_id are not used, so they do not count as length."""
     return {**settings, "max_length": settings["max_length"] - settings["pad_id"] - 1}
 
 
