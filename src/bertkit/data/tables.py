@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from bertkit.errors import RequestError
 from bertkit.settings import pick
-from bertkit.text.corpus import COMPRESSED, LONE_SURROGATE, LONGEST_ROW, CorpusReport, read_lines
+from bertkit.text.corpus import COMPRESSED, LONE_SURROGATE, MAX_ROW, CorpusReport, read_lines
 
 ENCODINGS = {"utf-8": "utf-8-sig", "latin-1": "latin-1"}
 SAMPLE = 1000  # rows from which columns and labels are guessed
@@ -136,7 +136,7 @@ def lines_of(path: Path, encoding: str, report: CorpusReport | None = None) -> I
     """Line numbers and lines; invalid bytes, damaged archives and empty files are refused."""
     encoding = pick(ENCODINGS, encoding, "encoding")
     report = CorpusReport() if report is None else report
-    return read_lines(path, report=report, longest=LONGEST_ROW, split=False, encoding=encoding)
+    return read_lines(path, report=report, longest=MAX_ROW, split=False, encoding=encoding)
 
 
 def parse_json(path: Path, encoding: str) -> object:
@@ -246,7 +246,7 @@ TABLE_ENDINGS: dict[str, TableFormat] = {
 def open_table(
     path: Path, columns: Columns, *, format: str = "", labeled: bool = True, report: CorpusReport | None = None
 ) -> Table:
-    """Open a file by its ending, or as a row of TABLE_FORMATS; rows are read lazily, and `report` counts their bytes."""
+    """Open a file by its ending, or as a row of TABLE_FORMATS; rows are read lazily, `report` counts their bytes."""
     if format:
         row = pick(TABLE_FORMATS, format, "format")
     else:

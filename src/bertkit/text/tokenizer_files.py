@@ -20,7 +20,7 @@ from bertkit.files import whole_file
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """How a vocabulary writes its five special tokens."""
+    """The five special tokens of a vocabulary."""
 
     pad: str
     unk: str
@@ -38,11 +38,11 @@ Rebuilt = tuple[Backend, dict[str, Any]]
 
 
 def register_special_tokens(backend: Backend, tokens: SpecialTokens) -> None:
-    """Make the special tokens known in running text; RoBERTa's mask takes the space before it."""
+    """Make the backend recognize special tokens in a text; RoBERTa's mask includes the space before it."""
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
-    takes_space = tokens == ROBERTA_TOKENS
+    strips_space = tokens == ROBERTA_TOKENS
     added = [
-        AddedToken(name, special=True, normalized=False, lstrip=takes_space and name == tokens.mask)
+        AddedToken(name, special=True, normalized=False, lstrip=strips_space and name == tokens.mask)
         for name in asdict(tokens).values()
         if name not in known
     ]
@@ -55,7 +55,7 @@ def place_bert_tokens(backend: Backend, tokens: SpecialTokens) -> None:
 
 
 def add_bert_tokens(backend: Backend, tokens: SpecialTokens) -> None:
-    """Register the special tokens, and place them as BERT does."""
+    """Register the special tokens, and place them around texts as BERT does."""
     register_special_tokens(backend, tokens)
     place_bert_tokens(backend, tokens)
 
@@ -159,13 +159,13 @@ def _load_tokenizer_json(path: Path) -> Loaded:
     model = type(backend.model).__name__
     if model not in TOKENIZER_KINDS:
         raise RequestError(f"{path} holds a {model} model; bertkit reads {', '.join(TOKENIZER_KINDS)}")
-    backend.no_truncation()  # nothing is cut or padded here: how long a text may be is decided elsewhere
+    backend.no_truncation()  # the caller decides about length
     backend.no_padding()
     vocab = backend.get_vocab()
     if len(set(vocab.values())) < len(vocab):
         raise RequestError(f"{path} gives one id to two pieces; copy it again from its source")
-    usual = BERT_TOKENS if BERT_TOKENS.cls in vocab else ROBERTA_TOKENS
-    tokens = special_tokens(read_settings(path.parent), usual)
+    default = BERT_TOKENS if BERT_TOKENS.cls in vocab else ROBERTA_TOKENS
+    tokens = special_tokens(read_settings(path.parent), default)
     check_special_tokens(vocab, tokens, str(path))
     register_special_tokens(backend, tokens)
     if backend.encode("").ids != [vocab[tokens.cls], vocab[tokens.sep]]:
@@ -187,7 +187,7 @@ def _read_backend(path: Path) -> Backend:
 def _transformers_settings(
     kind: TokenizerKind, state: Mapping[str, Any], backend: Backend, tokens: SpecialTokens
 ) -> dict[str, Any]:
-    """The class of transformers that rebuilds this tokenizer, with its settings; else the general one."""
+    """The class of transformers that builds an equal tokenizer, with its settings; else the general class."""
     rebuilt = kind.transformers_class(state, tokens)
     if rebuilt is None or rebuilt[0].to_str() != backend.to_str():
         return {"tokenizer_class": "PreTrainedTokenizerFast"}
@@ -229,7 +229,7 @@ def check_special_tokens(vocab: Mapping[str, int], tokens: SpecialTokens, where:
 
 
 def check_added_tokens(path: Path, vocab: Container[str]) -> None:
-    """Refuse pieces that only an added_tokens.json knows: without them the text would be cut differently."""
+    """Refuse an added_tokens.json with pieces that are not in the vocabulary: texts would be split differently."""
     added = [piece for piece in (read_json(path) if path.is_file() else ()) if piece not in vocab]
     if added:
         raise RequestError(
@@ -239,7 +239,7 @@ def check_added_tokens(path: Path, vocab: Container[str]) -> None:
 
 
 def read_pieces(path: Path) -> list[str]:
-    """The lines of a vocab.txt, LF or CRLF; blank ones at the end do not count, one between is a piece."""
+    """The lines of a vocab.txt, LF or CRLF; blank lines at the end are dropped, others are pieces."""
     lines = [line.removesuffix("\r") for line in _read_text(path).split("\n")]
     while lines and not lines[-1]:
         lines.pop()
@@ -252,7 +252,7 @@ def pieces_by_id(vocab: Mapping[str, int]) -> list[str]:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """What special_tokens_map.json and tokenizer_config.json say; where they differ, the second counts."""
+    """The fields of special_tokens_map.json and tokenizer_config.json; the latter has priority."""
     settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
@@ -261,11 +261,11 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def special_tokens(settings: Mapping[str, Any], default: SpecialTokens) -> SpecialTokens:
-    """The special tokens that a tokenizer's settings name, the usual ones for the others."""
+    """The special tokens of a tokenizer's settings; where they name none, the default."""
     names: dict[str, str] = {}
-    for role, usual in asdict(default).items():
-        given = settings.get(f"{role}_token") or usual
-        name = given.get("content") if isinstance(given, dict) else given
+    for role, default_name in asdict(default).items():
+        value = settings.get(f"{role}_token") or default_name
+        name = value.get("content") if isinstance(value, dict) else value
         if not isinstance(name, str):
             raise RequestError(f"the tokenizer's settings give {name!r} as {role}_token; give a str")
         names[role] = name
@@ -273,7 +273,7 @@ def special_tokens(settings: Mapping[str, Any], default: SpecialTokens) -> Speci
 
 
 def read_flag(settings: Mapping[str, Any], name: str, default: bool) -> bool:
-    """A setting that is true or false; null counts as missing."""
+    """A setting that must be true or false; null is the default."""
     value = default if settings.get(name) is None else settings[name]
     if not isinstance(value, bool):
         raise RequestError(f"the tokenizer's settings give {value!r} as {name}; give true or false")
@@ -281,7 +281,7 @@ def read_flag(settings: Mapping[str, Any], name: str, default: bool) -> bool:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object that a JSON file holds."""
+    """The object in a JSON file."""
     try:
         content = json.loads(_read_text(path))
     except json.JSONDecodeError as error:

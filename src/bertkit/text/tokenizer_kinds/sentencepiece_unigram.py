@@ -1,6 +1,6 @@
-"""SentencePiece's Unigram, from a tokenizer.json: of all ways to cut a word, the most probable one.
+"""SentencePiece's Unigram, from a tokenizer.json: the most probable segmentation of a word.
 
-XLM-RoBERTa, CamemBERT and ALBERT have it. text/unigram.py is the readable twin of its algorithm.
+XLM-RoBERTa, CamemBERT and ALBERT use it. text/unigram.py is the readable twin of its algorithm.
 """
 
 from pathlib import Path
