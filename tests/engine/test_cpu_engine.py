@@ -17,7 +17,7 @@ from bertkit.config import family_config, override
 from bertkit.engine import batches as engine
 from bertkit.engine import cpu
 from bertkit.engine import linear as linears
-from bertkit.engine.batches import layer_vectors, map_batches, quickest, token_batches, token_budget
+from bertkit.engine.batches import fastest, layer_vectors, map_batches, token_batches, token_budget
 from bertkit.engine.cpu import CpuOperations, padded_to_step
 from bertkit.engine.linear import PackedLinear, PlainLinear
 from bertkit.errors import RequestError
@@ -58,7 +58,7 @@ def two_threads():
 def test_packed_equals_the_encoder_in_every_family(family):
     model, batch = small(family), batch_of(5, 5, 1, 17, 64)
     with torch.inference_mode():
-        packed = quickest(model.encoder)
+        packed = fastest(model.encoder)
         assert isinstance(packed.ops, CpuOperations)
         torch.testing.assert_close(packed(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
         expected = model.encoder.hidden_states(batch)
@@ -73,7 +73,7 @@ def test_packed_equals_the_encoder_in_every_family(family):
 def test_packed_equals_the_encoder_with_other_parts(change):
     model, batch = small("bert", change), batch_of(9, 3)
     with torch.inference_mode():
-        torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(fastest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
 
 @settings(max_examples=25)
@@ -106,7 +106,7 @@ def test_without_onednn_maps_are_plain(monkeypatch):
     monkeypatch.setattr(linears, "_has_onednn", lambda: False)
     model, batch = small(), batch_of(4, 7)
     with torch.inference_mode():
-        packed = quickest(model.encoder)
+        packed = fastest(model.encoder)
         assert isinstance(packed.ops.linears[model.encoder.stack[0].attention.qkv], PlainLinear)
         torch.testing.assert_close(packed(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
@@ -115,8 +115,8 @@ def test_changed_weights_are_packed_anew():
     model, batch = small(), batch_of(6)
     linear = model.encoder.layers[0].feed_forward.up
     with torch.inference_mode():
-        before = quickest(model.encoder)
-        assert quickest(model.encoder).ops is before.ops
+        before = fastest(model.encoder)
+        assert fastest(model.encoder).ops is before.ops
     with torch.no_grad():
         linear.weight.mul_(1.5)
     check_equal(model, batch)
@@ -130,29 +130,29 @@ def test_changed_weights_are_packed_anew():
 
 def check_equal(model, batch):
     with torch.inference_mode():
-        torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(fastest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
 
 def test_packs_are_for_float32_without_gradients():
     model = small()
-    assert quickest(model.encoder).ops is TORCH, "gradients are asked for"
+    assert fastest(model.encoder).ops is TORCH, "gradients are asked for"
     with torch.inference_mode():
-        assert quickest(model.encoder).ops is not TORCH
-        assert quickest(model.train().encoder).ops is TORCH, "dropout is on"
+        assert fastest(model.encoder).ops is not TORCH
+        assert fastest(model.train().encoder).ops is TORCH, "dropout is on"
         hook = model.eval().encoder.layers[1].attention.out.register_forward_pre_hook(lambda *_: None)
-        assert quickest(model.encoder).ops is TORCH, "somebody listens"
+        assert fastest(model.encoder).ops is TORCH, "somebody listens"
         hook.remove()
-        assert quickest(model.encoder).ops is not TORCH
-        assert quickest(model.double().encoder).ops is TORCH
+        assert fastest(model.encoder).ops is not TORCH
+        assert fastest(model.double().encoder).ops is TORCH
 
 
 def test_packs_go_when_the_model_goes_and_copies_have_their_own():
     model, batch = small(), batch_of(6)
     with torch.inference_mode():
-        quickest(model.encoder)
+        fastest(model.encoder)
         other = copy.deepcopy(model)
         other.encoder.layers[0].attention.out.weight.zero_()
-        assert not torch.allclose(quickest(other.encoder)(batch), quickest(model.encoder)(batch))
+        assert not torch.allclose(fastest(other.encoder)(batch), fastest(model.encoder)(batch))
     gone = weakref.ref(model.encoder)
     del model
     gc.collect()
@@ -277,12 +277,12 @@ def test_real_weights(minilm, two_threads, monkeypatch):
 def test_packs_follow_an_optimizer_whose_steps_torch_does_not_count():
     model, batch = small(), batch_of(5, 9)
     with torch.inference_mode():
-        quickest(model.encoder)(batch)
+        fastest(model.encoder)(batch)
     optimizer = torch.optim.AdamW(model.encoder.parameters(), lr=0.1, fused=True)
     model.encoder(batch).square().mean().backward()
     optimizer.step()
     with torch.inference_mode():
-        packed = quickest(model.encoder)
+        packed = fastest(model.encoder)
         assert isinstance(packed.ops, CpuOperations)
         torch.testing.assert_close(packed(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
@@ -313,10 +313,10 @@ def test_packs_follow_edits_that_torch_does_not_count(module, edit):
     model, batch = small("bert", width=312, heads=12, inner=1200), batch_of(5, 9)
     weight = model.encoder.layers[1].get_submodule(module).weight
     with torch.inference_mode():
-        before, counted = quickest(model.encoder)(batch), weight._version
+        before, counted = fastest(model.encoder)(batch), weight._version
         EDITS[edit](weight)
         assert weight._version == counted
-        after = quickest(model.encoder)(batch)
+        after = fastest(model.encoder)(batch)
         assert not torch.equal(before, after)
         torch.testing.assert_close(after, model.encoder(batch), atol=1e-5, rtol=1e-5)
 
@@ -333,9 +333,9 @@ def test_packs_follow_edits_of_weights_of_any_layout(layout):
     up = model.encoder.layers[0].feed_forward.up
     up.weight = torch.nn.Parameter(LAYOUTS[layout](up.weight.detach()))
     with torch.inference_mode():
-        quickest(model.encoder)(batch)
+        fastest(model.encoder)(batch)
         up.weight.data[1:] = 0
-        torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(fastest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -344,7 +344,7 @@ def test_training_between_vectors_is_followed_at_every_step(fused):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, fused=fused)
     for _ in range(4):
         with torch.inference_mode():
-            packed = quickest(model.eval().encoder)
+            packed = fastest(model.eval().encoder)
             assert isinstance(packed.ops, CpuOperations)
             torch.testing.assert_close(packed(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
         optimizer.zero_grad()
@@ -356,13 +356,13 @@ def test_an_edit_that_cannot_be_seen_counts_from_the_refresh_on():
     model, batch = small(), batch_of(5, 9)
     weight = model.encoder.layers[1].feed_forward.down.weight
     with torch.inference_mode():
-        before = quickest(model.encoder)(batch)
+        before = fastest(model.encoder)(batch)
         weight.data[5, 77] += 10
-        assert torch.equal(quickest(model.encoder)(batch), before), "else this test needs another place"
+        assert torch.equal(fastest(model.encoder)(batch), before), "else this test needs another place"
         cpu.repack(model.encoder)
-        after = quickest(model.encoder)(batch)
+        after = fastest(model.encoder)(batch)
         torch.testing.assert_close(after, model.encoder(batch), atol=1e-5, rtol=1e-5)
-        assert quickest(model.encoder).ops is quickest(model.encoder).ops, "packed once"
+        assert fastest(model.encoder).ops is fastest(model.encoder).ops, "packed once"
     assert not torch.equal(before, after)
     cpu.repack(small().encoder)  # which was never packed
 
@@ -371,9 +371,9 @@ def test_an_edit_that_cannot_be_seen_counts_from_the_refresh_on():
 def test_packs_follow_modules_that_are_put_in_the_place_of_others(part):
     model, other, batch = small(), new_model(small().config, seed=7).eval(), batch_of(5, 9)
     with torch.inference_mode():
-        quickest(model.encoder)(batch)
+        fastest(model.encoder)(batch)
         setattr(model.encoder, part, getattr(other.encoder, part))
-        torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(fastest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
 
 def test_packs_take_weights_of_any_layout_and_those_made_without_gradients():
@@ -381,29 +381,29 @@ def test_packs_take_weights_of_any_layout_and_those_made_without_gradients():
     up = model.encoder.layers[0].feed_forward.up
     up.weight = torch.nn.Parameter(up.weight.detach().t().contiguous().t())
     with torch.inference_mode():
-        torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(fastest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
         model.load_state_dict({name: tensor + 0.01 for name, tensor in model.state_dict().items()}, assign=True)
-        torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(fastest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
 
 def test_whoever_listens_to_the_encoder_hears_it():
     model, heard = small(), []
     with torch.inference_mode():
-        quickest(model.encoder)
+        fastest(model.encoder)
         handle = model.encoder.register_forward_hook(lambda *_: heard.append(1))
         layer_vectors(model.encoder, batch_of(5), [model.config.depth])
         handle.remove()
-        assert isinstance(quickest(model.encoder).ops, CpuOperations)
+        assert isinstance(fastest(model.encoder).ops, CpuOperations)
     assert heard == [1]
 
 
 def test_a_model_that_moves_away_leaves_no_pack():
     model = small()
     with torch.inference_mode():
-        quickest(model.encoder)
+        fastest(model.encoder)
         assert model.encoder in cpu._PACKED
         model.to(torch.bfloat16)
-        assert quickest(model.encoder).ops is TORCH
+        assert fastest(model.encoder).ops is TORCH
     assert model.encoder not in cpu._PACKED
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from bertkit.config import family_config, override
-from bertkit.engine.batches import Forward, quickest
+from bertkit.engine.batches import Forward, fastest
 from bertkit.engine.cpu import CpuOperations
 from bertkit.engine.cuda import CudaOperations, can_fuse
 from bertkit.engine.onnx import OnnxEncoder, OnnxNodes, refuse_unsupported
@@ -56,7 +56,7 @@ def nearly_parallel(found, expected):
 
 
 def by_cpu(model, batch):
-    forward = quickest(model.encoder)
+    forward = fastest(model.encoder)
     assert isinstance(forward.ops, CpuOperations)
     return forward(batch)
 
@@ -177,7 +177,7 @@ def test_layers_do_no_arithmetic_of_their_own():
 
 def test_gradients_and_hooks_keep_torchs_operations():
     model = model_of("bert")
-    assert quickest(model.encoder).ops is TORCH, "gradients may be asked for"
+    assert fastest(model.encoder).ops is TORCH, "gradients may be asked for"
     with torch.inference_mode():
         model.encoder.layers[0].attention.register_forward_hook(lambda *_: None)
-        assert quickest(model.encoder).ops is TORCH
+        assert fastest(model.encoder).ops is TORCH

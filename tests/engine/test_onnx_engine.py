@@ -10,7 +10,7 @@ import bertkit
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import family_config, override
 from bertkit.engine import cpu
-from bertkit.engine.batches import quickest
+from bertkit.engine.batches import fastest
 from bertkit.engine.cpu import MAX_ONNX_TOKENS, CpuOperations, use_onnx
 from bertkit.engine.onnx import OnnxEncoder
 from bertkit.errors import RequestError
@@ -51,7 +51,7 @@ def test_equal_to_the_encoder_in_every_family_that_it_knows(family, causal, coun
     use_onnx(model.encoder)
     with torch.inference_mode():
         for length in (1, 2, 17, MAX_ONNX_TOKENS):
-            found = quickest(model.encoder)(one(length))
+            found = fastest(model.encoder)(one(length))
             torch.testing.assert_close(found, model.encoder(one(length)), atol=1e-5, rtol=1e-5)
     assert counted == [1, 2, 17, MAX_ONNX_TOKENS]
 
@@ -60,7 +60,7 @@ def test_gelu_by_tanh_is_another_node():
     model = small("bert", "activation=gelu_tanh")
     use_onnx(model.encoder)
     with torch.inference_mode():
-        torch.testing.assert_close(quickest(model.encoder)(one(9)), model.encoder(one(9)), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(fastest(model.encoder)(one(9)), model.encoder(one(9)), atol=1e-5, rtol=1e-5)
 
 
 def test_only_one_short_text_goes_there(counted):
@@ -69,7 +69,7 @@ def test_only_one_short_text_goes_there(counted):
     two = Batch.pack([[1, 2, 3], [4, 5]])
     with torch.inference_mode():
         for batch in (one(MAX_ONNX_TOKENS + 1), two):
-            torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(fastest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
     assert counted == []
 
 
@@ -77,11 +77,11 @@ def test_other_weights_are_other_vectors():
     model = small()
     use_onnx(model.encoder)
     with torch.inference_mode():
-        before = quickest(model.encoder)(one(9))
+        before = fastest(model.encoder)(one(9))
     with torch.no_grad():
         model.encoder.layers[0].feed_forward.up.weight.mul_(2)
     with torch.inference_mode():
-        packed = quickest(model.encoder)
+        packed = fastest(model.encoder)
         assert isinstance(packed.ops, CpuOperations)
         assert packed.ops.onnx is not None
         after = packed(one(9))

@@ -171,16 +171,16 @@ class _Cursor:
     """Reads bytes in order, and refuses to read past their end."""
 
     def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 0
+        self.data, self.position = data, 0
 
     def more(self) -> bool:
-        return self.at < len(self.data)
+        return self.position < len(self.data)
 
     def take(self, size: int) -> bytes:
-        self.at += size
-        if self.at > len(self.data):
+        self.position += size
+        if self.position > len(self.data):
             raise Unreadable("is damaged: an entry is cut off")
-        return self.data[self.at - size : self.at]
+        return self.data[self.position - size : self.position]
 
     def varint(self) -> int:
         """A number in groups of seven bits, the lowest first, the eighth bit set on all but the last."""

@@ -273,7 +273,7 @@ def has_class(config: BertConfig, heads: Mapping[str, int | None], pooler: bool)
 
 
 def _table(family: Family, heads: tuple[str, ...], depth: int) -> dict[str, str | tuple[str, ...]]:
-    """Bertkit's name -> Hugging Face's, complete on both sides, with a row for each layer."""
+    """Name in bertkit -> names in Hugging Face's file, both complete, with a row for each layer."""
     table: dict[str, str | tuple[str, ...]] = {}
     for ours, theirs in family.encoder.items():
         for index in range(depth) if "{i}" in ours else (0,):

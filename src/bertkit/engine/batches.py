@@ -49,7 +49,7 @@ class Forward:
         return self.encoder.hidden_states(batch, depth, self.ops)
 
 
-def quickest(encoder: Encoder) -> Forward:
+def fastest(encoder: Encoder) -> Forward:
     """The encoder with the fastest operations that compute it on the device of its weights."""
     ops: Operations | None = None
     if encoder.embeddings.word.weight.is_cuda:
@@ -136,7 +136,7 @@ def make_batch(passages: Sequence[Passage], device: torch.device) -> Batch:
 def layer_vectors(forward: Encoder | Forward, batch: Batch, layers: Sequence[int]) -> Tensor:
     """T (D x layers): the chosen layers side by side; layers above the highest are never computed."""
     if isinstance(forward, Encoder):
-        forward = quickest(forward)
+        forward = fastest(forward)
     if list(layers) == [forward.encoder.config.depth]:
         return forward(batch)
     states = forward.hidden_states(batch, depth=max(layers))

@@ -18,10 +18,10 @@ from torch import Tensor
 from bertkit.engine.batches import (
     Forward,
     Passage,
+    fastest,
     layer_vectors,
     make_batch,
     map_batches,
-    quickest,
     stitch,
     token_batches,
     token_budget,
@@ -115,7 +115,7 @@ def embed_passages(
     if len(encodings) == 1 and len(encodings[0].ids) <= limit:
         return _embed_one(model, encodings[0], settings)
     with torch.inference_mode():
-        forward = quickest(model.encoder)
+        forward = fastest(model.encoder)
     split = [split_text(encoding, limit, too_long) for encoding in encodings]
     long = {
         index: _embed_windows(forward, model.device, passages, spans, settings)

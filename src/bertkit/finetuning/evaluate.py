@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bertkit.config import BertConfig
 from bertkit.data.examples import Example
-from bertkit.engine.batches import Passage, last_layer, map_batches, quickest, token_budget
+from bertkit.engine.batches import Passage, fastest, last_layer, map_batches, token_budget
 from bertkit.finetuning.batches import within_budget
 from bertkit.finetuning.learner import task_logits
 from bertkit.model.batch import Batch
@@ -62,7 +62,7 @@ def run_model(
     model.eval()
     budget = tokens or (token_budget(lengths, device) if device.type == "cpu" else TOKENS)
     with torch.inference_mode():
-        quickest(model.encoder)  # packed once, and not by every thread
+        fastest(model.encoder)  # packed once, and not by every thread
     with torch.autocast(device.type, torch.bfloat16, enabled=half):
         found = map_batches(compute, list(within_budget(lengths, budget)), sum(lengths), device)
     model.train(training)

@@ -107,7 +107,7 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindo
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
-    """Bertkit's own CUDA kernel (`triton_kernels.attention`): half precision; without gradients float32, too."""
+    """A CUDA kernel in Triton (`triton_kernels.attention`): half precision; without gradients float32, too."""
     return _fused(torch.stack((q, k, v), dim=1), batch, window, dropout)
 
 
