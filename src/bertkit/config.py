@@ -34,7 +34,9 @@ Probability = Annotated[float, Range(0, under=1)]
 class Parts:
     """The modules that the encoder is built from. The defaults are BERT's."""
 
-    position: Literal["learned", "offset", "sinusoidal", "rotary", "none"] = "learned"
+    position: Literal["learned", "offset", "sinusoidal", "sinusoidal_halves", "rotary", "none"] = "learned"
+    embedding_norm: bool = True  # after the sum of the embeddings; GPT and the Transformer have none
+    embedding_scale: bool = False  # the Transformer: word embeddings are multiplied by sqrt(width)
     norm: Literal["post", "pre"] = "post"
     feed_forward: Literal["plain", "gated"] = "plain"
     activation: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
@@ -45,13 +47,15 @@ class Parts:
     global_every: Count = 3  # with a window: every third layer sees all tokens
     theta: Positive = 160_000.0  # rotary base of layers that see all tokens
     local_theta: Positive = 10_000.0  # rotary base of local layers
-    word_head: Literal["gelu", "gelu_tanh", "relu", "silu"] | None = (
-        None  # activation of the masked-word head; None: the layers'
-    )
+    # Activation of the masked-word head; None: the layers'; none: GPT's, which is the vocabulary's projection alone.
+    word_head: Literal["gelu", "gelu_tanh", "relu", "silu", "none"] | None = None
+    word_bias: bool = True  # in the projection to the vocabulary
     pooler: Literal["tanh", "gelu", "relu", "none"] = "tanh"  # activation of the pooler's dense layer; none: no layer
     pooler_norm: bool = False  # ModernBERT: a norm after it
     pooling: HeadPooling = "first"  # what the pooler reads: [CLS], or all tokens
     token_pooler: bool = False  # ModernBERT: token heads read through the pooler's dense layer
+    class_bias: bool = True  # in the last layer of class heads
+    shared_vocabulary: bool = True  # with a decoder: it has the encoder's word embeddings
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -67,6 +71,7 @@ class BertConfig:
     vocab_size: Annotated[int, Range(1), Range(most=10**8)] = 30522
     width: Annotated[int, Range(1), Range(most=10**6)] = 768
     depth: Annotated[int, Range(1), Range(most=10**4)] = 12
+    decoder_depth: Annotated[int, Range(0, 10**4)] = 0  # layers of the decoder, which has the encoder's other sizes
     heads: Annotated[int, Range(1), Range(most=10**5)] = 12
     inner: Annotated[int, Range(1), Range(most=10**7)] = 3072  # width between the feed-forward's two layers
     embedding_width: Count | None = None  # ALBERT, ELECTRA: narrower tables and a projection to `width`

@@ -75,7 +75,7 @@ _FIRST = Pooling(
     pool=lambda x, tokens: tokens.first(x), sentence_transformers=("cls", "pooling_mode_cls_token"), head=True
 )
 PoolingName = Literal["mean", "cls", "first", "last", "max", "mean-max", "weighted-mean"]
-HeadPooling = Literal["first", "mean", "max", "attention"]
+HeadPooling = Literal["first", "last", "mean", "max", "attention"]
 POOLINGS: dict[str, Pooling] = {
     "mean": Pooling(
         pool=lambda x, tokens: tokens.mean(x), sentence_transformers=("mean", "pooling_mode_mean_tokens"), head=True
@@ -83,7 +83,9 @@ POOLINGS: dict[str, Pooling] = {
     "cls": replace(_FIRST, head=False),  # sentence-transformers' name of it
     "first": _FIRST,
     "last": Pooling(
-        pool=lambda x, tokens: tokens.last(x), sentence_transformers=("lasttoken", "pooling_mode_lasttoken")
+        pool=lambda x, tokens: tokens.last(x),
+        sentence_transformers=("lasttoken", "pooling_mode_lasttoken"),
+        head=True,
     ),
     "max": Pooling(
         pool=lambda x, tokens: tokens.maximum(x), sentence_transformers=("max", "pooling_mode_max_tokens"), head=True

@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bertkit.config import BertConfig, Parts, family_config
 from bertkit.errors import RequestError
-from bertkit.families.family import FAMILIES, Family, Names, json_object, whole_number
+from bertkit.families.family import FAMILIES, Family, Names, Stored, json_object, whole_number
 from bertkit.model.model import BertModel, initialize, tie
 from bertkit.settings import flat, pick
 
@@ -38,7 +38,6 @@ REQUIRED_FIELDS: dict[str, Any] = {"position_embedding_type": "absolute", "add_c
 
 NATIVE_TYPE = "bertkit"  # model_type of a mixture of parts that Hugging Face has no class for
 WEIGHT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-TIED = "heads.masked_word.decoder.weight"  # the word embeddings: not stored twice
 # Old names of LayerNorm's parameters, and prefixes that wrappers such as DistributedDataParallel add.
 OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}
 WRAPPERS = ("module.", "_orig_mod.", "_forward_module.", "model.")
@@ -102,6 +101,7 @@ def architecture(data: Mapping[str, Any]) -> str | None:
 
 def _read_family(name: str, data: Mapping[str, Any]) -> BertConfig:
     family = pick(FAMILIES, name, "model_type")
+    data = family.flatten(data)
     for key, value in {**REQUIRED_FIELDS, **family.required_fields}.items():
         if data.get(key, value) not in (value, None):
             raise RequestError(f"{key}={data[key]!r} is not supported, only {value!r}")
@@ -126,7 +126,7 @@ def _read_activation(family: Family, data: Mapping[str, Any]) -> dict[str, str]:
 def _read_causal(family: Family, data: Mapping[str, Any]) -> dict[str, bool]:
     """`is_decoder`; transformers ignores it in families whose attention has no causal mask."""
     value = data.get("is_decoder")
-    if not value:
+    if not value or family.kind != "encoder":
         return {}
     if value is not True or family.causal_class is None:
         raise RequestError(f"is_decoder={value!r} is not supported for {family.name}, only False")
@@ -138,9 +138,9 @@ def _write_family(config: BertConfig) -> dict[str, Any]:
     data: dict[str, Any] = {"model_type": family.name}
     data |= {key: settings[ours] for ours, key in family.config_fields.items()}
     data[family.activation_field] = next(name for name, ours in ACTIVATIONS.items() if ours == config.parts.activation)
-    if config.parts.causal and family.causal_class is not None:
+    if config.parts.causal and family.kind == "encoder" and family.causal_class is not None:
         data["is_decoder"] = True
-    return data | family.write_config(settings)
+    return dict(family.nest(data | family.write_config(settings)))
 
 
 def _write_native(config: BertConfig) -> dict[str, Any]:
@@ -181,7 +181,8 @@ def heads_of(name: str, architecture: str | None, tensors: set[str]) -> tuple[st
         candidates = family.heads_of_class[architecture]
     else:  # `classifier` alone may be for classes, tags or choices
         candidates = tuple(head for head in family.heads if head in ("masked_word", "next_sentence", "replaced_token"))
-    return tuple(head for head in candidates if _head_tensors(family, head) & tensors)
+    tied = set() if family.kind == "encoder" else set(family.tied)  # GPT's vocabulary head has no tensor of its own
+    return tuple(head for head in candidates if _head_tensors(family, head) & (tensors | tied))
 
 
 def clean_names(tensors: Mapping[str, Tensor], name: str) -> dict[str, str]:
@@ -223,27 +224,33 @@ def fill_model(model: BertModel, tensors: Mapping[str, Tensor], *, seed: int = 0
     for second, first in tied.items():
         present.setdefault(first, present[second])
     equal = {second for second, first in tied.items() if torch.equal(present[second], present[first])}
-    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name != TIED}
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     state, used, new = {}, set(), []
     for ours, theirs in state_names(model, native=native):
         if all(name in present for name in theirs):
-            state[ours] = _fitted(ours, theirs, present, shapes[ours])
+            stored = None if native else _stored(family, ours)
+            parts = present if stored is None else {theirs[0]: stored.read(present[theirs[0]])}
+            state[ours] = _fitted(ours, theirs, parts, shapes[ours])
             used |= set(theirs)
         else:
             new.append(ours)
     _require_encoder(new)
     _refuse_more_encoder(family, set(cleaned.values()) - used)
     _assign(model, state, new, seed)
-    dropped = {original: _why_dropped(name, tied, equal) for original, name in cleaned.items() if name not in used}
+    unused = {original: name for original, name in cleaned.items() if name not in used}
+    dropped = {original: _why_dropped(name, tied, equal, family.constants) for original, name in unused.items()}
     return LoadReport(tuple(original for original, name in cleaned.items() if name in used), dropped, tuple(new))
 
 
 def model_tensors(model: BertModel, *, native: bool = False) -> dict[str, Tensor]:
     """The model's tensors under Hugging Face's names, or bertkit's (`native`); a base model's have no prefix."""
-    state = model.state_dict()
-    prefix = "" if model.heads else FAMILIES[model.config.family].prefix
+    state, family = model.state_dict(), FAMILIES[model.config.family]
+    prefix = "" if model.heads else family.prefix
     tensors = {}
     for ours, theirs in state_names(model, native=native):
+        if not native and (stored := _stored(family, ours)) is not None:
+            tensors[theirs[0].removeprefix(prefix)] = stored.write(state[ours]).detach().contiguous()
+            continue
         for name, part in zip(theirs, state[ours].chunk(len(theirs)), strict=True):
             tensors[name.removeprefix(prefix)] = part.detach().contiguous()
     return tensors
@@ -252,18 +259,21 @@ def model_tensors(model: BertModel, *, native: bool = False) -> dict[str, Tensor
 def state_names(model: BertModel, *, native: bool = False) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Every tensor of the model: bertkit's name, and the names of its parts in the file."""
     family = FAMILIES[model.config.family]
-    table = _table(family, tuple(model.heads), model.config.depth)
+    table = _table(family, tuple(model.heads), model.config)
     for ours in model.state_dict():
-        if ours == TIED:
+        if ours in model.tied:  # not stored twice
             continue
         if native:
             yield ours, (ours,)
+            continue
+        if (stored := _stored(family, ours)) is not None:
+            yield ours, (stored.name,)
             continue
         stem, _, ending = ours.rpartition(".")
         theirs = table.get(stem)
         if theirs is None:
             raise RequestError(f"Hugging Face's {family.name} has no place for {ours}")
-        yield ours, tuple(f"{name}.{ending}" for name in _parts(theirs))
+        yield ours, tuple(f"{name}.{ending}" for name in theirs)
 
 
 def has_class(config: BertConfig, heads: Mapping[str, int | None], pooler: bool) -> bool:
@@ -272,16 +282,35 @@ def has_class(config: BertConfig, heads: Mapping[str, int | None], pooler: bool)
     return hugging_face_class(config, heads) is not None and pooler_known
 
 
-def _table(family: Family, heads: tuple[str, ...], depth: int) -> dict[str, str | tuple[str, ...]]:
+def _table(family: Family, heads: tuple[str, ...], config: BertConfig) -> dict[str, tuple[str, ...]]:
     """Name in bertkit -> names in Hugging Face's file, both complete, with a row for each layer."""
-    table: dict[str, str | tuple[str, ...]] = {}
-    for ours, theirs in family.encoder.items():
-        for index in range(depth) if "{i}" in ours else (0,):
-            names = tuple(family.prefix + name.format(i=index) for name in _parts(theirs))
-            table["encoder." + ours.format(i=index)] = names
+    encoder = {
+        f"encoder.{ours}": tuple(family.prefix + name for name in _parts(theirs))
+        for ours, theirs in family.encoder.items()
+    }
+    table = _numbered(encoder, config.depth)
     for head in ("", *heads):
-        table |= family.heads.get(head, {})
+        rows = {ours: _parts(theirs) for ours, theirs in family.heads.get(head, {}).items()}
+        table |= _numbered(rows, config.decoder_depth)
     return table
+
+
+def _numbered(rows: Mapping[str, tuple[str, ...]], depth: int) -> dict[str, tuple[str, ...]]:
+    """The rows, those with {i} once for each layer."""
+    return {
+        ours.format(i=index): tuple(name.format(i=index) for name in theirs)
+        for ours, theirs in rows.items()
+        for index in (range(depth) if "{i}" in ours else (0,))
+    }
+
+
+def _stored(family: Family, ours: str) -> Stored | None:
+    """How the file holds a tensor that is stored in another form; None: as it is."""
+    if not family.stored:
+        return None
+    number = re.search(r"\.(\d+)\.", ours)
+    row = family.stored.get(ours.replace(number[0], ".{i}.") if number else ours)
+    return None if row is None else replace(row, name=row.name.format(i=number[1] if number else 0))
 
 
 def _parts(names: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -291,7 +320,7 @@ def _parts(names: str | tuple[str, ...]) -> tuple[str, ...]:
 def _head_tensors(family: Family, head: str) -> set[str]:
     rows: Names = family.heads.get(head, {})
     stems = [name for ours, theirs in rows.items() if ours.startswith("heads.") for name in _parts(theirs)]
-    return {f"{stem}.{ending}" for stem in stems for ending in ("weight", "bias")}
+    return {f"{stem.format(i=0)}.{ending}" for stem in stems for ending in ("weight", "bias")}
 
 
 def _fitted(ours: str, theirs: tuple[str, ...], present: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor:
@@ -323,7 +352,9 @@ def _require_encoder(new: list[str]) -> None:
 
 def _refuse_more_encoder(family: Family, unused: set[str]) -> None:
     """Refuse layers or tables in the file that the config does not have: the vectors would be another model's."""
-    stems = [re.escape(family.prefix + name) for value in family.encoder.values() for name in _parts(value)]
+    names = [family.prefix + name for value in family.encoder.values() for name in _parts(value)]
+    names += [name for value in family.heads.get("decoder", {}).values() for name in _parts(value)]
+    stems = [re.escape(name) for name in names]
     encoder = re.compile("(" + "|".join(stem.replace(r"\{i\}", r"\d+") for stem in stems) + r")\.(weight|bias)")
     more = sorted(name for name in unused if encoder.fullmatch(name))
     if more:
@@ -343,16 +374,17 @@ def _assign(model: BertModel, state: dict[str, Tensor], new: list[str], seed: in
     for name, tensor in state.items():
         if not name.startswith("encoder.") and tensor.data_ptr() % ALIGNMENT:
             state[name] = tensor.clone()
-    if "masked_word" in model.heads:
-        state[TIED] = state["encoder.embeddings.word.weight"]
+    state |= {second: state[first] for second, first in model.tied.items()}
     model.load_state_dict(state, assign=True)
     tie(model)
     initialize(model, seed=seed, only=new)
 
 
-def _why_dropped(name: str, tied: Mapping[str, str], equal: set[str]) -> str:
+def _why_dropped(name: str, tied: Mapping[str, str], equal: set[str], constants: tuple[str, ...]) -> str:
     if name in tied:
         return f"a copy of {tied[name]}" if name in equal else f"the model uses {tied[name]} in its place"
+    if name.endswith(constants):
+        return "a constant, which bertkit computes"
     if name.endswith("position_ids"):
         return "a constant buffer of old versions"
     return "no part of this model"

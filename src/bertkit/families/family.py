@@ -37,12 +37,26 @@ def _no_fields(settings: Settings) -> dict[str, Any]:
     return {}
 
 
+def _same_object(config_json: Mapping[str, Any]) -> Mapping[str, Any]:
+    return config_json
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor that Hugging Face stores in another form: its complete name there, and the conversions of both ways."""
+
+    name: str
+    read: Callable[[Any], Any]  # from the stored form
+    write: Callable[[Any], Any]  # to it
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """One row of FAMILIES: everything that bertkit knows of a published family."""
 
     name: str  # model_type in config.json
     class_stem: str  # what transformers' classes of this family start with
+    kind: Literal["encoder", "decoder", "encoder-decoder"] = "encoder"
     tokenizer: Literal["WordPiece", "BPE", "Unigram"]  # of the published models
     settings: Mapping[str, Any] = field(default_factory=dict)  # those that differ from BERT-base
 
@@ -55,21 +69,26 @@ class Family:
     )  # other values are refused: bertkit does not compute them
     read_config: Callable[[Settings, Mapping[str, Any]], Settings] = _unchanged  # settings, config.json -> settings
     write_config: Callable[[Settings], dict[str, Any]] = _no_fields  # settings -> more fields of config.json
+    flatten: Callable[[Mapping[str, Any]], Mapping[str, Any]] = _same_object  # config.json -> its fields in one object
+    nest: Callable[[Mapping[str, Any]], Mapping[str, Any]] = _same_object  # the inverse
 
     # model.safetensors
     prefix: str  # of the base model's tensors in a model with a head
     encoder: Names  # name after `encoder.` -> name after the prefix
     heads: Mapping[str, Names]  # head -> complete names on both sides; "" is the base model with its pooler
     tied: Mapping[str, str]  # second name of a tensor -> its first name, which is used if present
+    stored: Mapping[str, Stored] = field(default_factory=dict)  # complete name in bertkit, instead of a table's row
+    constants: tuple[str, ...] = ()  # endings of names in the file that bertkit computes instead of loading
 
-    # classes of transformers, besides those of CLASS_ENDINGS
-    more_classes: Mapping[HeadSet, str] = field(default_factory=dict)
+    # classes of transformers
+    class_endings: Mapping[HeadSet, str] = field(default_factory=lambda: CLASS_ENDINGS)  # after class_stem
+    more_classes: Mapping[HeadSet, str] = field(default_factory=dict)  # complete names
     causal_class: str | None = None  # with `is_decoder` and a masked-word head; None: the family has no `is_decoder`
 
     @property
     def classes(self) -> dict[HeadSet, str]:
         """Hugging Face's class for each set of heads."""
-        usual = {heads: self.class_stem + ending for heads, ending in CLASS_ENDINGS.items()}
+        usual = {heads: self.class_stem + ending for heads, ending in self.class_endings.items()}
         return {**usual, **self.more_classes}
 
     @property
@@ -89,6 +108,10 @@ FAMILY_ROWS = {
     "electra": "electra:ELECTRA",
     "distilbert": "distilbert:DISTILBERT",
     "modernbert": "modernbert:MODERNBERT",
+    "gpt2": "gpt:GPT2",
+    "openai-gpt": "gpt:GPT",
+    "marian": "marian:MARIAN",
+    "encoder-decoder": "encoder_decoder:ENCODER_DECODER",
 }
 
 
@@ -192,6 +215,16 @@ def head_names(
         if next_sentence is None
         else {**names, "next_sentence": {**base, "heads.next_sentence.out": next_sentence}}
     )
+
+
+def transposed(names: Mapping[str, str]) -> dict[str, Stored]:
+    """Weights that are stored as inputs x outputs: stem in bertkit -> stem in the file, both complete."""
+
+    def transpose(tensor: Any) -> Any:
+        return tensor.t()
+
+    rows = {f"{ours}.weight": f"{theirs}.weight" for ours, theirs in names.items()}
+    return {ours: Stored(theirs, transpose, transpose) for ours, theirs in rows.items()}
 
 
 def whole_number(value: object) -> object:

@@ -129,6 +129,34 @@ def attend(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: flo
     return _grouped(qkv_T3HK, batch, window, dropout)
 
 
+def attend_source(q_THK: Tensor, kv_S2HK: Tensor, batch: Batch, source: Batch, dropout: float = 0.0) -> Tensor:
+    """Cross-attention, T H K: one fused call over the padded views. The twin is `eager_source`."""
+    q_NHLK = batch.pad(q_THK).transpose(1, 2)
+    k_NHSK, v_NHSK = source.pad(kv_S2HK).permute(2, 0, 3, 1, 4).unbind(0)
+    seen_NS = source.mask
+    if source.fixed:
+        seen_NS = seen_NS | (torch.arange(source.longest, device=q_THK.device) == 0)  # no row is fully masked
+    mask = None if not source.fixed and len(source.runs) == 1 else seen_NS[:, None, None]
+    out = F.scaled_dot_product_attention(q_NHLK, k_NHSK, v_NHSK, attn_mask=mask, dropout_p=dropout)
+    return batch.unpad(out.transpose(1, 2))
+
+
+def source_weights(q_LHK: Tensor, k_SHK: Tensor) -> Tensor:
+    """H L S: softmax(q . k / sqrt(K)) of one target sequence over one source sequence."""
+    scores = torch.einsum("qhk,shk->hqs", q_LHK, k_SHK) / math.sqrt(q_LHK.shape[-1])
+    return scores.softmax(dim=-1)
+
+
+def eager_source(q_THK: Tensor, kv_S2HK: Tensor, batch: Batch, source: Batch, dropout: float = 0.0) -> Tensor:
+    """The formula, sequence by sequence. Slow; the twin of `attend_source`."""
+    mixed = []
+    for q_LHK, kv in zip(batch.split(q_THK), source.split(kv_S2HK), strict=True):
+        k_SHK, v_SHK = kv.unbind(dim=1)
+        weights = F.dropout(source_weights(q_LHK, k_SHK), dropout)
+        mixed.append(torch.einsum("hqs,shk->qhk", weights, v_SHK))
+    return torch.cat(mixed)
+
+
 def bias_gelu(x_TF: Tensor, bias_F: Tensor) -> Tensor:
     """gelu(x + bias) in one kernel; backward, one kernel also sums the bias's gradient. Twin: F.gelu(x + bias)."""
     from bertkit.model.triton_kernels.gelu import bias_gelu as kernel

@@ -1,5 +1,7 @@
 """Token ids to vectors: word + segment + position, normalized, and projected if the tables are narrower."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -68,6 +70,15 @@ class SinusoidalPositions(nn.Module):
         return sinusoid(batch.positions, self.width)
 
 
+class SinusoidalHalves(SinusoidalPositions):
+    """Marian's: the same numbers, all sines before all cosines."""
+
+    def forward(self, batch: Batch) -> Tensor:
+        """T D."""
+        position_TD = super().forward(batch)
+        return torch.cat((position_TD[:, 0::2], position_TD[:, 1::2]), dim=-1)
+
+
 def sinusoid(positions_T: Tensor, width: int) -> Tensor:
     """T D: columns 2i and 2i+1 are sin and cos of position / 10000^(2i/D)."""
     rates = 10_000.0 ** (-torch.arange(0, width, 2, device=positions_T.device, dtype=torch.float64) / width)
@@ -86,6 +97,7 @@ POSITIONS: dict[str, type[nn.Module]] = {
     "learned": LearnedPositions,
     "offset": OffsetPositions,
     "sinusoidal": SinusoidalPositions,
+    "sinusoidal_halves": SinusoidalHalves,
     "rotary": NoPositions,
     "none": NoPositions,
 }
@@ -101,13 +113,17 @@ class Embeddings(nn.Module):
         self.word = nn.Embedding(config.vocab_size, width, _weight=torch.empty(config.vocab_size, width))
         self.segment = Segments(config) if config.segments else NoTable()
         self.position = pick(POSITIONS, config.parts.position, "position")(config)
-        self.norm = nn.LayerNorm(width, eps=config.norm_epsilon, bias=config.parts.bias)
+        self.scale = math.sqrt(width) if config.parts.embedding_scale else 1.0
+        norm = nn.LayerNorm(width, eps=config.norm_epsilon, bias=config.parts.bias)
+        self.norm = norm if config.parts.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         self.widen = nn.Linear(width, config.width) if config.embedding_width else nn.Identity()
 
     def sum(self, batch: Batch, ids: Tensor | None = None) -> Tensor:
         """T E before the norm: the sum of the three tables' rows."""
         words: Tensor = self.word(batch.ids if ids is None else ids)
+        if self.scale != 1:
+            words = words * self.scale
         summed: Tensor = words + self.segment(batch) + self.position(batch).to(words.dtype)
         return summed
 
@@ -123,5 +139,5 @@ class Embeddings(nn.Module):
 
     def from_sum(self, x_TE: Tensor, ops: Operations = TORCH, dtype: torch.dtype | None = None) -> Tensor:
         """T D from the sum of the tables' rows: normalized, and projected if the tables are narrower."""
-        x_TE = ops.embed(x_TE, self.norm, self.dropout, self.norm.weight.dtype if dtype is None else dtype)
+        x_TE = ops.embed(x_TE, self.norm, self.dropout, self.word.weight.dtype if dtype is None else dtype)
         return ops.project(self.widen, x_TE) if isinstance(self.widen, nn.Linear) else x_TE

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from bertkit.config import BertConfig
 from bertkit.errors import RequestError
-from bertkit.model.attention import AttentionPattern, attention_weights
+from bertkit.model.attention import AttentionPattern, attention_weights, source_weights
 from bertkit.model.batch import Batch
 from bertkit.model.embeddings import Embeddings
 from bertkit.model.layer import LAYERS, PostNormLayer, PreNormLayer
-from bertkit.model.operations import TORCH, Operations
+from bertkit.model.operations import TORCH, Operations, Source
 from bertkit.settings import pick
 
 
@@ -27,6 +27,7 @@ class LayerTrace:
     weights: Tensor  # H L L: row = the token that attends, column = the token it attends to
     mixed: Tensor  # L D: weights @ values, heads side by side, before the output projection
     output: Tensor  # L D
+    cross_weights: Tensor | None = None  # H L S: of a decoder's layer, over the tokens of the source
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class AttentionRecorder(Operations):
 
     def __init__(self) -> None:
         self.records: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = []  # the first fields of LayerTrace
+        self.cross_weights: list[Tensor] = []
 
     def attend(self, qkv_TX: Tensor, batch: Batch, pattern: AttentionPattern, dropout: float) -> Tensor:
         """T 3D -> T D."""
@@ -52,17 +54,29 @@ class AttentionRecorder(Operations):
         self.records.append((queries, keys, values, weights, mixed_TD))
         return mixed_TD
 
+    def attend_source(
+        self, query_TD: Tensor, key_value_SX: Tensor, batch: Batch, source: Batch, heads: int, dropout: float
+    ) -> Tensor:
+        """T D."""
+        queries_THK = query_TD.view(len(query_TD), heads, -1)
+        keys_SHK = key_value_SX.view(len(key_value_SX), 2, heads, -1)[:, 0]
+        self.cross_weights.append(source_weights(queries_THK, keys_SHK))
+        return super().attend_source(query_TD, key_value_SX, batch, source, heads, dropout)
+
 
 class Encoder(nn.Module):
-    """Embeddings and the stack of layers. ALBERT's has one layer and uses it `depth` times."""
+    """Embeddings and the stack of layers. ALBERT's has one layer and uses it `depth` times.
 
-    def __init__(self, config: BertConfig) -> None:
+    With `cross` its layers attend to a `source` as well: a Transformer's decoder is such a stack (`decoder.py`).
+    """
+
+    def __init__(self, config: BertConfig, *, cross: bool = False) -> None:
         super().__init__()
         kind = pick(LAYERS, config.parts.norm, "norm")
         distinct = 1 if config.parts.shared_layers else config.depth
         self.config = config
         self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(kind(config, index) for index in range(distinct))
+        self.layers = nn.ModuleList(kind(config, index, cross=cross) for index in range(distinct))
         ends_with_norm = config.parts.norm == "pre"
         eps, bias = config.norm_epsilon, config.parts.bias
         self.norm = nn.LayerNorm(config.width, eps=eps, bias=bias) if ends_with_norm else nn.Identity()
@@ -79,10 +93,12 @@ class Encoder(nn.Module):
         first: PostNormLayer | PreNormLayer = next(iter(self.layers))  # type: ignore[assignment]
         return first.attention.out.weight.dtype
 
-    def forward(self, batch: Batch, ids: Tensor | None = None, ops: Operations = TORCH) -> Tensor:
+    def forward(
+        self, batch: Batch, ids: Tensor | None = None, ops: Operations = TORCH, source: Source | None = None
+    ) -> Tensor:
         """T D: the last layer's vectors, by the engine's operations; `ids` replace the batch's."""
         prepared, x_TD = self._embedded(batch, ops, ids)
-        return ops.finish(self.from_embeddings(x_TD, prepared, ops), batch)
+        return ops.finish(self.from_embeddings(x_TD, prepared, ops, source), batch)
 
     def hidden_states(self, batch: Batch, depth: int | None = None, ops: Operations = TORCH) -> list[Tensor]:
         """The embeddings and each layer's output up to `depth`, T D each; the last layer's with the final norm."""
@@ -93,25 +109,31 @@ class Encoder(nn.Module):
             states[-1] = ops.norm(self.norm, states[-1])
         return [ops.finish(state, batch) for state in states]
 
-    def from_embeddings(self, x_TD: Tensor, batch: Batch, ops: Operations = TORCH) -> Tensor:
+    def from_embeddings(
+        self, x_TD: Tensor, batch: Batch, ops: Operations = TORCH, source: Source | None = None
+    ) -> Tensor:
         """T D: the last layer's vectors from the first layer's input."""
-        [last_TD] = deque(self.outputs(x_TD, batch, ops), maxlen=1)
+        [last_TD] = deque(self.outputs(x_TD, batch, ops, source=source), maxlen=1)
         return ops.norm(self.norm, last_TD)
 
-    def outputs(self, x_TD: Tensor, batch: Batch, ops: Operations, depth: int | None = None) -> Iterator[Tensor]:
+    def outputs(
+        self, x_TD: Tensor, batch: Batch, ops: Operations, depth: int | None = None, source: Source | None = None
+    ) -> Iterator[Tensor]:
         """Each layer's output in turn, T D: the only loop over the layers, for every engine."""
         for layer in self.stack[:depth]:
-            x_TD = layer(x_TD, batch, ops)
+            x_TD = layer(x_TD, batch, ops) if source is None else layer(x_TD, batch, ops, source)
             yield x_TD
 
-    def trace(self, batch: Batch) -> Trace:
+    def trace(self, batch: Batch, source: Source | None = None) -> Trace:
         """Every layer's queries, keys, values, weights and output for one sequence. Slow; for looking inside."""
         if len(batch.lengths) != 1:
             raise RequestError(f"a trace follows one sequence, not {len(batch.lengths)}")
         recorder = AttentionRecorder()
         _, embeddings = self._embedded(batch, recorder)
-        outputs = list(self.outputs(embeddings, batch, recorder))
-        layers = [LayerTrace(*record, output) for record, output in zip(recorder.records, outputs, strict=True)]
+        outputs = list(self.outputs(embeddings, batch, recorder, source=source))
+        crossed: list[Tensor | None] = [*recorder.cross_weights] or [None] * len(outputs)
+        rows = zip(recorder.records, outputs, crossed, strict=True)
+        layers = [LayerTrace(*record, output, weights) for record, output, weights in rows]
         return Trace(embeddings, tuple(layers), recorder.norm(self.norm, outputs[-1]))
 
     def _embedded(self, batch: Batch, ops: Operations, ids: Tensor | None = None) -> tuple[Batch, Tensor]:

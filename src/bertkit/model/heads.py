@@ -53,11 +53,13 @@ class MaskedWordHead(nn.Module):
 
     def __init__(self, config: BertConfig, word: nn.Embedding) -> None:
         super().__init__()
-        width = config.table_width
-        self.dense = nn.Linear(config.width, width, bias=config.parts.bias)
-        self.activation = pick(ACTIVATIONS, config.parts.word_head or config.parts.activation, "activation")
-        self.norm = nn.LayerNorm(width, eps=config.norm_epsilon, bias=config.parts.bias)
-        self.decoder = nn.Linear(width, config.vocab_size)
+        width, parts = config.table_width, config.parts
+        plain = parts.word_head == "none"
+        self.dense = nn.Identity() if plain else nn.Linear(config.width, width, bias=parts.bias)
+        activation = parts.word_head or parts.activation
+        self.activation = nn.Identity() if plain else pick(ACTIVATIONS, activation, "activation")
+        self.norm = nn.Identity() if plain else nn.LayerNorm(width, eps=config.norm_epsilon, bias=parts.bias)
+        self.decoder = nn.Linear(width, config.vocab_size, bias=parts.word_bias)
         self.decoder.weight = word.weight  # tied: the same tensor, not a copy
 
     def forward(self, x_TD: Tensor) -> Tensor:
@@ -68,12 +70,13 @@ class MaskedWordHead(nn.Module):
         """T D -> T V; on CUDA V is rounded up to COLUMN_MULTIPLE, and the columns after the vocabulary mean nothing."""
         x_TE = self.norm(self.activation(self.dense(x_TD)))
         # The tied table may have more precision than the layers.
-        table, bias = self.decoder.weight.to(x_TE.dtype), self.decoder.bias.to(x_TE.dtype)
+        table = self.decoder.weight.to(x_TE.dtype)
+        bias = None if self.decoder.bias is None else self.decoder.bias.to(x_TE.dtype)
         if not x_TE.is_cuda:
             return F.linear(x_TE, table, bias)
         # CUDA's matmul is three times slower on 30,522 columns than on a multiple of eight.
         spare = -len(table) % COLUMN_MULTIPLE
-        return F.linear(x_TE, F.pad(table, (0, 0, 0, spare)), F.pad(bias, (0, spare)))
+        return F.linear(x_TE, F.pad(table, (0, 0, 0, spare)), None if bias is None else F.pad(bias, (0, spare)))
 
 
 class ReplacedTokenHead(nn.Module):
@@ -114,6 +117,8 @@ class PooledHead(TokenHead):
     def __init__(self, config: BertConfig, labels: int) -> None:
         super().__init__(config, labels)
         self.reads = "pooled"
+        if not config.parts.class_bias:
+            self.out = nn.Linear(config.width, labels, bias=False)
 
 
 class ScalarMix(nn.Module):
@@ -146,6 +151,7 @@ HEADS: Mapping[str, Head] = MappingProxyType(
         "masked_word": Head(False, onnx_beside="prediction_logits"),
         "next_sentence": Head(True, 2, onnx_beside="seq_relationship_logits"),  # 1: B does not follow A, or is swapped
         "replaced_token": Head(False, 1),
+        "decoder": Head(False, 1),  # writes a text from the encoder's output: model/decoder.py
         "classify": Head(True, labels=True),
         "tag": Head(False, labels=True),
         "answer": Head(False, 2, onnx=("start_logits", "end_logits")),

@@ -1,6 +1,7 @@
 """One layer: self-attention, then feed-forward, each added to its input. The norm is after (post-norm) or before.
 
-Layers do no arithmetic of their own: they call the operations of an engine (`operations.py`).
+A decoder's layer attends to the encoder's output between the two (cross-attention). Layers do no arithmetic of their
+own: they call the operations of an engine (`operations.py`).
 """
 
 from functools import partial
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from bertkit.config import BertConfig
 from bertkit.model.attention import AttentionPattern, AttentionWindow, Rotation, attention_weights
 from bertkit.model.batch import Batch
-from bertkit.model.operations import TORCH, Activation, Operations, Output
+from bertkit.model.operations import TORCH, Activation, Operations, Output, Source
 from bertkit.settings import pick
 
 
@@ -48,6 +49,25 @@ class SelfAttention(nn.Module):
         q, k, _ = self.project(x_TD, batch)
         pairs = zip(batch.split(q), batch.split(k), strict=True)
         return [attention_weights(q_LHK, k_LHK, self.window) for q_LHK, k_LHK in pairs]
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention whose keys and values come from another sequence: the encoder's output."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.query = nn.Linear(config.width, config.width, bias=config.parts.bias)
+        self.key_value = nn.Linear(config.width, 2 * config.width, bias=config.parts.bias)
+        self.out = nn.Linear(config.width, config.width, bias=config.parts.bias)
+        self.dropout = config.attention_dropout
+
+    def forward(self, x_TD: Tensor, batch: Batch, source: Source, ops: Operations = TORCH) -> Output:
+        """T D."""
+        dropout = self.dropout if self.training else 0.0
+        query_TD, key_value_SX = ops.project(self.query, x_TD), ops.project_source(self.key_value, source)
+        mixed_TD = ops.attend_source(query_TD, key_value_SX, batch, source.batch, self.heads, dropout)
+        return ops.output(self.out, mixed_TD)
 
 
 ACTIVATIONS: dict[str, Activation] = {
@@ -91,10 +111,12 @@ FEED_FORWARDS: dict[str, type[FeedForward]] = {"plain": FeedForward, "gated": Ga
 class PostNormLayer(nn.Module):
     """BERT's order: norm(x + dropout(sublayer(x)))."""
 
-    def __init__(self, config: BertConfig, index: int) -> None:
+    def __init__(self, config: BertConfig, index: int, *, cross: bool = False) -> None:
         super().__init__()
         self.attention = SelfAttention(config, index)
         self.attention_norm = _norm(config)
+        self.cross_attention = CrossAttention(config) if cross else None
+        self.cross_attention_norm = _norm(config) if cross else None
         self.feed_forward = pick(FEED_FORWARDS, config.parts.feed_forward, "feed_forward")(config)
         self.feed_forward_norm = _norm(config)
         self.dropout = nn.Dropout(config.dropout)
@@ -103,20 +125,28 @@ class PostNormLayer(nn.Module):
         """The input of this layer's attention: the layer's input itself."""
         return x_TD
 
-    def forward(self, x_TD: Tensor, batch: Batch, ops: Operations = TORCH) -> Tensor:
-        """T D -> T D."""
+    def forward(self, x_TD: Tensor, batch: Batch, ops: Operations = TORCH, source: Source | None = None) -> Tensor:
+        """T D -> T D; `source` is what a decoder's layer attends to."""
         dropout = self.dropout
         x_TD = ops.add_norm(x_TD, self.attention(x_TD, batch, ops), dropout, self.attention_norm)
+        if self.cross_attention is not None and self.cross_attention_norm is not None:
+            crossed = self.cross_attention(x_TD, batch, source, ops)
+            x_TD = ops.add_norm(x_TD, crossed, dropout, self.cross_attention_norm)
         return ops.add_norm(x_TD, self.feed_forward(x_TD, ops), dropout, self.feed_forward_norm)
 
 
 class PreNormLayer(nn.Module):
-    """ModernBERT's order: x + dropout(sublayer(norm(x))); the first layer's attention follows the embeddings' norm."""
+    """GPT-2's and ModernBERT's order: x + dropout(sublayer(norm(x))).
 
-    def __init__(self, config: BertConfig, index: int) -> None:
+    Where the embeddings have a norm, the first layer's attention has none.
+    """
+
+    def __init__(self, config: BertConfig, index: int, *, cross: bool = False) -> None:
         super().__init__()
-        self.attention_norm = _norm(config) if index else nn.Identity()
+        self.attention_norm = _norm(config) if index or not config.parts.embedding_norm else nn.Identity()
         self.attention = SelfAttention(config, index)
+        self.cross_attention_norm = _norm(config) if cross else None
+        self.cross_attention = CrossAttention(config) if cross else None
         self.feed_forward_norm = _norm(config)
         self.feed_forward = pick(FEED_FORWARDS, config.parts.feed_forward, "feed_forward")(config)
         self.dropout = nn.Dropout(config.dropout)
@@ -126,10 +156,13 @@ class PreNormLayer(nn.Module):
         normalized: Tensor = self.attention_norm(x_TD)
         return normalized
 
-    def forward(self, x_TD: Tensor, batch: Batch, ops: Operations = TORCH) -> Tensor:
-        """T D -> T D."""
+    def forward(self, x_TD: Tensor, batch: Batch, ops: Operations = TORCH, source: Source | None = None) -> Tensor:
+        """T D -> T D; `source` is what a decoder's layer attends to."""
         dropout = self.dropout
         x_TD = ops.add(x_TD, self.attention(ops.norm(self.attention_norm, x_TD), batch, ops), dropout)
+        if self.cross_attention is not None and self.cross_attention_norm is not None:
+            crossed = self.cross_attention(ops.norm(self.cross_attention_norm, x_TD), batch, source, ops)
+            x_TD = ops.add(x_TD, crossed, dropout)
         return ops.add(x_TD, self.feed_forward(ops.norm(self.feed_forward_norm, x_TD), ops), dropout)
 
 
@@ -142,8 +175,7 @@ def is_plain(layer: nn.Module) -> bool:
         return False
     if type(layer.attention) is not SelfAttention:
         return False
-    attention, feed_forward = layer.attention, layer.feed_forward
-    linears = (attention.qkv, attention.out, feed_forward.up, feed_forward.down)
+    linears = [module for module in layer.modules() if isinstance(module, nn.Linear)]
     return all(linear.bias is not None for linear in linears)
 
 

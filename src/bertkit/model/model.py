@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from bertkit.config import BertConfig
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
+from bertkit.model.decoder import Decoder
 from bertkit.model.encoder import Encoder
 from bertkit.model.heads import Pooler, build_head
 from bertkit.settings import pick
@@ -25,8 +26,8 @@ class BertModel(nn.Module):
         self.config = config
         self.encoder = Encoder(config)
         word = self.encoder.embeddings.word
-        self.heads = nn.ModuleDict({name: build_head(name, config, n, word) for name, n in heads.items()})
-        needed = any(head.reads != "tokens" for head in self.heads.values())
+        self.heads = nn.ModuleDict({name: _head(name, config, labels, word) for name, labels in heads.items()})
+        needed = any(head.reads in ("pooled", "pooler's tokens") for head in self.heads.values())
         self.pooler = Pooler(config) if pooler or needed else None
 
     @property
@@ -43,6 +44,25 @@ class BertModel(nn.Module):
     def fills(self) -> bool:
         """Whether it can fill masked words: it has the masked-word head, and is not causal."""
         return "masked_word" in self.heads and not self.config.parts.causal
+
+    @property
+    def decoder(self) -> Decoder | None:
+        """The decoder of an encoder-decoder model."""
+        decoder = dict(self.heads.items()).get("decoder")
+        return decoder if isinstance(decoder, Decoder) else None
+
+    @property
+    def tied(self) -> dict[str, str]:
+        """Tensors that the model has under two names: second name -> first name."""
+        word, tied = "encoder.embeddings.word.weight", {}
+        if "masked_word" in self.heads:
+            tied["heads.masked_word.decoder.weight"] = word
+        if self.decoder is not None:
+            own = "heads.decoder.stack.embeddings.word.weight"
+            tied["heads.decoder.words.decoder.weight"] = own
+            if self.config.parts.shared_vocabulary:
+                tied = {name: word for name in (*tied, own)}
+        return tied
 
     def logits(self, batch: Batch, head: str) -> Tensor:
         """One head's logits for a batch: T ... from token heads, N ... from heads on the pooled vector."""
@@ -75,6 +95,10 @@ class BertModel(nn.Module):
         return self.pooler.transform(hidden_TD)
 
 
+def _head(name: str, config: BertConfig, labels: int | None, word: nn.Embedding) -> nn.Module:
+    return Decoder(config, word) if name == "decoder" else build_head(name, config, labels, word)
+
+
 def parameter_count(module: nn.Module) -> int:
     """The number of parameters; a tied tensor counts once."""
     return sum(parameter.numel() for parameter in module.parameters())
@@ -100,9 +124,10 @@ def copied(model: BertModel, config: BertConfig, tensors: Mapping[str, Tensor]) 
 
 
 def tie(model: BertModel) -> None:
-    """Tie the masked-word decoder to the embedding table again, after tensors were replaced."""
-    if "masked_word" in model.heads:
-        model.heads["masked_word"].decoder.weight = model.encoder.embeddings.word.weight  # type: ignore[union-attr]
+    """Tie projections to the vocabulary to their embedding tables again, after tensors were replaced."""
+    for second, first in model.tied.items():
+        module, _, name = second.rpartition(".")
+        setattr(model.get_submodule(module), name, model.get_parameter(first))
 
 
 def initialize(model: BertModel, *, seed: int = 0, only: Iterable[str] | None = None) -> None:

@@ -6,19 +6,26 @@ the same layers: packed or quantized weights, fused kernels, nodes of an ONNX gr
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.model.attention import AttentionPattern, attend, bias_gelu, triton_supports
+from bertkit.model.attention import AttentionPattern, attend, attend_source, bias_gelu, triton_supports
 from bertkit.model.batch import Batch
 
 Activation = Callable[[Tensor], Tensor]
 # What `output` returns for `add` and `add_norm`: T D, or whatever the engine needs to compute it together with the
 # residual. Nothing else reads it.
 Output = Any
+
+
+class Source(NamedTuple):
+    """What a decoder attends to: the encoder's output for a batch that has as many sequences as the decoder's."""
+
+    hidden_SD: Tensor
+    batch: Batch
 
 
 class Operations:
@@ -59,6 +66,18 @@ class Operations:
     def attend(self, qkv_TX: Tensor, batch: Batch, pattern: AttentionPattern, dropout: float) -> Tensor:
         """T 3D -> T D: every head's weighted mean of values, side by side, by the fastest kernel for these tensors."""
         return attend(pattern.split(qkv_TX, batch), batch, pattern.window, dropout).flatten(1)
+
+    def project_source(self, linear: nn.Linear, source: Source) -> Tensor:
+        """S 2D: the keys and values of the encoder's output for one layer's cross-attention."""
+        return self.project(linear, source.hidden_SD)
+
+    def attend_source(
+        self, query_TD: Tensor, key_value_SX: Tensor, batch: Batch, source: Batch, heads: int, dropout: float
+    ) -> Tensor:
+        """T D: the tokens of sequence n attend to those of sequence n of the source."""
+        query_THK = query_TD.view(len(query_TD), heads, -1)
+        key_value_S2HK = key_value_SX.view(len(key_value_SX), 2, heads, -1)
+        return attend_source(query_THK, key_value_S2HK, batch, source, dropout).flatten(1)
 
     def output(self, linear: nn.Linear, x_TI: Tensor) -> Output:
         """T D: the last linear layer of attention or feed-forward."""

@@ -46,7 +46,9 @@ class WriteSettings:
         if not math.isfinite(self.length_penalty):
             raise RequestError(f"length_penalty={self.length_penalty} must be a finite number")
         if self.samples and self.beams > 1:
-            raise RequestError("beams and sampling (temperature, top_k, top_p) exclude each other; leave one of them out")
+            raise RequestError(
+                "beams and sampling (temperature, top_k, top_p) exclude each other; leave one of them out"
+            )
         if "" in self.stop:
             raise RequestError("stop= holds an empty text, which would end every generation at once; remove it")
 
@@ -172,9 +174,7 @@ def beam_search(decoder: Decoder, count: int, settings: WriteSettings, end_ids: 
     return [_until_end(row, end_ids) for row in best.tokens[:, 0].tolist()]
 
 
-def _merged(
-    best: _Beams, candidates: _Beams, beams: int, length: int, penalty: float, improving_N1: Tensor
-) -> _Beams:
+def _merged(best: _Beams, candidates: _Beams, beams: int, length: int, penalty: float, improving_N1: Tensor) -> _Beams:
     """The best ended sequences, with those among the first `beams` candidates that have just ended."""
     just_ended = candidates.ended.clone()
     just_ended[:, beams:] = False
