@@ -1,0 +1,68 @@
+"""A model as search strategies see it: the scores of the next token, computed with a key-value cache."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bertkit.engine.batches import Passage, fastest, make_batch
+from bertkit.engine.cache import CachedOperations
+from bertkit.errors import RequestError
+from bertkit.model.batch import Batch
+from bertkit.model.encoder import Encoder
+from bertkit.model.heads import MaskedWordHead
+from bertkit.model.model import BertModel
+from bertkit.model.operations import Source
+
+
+class CachedDecoder:
+    """`search.Decoder` of a decoder-only model, or with `sources` of an encoder-decoder model."""
+
+    def __init__(
+        self,
+        model: BertModel,
+        prompts: Sequence[Sequence[int]],
+        new_tokens: int,
+        sources: Sequence[Passage] | None = None,
+        vocabulary: int | None = None,
+    ) -> None:
+        """`new_tokens` is the most that will be generated; tokens from number `vocabulary` on are never chosen."""
+        self.stack, self.words = generator_parts(model)
+        self.device, self.vocabulary = model.device, vocabulary
+        self.prompts = Batch.pack(prompts).to(self.device)
+        self.source: Source | None = None
+        if sources is not None:
+            batch = make_batch(sources, self.device)
+            self.source = Source(fastest(model.encoder)(batch), batch)
+        self.cache = CachedOperations(fastest(self.stack).ops, self.prompts.longest + new_tokens)
+
+    def start(self) -> Tensor:
+        """N V: the scores after the prompts."""
+        hidden_TD = self.stack(self.prompts, None, self.cache, self.source)
+        return self._scores(hidden_TD[self.prompts.offsets[1:].long() - 1])
+
+    def step(self, ids_N: Tensor, rows_N: Tensor | None = None) -> Tensor:
+        """N V: the scores after one token more."""
+        if rows_N is not None:
+            self.cache.select(rows_N)
+        return self._scores(self.stack(self.cache.next_batch(ids_N), None, self.cache, self.source))
+
+    def _scores(self, hidden_ND: Tensor) -> Tensor:
+        scores_NV: Tensor = self.words(hidden_ND).float()
+        if self.vocabulary is not None and self.vocabulary < scores_NV.shape[-1]:
+            scores_NV[:, self.vocabulary :] = -torch.inf
+        return scores_NV
+
+
+def generator_parts(model: BertModel) -> tuple[Encoder, MaskedWordHead]:
+    """The causal stack and the vocabulary's projection; a model that cannot generate is refused."""
+    if model.decoder is not None:
+        return model.decoder.stack, model.decoder.words
+    if not model.config.parts.causal or "masked_word" not in model.heads:
+        raise RequestError(
+            "this model cannot write: it is an encoder, which sees both sides of every word; "
+            "fill in a [MASK] with it, or fine-tune it to write ('bertkit finetune write')"
+        )
+    words = model.heads["masked_word"]
+    assert isinstance(words, MaskedWordHead)
+    return model.encoder, words
