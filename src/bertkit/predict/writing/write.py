@@ -66,7 +66,7 @@ class Writer:
             yield rest
 
     def perplexity(self, texts: Sequence[str]) -> list[float]:
-        """exp of the mean negative log probability of a text's tokens, each given those before it."""
+        """The exponential of the mean negative log probability of a text's tokens, each given those before it."""
         if self.model.decoder is not None:
             raise RequestError("perplexity is for models that read one text; an encoder-decoder scores a target")
         stack, words = generator_parts(self.model)
