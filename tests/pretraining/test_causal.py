@@ -85,7 +85,7 @@ def onnx_runtime(bert):
     use_onnx(bert.model.encoder)
     with torch.inference_mode():
         forward = fastest(bert.model.encoder)
-        assert forward.ops.short is not None
+        assert forward.ops.onnx is not None
         return [forward(make_batch([each], bert.model.device)).numpy() for each in passages(bert)]
 
 
