@@ -23,7 +23,7 @@ import torch
 
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import family_config, override
-from bertkit.engine.batches import Passage, cut
+from bertkit.engine.batches import Passage, truncate
 from bertkit.engine.embed import embed_passages
 from bertkit.files import whole_file
 from bertkit.model.model import new_model
@@ -124,7 +124,7 @@ class Engines:
 
     def passages(self, texts: Sequence[str]) -> list[Passage]:
         """Encoded, and cut to what the model takes."""
-        return [cut(Passage(*plain), LONGEST) for plain in self.ours.tokenizer.encode_plain(list(texts))]
+        return [truncate(Passage(*plain), LONGEST) for plain in self.ours.tokenizer.encode_plain(list(texts))]
 
     def bertkit(self, passages: Sequence[Passage]) -> np.ndarray:
         """From ids."""

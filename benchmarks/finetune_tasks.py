@@ -16,7 +16,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bertkit.checkpoint.save_load import Checkpoint
-from bertkit.data.examples import Example, Place, QuestionExample, TextExample
+from bertkit.data.examples import Example, QuestionExample, TextExample
+from bertkit.data.tables import Place
 from bertkit.errors import RequestError
 from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.settings import FineTuneSettings, read_settings

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 
 from bertkit.config import family_config
-from bertkit.engine.batches import Passage
+from bertkit.engine.batches import Passage, RowReader
 from bertkit.engine.cuda_graph import CudaRecorder
-from bertkit.engine.recorded import RecordedPasses, RowReader
-from bertkit.families.table import FAMILIES
+from bertkit.engine.recorded import RecordedPasses
+from bertkit.families.family import FAMILIES
 from bertkit.model.attention import KERNELS, AttentionWindow, bias_gelu
 from bertkit.model.batch import Batch
 from bertkit.model.model import new_model
@@ -170,7 +170,7 @@ class Mean(RowReader):
 
     layers: tuple[int, ...]
 
-    def numbers(self, x_TD: torch.Tensor, batch: Batch) -> torch.Tensor:
+    def rows(self, x_TD: torch.Tensor, batch: Batch) -> torch.Tensor:
         """N D."""
         return pool(x_TD, batch, "mean").float()
 
@@ -186,9 +186,9 @@ def recorded_gaps() -> dict[str, dict[str, float]]:
         batches = [[[draw.randrange(5, 1000) for _ in range(length)] for length in lengths] for lengths in mixes]
         with torch.inference_mode():
             exact = model.double().encoder
-            expected = [read.numbers(exact(batch), batch) for batch in map(Batch.pack, batches)]
+            expected = [read.rows(exact(batch), batch) for batch in map(Batch.pack, batches)]
         for dtype in (torch.float32, torch.bfloat16):
-            replayed = RecordedPasses(model.to("cuda", dtype).encoder, CudaRecorder(), often=1)
+            replayed = RecordedPasses(model.to("cuda", dtype).encoder, CudaRecorder(), record_after=1)
             gaps = [
                 gap(torch.from_numpy(replayed([Passage(ids, [0] * len(ids)) for ids in batch], read)), wanted)
                 for batch, wanted in zip(batches, expected, strict=True)

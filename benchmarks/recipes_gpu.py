@@ -32,8 +32,8 @@ from typing import Any
 import torch
 from glue_scores import FIXED, Scoring, Stopped, mean_of, score_tasks
 
+from bertkit.checkpoint.bundled import SMALL_FILE
 from bertkit.checkpoint.save_load import load_checkpoint, save_small
-from bertkit.checkpoint.small_files import SMALL
 from bertkit.errors import RequestError
 from bertkit.files import whole_file
 from bertkit.pretraining.batches import DataSettings, ExampleSource
@@ -193,7 +193,7 @@ def store(run: Path, small: Path, archive: Path) -> dict[str, Any]:
             if (run / name).is_file():
                 tar.add(run / name, name)
     size = archive.stat().st_size
-    found: dict[str, Any] = {"weights_bytes": (small / SMALL).stat().st_size, "archive_bytes": size}
+    found: dict[str, Any] = {"weights_bytes": (small / SMALL_FILE).stat().st_size, "archive_bytes": size}
     return found | ({"note": f"over {MOST_BYTES:,} bytes"} if size > MOST_BYTES else {})
 
 

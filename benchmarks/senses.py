@@ -26,8 +26,7 @@ import numpy as np
 import torch
 
 import bertkit
-from bertkit.data.formats import open_table
-from bertkit.data.tables import Columns
+from bertkit.data.tables import Columns, open_table
 from bertkit.files import whole_file
 from bertkit.inside.senses.scores import neighbor_accuracy, units
 from bertkit.inside.senses.senses import around_vectors, sense_scores, use_vectors

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from bertkit import folder_lock
+from bertkit import files
 from bertkit.errors import RequestError
-from bertkit.folder_lock import claimed, locked
+from bertkit.files import claimed, locked
 
 HOLDER = """
 import sys
 from pathlib import Path
-from bertkit.folder_lock import locked
+from bertkit.files import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -44,25 +44,25 @@ def like_windows(monkeypatch):
         tried.append((str(Path(f"/proc/self/fd/{handle}").readlink()), mode, count))
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    monkeypatch.setattr(folder_lock, "WINDOWS", True)
-    monkeypatch.setattr(folder_lock, "msvcrt", types.SimpleNamespace(LK_NBLCK=2, locking=locking), raising=False)
+    monkeypatch.setattr(files, "WINDOWS", True)
+    monkeypatch.setattr(files, "msvcrt", types.SimpleNamespace(LK_NBLCK=2, locking=locking), raising=False)
     return tried
 
 
 def test_another_process_is_refused_until_the_first_is_killed(tmp_path):
     holder = held_by_another(tmp_path)
     with pytest.raises(RequestError, match=f"another process is writing to {tmp_path}; wait for it, or stop it"):
-        locked(tmp_path, patience=0.0).__enter__()
+        locked(tmp_path, timeout=0.0).__enter__()
     holder.send_signal(signal.SIGKILL)
     holder.communicate()
-    with locked(tmp_path, patience=0.0):
+    with locked(tmp_path, timeout=0.0):
         assert list(tmp_path.iterdir()) == [], "the folder itself is the lock"
 
 
 def test_a_process_that_ends_in_time_is_waited_for(tmp_path):
     holder = held_by_another(tmp_path)
     holder.stdin.close()  # from now on it is ending
-    with locked(tmp_path, patience=60.0):
+    with locked(tmp_path, timeout=60.0):
         pass
     assert holder.wait() == 0
 
@@ -70,13 +70,13 @@ def test_a_process_that_ends_in_time_is_waited_for(tmp_path):
 def test_on_windows_a_file_beside_the_folder_is_locked_and_removed(tmp_path, like_windows):
     folder, file = tmp_path / "run", tmp_path / ".run.lock"
     folder.mkdir()
-    with locked(folder, patience=0.0):
+    with locked(folder, timeout=0.0):
         assert like_windows == [(str(file), 2, 1)]
         with pytest.raises(RequestError, match="another process is writing to .*run; wait"), locked(folder, 0.0):
             pass
         assert list(folder.iterdir()) == []
     assert not file.exists()
-    with locked(folder, patience=0.0):
+    with locked(folder, timeout=0.0):
         pass
 
 
@@ -89,7 +89,7 @@ def test_on_windows_a_lock_file_that_is_being_removed_is_as_one_that_is_held(tmp
         return opened(*words)
 
     monkeypatch.setattr(os, "open", once_refused)
-    with locked(tmp_path, patience=60.0):
+    with locked(tmp_path, timeout=60.0):
         assert len(like_windows) == 1
 
 

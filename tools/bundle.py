@@ -20,10 +20,10 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from bertkit.checkpoint.delta import LEAST_COSINE, load_delta, vector_cosines
+from bertkit.checkpoint.bundled import SMALL_FILE
+from bertkit.checkpoint.delta import MIN_COSINE, load_delta, vector_cosines
 from bertkit.checkpoint.delta import TEXTS as SENTENCE_TEXTS
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_small
-from bertkit.checkpoint.small_files import SMALL
 from bertkit.engine.batches import Passage, make_batch
 from bertkit.errors import BertkitError, RequestError
 from bertkit.files import whole_folder
@@ -86,17 +86,17 @@ def bundle(run: Path, out: Path, max_length: int | None = None) -> Bundled:
 def bundle_sentences(run: Path, out: Path) -> Bundled:
     """Put the model of `run`, a folder or a file of changes, into `out/sentences` as what differs from `out`."""
     tuned = load_delta(load_checkpoint(out), run) if run.is_file() else load_checkpoint(run)
-    full, room = over(load_checkpoint(out), tuned), MOST_BYTES - (out / SMALL).stat().st_size
+    full, room = over(load_checkpoint(out), tuned), MOST_BYTES - (out / SMALL_FILE).stat().st_size
     draft = out / f"{SENTENCES}.new"
     shutil.rmtree(draft, ignore_errors=True)
     try:
         save_small(full, draft, delta=True)
-        if (draft / SMALL).stat().st_size > room:
+        if (draft / SMALL_FILE).stat().st_size > room:
             shutil.rmtree(draft)
             save_small(full, draft, delta=True, budget=room)
             _refuse_other_vectors(full, load_checkpoint(draft))
         made = measure(full, draft)
-        _refuse_large(made.bytes + (out / SMALL).stat().st_size)
+        _refuse_large(made.bytes + (out / SMALL_FILE).stat().st_size)
         shutil.rmtree(out / SENTENCES, ignore_errors=True)
         with whole_folder(out / SENTENCES) as place:
             shutil.copytree(draft, place, dirs_exist_ok=True)
@@ -127,7 +127,7 @@ def measure(full: Checkpoint, folder: Path) -> Bundled:
     cosines = F.cosine_similarity(ours[0], theirs[0], dim=-1)
     logits = None if ours[1] is None or theirs[1] is None else (ours[1], theirs[1])
     return Bundled(
-        bytes=(folder / SMALL).stat().st_size,
+        bytes=(folder / SMALL_FILE).stat().st_size,
         load_seconds=round(min(seconds), 3),
         cosine_mean=float(cosines.mean()),
         cosine_least=float(cosines.min()),
@@ -154,10 +154,10 @@ def answers(checkpoint: Checkpoint) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 def _refuse_other_vectors(full: Checkpoint, stored: Checkpoint) -> None:
     cosine = float(vector_cosines(full, stored, SENTENCE_TEXTS).mean())
-    if cosine < LEAST_COSINE:
+    if cosine < MIN_COSINE:
         raise RequestError(
             f"stored in what is left of {MOST_BYTES:,} bytes, vectors have a mean cosine of {cosine:.4f} with those of "
-            f"the full model, under {LEAST_COSINE}; tune with rank=32 or less"
+            f"the full model, under {MIN_COSINE}; tune with rank=32 or less"
         )
 
 

@@ -1,7 +1,7 @@
-"""The shape of a model, as frozen dataclasses: an impossible shape cannot be built.
+"""The config of a model, as frozen dataclasses that check themselves.
 
-`Parts` says which module fills each slot of the encoder, `BertConfig` says how large it is. The rows of
-families/ are the published models; any other mixture of parts works too, but only bertkit can load it.
+`Parts` says which modules the encoder is built from, `BertConfig` how large it is. The rows of families/ are the
+published models; any other combination of parts works too, but only bertkit can load it.
 """
 
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from bertkit.errors import RequestError
-from bertkit.families.table import FAMILIES
+from bertkit.families.family import FAMILIES
 from bertkit.poolings import HeadPooling
 from bertkit.settings import (
     Count,
@@ -32,24 +32,26 @@ Probability = Annotated[float, Range(0, under=1)]
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """Which module fills each slot of the encoder. The defaults are BERT's."""
+    """The modules that the encoder is built from. The defaults are BERT's."""
 
     position: Literal["learned", "offset", "sinusoidal", "rotary", "none"] = "learned"
     norm: Literal["post", "pre"] = "post"
     feed_forward: Literal["plain", "gated"] = "plain"
     activation: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
-    bias: bool = True  # in the encoder's linear maps and norms
-    causal: bool = False  # every token sees itself and what is before it, as in GPT; Hugging Face: is_decoder
+    bias: bool = True  # in the encoder's linear layers and norms
+    causal: bool = False  # a token sees itself and earlier ones, as in GPT; Hugging Face: is_decoder
     shared_layers: bool = False  # ALBERT: one layer, used `depth` times
     window: Annotated[int, Range(2)] | None = None  # ModernBERT: tokens seen on both sides together in local layers
-    global_every: Count = 3  # with a window: every third layer still sees everything
-    theta: Positive = 160_000.0  # rotary base of layers that see everything
+    global_every: Count = 3  # with a window: every third layer sees all tokens
+    theta: Positive = 160_000.0  # rotary base of layers that see all tokens
     local_theta: Positive = 10_000.0  # rotary base of local layers
-    word_head: Literal["gelu", "gelu_tanh", "relu", "silu"] | None = None  # its activation; None: the layers'
-    pooler: Literal["tanh", "gelu", "relu", "none"] = "tanh"  # after the dense map that class heads read; none: no map
+    word_head: Literal["gelu", "gelu_tanh", "relu", "silu"] | None = (
+        None  # activation of the masked-word head; None: the layers'
+    )
+    pooler: Literal["tanh", "gelu", "relu", "none"] = "tanh"  # activation of the pooler's dense layer; none: no layer
     pooler_norm: bool = False  # ModernBERT: a norm after it
-    pooling: HeadPooling = "first"  # what that dense map reads: [CLS], or all
-    token_pooler: bool = False  # ModernBERT: token heads read through the same dense map
+    pooling: HeadPooling = "first"  # what the pooler reads: [CLS], or all tokens
+    token_pooler: bool = False  # ModernBERT: token heads read through the pooler's dense layer
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -59,15 +61,15 @@ class Parts:
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig:
-    """The shape of one model. Hugging Face's names for these fields are in the rows of families/."""
+    """The sizes and parts of one model. Hugging Face's names for these fields are in the rows of families/."""
 
     family: str = "bert"
     vocab_size: Annotated[int, Range(1), Range(most=10**8)] = 30522
     width: Annotated[int, Range(1), Range(most=10**6)] = 768
     depth: Annotated[int, Range(1), Range(most=10**4)] = 12
     heads: Annotated[int, Range(1), Range(most=10**5)] = 12
-    inner: Annotated[int, Range(1), Range(most=10**7)] = 3072  # width of the feed-forward's middle
-    embedding_width: Count | None = None  # ALBERT, ELECTRA: narrower tables and a map up to `width`
+    inner: Annotated[int, Range(1), Range(most=10**7)] = 3072  # width between the feed-forward's two layers
+    embedding_width: Count | None = None  # ALBERT, ELECTRA: narrower tables and a projection to `width`
     max_length: Annotated[int, Range(1), Range(most=10**8)] = 512
     segments: Annotated[int, Range(0, 10**4)] = 2  # 0: no segment table
     dropout: Probability = 0.1
@@ -110,7 +112,7 @@ SIZES: dict[str, dict[str, int]] = {
 
 
 def family_config(family: str = "bert", size: str = "base", **settings: Any) -> BertConfig:
-    """`family_config("roberta", "small", vocab_size=8000)`: a row of each table, then settings of your own."""
+    """The config of a family and size with some settings changed: `family_config("roberta", "small", pad_id=0)`."""
     row = pick(FAMILIES, family, "family")
     merged = {**row.settings, **pick(SIZES, size, "size"), **settings}
     if "vocab_size" in settings and "pad_id" not in settings and merged.get("pad_id", 0) >= settings["vocab_size"]:
@@ -120,12 +122,12 @@ def family_config(family: str = "bert", size: str = "base", **settings: Any) -> 
 
 
 def override(config: BertConfig, *pairs: str) -> BertConfig:
-    """`override(config, "depth=6", "position=rotary")`: unknown names and wrong values stop here, not later."""
+    """A config with settings changed: `override(config, "depth=6")`; unknown names and invalid values are refused."""
     return read_pairs(pairs, config)[0]
 
 
 def read_config(path: Path) -> BertConfig:
-    """A model's shape from TOML: `family`, `size`, and any setting of `override`."""
+    """A config from a TOML file: `family`, `size`, and any setting of `override`."""
     table = read_toml(path)
     start = family_config(str(table.pop("family", "bert")), str(table.pop("size", "base")))
     try:
@@ -135,5 +137,5 @@ def read_config(path: Path) -> BertConfig:
 
 
 def config_toml(config: BertConfig) -> str:
-    """The shape as TOML that `read_config` reads back to an equal config."""
+    """The config as TOML, from which `read_config` reads an equal one."""
     return toml_lines(flat(config))

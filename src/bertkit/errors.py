@@ -1,13 +1,13 @@
-"""What bertkit says when something is wrong: one sentence that names the thing and the remedy.
+"""Errors and warnings: the message is one sentence that names the file or value and the remedy.
 
-The command line turns these into that sentence and an exit code; Python callers can catch one base class.
+The command line prints the message and exits with the class's code; Python callers can catch one base class.
 """
 
 from collections.abc import Collection
 
 
 class BertkitError(Exception):
-    """The work failed: a full disk, a file that changed underneath. Exit code 1."""
+    """The work failed: a full disk, a file that changed meanwhile. Exit code 1."""
 
     exit_code = 1
 
@@ -19,7 +19,7 @@ class RequestError(BertkitError, ValueError):
 
 
 class UnknownSetting(RequestError):
-    """A setting's name that is none of `names`."""
+    """The name of a setting that is not among `names`."""
 
     def __init__(self, sentence: str, name: str, names: Collection[str]) -> None:
         super().__init__(sentence)
@@ -27,4 +27,4 @@ class UnknownSetting(RequestError):
 
 
 class BertkitWarning(UserWarning):
-    """The work was done, but not quite as asked: a text was cut, a tensor was left out."""
+    """The work was done, but not quite as requested: a text was truncated, a tensor was left out."""

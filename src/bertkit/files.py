@@ -1,14 +1,32 @@
-"""Outputs appear complete or not at all: written to a temporary path beside the target, flushed, then renamed."""
+"""Output files and folders: complete or not there, and written by one process at a time.
+
+An output is written to a temporary path beside its target, flushed, then renamed. While a run writes to a folder, it
+holds a lock on it: two runs would remove each other's drafts. The operating system releases the lock when the process
+ends, even if it is killed, so no lock is ever stale. POSIX systems lock the folder itself. Windows locks only files:
+there it is a file beside the folder, removed at the end.
+"""
 
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from bertkit.errors import BertkitError, RequestError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    msvcrt: Any = import_module("msvcrt")
+    WINDOWS = True
+else:
+    WINDOWS = False
+
+LOCK_TIMEOUT = 5.0  # seconds that another run, or the workers of a killed one, have to release a folder
 VERSION_KEY = "format_version"
 FORMAT_VERSION = 1  # of a run's records
 
@@ -36,23 +54,23 @@ def whole_folder(path: Path | str) -> Iterator[Path]:
         for file in draft.rglob("*"):
             if file.is_file():
                 flush(file)
-        if path.is_dir():  # empty, and perhaps a link or a mount point: it stays, its content moves in
+        if path.is_dir():  # empty, and perhaps a link or a mount point: so the content is moved into it
             for file in draft.iterdir():
                 file.rename(path / file.name)
         else:
             draft.rename(path)
 
 
-def check_format_version(found: object, path: Path) -> None:
-    """Refuse what a later bertkit has written; a file that does not say its version is of version 1."""
-    if found is not None and (type(found) is not int or not 1 <= found <= FORMAT_VERSION):
+def check_format_version(version: object, path: Path) -> None:
+    """Refuse what a later bertkit has written; a file without a version is of version 1."""
+    if version is not None and (type(version) is not int or not 1 <= version <= FORMAT_VERSION):
         raise RequestError(
-            f"{path} has {VERSION_KEY}={found}, and this bertkit reads up to {FORMAT_VERSION}; update bertkit"
+            f"{path} has {VERSION_KEY}={version}, and this bertkit reads up to {FORMAT_VERSION}; update bertkit"
         )
 
 
 def refuse_to_overwrite(path: Path | str) -> None:
-    """An output folder may be missing or empty; anything else is not overwritten."""
+    """Refuse an output path unless it is missing, or an empty folder."""
     path = Path(path)
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise RequestError(f"{path} exists already; name another place or remove it first")
@@ -60,7 +78,7 @@ def refuse_to_overwrite(path: Path | str) -> None:
 
 
 def refuse_taken(path: Path, usual_name: str) -> None:
-    """Refuse a place where an output file cannot go: a folder, a file that exists, a folder that cannot be written."""
+    """Refuse the path of an output file: a folder, a file that exists, or one whose folder cannot be written."""
     if path.is_dir():
         raise RequestError(f"{path} is a folder; name a file in it, such as {path / usual_name}")
     if path.exists():
@@ -86,7 +104,7 @@ def _beside(path: Path) -> Iterator[Path]:
         workspace = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
     except OSError as error:
         raise RequestError(f"{path} cannot be written: {error.strerror}") from error
-    # mkdtemp makes private folders; outputs get the rights an ordinary file would have.
+    # mkdtemp makes private folders; outputs get the permissions of an ordinary file.
     mask = os.umask(0)
     os.umask(mask)
     workspace.chmod(0o777 & ~mask)
@@ -102,3 +120,78 @@ def flush(path: Path) -> None:
     """Force a file's content to the disk (fsync)."""
     with path.open("rb+") as handle:  # Windows flushes only what is open for writing
         os.fsync(handle.fileno())
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Lock an output folder, created if it is missing; folders that were created and stayed empty are removed."""
+    if not folder.is_dir():
+        refuse_to_overwrite(folder)
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # it is not empty
+                for path in created:
+                    path.rmdir()
+
+
+@contextmanager
+def locked(folder: Path, timeout: float | None = None) -> Iterator[None]:
+    """Lock a folder that exists; another process has `timeout` seconds (by default LOCK_TIMEOUT) to release it.
+
+    On disks without locks, such as some network disks, nothing is locked.
+    """
+    deadline = time.monotonic() + (LOCK_TIMEOUT if timeout is None else timeout)
+    path = _lock_file(folder) if WINDOWS else folder
+    while (handle := (_lock_by_windows if WINDOWS else _lock_by_posix)(path)) is None:
+        if time.monotonic() >= deadline:
+            raise RequestError(f"another process is writing to {folder}; wait for it, or stop it")
+        time.sleep(0.05)
+    try:
+        yield
+    finally:
+        os.close(handle)
+        if WINDOWS:
+            with suppress(OSError):  # another process has opened it by now
+                path.unlink()
+
+
+def _lock_file(folder: Path) -> Path:
+    folder = folder.resolve()
+    return folder.with_name(f".{folder.name}.lock")
+
+
+def _lock_by_posix(folder: Path) -> int | None:
+    """A handle that holds the lock until it is closed; None if another process holds it or has removed the folder."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        folder.mkdir(parents=True, exist_ok=True)
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        same = os.path.samestat(os.fstat(handle), folder.stat())
+    except (BlockingIOError, FileNotFoundError):
+        same = False
+    except OSError:  # some network disks
+        same = True
+    if not same:
+        os.close(handle)
+    return handle if same else None
+
+
+def _lock_by_windows(file: Path) -> int | None:
+    """The same for a file on Windows, where a file that is being removed cannot be opened."""
+    try:
+        handle = os.open(file, os.O_RDWR | os.O_CREAT)
+    except PermissionError:
+        return None
+    try:
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle

@@ -1,12 +1,12 @@
 """The table of poolings: how the vectors of a sequence's tokens become one vector. Importable without torch.
 
-A pooling is a function over `Tokens`, and written once: a packed batch (`model/pooling.py`), a padded rectangle (what
-ONNX computes) and the vectors of one text (NumPy) are three implementations of `Tokens`. To add a pooling, write its
-function, its row, and its name in the `Literal` above the table.
+A pooling is a function over `Tokens`, written once: a packed batch and the vectors of one text in NumPy
+(`model/pooling.py`) and a padded batch (ONNX export) are three implementations of `Tokens`. To add a pooling, write its
+row, and its name in the `Literal` above the table.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol, TypeVar
 
 Array = TypeVar("Array")
@@ -16,12 +16,12 @@ class Tokens(Protocol[Array]):
     """The tokens of one or more sequences. `x` holds a vector for each token, `weights` and `scores` a number."""
 
     @property
-    def places(self) -> Array:
-        """Each token's place in its sequence, counted from 1."""
+    def positions(self) -> Array:
+        """Each token's position in its sequence, counted from 1."""
 
     @property
     def scores(self) -> Array:
-        """What a trained linear map says of each token; only for rows with `scored`."""
+        """The output of a trained linear layer for each token; only for rows with `scored`."""
 
     def first(self, x: Array, /) -> Array:
         """The vector of each sequence's first token."""
@@ -57,61 +57,47 @@ class Pool(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Pooling:
-    """One row: the function and everything else that is particular to a pooling."""
+    """A row of POOLINGS: the function, and everything else that is particular to a pooling."""
 
     pool: Pool
     width: int = 1  # of the pooled vector, in widths of a token's vector
     sentence_transformers: tuple[str, str] | None = None  # its pooling_mode there, and the flag of older folders
-    head: bool = False  # whether a head that reads one vector per sequence can be trained on it
-    scored: bool = False  # has trained parameters: a linear map that gives each token a score; only for heads
-
-
-def _first(x: Array, tokens: Tokens[Array]) -> Array:
-    return tokens.first(x)
-
-
-def _last(x: Array, tokens: Tokens[Array]) -> Array:
-    return tokens.last(x)
-
-
-def _mean(x: Array, tokens: Tokens[Array]) -> Array:
-    return tokens.mean(x)
-
-
-def _maximum(x: Array, tokens: Tokens[Array]) -> Array:
-    return tokens.maximum(x)
-
-
-def _mean_and_maximum(x: Array, tokens: Tokens[Array]) -> Array:
-    return tokens.concatenate([tokens.mean(x), tokens.maximum(x)])
+    head: bool = False  # whether a head that reads one vector per sequence may use it
+    scored: bool = False  # it has trained parameters, a linear layer that gives each token a score; only for heads
 
 
 def _weighted_mean(x: Array, tokens: Tokens[Array]) -> Array:
-    """Token i weighs i, as in SGPT: later tokens of a causal model have seen more (Muennighoff 2022)."""
-    return tokens.weighted_sum(x, tokens.shares(tokens.places))
+    """Token i has weight i, as in SGPT: later tokens of a causal model have seen more context (Muennighoff 2022)."""
+    return tokens.weighted_sum(x, tokens.shares(tokens.positions))
 
 
-def _attention(x: Array, tokens: Tokens[Array]) -> Array:
-    return tokens.weighted_sum(x, tokens.softmax(tokens.scores))
-
-
-CLS = ("cls", "pooling_mode_cls_token")
+_FIRST = Pooling(
+    pool=lambda x, tokens: tokens.first(x), sentence_transformers=("cls", "pooling_mode_cls_token"), head=True
+)
 PoolingName = Literal["mean", "cls", "first", "last", "max", "mean-max", "weighted-mean"]
 HeadPooling = Literal["first", "mean", "max", "attention"]
 POOLINGS: dict[str, Pooling] = {
-    "mean": Pooling(pool=_mean, sentence_transformers=("mean", "pooling_mode_mean_tokens"), head=True),
-    "cls": Pooling(pool=_first, sentence_transformers=CLS),
-    "first": Pooling(pool=_first, sentence_transformers=CLS, head=True),
-    "last": Pooling(pool=_last, sentence_transformers=("lasttoken", "pooling_mode_lasttoken")),
-    "max": Pooling(pool=_maximum, sentence_transformers=("max", "pooling_mode_max_tokens"), head=True),
-    "mean-max": Pooling(pool=_mean_and_maximum, width=2),
+    "mean": Pooling(
+        pool=lambda x, tokens: tokens.mean(x), sentence_transformers=("mean", "pooling_mode_mean_tokens"), head=True
+    ),
+    "cls": replace(_FIRST, head=False),  # sentence-transformers' name of it
+    "first": _FIRST,
+    "last": Pooling(
+        pool=lambda x, tokens: tokens.last(x), sentence_transformers=("lasttoken", "pooling_mode_lasttoken")
+    ),
+    "max": Pooling(
+        pool=lambda x, tokens: tokens.maximum(x), sentence_transformers=("max", "pooling_mode_max_tokens"), head=True
+    ),
+    "mean-max": Pooling(pool=lambda x, tokens: tokens.concatenate([tokens.mean(x), tokens.maximum(x)]), width=2),
     "weighted-mean": Pooling(
         pool=_weighted_mean, sentence_transformers=("weightedmean", "pooling_mode_weightedmean_tokens")
     ),
-    "attention": Pooling(pool=_attention, head=True, scored=True),
+    "attention": Pooling(
+        pool=lambda x, tokens: tokens.weighted_sum(x, tokens.softmax(tokens.scores)), head=True, scored=True
+    ),
 }
 # Those that need no training: what `embed` takes. The first is the default.
 TEXT_POOLINGS: dict[str, Pooling] = {name: row for name, row in POOLINGS.items() if not row.scored}
 DEFAULT_POOLING = next(iter(TEXT_POOLINGS))
 NoPooling = Literal["none"]
-NO_POOLING: Final = "none"  # in the place of a pooling's name: a vector for each token
+NO_POOLING: Final = "none"  # instead of a pooling's name: a vector for each token

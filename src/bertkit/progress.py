@@ -1,4 +1,4 @@
-"""How far long work has come: a bar on a terminal and in a notebook, a plain line now and then anywhere else."""
+"""The progress of long work: a bar on a terminal and in a notebook, elsewhere a line every few seconds."""
 
 import sys
 import time
@@ -7,20 +7,20 @@ from contextlib import AbstractContextManager, contextmanager
 from html import escape
 from typing import Any, Protocol, TextIO
 
-NOTHING: Mapping[str, object] = {}
+NO_FACTS: Mapping[str, object] = {}
 
 
 class Meter(Protocol):
-    """What the work calls as often as it likes; drawing is kept rare."""
+    """Progress of one piece of work. `update` may be called often: it draws only a few times a second."""
 
-    def update(self, done: float, facts: Mapping[str, object] = NOTHING) -> None:
-        """So much of the total is done; facts, like {"tokens/s": "61,000"}, are shown as they are."""
+    def update(self, done: float, facts: Mapping[str, object] = NO_FACTS) -> None:
+        """`done` of the total is done; facts, like {"tokens/s": "61,000"}, are shown as they are."""
 
     def stop(self) -> None:
-        """The work ends before its total: it is shown as stopped where it stands, and not as done."""
+        """The work ends before its total: it is shown as stopped, not as done."""
 
 
-# Starts a meter for work with a title and a total; `progress` and `silent` are two of them.
+# A function of a title and a total that starts a meter; `progress` and `silent` are two of them.
 ShowProgress = Callable[[str, float], AbstractContextManager[Meter]]
 
 
@@ -49,7 +49,7 @@ def silent(title: str, total: float) -> Iterator[Meter]:
 
 
 class _Silent:
-    def update(self, done: float, facts: Mapping[str, object] = NOTHING) -> None:
+    def update(self, done: float, facts: Mapping[str, object] = NO_FACTS) -> None:
         pass
 
     def stop(self) -> None:
@@ -62,7 +62,7 @@ class _Lines:
         self.began = self.last = time.monotonic()
         self.done, self.stopped = 0.0, False
 
-    def update(self, done: float, facts: Mapping[str, object] = NOTHING) -> None:
+    def update(self, done: float, facts: Mapping[str, object] = NO_FACTS) -> None:
         now, self.done = time.monotonic(), done
         if now - self.last >= self.every:
             self.last = now
@@ -74,7 +74,7 @@ class _Lines:
     def finish(self) -> None:
         share = f" at {100 * self.done / self.total:.0f} %" if self.total > 0 else ""
         ending = f"stopped{share} after" if self.stopped else "done in"
-        self._print(f"{ending} {time.monotonic() - self.began:.1f} s", NOTHING)
+        self._print(f"{ending} {time.monotonic() - self.began:.1f} s", NO_FACTS)
 
     def _state(self, done: float, now: float) -> str:
         if self.total <= 0 or done <= 0:
@@ -88,7 +88,7 @@ class _Lines:
 
 @contextmanager
 def _bar(title: str, total: float, stream: TextIO) -> Iterator[Meter]:
-    # rich takes 0.1 s to import: only who sees a bar pays for it.
+    # Imported here because rich takes 0.1 s to import.
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -114,9 +114,9 @@ class _Bar:
         self.bar, self.task, self.last = bar, task, 0.0
         self.done, self.stopped = 0.0, False
 
-    def update(self, done: float, facts: Mapping[str, object] = NOTHING) -> None:
+    def update(self, done: float, facts: Mapping[str, object] = NO_FACTS) -> None:
         self.done = done
-        # rich locks and computes speeds on every call; ten a second are enough for the eye.
+        # rich takes a lock and computes speeds at every call; ten a second are enough.
         if time.monotonic() - self.last >= 0.1:
             self.last = time.monotonic()
             self.bar.update(self.task, completed=done, facts=", ".join(_fact_texts(facts)))
@@ -126,14 +126,14 @@ class _Bar:
 
 
 class _Cell:
-    """A bar in the output of a notebook's cell, drawn anew twice a second."""
+    """A bar in the output of a notebook's cell, drawn again twice a second."""
 
     def __init__(self, title: str, total: float, display: Any) -> None:
         self.title, self.total, self.last, self.done, self.stopped = title, total, time.monotonic(), 0.0, False
-        self.facts: Mapping[str, object] = NOTHING
+        self.facts: Mapping[str, object] = NO_FACTS
         self.handle = display(self, display_id=True)
 
-    def update(self, done: float, facts: Mapping[str, object] = NOTHING) -> None:
+    def update(self, done: float, facts: Mapping[str, object] = NO_FACTS) -> None:
         self.done, self.facts = done, facts
         if time.monotonic() - self.last >= 0.5:
             self.last = time.monotonic()
@@ -154,7 +154,7 @@ class _Cell:
 
 
 def _notebook_display() -> Any:
-    """IPython's `display` inside a notebook, else None; nothing is imported for it."""
+    """IPython's `display` inside a notebook, else None; IPython is not imported if it is not in use."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython and hasattr(ipython, "get_ipython") else None
     if shell is None or type(shell).__name__ != "ZMQInteractiveShell":

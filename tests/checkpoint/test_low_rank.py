@@ -13,19 +13,11 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
+from bertkit.checkpoint.bundled import BASE_FILE, CHECKSUM_FILE, SMALL_FILE
 from bertkit.checkpoint.delta import FORMAT, load_delta, save_delta, vector_cosines
-from bertkit.checkpoint.low_rank import (
-    CHANGE,
-    FACTORS,
-    SCALE_BYTES,
-    add_changes,
-    choose_ranks,
-    differences,
-    directions,
-    low_rank_changes,
-)
+from bertkit.checkpoint.low_rank import SCALE_BYTES, choose_ranks, differences, directions, low_rank_changes
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_small
-from bertkit.checkpoint.small import ABOVE, SMALL, SUMS, pack, unpack
+from bertkit.checkpoint.small import CHANGE, FACTORS, add_changes, pack, unpack
 from bertkit.checkpoint.tensors import fingerprint
 from bertkit.checkpoint.text_vectors import text_vectors
 from bertkit.config import family_config
@@ -255,10 +247,10 @@ def test_a_folder_can_hold_a_low_rank_change_of_the_one_above(tmp_path):
     base = load_checkpoint(tmp_path / "small")
     other = tuned(base, 2)
     save_small(other, tmp_path / "small" / "whole", delta=True)
-    whole = (tmp_path / "small" / "whole" / SMALL).stat().st_size
+    whole = (tmp_path / "small" / "whole" / SMALL_FILE).stat().st_size
     budget = whole // 2
     save_small(other, tmp_path / "small" / "sentences", delta=True, budget=budget)
-    path = tmp_path / "small" / "sentences" / SMALL
+    path = tmp_path / "small" / "sentences" / SMALL_FILE
     assert path.stat().st_size <= budget
     assert any(name.endswith(FACTORS) for name in load(path.read_bytes()))
     back = load_checkpoint(tmp_path / "small" / "sentences")
@@ -274,11 +266,11 @@ def test_a_folder_whose_change_does_not_fit_is_refused(tmp_path):
 
     save_small(model(), tmp_path / "small")
     save_small(tuned(load_checkpoint(tmp_path / "small")), tmp_path / "small" / "sentences", delta=True, budget=30_000)
-    path = tmp_path / "small" / "sentences" / SMALL
+    path = tmp_path / "small" / "sentences" / SMALL_FILE
     name = next(name for name in load(path.read_bytes()) if name.endswith(FACTORS))
     path.write_bytes(save(pack({name: torch.ones(2, 7)})))
-    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in (path, tmp_path / "small" / SMALL)]
-    (path.parent / SUMS).write_text(f"{digests[0]}  {SMALL}\n{digests[1]}  {ABOVE}\n")
+    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in (path, tmp_path / "small" / SMALL_FILE)]
+    (path.parent / CHECKSUM_FILE).write_text(f"{digests[0]}  {SMALL_FILE}\n{digests[1]}  {BASE_FILE}\n")
     with pytest.raises(RequestError, match="is not a file of small weights: .* cannot change a tensor of"):
         load_checkpoint(path.parent)
 
@@ -300,18 +292,18 @@ def test_a_bundle_takes_a_change_where_whole_tensors_do_not_fit(tool, tmp_path, 
     words = [str(tmp_path / "delta"), "--out", str(tmp_path / "bundle"), "--sentences"]
     assert tool.main(words) == 0
     whole = json.loads(capsys.readouterr().out)["bytes"]
-    above = (tmp_path / "bundle" / SMALL).stat().st_size
+    above = (tmp_path / "bundle" / SMALL_FILE).stat().st_size
     monkeypatch.setattr(tool, "MOST_BYTES", above + whole - 2_000)
     assert tool.main(words) == 0
     assert json.loads(capsys.readouterr().out)["bytes"] <= whole - 2_000
-    stored = load(((tmp_path / "bundle" / "sentences") / SMALL).read_bytes())
+    stored = load(((tmp_path / "bundle" / "sentences") / SMALL_FILE).read_bytes())
     assert any(name.endswith(FACTORS) for name in stored)
     back = load_checkpoint(tmp_path / "bundle" / "sentences")
     assert float(vector_cosines(back, other, TEXTS).mean()) > 0.995
     monkeypatch.setattr(tool, "MOST_BYTES", above + 100)
     assert tool.main(words) == 2
     assert "over the budget of 100" in capsys.readouterr().err
-    monkeypatch.setattr(tool, "LEAST_COSINE", 1.1)
+    monkeypatch.setattr(tool, "MIN_COSINE", 1.1)
     monkeypatch.setattr(tool, "MOST_BYTES", above + whole - 2_000)
     assert tool.main(words) == 2
     assert "tune with rank=32 or less" in capsys.readouterr().err

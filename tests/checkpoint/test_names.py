@@ -6,7 +6,7 @@ import transformers
 
 from bertkit.checkpoint.hugging_face import clean_names, state_names
 from bertkit.config import family_config
-from bertkit.families.table import FAMILIES
+from bertkit.families.family import FAMILIES
 from bertkit.model.model import BertModel
 
 

@@ -15,13 +15,13 @@ import bertkit
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config, override
 from bertkit.engine import batches as engine
-from bertkit.engine import cpu, maps
-from bertkit.engine.batches import each_batch, layer_vectors, token_batches, token_budget
-from bertkit.engine.cpu import CpuOperations, filled_up
-from bertkit.engine.forward import quickest
-from bertkit.engine.maps import PackedMap, PlainMap
+from bertkit.engine import cpu
+from bertkit.engine import linear as linears
+from bertkit.engine.batches import fastest, layer_vectors, map_batches, token_batches, token_budget
+from bertkit.engine.cpu import CpuOperations, padded_to_step
+from bertkit.engine.linear import PackedLinear, PlainLinear
 from bertkit.errors import RequestError
-from bertkit.families.table import FAMILIES
+from bertkit.families.family import FAMILIES
 from bertkit.model.batch import Batch
 from bertkit.model.layer import ACTIVATIONS
 from bertkit.model.model import new_model
@@ -58,7 +58,7 @@ def two_threads():
 def test_packed_equals_the_encoder_in_every_family(family):
     model, batch = small(family), batch_of(5, 5, 1, 17, 64)
     with torch.inference_mode():
-        packed = quickest(model.encoder)
+        packed = fastest(model.encoder)
         assert isinstance(packed.ops, CpuOperations)
         torch.testing.assert_close(packed(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
         expected = model.encoder.hidden_states(batch)
@@ -73,7 +73,7 @@ def test_packed_equals_the_encoder_in_every_family(family):
 def test_packed_equals_the_encoder_with_other_parts(change):
     model, batch = small("bert", change), batch_of(9, 3)
     with torch.inference_mode():
-        torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(fastest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
 
 @settings(max_examples=25)
@@ -86,28 +86,28 @@ def test_a_packed_map_equals_a_plain_one(rows, width, outputs, biased, name):
     x, base = torch.randn(rows, width), torch.randn(rows, outputs)
     activation = None if name is None else ACTIVATIONS[name]
     with torch.inference_mode():
-        packed = PackedMap.of(linear)
-        plain = PlainMap(linear.weight, linear.bias)
+        packed = PackedLinear.of(linear)
+        plain = PlainLinear(linear.weight, linear.bias)
         torch.testing.assert_close(packed(x, activation), plain(x, activation), atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(packed.onto(x, base), plain.onto(x, base), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(packed.add_to(base, x), plain.add_to(base, x), atol=1e-5, rtol=1e-5)
 
 
 def test_without_wide_vectors_many_rows_go_the_plain_way(monkeypatch):
     linear, x = torch.nn.Linear(8, 4), torch.randn(300, 8)
-    packed = PackedMap.of(linear)
-    monkeypatch.setattr(maps, "_wide_vectors", lambda: False)
+    packed = PackedLinear.of(linear)
+    monkeypatch.setattr(linears, "_has_avx512", lambda: False)
     with torch.inference_mode():
         assert torch.equal(packed(x), torch.nn.functional.linear(x, linear.weight, linear.bias))
-        assert torch.equal(packed.onto(x, x[:, :4]), x[:, :4] + linear(x))
+        assert torch.equal(packed.add_to(x[:, :4], x), x[:, :4] + linear(x))
         torch.testing.assert_close(packed(x[:8]), linear(x[:8]), atol=1e-6, rtol=1e-5)
 
 
 def test_without_onednn_maps_are_plain(monkeypatch):
-    monkeypatch.setattr(maps, "_has_onednn", lambda: False)
+    monkeypatch.setattr(linears, "_has_onednn", lambda: False)
     model, batch = small(), batch_of(4, 7)
     with torch.inference_mode():
-        packed = quickest(model.encoder)
-        assert isinstance(packed.ops.maps[model.encoder.stack[0].attention.qkv], PlainMap)
+        packed = fastest(model.encoder)
+        assert isinstance(packed.ops.linears[model.encoder.stack[0].attention.qkv], PlainLinear)
         torch.testing.assert_close(packed(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
 
@@ -115,8 +115,8 @@ def test_changed_weights_are_packed_anew():
     model, batch = small(), batch_of(6)
     linear = model.encoder.layers[0].feed_forward.up
     with torch.inference_mode():
-        before = quickest(model.encoder)
-        assert quickest(model.encoder).ops is before.ops
+        before = fastest(model.encoder)
+        assert fastest(model.encoder).ops is before.ops
     with torch.no_grad():
         linear.weight.mul_(1.5)
     check_equal(model, batch)
@@ -130,29 +130,29 @@ def test_changed_weights_are_packed_anew():
 
 def check_equal(model, batch):
     with torch.inference_mode():
-        torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(fastest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
 
 def test_packs_are_for_float32_without_gradients():
     model = small()
-    assert quickest(model.encoder).ops is TORCH, "gradients are asked for"
+    assert fastest(model.encoder).ops is TORCH, "gradients are asked for"
     with torch.inference_mode():
-        assert quickest(model.encoder).ops is not TORCH
-        assert quickest(model.train().encoder).ops is TORCH, "dropout is on"
+        assert fastest(model.encoder).ops is not TORCH
+        assert fastest(model.train().encoder).ops is TORCH, "dropout is on"
         hook = model.eval().encoder.layers[1].attention.out.register_forward_pre_hook(lambda *_: None)
-        assert quickest(model.encoder).ops is TORCH, "somebody listens"
+        assert fastest(model.encoder).ops is TORCH, "somebody listens"
         hook.remove()
-        assert quickest(model.encoder).ops is not TORCH
-        assert quickest(model.double().encoder).ops is TORCH
+        assert fastest(model.encoder).ops is not TORCH
+        assert fastest(model.double().encoder).ops is TORCH
 
 
 def test_packs_go_when_the_model_goes_and_copies_have_their_own():
     model, batch = small(), batch_of(6)
     with torch.inference_mode():
-        quickest(model.encoder)
+        fastest(model.encoder)
         other = copy.deepcopy(model)
         other.encoder.layers[0].attention.out.weight.zero_()
-        assert not torch.allclose(quickest(other.encoder)(batch), quickest(model.encoder)(batch))
+        assert not torch.allclose(fastest(other.encoder)(batch), fastest(model.encoder)(batch))
     gone = weakref.ref(model.encoder)
     del model
     gc.collect()
@@ -172,11 +172,11 @@ def test_every_text_is_in_one_batch_and_none_bursts(lengths):
     batches = list(token_batches(lengths, budget))
     assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
     assert all(sum(lengths[i] for i in batch) <= budget for batch in batches)
-    assert engine.FEW_TOKENS <= budget <= engine.TOKENS_ON_CPU
+    assert engine.MIN_TOKENS_PER_CPU_BATCH <= budget <= engine.MAX_TOKENS_PER_CPU_BATCH
 
 
 def test_budgets_on_other_devices_are_those_of_a_gpu():
-    assert token_budget([8] * 10, torch.device("cuda")) == engine.TOKENS_ON_CUDA
+    assert token_budget([8] * 10, torch.device("cuda")) == engine.TOKENS_PER_CUDA_BATCH
 
 
 @pytest.mark.parametrize("longest", [3, 32, 512])
@@ -184,7 +184,7 @@ def test_batches_come_in_few_sizes(longest):
     sizes = set()
     for tokens in range(1, 4097):
         batch = Batch(torch.full((tokens,), 5), torch.ones(tokens, dtype=torch.int64), (tokens,))
-        filled = filled_up(batch, longest)
+        filled = padded_to_step(batch, longest)
         assert filled.ids[:tokens].tolist() == [5] * tokens
         assert filled.lengths[0] == tokens
         assert all(length <= longest for length in filled.lengths[1:]), "what fills up fits the model, too"
@@ -201,7 +201,7 @@ def test_batches_at_a_time_come_in_order_each_with_one_thread(two_threads):
         seen[threading.get_ident()] = (torch.get_num_threads(), torch.is_inference_mode_enabled())
         return batch[0] * 10
 
-    assert each_batch(compute, [[number] for number in range(6)], 999, CPU) == [0, 10, 20, 30, 40, 50]
+    assert map_batches(compute, [[number] for number in range(6)], 999, CPU) == [0, 10, 20, 30, 40, 50]
     assert list(seen.values()) == [(1, True)] * 2
     assert torch.get_num_threads() == 2
     counts = []
@@ -218,7 +218,7 @@ def test_an_error_in_one_batch_is_the_callers(two_threads):
         return batch
 
     with pytest.raises(RequestError, match="number 3"):
-        each_batch(compute, [[number] for number in range(50)], 999, CPU)
+        map_batches(compute, [[number] for number in range(50)], 999, CPU)
     assert torch.get_num_threads() == 2
 
 
@@ -277,12 +277,12 @@ def test_real_weights(minilm, two_threads, monkeypatch):
 def test_packs_follow_an_optimizer_whose_steps_torch_does_not_count():
     model, batch = small(), batch_of(5, 9)
     with torch.inference_mode():
-        quickest(model.encoder)(batch)
+        fastest(model.encoder)(batch)
     optimizer = torch.optim.AdamW(model.encoder.parameters(), lr=0.1, fused=True)
     model.encoder(batch).square().mean().backward()
     optimizer.step()
     with torch.inference_mode():
-        packed = quickest(model.encoder)
+        packed = fastest(model.encoder)
         assert isinstance(packed.ops, CpuOperations)
         torch.testing.assert_close(packed(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
@@ -313,10 +313,10 @@ def test_packs_follow_edits_that_torch_does_not_count(module, edit):
     model, batch = small("bert", width=312, heads=12, inner=1200), batch_of(5, 9)
     weight = model.encoder.layers[1].get_submodule(module).weight
     with torch.inference_mode():
-        before, counted = quickest(model.encoder)(batch), weight._version
+        before, counted = fastest(model.encoder)(batch), weight._version
         EDITS[edit](weight)
         assert weight._version == counted
-        after = quickest(model.encoder)(batch)
+        after = fastest(model.encoder)(batch)
         assert not torch.equal(before, after)
         torch.testing.assert_close(after, model.encoder(batch), atol=1e-5, rtol=1e-5)
 
@@ -333,9 +333,9 @@ def test_packs_follow_edits_of_weights_of_any_layout(layout):
     up = model.encoder.layers[0].feed_forward.up
     up.weight = torch.nn.Parameter(LAYOUTS[layout](up.weight.detach()))
     with torch.inference_mode():
-        quickest(model.encoder)(batch)
+        fastest(model.encoder)(batch)
         up.weight.data[1:] = 0
-        torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(fastest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -344,7 +344,7 @@ def test_training_between_vectors_is_followed_at_every_step(fused):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, fused=fused)
     for _ in range(4):
         with torch.inference_mode():
-            packed = quickest(model.eval().encoder)
+            packed = fastest(model.eval().encoder)
             assert isinstance(packed.ops, CpuOperations)
             torch.testing.assert_close(packed(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
         optimizer.zero_grad()
@@ -356,13 +356,13 @@ def test_an_edit_that_cannot_be_seen_counts_from_the_refresh_on():
     model, batch = small(), batch_of(5, 9)
     weight = model.encoder.layers[1].feed_forward.down.weight
     with torch.inference_mode():
-        before = quickest(model.encoder)(batch)
+        before = fastest(model.encoder)(batch)
         weight.data[5, 77] += 10
-        assert torch.equal(quickest(model.encoder)(batch), before), "else this test needs another place"
+        assert torch.equal(fastest(model.encoder)(batch), before), "else this test needs another place"
         cpu.repack(model.encoder)
-        after = quickest(model.encoder)(batch)
+        after = fastest(model.encoder)(batch)
         torch.testing.assert_close(after, model.encoder(batch), atol=1e-5, rtol=1e-5)
-        assert quickest(model.encoder).ops is quickest(model.encoder).ops, "packed once"
+        assert fastest(model.encoder).ops is fastest(model.encoder).ops, "packed once"
     assert not torch.equal(before, after)
     cpu.repack(small().encoder)  # which was never packed
 
@@ -371,9 +371,9 @@ def test_an_edit_that_cannot_be_seen_counts_from_the_refresh_on():
 def test_packs_follow_modules_that_are_put_in_the_place_of_others(part):
     model, other, batch = small(), new_model(small().config, seed=7).eval(), batch_of(5, 9)
     with torch.inference_mode():
-        quickest(model.encoder)(batch)
+        fastest(model.encoder)(batch)
         setattr(model.encoder, part, getattr(other.encoder, part))
-        torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(fastest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
 
 def test_packs_take_weights_of_any_layout_and_those_made_without_gradients():
@@ -381,29 +381,29 @@ def test_packs_take_weights_of_any_layout_and_those_made_without_gradients():
     up = model.encoder.layers[0].feed_forward.up
     up.weight = torch.nn.Parameter(up.weight.detach().t().contiguous().t())
     with torch.inference_mode():
-        torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(fastest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
         model.load_state_dict({name: tensor + 0.01 for name, tensor in model.state_dict().items()}, assign=True)
-        torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(fastest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
 
 
 def test_whoever_listens_to_the_encoder_hears_it():
     model, heard = small(), []
     with torch.inference_mode():
-        quickest(model.encoder)
+        fastest(model.encoder)
         handle = model.encoder.register_forward_hook(lambda *_: heard.append(1))
         layer_vectors(model.encoder, batch_of(5), [model.config.depth])
         handle.remove()
-        assert isinstance(quickest(model.encoder).ops, CpuOperations)
+        assert isinstance(fastest(model.encoder).ops, CpuOperations)
     assert heard == [1]
 
 
 def test_a_model_that_moves_away_leaves_no_pack():
     model = small()
     with torch.inference_mode():
-        quickest(model.encoder)
+        fastest(model.encoder)
         assert model.encoder in cpu._PACKED
         model.to(torch.bfloat16)
-        assert quickest(model.encoder).ops is TORCH
+        assert fastest(model.encoder).ops is TORCH
     assert model.encoder not in cpu._PACKED
 
 

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 
 from bertkit.config import family_config, override
 from bertkit.engine import cuda
+from bertkit.engine.batches import Forward
 from bertkit.engine.cuda import CudaOperations, can_fuse
-from bertkit.engine.forward import Forward
 from bertkit.model.batch import Batch
 from bertkit.model.layer import is_plain
 from bertkit.model.model import new_model
@@ -65,7 +65,7 @@ def test_in_bfloat16_gelu_within_the_product_is_lost_in_the_rounding(monkeypatch
 def test_only_what_it_computes_is_taken(monkeypatch):
     with torch.inference_mode():
         assert not can_fuse(small().encoder), "a CPU has its own"
-        monkeypatch.setattr(cuda, "triton_can_answer", lambda x: not torch.is_grad_enabled())
+        monkeypatch.setattr(cuda, "triton_supports_inference", lambda x: not torch.is_grad_enabled())
         assert can_fuse(small().encoder)
         assert not can_fuse(small("modernbert").encoder)
         assert not can_fuse(small("albert").encoder), "its GELU is another"

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 
 from bertkit.config import family_config, override
+from bertkit.engine.batches import Forward, fastest
 from bertkit.engine.cpu import CpuOperations
 from bertkit.engine.cuda import CudaOperations, can_fuse
-from bertkit.engine.forward import Forward, quickest
-from bertkit.engine.onnx import OnnxEncoder, OnnxNodes, refuse_unable
+from bertkit.engine.onnx import OnnxEncoder, OnnxNodes, refuse_unsupported
 from bertkit.errors import RequestError
-from bertkit.families.table import FAMILIES
+from bertkit.families.family import FAMILIES
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import AttentionRecorder
 from bertkit.model.model import new_model
@@ -56,7 +56,7 @@ def nearly_parallel(found, expected):
 
 
 def by_cpu(model, batch):
-    forward = quickest(model.encoder)
+    forward = fastest(model.encoder)
     assert isinstance(forward.ops, CpuOperations)
     return forward(batch)
 
@@ -98,7 +98,7 @@ class Engine:
 
 def onnx_takes(encoder):
     try:
-        refuse_unable(encoder)
+        refuse_unsupported(encoder)
     except RequestError:
         return False
     return True
@@ -106,7 +106,7 @@ def onnx_takes(encoder):
 
 def cuda_takes(encoder):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bertkit.engine.cuda.triton_can_answer", lambda x: True)
+        patch.setattr("bertkit.engine.cuda.triton_supports_inference", lambda x: True)
         return can_fuse(encoder)
 
 
@@ -177,7 +177,7 @@ def test_layers_do_no_arithmetic_of_their_own():
 
 def test_gradients_and_hooks_keep_torchs_operations():
     model = model_of("bert")
-    assert quickest(model.encoder).ops is TORCH, "gradients may be asked for"
+    assert fastest(model.encoder).ops is TORCH, "gradients may be asked for"
     with torch.inference_mode():
         model.encoder.layers[0].attention.register_forward_hook(lambda *_: None)
-        assert quickest(model.encoder).ops is TORCH
+        assert fastest(model.encoder).ops is TORCH

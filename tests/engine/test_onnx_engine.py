@@ -10,8 +10,9 @@ import bertkit
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import family_config, override
 from bertkit.engine import cpu
-from bertkit.engine.cpu import SHORT, CpuOperations, use_onnx
-from bertkit.engine.forward import quickest
+from bertkit.engine.batches import fastest
+from bertkit.engine.cpu import MAX_ONNX_TOKENS, CpuOperations, use_onnx
+from bertkit.engine.onnx import OnnxEncoder
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import new_model
@@ -25,7 +26,7 @@ KNOWN = ("bert", "roberta", "distilbert", "albert", "electra")
 
 
 def small(family="bert", *changes):
-    config = family_config(family, "tiny", vocab_size=60, max_length=SHORT + 32, init_std=0.1)
+    config = family_config(family, "tiny", vocab_size=60, max_length=MAX_ONNX_TOKENS + 32, init_std=0.1)
     return new_model(override(config, *changes)).eval()
 
 
@@ -38,8 +39,8 @@ def one(length, seed=0):
 def counted(monkeypatch):
     """How many texts went through ONNX Runtime."""
     calls = []
-    own = cpu.OnnxEncoder.__call__
-    monkeypatch.setattr(cpu.OnnxEncoder, "__call__", lambda self, ids: calls.append(len(ids)) or own(self, ids))
+    own = OnnxEncoder.__call__
+    monkeypatch.setattr(OnnxEncoder, "__call__", lambda self, ids: calls.append(len(ids)) or own(self, ids))
     return calls
 
 
@@ -49,17 +50,17 @@ def test_equal_to_the_encoder_in_every_family_that_it_knows(family, causal, coun
     model = small(family, f"causal={causal}")
     use_onnx(model.encoder)
     with torch.inference_mode():
-        for length in (1, 2, 17, SHORT):
-            found = quickest(model.encoder)(one(length))
+        for length in (1, 2, 17, MAX_ONNX_TOKENS):
+            found = fastest(model.encoder)(one(length))
             torch.testing.assert_close(found, model.encoder(one(length)), atol=1e-5, rtol=1e-5)
-    assert counted == [1, 2, 17, SHORT]
+    assert counted == [1, 2, 17, MAX_ONNX_TOKENS]
 
 
 def test_gelu_by_tanh_is_another_node():
     model = small("bert", "activation=gelu_tanh")
     use_onnx(model.encoder)
     with torch.inference_mode():
-        torch.testing.assert_close(quickest(model.encoder)(one(9)), model.encoder(one(9)), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(fastest(model.encoder)(one(9)), model.encoder(one(9)), atol=1e-5, rtol=1e-5)
 
 
 def test_only_one_short_text_goes_there(counted):
@@ -67,8 +68,8 @@ def test_only_one_short_text_goes_there(counted):
     use_onnx(model.encoder)
     two = Batch.pack([[1, 2, 3], [4, 5]])
     with torch.inference_mode():
-        for batch in (one(SHORT + 1), two):
-            torch.testing.assert_close(quickest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
+        for batch in (one(MAX_ONNX_TOKENS + 1), two):
+            torch.testing.assert_close(fastest(model.encoder)(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
     assert counted == []
 
 
@@ -76,13 +77,13 @@ def test_other_weights_are_other_vectors():
     model = small()
     use_onnx(model.encoder)
     with torch.inference_mode():
-        before = quickest(model.encoder)(one(9))
+        before = fastest(model.encoder)(one(9))
     with torch.no_grad():
         model.encoder.layers[0].feed_forward.up.weight.mul_(2)
     with torch.inference_mode():
-        packed = quickest(model.encoder)
+        packed = fastest(model.encoder)
         assert isinstance(packed.ops, CpuOperations)
-        assert packed.ops.short is not None
+        assert packed.ops.onnx is not None
         after = packed(one(9))
         torch.testing.assert_close(after, model.encoder(one(9)), atol=1e-5, rtol=1e-5)
     assert (after - before).abs().max() > 1e-3
@@ -169,7 +170,7 @@ def test_made_again_it_has_the_threads_it_had(folder):
         bert.embed("abc")
     finally:
         torch.set_num_threads(before)
-    made = cpu._PACKED[bert.model.encoder].short
+    made = cpu._PACKED[bert.model.encoder].onnx
     assert made.threads == 2
     assert cpu.onnx_of(bert.model.encoder) is made
 

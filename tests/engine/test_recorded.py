@@ -16,8 +16,8 @@ from torch import Tensor
 
 from bertkit.config import family_config
 from bertkit.engine import recorded as recorded_passes
-from bertkit.engine.batches import Passage, layer_vectors, make_batch
-from bertkit.engine.recorded import Form, RecordedPasses, RowReader
+from bertkit.engine.batches import Passage, RowReader, layer_vectors, make_batch
+from bertkit.engine.recorded import BatchShape, RecordedPasses
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import new_model
@@ -46,7 +46,7 @@ class Pooled(RowReader):
     layers: tuple[int, ...]
     how: str
 
-    def numbers(self, x_TD: Tensor, batch: Batch) -> Tensor:
+    def rows(self, x_TD: Tensor, batch: Batch) -> Tensor:
         return pool(x_TD, batch, self.how).float()
 
 
@@ -54,13 +54,13 @@ def plain(encoder, given: Sequence[Passage], read: Pooled) -> np.ndarray:
     """The slow twin: the batch as it comes."""
     with torch.inference_mode():
         batch = make_batch(given, torch.device("cpu"))
-        return read.numbers(layer_vectors(encoder, batch, read.layers), batch).numpy()
+        return read.rows(layer_vectors(encoder, batch, read.layers), batch).numpy()
 
 
 @given(st.lists(st.integers(1, LIMIT), min_size=1, max_size=200))
 def test_a_form_holds_its_batch_with_little_to_spare(lengths):
-    form = Form.of(lengths, LIMIT)
-    filled = form.filled(lengths).tolist()
+    form = BatchShape.of(lengths, LIMIT)
+    filled = form.padded(lengths).tolist()
     assert filled[: len(lengths)] == lengths
     assert sum(filled) == form.tokens < max(33, 2 * sum(lengths))
     assert form.tokens < 1.25 * sum(lengths) + 1024
@@ -72,16 +72,16 @@ def test_a_form_holds_its_batch_with_little_to_spare(lengths):
 def test_forms_are_few():
     draw = random.Random(0)
     mixes = [[draw.randint(8, 60) for _ in range(draw.randint(120, 136))] for _ in range(200)]
-    assert len({Form.of(lengths, 512) for lengths in mixes}) <= 3
+    assert len({BatchShape.of(lengths, 512) for lengths in mixes}) <= 3
     mixes = [[draw.randint(3, 256) for _ in range(draw.randint(1, 256))] for _ in range(2000)]
-    assert len({Form.of(lengths, 512) for lengths in mixes}) <= 48
+    assert len({BatchShape.of(lengths, 512) for lengths in mixes}) <= 48
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "electra", "albert", "modernbert"])
 @pytest.mark.parametrize("layers", [(2,), (0, 2)])
 def test_rows_are_those_of_plain_batches(family, layers):
     encoder, read = small(family), Pooled(layers, "mean")
-    recorded = RecordedPasses(encoder, often=1)
+    recorded = RecordedPasses(encoder, record_after=1)
     for lengths in ([1], [LIMIT], [5, 5, 1, 17], [3, LIMIT, 2, 30, 30], [2] * 40, [130, 64, 65]):
         given = passages(*lengths, segments=max(1, encoder.config.segments))
         np.testing.assert_allclose(recorded(given, read), plain(encoder, given, read), atol=2e-6)
@@ -90,13 +90,13 @@ def test_rows_are_those_of_plain_batches(family, layers):
 @pytest.mark.parametrize("how", TEXT_POOLINGS)
 def test_every_pooling(how):
     encoder, given = small(), passages(5, 5, 1, 17, LIMIT)
-    found = RecordedPasses(encoder, often=1)(given, Pooled((2,), how))
+    found = RecordedPasses(encoder, record_after=1)(given, Pooled((2,), how))
     np.testing.assert_allclose(found, plain(encoder, given, Pooled((2,), how)), atol=2e-6)
 
 
 def test_a_recording_serves_all_batches_of_its_form_and_leaves_nothing_of_the_last_one():
     encoder, read = small(), Pooled((2,), "mean")
-    recorded = RecordedPasses(encoder, often=1)
+    recorded = RecordedPasses(encoder, record_after=1)
     first = recorded(passages(20, 20, 20, seed=1), read)
     kept = first.copy()
     for seed, lengths in enumerate([(20, 20, 20), (19, 20, 9), (32, 13, 17), (31, 1, 32)], start=2):
@@ -108,7 +108,7 @@ def test_a_recording_serves_all_batches_of_its_form_and_leaves_nothing_of_the_la
 
 def test_weights_that_change_in_place_are_seen():
     encoder, read, given = small(), Pooled((2,), "mean"), passages(5, 7)
-    recorded = RecordedPasses(encoder, often=1)
+    recorded = RecordedPasses(encoder, record_after=1)
     before = recorded(given, read)
     with torch.no_grad():
         encoder.layers[0].feed_forward.up.weight.mul_(-1)
@@ -119,7 +119,7 @@ def test_weights_that_change_in_place_are_seen():
 
 def test_only_so_many_are_kept_and_what_went_is_counted_anew():
     encoder, read = small(), Pooled((2,), "mean")
-    recorded = RecordedPasses(encoder, kept=2, often=2)
+    recorded = RecordedPasses(encoder, max_recordings=2, record_after=2)
     for length in (10, 70, 150):
         for _ in range(2):
             given = passages(length)
@@ -132,23 +132,23 @@ def test_only_so_many_are_kept_and_what_went_is_counted_anew():
 
 
 def test_who_asks_for_something_else_each_time_fills_no_memory(monkeypatch):
-    monkeypatch.setattr(recorded_passes, "COUNTED", 50)
+    monkeypatch.setattr(recorded_passes, "MAX_COUNTED", 50)
     recorded = RecordedPasses(small())
     for number in range(200):
         assert recorded(passages(5), Pooled((number,), "mean")) is None
-    assert len(recorded._asked) <= 51
+    assert len(recorded._requests) <= 51
 
 
 def test_what_is_too_long_is_left_to_the_encoder_to_refuse():
     encoder, read = small(), ReadPooled((2,), "mean", True)
-    shared = SharedEncoder(encoder, RecordedPasses(encoder, often=1))
+    shared = SharedEncoder(encoder, RecordedPasses(encoder, record_after=1))
     with pytest.raises(RequestError, match="over this model's 160 positions"):
         shared.compute([TokenSequence(passage, read) for passage in passages(5, LIMIT + 1)])
 
 
 def test_a_lane_records_what_gives_rows_and_computes_the_rest_as_ever():
     encoder = small()
-    shared, twin = SharedEncoder(encoder, RecordedPasses(encoder, often=1)), SharedEncoder(encoder)
+    shared, twin = SharedEncoder(encoder, RecordedPasses(encoder, record_after=1)), SharedEncoder(encoder)
     pooled, other, tokens = ReadPooled((2,), "mean", True), ReadPooled((1,), "max", False), ReadTokens((2,))
     given = passages(5, 17, 3, 40)
     for readers in ([pooled] * 4, [pooled, other] * 2, [tokens] * 4, [other] * 4):
@@ -160,7 +160,7 @@ def test_a_lane_records_what_gives_rows_and_computes_the_rest_as_ever():
 
 def test_a_form_is_recorded_once_it_is_asked_for_often():
     encoder, read = small(), Pooled((2,), "mean")
-    recorded = RecordedPasses(encoder, often=3)
+    recorded = RecordedPasses(encoder, record_after=3)
     small_one, large = passages(5, 9), passages(30, 30, 20)
     assert [recorded(small_one, read) is None for _ in range(3)] == [True, True, False]
     assert recorded(small_one, Pooled((1,), "mean")) is None, "another reader's"
@@ -179,7 +179,7 @@ def test_what_cannot_be_recorded_is_launched_and_said_once():
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
     encoder, read, given = small(), ReadPooled((2,), "mean", True), passages(5, 9)
-    recorded = RecordedPasses(encoder, refuse, often=1)
+    recorded = RecordedPasses(encoder, refuse, record_after=1)
     with pytest.warns(BertkitWarning, match=r"one kernel at a time.*\(operation not permitted.*capturing\)$"):
         assert recorded(given, read) is None
     shared, pieces = SharedEncoder(encoder, recorded), [TokenSequence(passage, read) for passage in given]
@@ -195,7 +195,7 @@ def test_where_there_was_no_memory_it_is_not_tried_again_at_once():
         tries.append(run)
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
-    recorded, read = RecordedPasses(small(), full, often=2), Pooled((2,), "mean")
+    recorded, read = RecordedPasses(small(), full, record_after=2), Pooled((2,), "mean")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert [recorded(passages(5, 9), read) for _ in range(100)] == [None] * 100
@@ -215,7 +215,7 @@ def test_what_is_recorded_is_replayed_and_not_run_again():
         return lambda: calls.append("replayed") or there()(), None
 
     encoder, read = small(), Pooled((2,), "mean")
-    recorded = RecordedPasses(encoder, record, often=1)
+    recorded = RecordedPasses(encoder, record, record_after=1)
     for seed in range(3):
         given = passages(5, 9, seed=seed)
         np.testing.assert_allclose(recorded(given, read), plain(encoder, given, read), atol=2e-6)
@@ -224,13 +224,13 @@ def test_what_is_recorded_is_replayed_and_not_run_again():
 
 @given(st.lists(st.integers(1, LIMIT), min_size=1, max_size=50), st.lists(st.integers(1, LIMIT), min_size=1))
 def test_what_a_form_holds_fills_it(lengths, others):
-    form = Form.of(others, LIMIT)
+    form = BatchShape.of(others, LIMIT)
     if form.holds(lengths):
-        filled = form.filled(lengths)
+        filled = form.padded(lengths)
         assert filled.sum() == form.tokens
         assert len(filled) <= form.sequences
         assert filled.max() <= form.longest
-    assert Form.of(lengths, LIMIT).holds(lengths)
+    assert BatchShape.of(lengths, LIMIT).holds(lengths)
 
 
 def test_recordings_go_with_whoever_kept_them():
@@ -238,9 +238,9 @@ def test_recordings_go_with_whoever_kept_them():
     usual = gc.isenabled()
     gc.disable()
     try:
-        kept = RecordedPasses(small(), often=1)
+        kept = RecordedPasses(small(), record_after=1)
         kept(passages(5, 6), Pooled((2,), "mean"))
-        recording = weakref.ref(next(iter(kept._found.values())))
+        recording = weakref.ref(next(iter(kept._recordings.values())))
         assert recording() is not None
         del kept
         assert recording() is None

@@ -10,7 +10,7 @@ import torch
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config
 from bertkit.engine import embed as embedding
-from bertkit.engine.threads import at_once, set_own_threads, threads_for
+from bertkit.engine.threads import map_in_threads, set_thread_count, threads_for
 from bertkit.errors import RequestError
 from bertkit.model.model import new_model
 from bertkit.predict.bert import Bert
@@ -126,8 +126,8 @@ def test_what_fails_fails_in_the_caller():
         compute()
     assert torch.get_num_threads() == 2
     with pytest.raises(RequestError, match="number 3"):
-        at_once(compute, range(50), 2)
-    assert at_once(compute, range(2), 2) == [1, 1]
+        map_in_threads(compute, range(50), 2)
+    assert map_in_threads(compute, range(2), 2) == [1, 1]
 
 
 def test_a_gpus_work_keeps_its_count():
@@ -137,7 +137,7 @@ def test_a_gpus_work_keeps_its_count():
 
 def test_a_thread_may_have_a_count_of_its_own():
     def own():
-        set_own_threads(5)
+        set_thread_count(5)
         return torch.get_num_threads(), in_new_thread()
 
     assert in_new_thread(own) == (5, 2)
@@ -146,10 +146,10 @@ def test_a_thread_may_have_a_count_of_its_own():
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_process_begins_with_workers_of_its_own():
-    assert at_once(lambda _: torch.get_num_threads(), range(2), 2) == [1, 1]
+    assert map_in_threads(lambda _: torch.get_num_threads(), range(2), 2) == [1, 1]
     child = os.fork()
     if child == 0:
-        finished = threading.Thread(target=partial(at_once, int, range(2), 2), daemon=True)
+        finished = threading.Thread(target=partial(map_in_threads, int, range(2), 2), daemon=True)
         finished.start()
         finished.join(PATIENCE)
         os._exit(int(finished.is_alive()))

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import ByteLevel
 
 from bertkit.config import family_config
-from bertkit.data.examples import Place
+from bertkit.data.tables import Place
 from bertkit.model import operations
 from bertkit.model.attention import KERNELS
 from bertkit.model.batch import Batch
 from bertkit.model.model import new_model
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.tokenizer_files import ROBERTA_TOKENS
 from bertkit.text.tokenizer_kinds.byte_level_bpe import byte_level_backend
-from bertkit.text.tokenizer_kinds.kind import ROBERTA_TOKENS
 
 PLACE = Place(Path("train.tsv"), 7)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.examples import ChoiceExample, Place, QuestionExample, TaggedExample, TextExample
-from bertkit.data.tables import Columns
+from bertkit.data.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample
+from bertkit.data.tables import Columns, Place
 from bertkit.errors import RequestError
 from bertkit.finetuning.check.check_data import check_data, token_counts
 from bertkit.finetuning.check.faults import folded

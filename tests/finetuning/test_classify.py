@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import bertkit
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
-from bertkit.data.examples import Place, TextExample
+from bertkit.data.examples import TextExample
+from bertkit.data.tables import Place
 from bertkit.errors import RequestError
 from bertkit.finetuning.evaluate import make_windows, run_model
 from bertkit.finetuning.learner import joined_logits, pack

@@ -7,7 +7,8 @@ import pytest
 import tiny
 
 from bertkit.checkpoint.save_load import load_checkpoint
-from bertkit.data.examples import Example, Place, TextExample
+from bertkit.data.examples import Example, TextExample
+from bertkit.data.tables import Place
 from bertkit.errors import RequestError
 from bertkit.finetuning.check.check_data import check_data
 from bertkit.finetuning.embeddings.settings import VectorTuning

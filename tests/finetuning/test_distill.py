@@ -8,7 +8,8 @@ import tiny
 import torch
 
 from bertkit.checkpoint.save_load import load_checkpoint
-from bertkit.data.examples import Place, TextExample
+from bertkit.data.examples import TextExample
+from bertkit.data.tables import Place
 from bertkit.errors import RequestError
 from bertkit.finetuning.distill import Student, Teacher
 from bertkit.finetuning.fine_tuning import fine_tune

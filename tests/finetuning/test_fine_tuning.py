@@ -18,7 +18,8 @@ from safetensors.torch import load_file
 
 import bertkit
 from bertkit.checkpoint.save_load import load_checkpoint
-from bertkit.data.examples import Place, TextExample
+from bertkit.data.examples import TextExample
+from bertkit.data.tables import Place
 from bertkit.errors import RequestError
 from bertkit.finetuning.batches import EpochPlan, epoch_steps, within_budget
 from bertkit.finetuning.evaluate import predict, run_model

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scipy.special import expit, softmax
 from sklearn.metrics import f1_score
 
-from bertkit.data.examples import Place, TextExample
+from bertkit.data.examples import TextExample
+from bertkit.data.tables import Place
 from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.judge import halve, judge_decision, take_part
 from bertkit.finetuning.settings import read_settings

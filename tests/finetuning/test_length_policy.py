@@ -9,7 +9,8 @@ import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.examples import AnswerSpan, Place, QuestionExample, TaggedExample
+from bertkit.data.examples import AnswerSpan, QuestionExample, TaggedExample
+from bertkit.data.tables import Place
 from bertkit.errors import RequestError
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.length import (

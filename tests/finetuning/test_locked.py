@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import tiny
 
-from bertkit import folder_lock
+from bertkit import files
 from bertkit.cli.main import run
 from bertkit.errors import RequestError
 from bertkit.finetuning.embeddings.settings import read_vector_settings
@@ -60,10 +60,10 @@ def glue(model, folder, out):
 
 @pytest.mark.parametrize("work", [fine_tuned, tuned_vectors, seeds, searched, curve, glue])
 def test_one_process_at_a_time(work, model, tmp_path, monkeypatch):
-    monkeypatch.setattr(folder_lock, "PATIENCE", 0.0)
+    monkeypatch.setattr(files, "LOCK_TIMEOUT", 0.0)
     out = tmp_path / "out"
     out.mkdir()
-    with folder_lock.locked(out), pytest.raises(RequestError, match="another process is writing to .*out; wait for it"):
+    with files.locked(out), pytest.raises(RequestError, match="another process is writing to .*out; wait for it"):
         work(model, tmp_path, out)
     assert list(out.iterdir()) == []
     work(model, tmp_path, out)

@@ -15,15 +15,8 @@ from hypothesis import strategies as st
 
 from bertkit.data import delimited
 from bertkit.data.columns import named_columns
-from bertkit.data.examples import (
-    AnswerSpan,
-    ChoiceExample,
-    Place,
-    QuestionExample,
-    TaggedExample,
-    TextExample,
-)
-from bertkit.data.tables import SAMPLE, Columns, NoLabels
+from bertkit.data.examples import AnswerSpan, ChoiceExample, QuestionExample, TaggedExample, TextExample
+from bertkit.data.tables import SAMPLE, Columns, NoLabels, Place
 from bertkit.errors import RequestError
 from bertkit.finetuning.prepare import DataFiles, read_files
 from bertkit.predict.files.rows import open_source

@@ -17,8 +17,8 @@ from bertkit.inside.attribution.attribution import LEAST, Request, WhySettings, 
 from bertkit.model.batch import Batch
 from bertkit.model.model import new_model
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.tokenizer_files import ROBERTA_TOKENS
 from bertkit.text.tokenizer_kinds.byte_level_bpe import byte_level_backend
-from bertkit.text.tokenizer_kinds.kind import ROBERTA_TOKENS
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 TEXT = "a cab up a hill."

@@ -23,7 +23,7 @@ from bertkit.predict.bert import Bert
 from bertkit.serve.plans.inside import plan_attention
 from bertkit.serve.settings import ServeSettings
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.tokenizer_kinds.kind import BERT_TOKENS
+from bertkit.text.tokenizer_files import BERT_TOKENS
 
 shapes = arrays.array_shapes(min_dims=1, max_dims=3, max_side=6)
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from bertkit.data.examples import Place, TaggedExample
+from bertkit.data.examples import TaggedExample
+from bertkit.data.tables import Place
 from bertkit.errors import RequestError
 from bertkit.inside.probes.data import ProbeSettings
 from bertkit.inside.probes.labels import control_label, expected_layer, label_task, probe_labels

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertkit.data.examples import Place
+from bertkit.data.tables import Place
 from bertkit.facts.knowledge import planted_vectors
 from bertkit.inside.probes.data import ProbeSettings
 from bertkit.inside.probes.page import draw_space, draw_tree

@@ -8,12 +8,12 @@ import transformers
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
-from bertkit.checkpoint.config_json import write_hugging_face
+from bertkit.checkpoint.hugging_face import config_to_json
 from bertkit.config import BertConfig, family_config
-from bertkit.families.table import FAMILIES
+from bertkit.families.family import FAMILIES
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.tokenizer_files import BERT_TOKENS, ROBERTA_TOKENS
 from bertkit.text.tokenizer_kinds.byte_level_bpe import byte_level_backend
-from bertkit.text.tokenizer_kinds.kind import BERT_TOKENS, ROBERTA_TOKENS
 
 VOCAB, LENGTHS, LABELS = 99, (1, 7, 64), 5
 
@@ -55,7 +55,7 @@ def tiny_config(name: str) -> BertConfig:
 def their_config(name: str) -> transformers.PreTrainedConfig:
     """The same shape as transformers' config class has it."""
     kind = getattr(transformers, f"{FAMILIES[name].class_stem}Config")
-    config = kind(**write_hugging_face(tiny_config(name)), num_labels=LABELS)
+    config = kind(**config_to_json(tiny_config(name)), num_labels=LABELS)
     shape = (config.vocab_size, config.hidden_size, config.num_hidden_layers, config.num_attention_heads)
     assert shape == (VOCAB, 48, 3, 4), f"{name}: transformers reads another shape"
     return config

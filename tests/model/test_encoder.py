@@ -7,7 +7,7 @@ import torch
 
 from bertkit.config import family_config, override
 from bertkit.errors import RequestError
-from bertkit.families.table import FAMILIES
+from bertkit.families.family import FAMILIES
 from bertkit.model import operations
 from bertkit.model.attention import KERNELS
 from bertkit.model.batch import Batch

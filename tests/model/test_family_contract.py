@@ -20,14 +20,13 @@ from family_rows import (
 )
 
 import bertkit
-from bertkit.checkpoint.config_json import read_hugging_face
-from bertkit.checkpoint.hugging_face import state_names
+from bertkit.checkpoint.hugging_face import config_from_json, state_names
 from bertkit.checkpoint.save_load import Checkpoint, folder_config, load_checkpoint, save_checkpoint
 from bertkit.config import SIZES, config_toml, family_config, read_config
-from bertkit.families.table import FAMILIES
+from bertkit.families.family import FAMILIES
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel, new_model
-from bertkit.text.tokenizer_kinds.table import TOKENIZER_KINDS
+from bertkit.text.tokenizer_files import TOKENIZER_KINDS
 
 ACTIVATED = [row for row in ROWS if row[2] in (("masked_word",), ("classify",), ("replaced_token",))]
 IDS = [f"{kind.__name__}" for _, kind, _ in ROWS]
@@ -71,7 +70,7 @@ def test_every_family_in_every_size_is_one_that_others_know(family, size):
         settings, own = folder_config(BertModel(family_config(family, size)))
     assert not own
     assert settings["model_type"] == family
-    assert read_hugging_face(settings, "") == family_config(family, size)
+    assert config_from_json(settings, "") == family_config(family, size)
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
@@ -79,7 +78,7 @@ def test_what_a_config_leaves_out_is_as_transformers_has_it(family):
     theirs = getattr(transformers, f"{family.class_stem}Config")()
     full = {key: value for key, value in theirs.to_dict().items() if key not in ("layer_types", "rope_parameters")}
     assert theirs.model_type == family.name
-    assert read_hugging_face({"model_type": family.name}, "") == read_hugging_face(full, "")
+    assert config_from_json({"model_type": family.name}, "") == config_from_json(full, "")
 
 
 @pytest.mark.parametrize(("family", "kind", "heads"), ROWS, ids=IDS)

@@ -14,7 +14,7 @@ from unigram_models import REFERENCES, REPLACED, charsmap, reference, scored_pie
 
 from bertkit.text.shards.sentence_ids import LibraryIds
 from bertkit.text.tokenizer import Encoding, Tokenizer
-from bertkit.text.tokenizer_kinds.kind import ROBERTA_TOKENS
+from bertkit.text.tokenizer_files import ROBERTA_TOKENS
 from bertkit.text.unigram import segment
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "tokenizer_parity.py"

@@ -10,10 +10,10 @@ import bertkit
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config
 from bertkit.engine import int8
-from bertkit.engine.int8 import Int8Map, round_rows
-from bertkit.engine.maps import MappedLinear, pack
+from bertkit.engine.int8 import Int8Linear, round_rows
+from bertkit.engine.linear import ReplacedLinear, pack
 from bertkit.errors import RequestError
-from bertkit.families.table import FAMILIES
+from bertkit.families.family import FAMILIES
 from bertkit.model.model import new_model
 from bertkit.predict import quantize as quantizing
 from bertkit.predict.bert import Bert
@@ -57,7 +57,7 @@ def test_an_int8_map_equals_its_arithmetic_in_whole_numbers(rows, width, outputs
     torch.manual_seed(width)
     linear, x, base = torch.nn.Linear(width, outputs, biased), torch.randn(rows, width), torch.randn(rows, outputs)
     with torch.inference_mode():
-        made = Int8Map.of(linear, x.abs().amax(0), smoothing)
+        made = Int8Linear.of(linear, x.abs().amax(0), smoothing)
         rounded, scale = round_rows(x * made.unsmooth_I, int8.levels())
         steps = linear.weight / made.unsmooth_I / made.scale_O[:, None]
         numbers = rounded.long() - int8.levels() - 1
@@ -66,7 +66,7 @@ def test_an_int8_map_equals_its_arithmetic_in_whole_numbers(rows, width, outputs
         either = (steps - steps.floor() - 0.5).abs() < 1e-4
         most = 1e-4 + 1e-4 * expected.abs() + numbers.abs() @ either.long().T * scale * made.scale_O
         assert ((made(x) - expected).abs() <= most).all()
-        assert ((made.onto(x, base) - expected - base).abs() <= most).all()
+        assert ((made.add_to(base, x) - expected - base).abs() <= most).all()
         activated = made(x, torch.nn.functional.gelu)
         torch.testing.assert_close(activated, torch.nn.functional.gelu(made(x)), atol=1e-5, rtol=1e-5)
 
@@ -78,7 +78,7 @@ def test_every_family_keeps_its_vectors(family):
     assert 0.999 <= found.mean < 1
     assert found.texts == 24
     maps = layer_maps(model).values()
-    assert sum(isinstance(linear, MappedLinear) for linear in maps) >= len(maps) // 2
+    assert sum(isinstance(linear, ReplacedLinear) for linear in maps) >= len(maps) // 2
 
 
 def test_answers_of_every_kind_are_computed_in_int8_and_near(minilm):
@@ -112,7 +112,7 @@ def test_a_dtype_among_others():
     before = [linear.weight for linear in layer_maps(bert.model).values()]
     assert bert.to("cpu", "float32").dtype == "float32"
     assert bert.fidelity is None
-    assert not any(isinstance(linear, MappedLinear) for linear in layer_maps(bert.model).values())
+    assert not any(isinstance(linear, ReplacedLinear) for linear in layer_maps(bert.model).values())
     assert all(linear.weight is one for linear, one in zip(layer_maps(bert.model).values(), before, strict=True))
     assert bert.to("cpu", "bfloat16").dtype == "bfloat16"
     assert bert.to("cpu", "int8").dtype == "int8"
@@ -141,7 +141,7 @@ def test_hard_maps_are_spared_first_from_below(monkeypatch):
         model.encoder.layers[0].feed_forward.down.weight[:, 1:] *= 100
     monkeypatch.setattr(quantizing, "LEAST_MEAN", 0.99997)
     assert quantize(model, "int8").spared == 0.5
-    kinds = {name: isinstance(linear, MappedLinear) for name, linear in layer_maps(model).items()}
+    kinds = {name: isinstance(linear, ReplacedLinear) for name, linear in layer_maps(model).items()}
     assert [name for name, quick in kinds.items() if not quick] == ["layers.0.feed_forward.down"]
 
 
@@ -179,7 +179,7 @@ def test_gradients_go_through_the_float_weights():
     model = small()
     quantize(model, "int8")
     linear = model.encoder.layers[0].attention.qkv
-    assert isinstance(linear, MappedLinear)
+    assert isinstance(linear, ReplacedLinear)
     x = torch.randn(3, 128)
     assert torch.equal(linear(x), torch.nn.functional.linear(x, linear.weight, linear.bias))
     linear(x).sum().backward()
@@ -195,8 +195,8 @@ def test_weights_that_changed_are_used_as_they_are():
     x = torch.randn(3, 128)
     with torch.inference_mode():
         assert torch.equal(linear(x), torch.nn.functional.linear(x, linear.weight, linear.bias))
-        assert not isinstance(pack(linear), Int8Map)
-        assert isinstance(pack(model.encoder.layers[0].attention.out), Int8Map)
+        assert not isinstance(pack(linear), Int8Linear)
+        assert isinstance(pack(model.encoder.layers[0].attention.out), Int8Linear)
 
 
 def test_own_samples_are_what_is_measured(minilm):
@@ -210,6 +210,6 @@ def test_without_vnni_sums_of_two_products_fit_16_bits(monkeypatch):
     assert (2 * int8.levels() + 1) * 127 * 2 <= 2**15 - 1
     linear, x = torch.nn.Linear(64, 8), torch.randn(5, 64)
     with torch.inference_mode():
-        near = Int8Map.of(linear, x.abs().amax(0), 0.5)(x)
+        near = Int8Linear.of(linear, x.abs().amax(0), 0.5)(x)
         assert compare(near, linear(x), 0.0).least > 0.995
     int8.levels.cache_clear()

@@ -18,8 +18,8 @@ from small_models import ROOT, script, tiny
 
 import bertkit
 from bertkit.checkpoint import bundled
+from bertkit.checkpoint.bundled import SMALL_FILE
 from bertkit.checkpoint.save_load import load_checkpoint, save_checkpoint, save_small
-from bertkit.checkpoint.small_files import SMALL
 from bertkit.cli.main import run
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
@@ -121,7 +121,7 @@ def test_without_a_bundle_the_sentence_says_what_to_do(package):
 
 
 def test_a_truncated_bundle_is_said_in_one_sentence(bundle):
-    (bundle / SMALL).write_bytes((bundle / SMALL).read_bytes()[:-100])
+    (bundle / SMALL_FILE).write_bytes((bundle / SMALL_FILE).read_bytes()[:-100])
     for name in (None, "sentences"):
         with pytest.raises(RequestError, match="is truncated or changed: .* install bertkit again"):
             bertkit.load(name)
@@ -159,7 +159,7 @@ def test_the_tool_tells_what_storing_has_cost(package, tool, tmp_path, capsys):
     save_checkpoint(tiny(), tmp_path / "model")
     assert tool.main([str(tmp_path / "model"), "--out", str(package)]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["bytes"] == (package / SMALL).stat().st_size
+    assert told["bytes"] == (package / SMALL_FILE).stat().st_size
     assert 0.99 < told["cosine_least"] <= told["cosine_mean"] <= 1.0001
     assert told["cosine_mean"] < 1
     assert 0 < told["worst_logit"] < 0.1 * told["largest_logit"]
@@ -168,11 +168,11 @@ def test_the_tool_tells_what_storing_has_cost(package, tool, tmp_path, capsys):
 
 
 def test_the_tool_replaces_a_bundle_and_its_variant(bundle, tool, tmp_path):
-    before = (bundle / SMALL).read_bytes()
+    before = (bundle / SMALL_FILE).read_bytes()
     (bundle / "__init__.py").write_text('"""Stays."""\n')
     save_checkpoint(tiny(seed=4), tmp_path / "better")
     tool.bundle(tmp_path / "better", bundle)
-    assert (bundle / SMALL).read_bytes() != before
+    assert (bundle / SMALL_FILE).read_bytes() != before
     assert (bundle / "__init__.py").is_file()
     assert not (bundle / "sentences").exists(), "its differences were those from another model"
     assert bertkit.load().fill("a [MASK].")
@@ -225,7 +225,7 @@ def test_the_package_folder_is_where_the_loader_looks():
 
 
 def test_what_the_package_holds_is_whole():
-    weights = sorted(bundled.bundled_folder().rglob(SMALL))
+    weights = sorted(bundled.bundled_folder().rglob(SMALL_FILE))
     assert weights
     assert sum(path.stat().st_size for path in weights) <= script("tools/bundle.py").MOST_BYTES
     for path in weights:

@@ -11,18 +11,9 @@ from safetensors.torch import save
 from small_models import tiny
 
 import bertkit
+from bertkit.checkpoint.bundled import BASE_FILE, CHECKSUM_FILE, SMALL_FILE
 from bertkit.checkpoint.save_load import load_checkpoint, save_checkpoint, save_small
-from bertkit.checkpoint.small import (
-    ABOVE,
-    SMALL,
-    SUMS,
-    pack,
-    pack_row_plain,
-    pack_rows,
-    read_small,
-    unpack,
-    write_small,
-)
+from bertkit.checkpoint.small import pack, pack_row_plain, pack_rows, read_small, unpack, write_small
 from bertkit.errors import BertkitError, RequestError
 
 TINIEST = 1e-37  # under this a scale is no ordinary float32 any more
@@ -94,7 +85,7 @@ def test_vectors_take_the_16_bits_that_are_closer():
 def test_what_was_stored_once_is_stored_again_without_loss(tmp_path):
     save_small(tiny(), tmp_path / "once")
     save_small(load_checkpoint(tmp_path / "once"), tmp_path / "twice")
-    assert (tmp_path / "once" / SMALL).read_bytes() == (tmp_path / "twice" / SMALL).read_bytes()
+    assert (tmp_path / "once" / SMALL_FILE).read_bytes() == (tmp_path / "twice" / SMALL_FILE).read_bytes()
 
 
 def test_a_small_folder_is_a_model_folder(tmp_path):
@@ -113,7 +104,7 @@ def test_a_small_folder_is_a_model_folder(tmp_path):
     assert torch.cosine_similarity(ours, theirs).min() > 0.999
     assert not torch.equal(ours, theirs)
     assert small.fill("the [MASK] falls.")[0].text == full.fill("the [MASK] falls.")[0].text
-    assert (tmp_path / "small" / SMALL).stat().st_mode & 0o077 == (
+    assert (tmp_path / "small" / SMALL_FILE).stat().st_mode & 0o077 == (
         tmp_path / "small" / "config.json"
     ).stat().st_mode & 0o077
 
@@ -126,7 +117,7 @@ def test_real_weights_keep_their_meaning(minilm, tmp_path):
     cosines = (full.embed(texts, normalize=True) * small.embed(texts, normalize=True)).sum(axis=1)
     assert 0.998 < cosines[:-1].min() < 1 - 1e-7
     assert cosines[-1] > 0.99, "of [CLS] and [SEP] alone: the mean is over two tokens, and errors do not cancel"
-    assert (tmp_path / "small" / SMALL).stat().st_size < 0.27 * (minilm / "model.safetensors").stat().st_size
+    assert (tmp_path / "small" / SMALL_FILE).stat().st_size < 0.27 * (minilm / "model.safetensors").stat().st_size
 
 
 def test_convert_makes_a_full_folder_of_it_that_transformers_loads(tmp_path, bertkit_command):
@@ -146,10 +137,10 @@ def test_convert_makes_a_full_folder_of_it_that_transformers_loads(tmp_path, ber
 
 def test_the_checksum_is_what_sha256sum_prints(tmp_path):
     save_small(tiny(), tmp_path / "small")
-    digest = hashlib.sha256((tmp_path / "small" / SMALL).read_bytes()).hexdigest()
-    assert (tmp_path / "small" / SUMS).read_text() == f"{digest}  {SMALL}\n"
+    digest = hashlib.sha256((tmp_path / "small" / SMALL_FILE).read_bytes()).hexdigest()
+    assert (tmp_path / "small" / CHECKSUM_FILE).read_text() == f"{digest}  {SMALL_FILE}\n"
     done = subprocess.run(
-        ["sha256sum", "-c", SUMS], cwd=tmp_path / "small", capture_output=True, text=True, check=False
+        ["sha256sum", "-c", CHECKSUM_FILE], cwd=tmp_path / "small", capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout
 
@@ -162,19 +153,19 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("kept", [0, 7, 100, -1])
 def test_a_truncated_file_is_said_in_one_sentence(folder, kept):
-    whole = (folder / SMALL).read_bytes()
-    (folder / SMALL).write_bytes(whole[:kept])
+    whole = (folder / SMALL_FILE).read_bytes()
+    (folder / SMALL_FILE).write_bytes(whole[:kept])
     with pytest.raises(
-        RequestError, match=rf"{SMALL} is truncated or changed: its sha256 begins .* copy the folder"
+        RequestError, match=rf"{SMALL_FILE} is truncated or changed: its sha256 begins .* copy the folder"
     ) as e:
         load_checkpoint(folder)
     assert "\n" not in str(e.value)
 
 
 def test_one_changed_bit_is_noticed(folder):
-    content = bytearray((folder / SMALL).read_bytes())
+    content = bytearray((folder / SMALL_FILE).read_bytes())
     content[-5] ^= 1
-    (folder / SMALL).write_bytes(content)
+    (folder / SMALL_FILE).write_bytes(content)
     with pytest.raises(RequestError, match="truncated or changed"):
         load_checkpoint(folder)
 
@@ -183,20 +174,20 @@ SUMS_FAULTS = {
     "missing": (None, "cannot be read"),
     "empty": ("", "not as bertkit writes it"),
     "another file": (f"{'0' * 64}  ../../secret\n", "not as bertkit writes it"),
-    "only the one above": (f"{'0' * 64}  {ABOVE}\n", "not as bertkit writes it"),
+    "only the one above": (f"{'0' * 64}  {BASE_FILE}\n", "not as bertkit writes it"),
     "torn": (f"{'0' * 64}", "not as bertkit writes it"),
-    "short": (f"abc  {SMALL}\n", "not as bertkit writes it"),
-    "not ASCII": (f"{'é' * 64}  {SMALL}\n", "cannot be read"),
-    "of another file": (f"{'0' * 64}  {SMALL}\n", "truncated or changed"),
+    "short": (f"abc  {SMALL_FILE}\n", "not as bertkit writes it"),
+    "not ASCII": (f"{'é' * 64}  {SMALL_FILE}\n", "cannot be read"),
+    "of another file": (f"{'0' * 64}  {SMALL_FILE}\n", "truncated or changed"),
 }
 
 
 @pytest.mark.parametrize("fault", SUMS_FAULTS)
 def test_a_wrong_checksum_file_is_refused(folder, fault):
     content, said = SUMS_FAULTS[fault]
-    (folder / SUMS).unlink()
+    (folder / CHECKSUM_FILE).unlink()
     if content is not None:
-        (folder / SUMS).write_text(content, encoding="utf-8")
+        (folder / CHECKSUM_FILE).write_text(content, encoding="utf-8")
     with pytest.raises(RequestError, match=said):
         load_checkpoint(folder)
 
@@ -218,20 +209,20 @@ CONTENTS = {
 @pytest.mark.parametrize("kind", CONTENTS)
 def test_a_hostile_file_with_its_checksum_is_refused(tmp_path, kind):
     content = CONTENTS[kind]
-    (tmp_path / SMALL).write_bytes(content)
-    (tmp_path / SUMS).write_text(f"{hashlib.sha256(content).hexdigest()}  {SMALL}\n")
-    with pytest.raises(RequestError, match=rf"{SMALL} is not a file of small weights: .*; save the model again"):
-        read_small(tmp_path / SMALL)
+    (tmp_path / SMALL_FILE).write_bytes(content)
+    (tmp_path / CHECKSUM_FILE).write_text(f"{hashlib.sha256(content).hexdigest()}  {SMALL_FILE}\n")
+    with pytest.raises(RequestError, match=rf"{SMALL_FILE} is not a file of small weights: .*; save the model again"):
+        read_small(tmp_path / SMALL_FILE)
 
 
 def test_infinite_scales_do_not_become_a_model(tmp_path):
     save_small(tiny(), tmp_path / "small")
-    path = tmp_path / "small" / SMALL
+    path = tmp_path / "small" / SMALL_FILE
     tensors = pack(read_small(path))
     scale = next(name for name in tensors if name.endswith(".scale"))
     tensors[scale][0] = float("inf")
     path.write_bytes(save(tensors))
-    (tmp_path / "small" / SUMS).write_text(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {SMALL}\n")
+    (tmp_path / "small" / CHECKSUM_FILE).write_text(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {SMALL_FILE}\n")
     with pytest.raises(RequestError, match="holds NaN or infinity"):
         load_checkpoint(tmp_path / "small")
 
@@ -270,15 +261,17 @@ def tuned(folder):
 def test_a_variant_is_stored_as_what_differs(folder):
     variant = tuned(folder)
     save_small(variant, folder / "sentences", delta=True)
-    own = (folder / "sentences" / SMALL).stat().st_size
-    assert own < 0.5 * (folder / SMALL).stat().st_size
+    own = (folder / "sentences" / SMALL_FILE).stat().st_size
+    assert own < 0.5 * (folder / SMALL_FILE).stat().st_size
     loaded, base = load_checkpoint(folder / "sentences"), load_checkpoint(folder)
     moved = {name for name, t in loaded.model.state_dict().items() if not torch.equal(t, base.model.state_dict()[name])}
     assert moved
     assert all(name.startswith("encoder.layers.2.") for name in moved)
     for name, tensor in variant.model.state_dict().items():
         assert (loaded.model.state_dict()[name] - tensor).abs().max() <= tensor.abs().max() / 127, name
-    done = subprocess.run(["sha256sum", "-c", SUMS], cwd=folder / "sentences", capture_output=True, check=False)
+    done = subprocess.run(
+        ["sha256sum", "-c", CHECKSUM_FILE], cwd=folder / "sentences", capture_output=True, check=False
+    )
     assert done.returncode == 0
 
 
@@ -306,7 +299,7 @@ def test_a_variant_over_nothing_is_refused(tmp_path):
 
 
 def test_names_of_the_variant_that_the_base_lacks_are_kept(folder):
-    extra = {**read_small(folder / SMALL), "more.weight": torch.ones(2, 2)}
+    extra = {**read_small(folder / SMALL_FILE), "more.weight": torch.ones(2, 2)}
     (folder / "v").mkdir()
-    write_small(extra, folder / "v", above=folder)
-    assert set(read_small(folder / "v" / SMALL)) == set(extra)
+    write_small(extra, folder / "v", base=folder)
+    assert set(read_small(folder / "v" / SMALL_FILE)) == set(extra)

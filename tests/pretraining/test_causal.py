@@ -10,10 +10,9 @@ from tiny_runs import make_shards, tiny_recipe
 import bertkit
 from bertkit.cli.main import run
 from bertkit.config import family_config, override
-from bertkit.engine.batches import Passage, layer_vectors, make_batch
+from bertkit.engine.batches import Passage, fastest, layer_vectors, make_batch
 from bertkit.engine.cpu import use_onnx
 from bertkit.engine.cuda import CudaOperations
-from bertkit.engine.forward import quickest
 from bertkit.engine.recorded import RecordedPasses
 from bertkit.errors import RequestError
 from bertkit.inside.look.look import look
@@ -72,7 +71,7 @@ def plain(bert):
 
 def packed(bert):
     with torch.inference_mode():
-        assert quickest(bert.model.encoder).ops is not TORCH
+        assert fastest(bert.model.encoder).ops is not TORCH
         batch = make_batch(passages(bert), bert.model.device)
         return [each.numpy() for each in batch.split(layer_vectors(bert.model.encoder, batch, [2]))]
 
@@ -85,8 +84,8 @@ def int8(bert):
 def onnx_runtime(bert):
     use_onnx(bert.model.encoder)
     with torch.inference_mode():
-        forward = quickest(bert.model.encoder)
-        assert forward.ops.short is not None
+        forward = fastest(bert.model.encoder)
+        assert forward.ops.onnx is not None
         return [forward(make_batch([each], bert.model.device)).numpy() for each in passages(bert)]
 
 
@@ -127,7 +126,7 @@ def test_what_follows_changes_nothing_before_it(bert, engine, monkeypatch):
 
 def test_recorded_passes_see_nothing_ahead(bert):
     first = ReadPooled((2,), "cls", False)
-    one, other = RecordedPasses(bert.model.encoder, often=1)(passages(bert), first)
+    one, other = RecordedPasses(bert.model.encoder, record_after=1)(passages(bert), first)
     np.testing.assert_allclose(one, other, atol=1e-6)
 
 

@@ -12,9 +12,9 @@ import pytest
 from safetensors.torch import load_file
 from tiny_runs import Stopper, child, make_shards, recipe_words, server, showing, tiny_recipe, weights
 
-from bertkit import folder_lock
+from bertkit import files
 from bertkit.errors import BertkitError, RequestError
-from bertkit.folder_lock import locked
+from bertkit.files import locked
 from bertkit.pretraining import verify
 from bertkit.pretraining.planning.gauge import Gauge
 from bertkit.pretraining.pretraining import pretrain
@@ -173,7 +173,7 @@ def test_a_folder_that_is_no_run_is_refused(shards, tmp_path):
 
 @pytest.mark.parametrize("resume", [True, False])
 def test_a_folder_that_another_process_trains_in_is_refused(shards, tmp_path, resume, monkeypatch):
-    monkeypatch.setattr(folder_lock, "PATIENCE", 0.0)
+    monkeypatch.setattr(files, "LOCK_TIMEOUT", 0.0)
     (tmp_path / "run").mkdir()
     with locked(tmp_path / "run", 0.0), pytest.raises(RequestError, match="another process is writing .*run; wait"):
         pretrain(tiny_recipe(shards, steps=1), tmp_path / "run", resume=resume)

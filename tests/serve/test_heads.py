@@ -14,7 +14,8 @@ import torch
 from serving import fill_folder, running, same
 
 import bertkit
-from bertkit.data.examples import Place, TextExample
+from bertkit.data.examples import TextExample
+from bertkit.data.tables import Place
 from bertkit.finetuning.evaluate import make_windows, run_model
 from bertkit.finetuning.explore.features import read_features
 from bertkit.finetuning.explore.features_model import save_layer

@@ -10,7 +10,7 @@ import tiny
 import torch
 
 import bertkit
-from bertkit.data.examples import Place
+from bertkit.data.tables import Place
 from bertkit.errors import RequestError
 from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.settings import read_settings

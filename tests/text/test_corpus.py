@@ -104,7 +104,7 @@ def test_compressed_text_under_a_plain_name_says_which(tmp_path, suffix):
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
 def test_every_kind_of_line_end(tmp_path, ending, monkeypatch):
-    monkeypatch.setattr(corpus, "BLOCK", 1)  # every line end is torn by a block border
+    monkeypatch.setattr(corpus, "BLOCK_BYTES", 1)  # every line end is torn by a block border
     path = tmp_path / "a.txt"
     path.write_bytes("a\nb\n\nc".replace("\n", ending).encode())
     assert [(document.paragraphs, document.line) for document in read(path)] == [(("a", "b"), 1), (("c",), 4)]
@@ -138,7 +138,7 @@ def test_latin1_is_refused_with_offset_line_and_remedy(tmp_path, mark):
 
 
 def test_offset_of_a_bad_byte_far_into_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "BLOCK", 7)  # characters of two bytes straddle the blocks
+    monkeypatch.setattr(corpus, "BLOCK_BYTES", 7)  # characters of two bytes straddle the blocks
     path = tmp_path / "a.txt"
     good = "éé\n".encode() * 50
     path.write_bytes(good + b"\xff\n")
@@ -271,7 +271,7 @@ def test_a_pipe_can_be_read(tmp_path):
 
 
 def test_long_paragraphs_are_split_at_a_space(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "BLOCK", 16)
+    monkeypatch.setattr(corpus, "BLOCK_BYTES", 16)
     path = tmp_path / "a.txt"
     path.write_text("some words " * 40 + "\nshort\n")
     report = CorpusReport()
@@ -283,7 +283,7 @@ def test_long_paragraphs_are_split_at_a_space(tmp_path, monkeypatch):
 
 
 def test_a_long_row_is_split_and_counted_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "LONGEST_PARAGRAPH", 20)
+    monkeypatch.setattr(corpus, "MAX_PARAGRAPH", 20)
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "short"}\n' + json.dumps({"text": "some words " * 4}))
     report = CorpusReport()
@@ -298,7 +298,7 @@ def test_ndjson_is_another_name_of_jsonl_and_one_path_needs_no_list(tmp_path):
 
 
 def test_long_documents_are_split_and_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "LONGEST_DOCUMENT", 10)
+    monkeypatch.setattr(corpus, "MAX_DOCUMENT", 10)
     path = tmp_path / "a.txt"
     path.write_text("12345\n12345\n123\n\n1234567890123\nx\n")
     report = CorpusReport()
@@ -314,7 +314,7 @@ def test_long_documents_are_split_and_counted(tmp_path, monkeypatch):
 
 
 def test_an_endless_row_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "LONGEST_ROW", 1_000_000)
+    monkeypatch.setattr(corpus, "MAX_ROW", 1_000_000)
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"text": "' + b"x" * 5_000_000 + b'"}'))
     assert f"{path}, line 1: the row is over 1,000,000 characters" in refusal(path)
@@ -326,7 +326,7 @@ def test_an_endless_row_is_refused(tmp_path, monkeypatch):
     ids=["one line", "no space", "no blank line"],
 )
 def test_memory_stays_bounded_without_line_ends_or_blank_lines(tmp_path, monkeypatch, unit, megabytes):
-    monkeypatch.setattr(corpus, "LONGEST_DOCUMENT", 100_000)
+    monkeypatch.setattr(corpus, "MAX_DOCUMENT", 100_000)
     path = tmp_path / "a.txt.gz"
     with gzip.open(path, "wb", compresslevel=1) as file:
         for _ in range(megabytes):

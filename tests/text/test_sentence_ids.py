@@ -13,9 +13,8 @@ from bertkit.text.shards.maker import tokenize_block
 from bertkit.text.shards.sentence_ids import LibraryIds, sentence_texts
 from bertkit.text.shards.table_ids import TableIds, load_encoder, words_are_independent
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text.tokenizer_files import load_backend
+from bertkit.text.tokenizer_files import ROBERTA_TOKENS, load_backend
 from bertkit.text.tokenizer_kinds.byte_level_bpe import byte_level_backend
-from bertkit.text.tokenizer_kinds.kind import ROBERTA_TOKENS
 from bertkit.text.wordpiece import SPECIALS
 
 ODD = " \t\u00a0\u2028\u3000\x0b\x1c\x85\x00\u200b\u00ad\u0301\ufffd.!?。「#[]'-’éÉßİΣςA中가ﬁ😀\U0001e922\ue000aAbz1"

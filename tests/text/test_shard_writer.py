@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from shard_helpers import everything, make_again, slowly, snapshot, write_corpus, write_made
 
-from bertkit import folder_lock
+from bertkit import files
 from bertkit.errors import BertkitError, RequestError
 from bertkit.text.corpus import CorpusReport
 from bertkit.text.shards import writer as shard_writer
@@ -246,7 +246,7 @@ def test_two_runs_at_once_are_refused(corpus, uncased_vocab, tmp_path, monkeypat
 
     out = tmp_path / "out"
     write_shards(corpus, uncased_vocab, out, processes=1)
-    monkeypatch.setattr(folder_lock, "PATIENCE", 0.1)
+    monkeypatch.setattr(files, "LOCK_TIMEOUT", 0.1)
     handle = os.open(out, os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)
     try:

@@ -139,7 +139,7 @@ def test_fast_training_equals_slow_training_on_real_words(uncased_vocab):
 def test_training_in_slices_gives_the_same(monkeypatch):
     counts = {"".join(letters): i + 1 for i, letters in enumerate(itertools.product("abc", repeat=4))}
     expected = fast_train(counts, 60)
-    monkeypatch.setattr("bertkit.text.vocabulary.merges.SLICE", 7)
+    monkeypatch.setattr("bertkit.text.vocabulary.merges.POSITIONS_PER_SLICE", 7)
     assert fast_train(counts, 60) == expected
 
 

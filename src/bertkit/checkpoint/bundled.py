@@ -1,35 +1,39 @@
-"""From what a user names to a folder: the models inside the package, runs, models and vocabularies on disk.
+"""From the name that a user gives to a folder: the bundled models, runs, models and vocabularies on disk.
 
-Every argument that names a model or a vocabulary goes through `model_folder` or `tokenizer_folder`, in Python and in
-every verb, so that a name means the same everywhere.
+Every argument that names a model or a vocabulary goes through `model_folder` or `tokenizer_folder`, in Python and on
+the command line, so that a name means the same everywhere. Importable without torch.
 """
 
 from pathlib import Path
 
-from bertkit.checkpoint.small_files import SMALL, folder_above
 from bertkit.errors import RequestError
-from bertkit.text.tokenizer_files import LOADERS
+from bertkit.text.tokenizer_files import TOKENIZER_FILES
 
 BUNDLED = "bundled"
 # Name -> folder inside the package.
 NAMES = {BUNDLED: ".", "sentences": "sentences"}
+# Files of a model with small weights (`checkpoint/small.py`): the weights, their checksums, and the base model's
+# weights in the parent folder, which the checksums name if the folder holds only what differs from them.
+SMALL_FILE = "model.small.safetensors"
+CHECKSUM_FILE = "model.small.sha256"
+BASE_FILE = f"../{SMALL_FILE}"
 
 
 def bundled_folder() -> Path:
-    """Where the bundled models are, or would be."""
+    """The folder of the bundled models, whether it exists or not."""
     return Path(__file__).parents[1] / "pretrained"
 
 
-def model_folder(given: Path | str | None) -> Path:
-    """The folder of a model: nothing means the bundled one, and so do its names where nothing is called so on disk.
+def model_folder(model: Path | str | None) -> Path:
+    """The folder of a model: None is the bundled one, a name in NAMES a bundled one unless there is such a path.
 
     The folder of a run stands for the model in it.
     """
-    if given is not None and (str(given) not in NAMES or Path(given).exists()):
-        return _of_run(Path(given))
-    name = BUNDLED if given is None else str(given)
+    if model is not None and (str(model) not in NAMES or Path(model).exists()):
+        return _model_of_run(Path(model))
+    name = BUNDLED if model is None else str(model)
     folder = bundled_folder() / NAMES[name]
-    if (folder / SMALL).is_file():
+    if (folder / SMALL_FILE).is_file():
         return folder
     if name == BUNDLED:
         problem = "no model is bundled with this version"
@@ -38,24 +42,44 @@ def model_folder(given: Path | str | None) -> Path:
     raise RequestError(f"{problem}: name a folder, as load('my-model') or --model my-model")
 
 
-def tokenizer_folder(given: Path | str | None) -> Path:
-    """Where the tokenizer is of a model that is named, or of a vocabulary: a folder, or a file such as vocab.txt."""
-    if given is not None and has_tokenizer(Path(given)):
-        return Path(given)  # even if it looks like a run: a model may lie in a vocabulary's folder
-    return with_tokenizer(model_folder(given))
+def tokenizer_folder(model: Path | str | None) -> Path:
+    """The folder or file (such as vocab.txt) that holds the tokenizer of a model or a vocabulary."""
+    if model is not None and has_tokenizer(Path(model)):
+        return Path(model)  # even if it looks like a run: a vocabulary's folder may hold a model, too
+    return with_tokenizer(model_folder(model))
 
 
 def with_tokenizer(folder: Path) -> Path:
-    """The folder itself or, if it has no tokenizer and holds only what differs from the one above it, that one."""
-    above = None if has_tokenizer(folder) else folder_above(folder)
-    return folder if above is None else with_tokenizer(above)
+    """The folder itself or, if it has no tokenizer and holds only what differs from its base model, the base's."""
+    base = None if has_tokenizer(folder) else base_folder(folder)
+    return folder if base is None else with_tokenizer(base)
 
 
 def has_tokenizer(folder: Path) -> bool:
     """Whether a folder has the files of a tokenizer."""
-    return any((folder / name).is_file() for name in LOADERS)
+    return any((folder / name).is_file() for name in TOKENIZER_FILES)
 
 
-def _of_run(folder: Path) -> Path:
+def base_folder(folder: Path) -> Path | None:
+    """The parent folder, if this one holds only what differs from the model there; else None."""
+    checksums = folder / CHECKSUM_FILE
+    return folder.parent if checksums.is_file() and BASE_FILE in read_checksums(checksums) else None
+
+
+def read_checksums(path: Path) -> dict[str, str]:
+    """File name -> sha256, from lines as sha256sum prints them."""
+    try:
+        pairs = [line.split() for line in path.read_text(encoding="ascii").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(
+            f"{path}, the checksum of {SMALL_FILE}, cannot be read; copy the whole folder again"
+        ) from error
+    checksums = {pair[-1]: pair[0] for pair in pairs if len(pair) == 2 and len(pair[0]) == 64}
+    if len(checksums) != len(pairs) or list(checksums) not in ([SMALL_FILE], [SMALL_FILE, BASE_FILE]):
+        raise RequestError(f"{path} is not as bertkit writes it; copy the whole folder again")
+    return checksums
+
+
+def _model_of_run(folder: Path) -> Path:
     inner = folder / "model"
     return inner if not (folder / "config.json").exists() and (inner / "config.json").is_file() else folder

@@ -1,4 +1,4 @@
-"""One file that turns a model into a tuned one: the strongest directions of what tuning has changed in its encoder."""
+"""A tuned model as one small file: the strongest directions of the change of its encoder from the base model."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from bertkit.checkpoint.low_rank import add_changes, differences, low_rank_changes
+from bertkit.checkpoint.low_rank import differences, low_rank_changes
 from bertkit.checkpoint.save_load import Checkpoint
-from bertkit.checkpoint.small import pack, unpack
+from bertkit.checkpoint.small import add_changes, pack, unpack
 from bertkit.checkpoint.tensors import fingerprint
 from bertkit.checkpoint.text_vectors import text_vectors
 from bertkit.errors import RequestError
@@ -24,9 +24,9 @@ from bertkit.model.pooling import EmbedSettings
 
 FORMAT = "bertkit change of a model 1"
 ENCODER = "encoder."
-LEAST_COSINE = 0.99
+MIN_COSINE = 0.99
 HEADER_BYTES = 1024  # of the file, besides its tensors
-# Questions, news, talk, instructions and prose: what the cosines are taken over.
+# Questions, news, talk, instructions and prose, on which vectors are compared.
 TEXTS = (
     "How do I reset the password of my account?",
     "The committee voted on Monday to postpone the merger until next year.",
@@ -49,11 +49,11 @@ TEXTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaReport:
-    """What storing a tuned model as a change has cost."""
+    """Size and fidelity of a tuned model that is stored as a change."""
 
     bytes: int
     kept: float  # share of the squared change that is stored
-    cosine_mean: float  # of the vectors of sample texts with those of the tuned model
+    cosine_mean: float  # between the vectors of sample texts by the restored and the tuned model
     cosine_least: float
 
 
@@ -64,20 +64,20 @@ def save_delta(
     budget_bytes: int,
     *,
     texts: Sequence[str] = TEXTS,
-    least_cosine: float = LEAST_COSINE,
+    least_cosine: float = MIN_COSINE,
 ) -> DeltaReport:
-    """Write how `tuned` differs from `base` into a file of at most `budget_bytes`.
+    """Write how `tuned` differs from `base` to a file of at most `budget_bytes`.
 
     Refused if the mean cosine between the vectors of the tuned and the restored model is under `least_cosine`;
     0 accepts any.
     """
-    known, wanted = _encoder(base), _encoder(tuned)
-    content, stored = _content(known, wanted, tuned, budget_bytes)
-    restored = _with_encoder(base, add_changes(known, unpack(stored)), embed_of(tuned))
+    base_tensors, tuned_tensors = _encoder(base), _encoder(tuned)
+    content, stored = _content(base_tensors, tuned_tensors, tuned, budget_bytes)
+    restored = _with_encoder(base, add_changes(base_tensors, unpack(stored)), embed_of(tuned))
     cosines = vector_cosines(replace(tuned, embed=embed_of(tuned)), restored, texts)
     report = DeltaReport(
         bytes=len(content),
-        kept=_share_kept(known, wanted, _encoder(restored)),
+        kept=_share_kept(base_tensors, tuned_tensors, _encoder(restored)),
         cosine_mean=float(cosines.mean()),
         cosine_least=float(cosines.min()),
     )
@@ -93,50 +93,51 @@ def save_delta(
 
 def load_delta(base: Checkpoint, path: Path | str) -> Checkpoint:
     """The tuned model: a copy of `base` with the file's changes added to its encoder."""
-    path, known = Path(path), _encoder(base)
-    about, stored = _read(path)
-    if about.get("base") != fingerprint(known):
+    path, base_tensors = Path(path), _encoder(base)
+    header, stored = _read(path)
+    if header.get("base") != fingerprint(base_tensors):
         raise RequestError(f"{path} is a change of another model than this one; load it with the one it was made from")
     try:
-        settings = json.loads(about["embed"])
+        settings = json.loads(header["embed"])
         embed = EmbedSettings(**{**settings, "layers": tuple(settings["layers"])})
-        return _with_encoder(base, add_changes(known, unpack(stored)), embed)
+        return _with_encoder(base, add_changes(base_tensors, unpack(stored)), embed)
     except (RequestError, KeyError, TypeError, ValueError) as error:
         raise RequestError(f"{path} is not as bertkit writes it ({error}); save it again") from error
 
 
 def vector_cosines(one: Checkpoint, other: Checkpoint, texts: Sequence[str]) -> Tensor:
     """The cosine between two models' vectors of each text."""
-    first, second = (torch.from_numpy(text_vectors(model, texts)) for model in (one, other))
+    first, second = (torch.from_numpy(text_vectors(checkpoint, texts)) for checkpoint in (one, other))
     return F.cosine_similarity(first, second, dim=-1)
 
 
 def embed_of(checkpoint: Checkpoint) -> EmbedSettings:
-    """How a tuned model's vectors are made, by default: the mean, of length 1."""
+    """The embedding settings of a tuned model; by default the mean, normalized."""
     return checkpoint.embed or EmbedSettings(pooling="mean", normalize=True)
 
 
 def _content(
-    known: Mapping[str, Tensor], wanted: Mapping[str, Tensor], tuned: Checkpoint, budget: int
+    base_tensors: Mapping[str, Tensor], tuned_tensors: Mapping[str, Tensor], tuned: Checkpoint, budget: int
 ) -> tuple[bytes, dict[str, Tensor]]:
-    changes = low_rank_changes(known, wanted, budget - HEADER_BYTES)
+    """The bytes of the file, and the tensors in it."""
+    changes = low_rank_changes(base_tensors, tuned_tensors, budget - HEADER_BYTES)
     stored = {name: tensor.cpu().contiguous() for name, tensor in pack(changes).items()}
-    about = {"format": FORMAT, "base": fingerprint(known), "sha256": fingerprint(stored)}
-    return save(stored, metadata={**about, "embed": json.dumps(asdict(embed_of(tuned)))}), stored
+    header = {"format": FORMAT, "base": fingerprint(base_tensors), "sha256": fingerprint(stored)}
+    return save(stored, metadata={**header, "embed": json.dumps(asdict(embed_of(tuned)))}), stored
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The file's header and tensors, checked against its checksum."""
     try:
         with safe_open(path, framework="pt") as file:
-            about, stored = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            header, stored = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise RequestError(f"{path} is missing, truncated or corrupt ({error}); copy it again") from error
-    if about.get("format") != FORMAT:
+    if header.get("format") != FORMAT:
         raise RequestError(f"{path} holds no change of a model; it was not written by save_delta of this version")
-    if about.get("sha256") != fingerprint(stored):
+    if header.get("sha256") != fingerprint(stored):
         raise RequestError(f"{path} is damaged: its numbers are not those of its checksum; copy it again")
-    return about, stored
+    return header, stored
 
 
 def _encoder(checkpoint: Checkpoint) -> dict[str, Tensor]:
@@ -145,7 +146,7 @@ def _encoder(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def _with_encoder(base: Checkpoint, tensors: Mapping[str, Tensor], embed: EmbedSettings) -> Checkpoint:
-    """A copy of the base with another encoder; its heads stay as they are."""
+    """A copy of the base with other encoder tensors; its heads stay."""
     model = deepcopy(base.model)
     parameters = dict(model.named_parameters())
     for name, tensor in tensors.items():
@@ -155,8 +156,8 @@ def _with_encoder(base: Checkpoint, tensors: Mapping[str, Tensor], embed: EmbedS
     return replace(base, model=model, embed=embed)
 
 
-def _share_kept(known: Mapping[str, Tensor], wanted: Mapping[str, Tensor], restored: Mapping[str, Tensor]) -> float:
+def _share_kept(base: Mapping[str, Tensor], tuned: Mapping[str, Tensor], restored: Mapping[str, Tensor]) -> float:
     """Share of the squared change that was restored."""
-    total = sum(float(change.square().sum()) for change in differences(known, wanted).values())
-    lost = sum(float((wanted[name] - restored[name].to(wanted[name].device)).square().sum()) for name in wanted)
+    total = sum(float(change.square().sum()) for change in differences(base, tuned).values())
+    lost = sum(float((tuned[name] - restored[name].to(tuned[name].device)).square().sum()) for name in tuned)
     return 1 - lost / total if total else 1.0

@@ -1,8 +1,8 @@
 """Google's TensorFlow checkpoints, read without TensorFlow.
 
 `NAME.index` is a sorted table in LevelDB's format: variable name -> dtype, shape, offset and checksum, as a
-protocol buffer. `NAME.data-0000i-of-0000n` hold the little-endian bytes. Neither is trusted: every length is
-compared with the file before anything is allocated, and every checksum is verified.
+protocol buffer. `NAME.data-0000i-of-0000n` hold the little-endian bytes. Neither file is trusted: every length is
+compared with the file before memory is allocated, and every checksum is verified.
 """
 
 import json
@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.crc32c import crc32c, masked
-from bertkit.checkpoint.google_index import BFLOAT16, COPY_AGAIN, STORED, Entry, Unreadable, parse_index
+from bertkit.checkpoint.google_index import BFLOAT16, COPY_AGAIN, STORED_DTYPES, Entry, Unreadable, parse_index
 from bertkit.errors import RequestError
 
 Array = NDArray[Any]
 
-# The index of a real checkpoint is far smaller (SimBERT's has 3 kB): this keeps a hostile one from filling memory.
+# A real index is far smaller (SimBERT's has 3 kB); the limit keeps a hostile one from filling memory.
 MAX_FILE_BYTES = 8 << 20
 
 
@@ -34,10 +34,10 @@ class GoogleCheckpoint:
 
 
 def is_google(folder: Path) -> bool:
-    """Whether the folder holds (or the .index file or prefix is) an index with data files beside it."""
+    """Whether a folder holds, or an .index file or prefix names, an index with data files beside it."""
     try:
         return any(_has_data(prefix) for prefix in _prefixes(Path(folder)))
-    except OSError:  # a name too long, a folder that may not be listed
+    except OSError:  # such as a name that is too long, or a folder without read access
         return False
 
 
@@ -79,9 +79,9 @@ def _choose_prefix(path: Path) -> Path:
 
 
 def _latest(folder: Path) -> str | None:
-    """The name in the folder's `checkpoint` text file, without the path, which is of another machine."""
-    note = folder / "checkpoint"
-    text = _read_bytes(note).decode("utf-8", errors="replace") if note.is_file() else ""
+    """The name in the folder's `checkpoint` text file, without its path, which is from another machine."""
+    record = folder / "checkpoint"
+    text = _read_bytes(record).decode("utf-8", errors="replace") if record.is_file() else ""
     match = re.search(r'^model_checkpoint_path:\s*"(?:[^"\n]*[/\\])?([^"\n]+)"', text, re.MULTILINE)
     return match and match[1]
 
@@ -104,7 +104,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _read_bytes(file: Path) -> bytes:
-    """A small file's bytes: the index, the settings, the note of the latest checkpoint."""
+    """The bytes of a small file: the index, the settings, the name of the latest checkpoint."""
     if file.stat().st_size > MAX_FILE_BYTES:
         raise RequestError(f"{file} has over {MAX_FILE_BYTES >> 20} MiB, too many for what it is; {COPY_AGAIN}")
     return file.read_bytes()
@@ -125,7 +125,7 @@ def _read_variables(prefix: Path) -> dict[str, Array]:
 
 
 def _check_extents(files: list[Path], entries: list[Entry]) -> None:
-    """Every variable is inside its file, and a file's variables together are no larger than the file."""
+    """Refuse variables that lie outside their file, or together are larger than it."""
     for shard, file in enumerate(files):
         if not file.is_file():
             raise RequestError(f"{file} is missing; copy it beside the .index file")
@@ -148,7 +148,7 @@ def _read_variable(file: Path, entry: Entry) -> Array:
 
 
 def _decode(raw: NDArray[np.uint8], dtype: int) -> Array:
-    array: Array = raw.view(STORED[dtype])
+    array: Array = raw.view(STORED_DTYPES[dtype])
     if dtype == BFLOAT16:  # the upper half of a float32
         return (array.astype(np.uint32) << 16).view(np.float32)
     if array.dtype.kind == "f":

@@ -1,6 +1,6 @@
 """The index of a TensorFlow checkpoint: a sorted table in LevelDB's format, one protocol buffer for each variable.
 
-A table of blocks, each a run of prefix-compressed (key, value) pairs. Nothing in it is trusted.
+The table has blocks of prefix-compressed (key, value) pairs. Nothing in it is trusted.
 """
 
 import math
@@ -12,25 +12,25 @@ import numpy as np
 from bertkit.checkpoint.crc32c import crc32c, masked
 
 MAGIC = 0xDB4775248B80FB57
-FOOTER = 48
-TRAILER = 5  # after each block: one byte of compression type, four of checksum
-# A real index is far smaller (SimBERT's has 3 kB); these keep a hostile one from filling memory.
+FOOTER_BYTES = 48
+TRAILER_BYTES = 5  # after each block: one byte of compression type, four of checksum
+# A real index is far smaller (SimBERT's has 3 kB); these limits keep a hostile one from filling memory.
 MAX_NAME_BYTES = 1024
 MAX_SHARDS = 10_000
 MAX_ELEMENTS = 1 << 40
 MAX_DIMENSIONS = 32
 
-# TensorFlow's numbers for the dtypes -> numpy's. numpy has no bfloat16: its bits are widened in `_decode`.
+# TensorFlow's number of a dtype -> numpy's dtype. numpy has no bfloat16: `google._decode` widens its bits.
 STRING, BFLOAT16 = 7, 14
-STORED = {1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 9: "<i8", 10: "?"}
-STORED |= {BFLOAT16: "<u2", 17: "<u2", 19: "<f2", 22: "<u4", 23: "<u8"}
+STORED_DTYPES = {1: "<f4", 2: "<f8", 3: "<i4", 4: "u1", 5: "<i2", 6: "i1", 9: "<i8", 10: "?"}
+STORED_DTYPES |= {BFLOAT16: "<u2", 17: "<u2", 19: "<f2", 22: "<u4", 23: "<u8"}
 
 COPY_AGAIN = "copy or download the checkpoint again"
 SAVE_AGAIN = "load it in TensorFlow and save it again with tf.compat.v1.train.Saver()"
 
 
 class Unreadable(Exception):
-    """What is wrong inside the index, and the remedy; `_read_variables` puts the file's name before it."""
+    """A problem in the index, and its remedy; `google._read_variables` adds the file's name."""
 
     def __init__(self, problem: str, remedy: str = COPY_AGAIN) -> None:
         super().__init__(f"{problem}; {remedy}")
@@ -38,7 +38,7 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a variable is: `size` bytes at `offset` of data file number `shard`."""
+    """A variable: `size` bytes at `offset` of data file number `shard`."""
 
     name: str
     dtype: int
@@ -63,10 +63,10 @@ def parse_index(table: bytes) -> tuple[int, list[Entry]]:
 
 
 def _pairs(table: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Every (key, value) of the table; blocks and keys must rise, so no hostile handle can repeat a block."""
-    if len(table) < FOOTER or int.from_bytes(table[-8:], "little") != MAGIC:
+    """Every (key, value) of the table; blocks and keys must ascend, so that no hostile handle repeats a block."""
+    if len(table) < FOOTER_BYTES or int.from_bytes(table[-8:], "little") != MAGIC:
         raise Unreadable("is not a checkpoint index, or its end is missing")
-    _, index = _handles(table[-FOOTER:-8], 2)  # the first is the meta-index, which is empty
+    _, index = _handles(table[-FOOTER_BYTES:-8], 2)  # the first is the meta-index, which is empty
     end, last = 0, None
     for _, handle in _block_pairs(_block(table, *index)):
         [(offset, size)] = _handles(handle, 1)
@@ -88,8 +88,8 @@ def _handles(data: bytes, count: int) -> list[tuple[int, int]]:
 
 def _block(table: bytes, offset: int, size: int) -> bytes:
     """One block's contents, its checksum verified."""
-    block, trailer = table[offset : offset + size], table[offset + size : offset + size + TRAILER]
-    if len(trailer) < TRAILER:
+    block, trailer = table[offset : offset + size], table[offset + size : offset + size + TRAILER_BYTES]
+    if len(trailer) < TRAILER_BYTES:
         raise Unreadable("is damaged: a block lies outside the file")
     if masked(crc32c(np.frombuffer(block + trailer[:1], np.uint8))) != int.from_bytes(trailer[1:], "little"):
         raise Unreadable("is damaged: the checksum of a block is wrong")
@@ -99,8 +99,8 @@ def _block(table: bytes, offset: int, size: int) -> bytes:
 
 
 def _block_pairs(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The pairs of one block: each key is a prefix of the last one plus its own bytes."""
-    restarts = int.from_bytes(block[-4:], "little")  # the array for binary search behind the pairs
+    """The pairs of one block: each key is a prefix of the one before plus its own bytes."""
+    restarts = int.from_bytes(block[-4:], "little")  # entries of the array for binary search after the pairs
     if len(block) < 4 + 4 * restarts:
         raise Unreadable("is damaged: a block is too short")
     cursor = _Cursor(block[: len(block) - 4 - 4 * restarts])
@@ -115,17 +115,17 @@ def _block_pairs(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def _parse_entry(key: bytes, value: bytes, shards: int) -> Entry:
     numbers, parts = _fields(value)
-    # The pieces of a partitioned variable come first in the table, under binary keys that start with a zero.
+    # Slices of a partitioned variable come first in the table, under binary keys that start with a zero.
     if key.startswith(b"\0") or 7 in parts:
         raise Unreadable("holds a partitioned variable, and bertkit reads only whole ones", SAVE_AGAIN)
     name = _text(key)
     dtype, shape = numbers.get(1, 0), _shape(parts.get(2, []))
-    if dtype == STRING:  # TensorFlow 2 writes the graph of its objects as one
+    if dtype == STRING:  # TensorFlow 2 stores its object graph so
         raise Unreadable(f"holds text in {name!r}, and bertkit reads only numbers", SAVE_AGAIN)
-    if dtype not in STORED:
+    if dtype not in STORED_DTYPES:
         raise Unreadable(f"gives {name!r} dtype number {dtype}, which bertkit does not read", SAVE_AGAIN)
     entry = Entry(name, dtype, shape, *(numbers.get(field, 0) for field in (3, 4, 5, 6)))
-    needed = math.prod(shape) * np.dtype(STORED[dtype]).itemsize
+    needed = math.prod(shape) * np.dtype(STORED_DTYPES[dtype]).itemsize
     if entry.size != needed or entry.offset < 0 or not 0 <= entry.shard < shards:
         raise Unreadable(f"is damaged: size or offset of {name!r} is wrong")
     return entry
@@ -139,17 +139,17 @@ def _text(key: bytes) -> str:
 
 
 def _shape(parts: list[bytes]) -> tuple[int, ...]:
-    """The dimensions of a TensorShapeProto, none negative, and few and small enough for numpy."""
+    """The dimensions of a TensorShapeProto; negative ones and those too many or too large for numpy are refused."""
     dimensions = [part for shape in parts for part in _fields(shape)[1].get(2, [])]
     shape = tuple(_fields(dimension)[0].get(1, 0) for dimension in dimensions)
-    largest = math.prod(max(size, 1) for size in shape[:MAX_DIMENSIONS])  # numpy also minds that of empty ones
+    largest = math.prod(max(size, 1) for size in shape[:MAX_DIMENSIONS])  # numpy has this limit for empty arrays, too
     if min(shape, default=0) < 0 or len(shape) > MAX_DIMENSIONS or largest > MAX_ELEMENTS:
         raise Unreadable("is damaged: a shape is impossible")
     return shape
 
 
 def _fields(message: bytes) -> tuple[dict[int, int], dict[int, list[bytes]]]:
-    """A protocol buffer's fields by number: the integers (the last one counts), and the nested messages."""
+    """A protocol buffer's fields by number: integers (the last of each), and nested messages."""
     numbers: dict[int, int] = {}
     parts: dict[int, list[bytes]] = {}
     cursor = _Cursor(message)
@@ -168,19 +168,19 @@ def _fields(message: bytes) -> tuple[dict[int, int], dict[int, list[bytes]]]:
 
 
 class _Cursor:
-    """Reads bytes one after the other, and refuses to read past their end."""
+    """Reads bytes in order, and refuses to read past their end."""
 
     def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 0
+        self.data, self.position = data, 0
 
     def more(self) -> bool:
-        return self.at < len(self.data)
+        return self.position < len(self.data)
 
     def take(self, size: int) -> bytes:
-        self.at += size
-        if self.at > len(self.data):
+        self.position += size
+        if self.position > len(self.data):
             raise Unreadable("is damaged: an entry is cut off")
-        return self.data[self.at - size : self.at]
+        return self.data[self.position - size : self.position]
 
     def varint(self) -> int:
         """A number in groups of seven bits, the lowest first, the eighth bit set on all but the last."""

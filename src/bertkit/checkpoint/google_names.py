@@ -1,4 +1,4 @@
-"""Google's variable names and Hugging Face's: ordered rules, each a pattern and its replacement."""
+"""Google's variable names to Hugging Face's, by ordered rules: a pattern and its replacement."""
 
 import re
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ Rules = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Renamed:
-    """A checkpoint under Hugging Face names, kernels transposed, and why each other variable was left out."""
+    """The variables under Hugging Face's names, kernels transposed, and why others were ignored."""
 
     family: str  # a row of bertkit's families
     tensors: dict[str, Array]
@@ -26,28 +26,28 @@ class Renamed:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How the names of one kind of model look: one that shows the kind, those that belong to it, their renames."""
+    """The variable names of one kind of model."""
 
     family: str
-    marker: str
-    scopes: str
+    marker: str  # a name that only this kind has
+    scopes: str  # the names that belong to it
     renames: Rules
 
 
-TRAINING: Rules = (
+TRAINING_STATE: Rules = (
     (r"(?i)(^|/)(adam|lamb|momentum|rmsprop|adagrad|adafactor)\w*(/|$)", "an optimizer's slot"),
     (r"/ExponentialMovingAverage$", "a running mean of a weight"),
     (r"(^|/)(global_step|\w+_power|loss_scale|(good|bad)_steps)$", "a counter or scale of the training"),
 )
 
-ELSEWHERE: Rules = (
+OTHER_PARTS: Rules = (
     (r"^generator", "the generator's; generator=True takes it"),
     (r"^(electra|discriminator_predictions)/", "the discriminator's"),
     (r"^task_specific/", "a task's head, which Hugging Face's ELECTRA builds otherwise"),
     (r"", "no part of the model"),
 )
 
-ALBERT: Rules = (
+ALBERT_RENAMES: Rules = (
     (r"^bert/pooler/dense/", "albert/pooler/"),
     (r"^bert/", "albert/"),
     (r"/transformer/group_(\d+)/inner_group_(\d+)/", r"/albert_layer_groups/\1/albert_layers/\2/"),
@@ -60,12 +60,12 @@ ALBERT: Rules = (
     (r"^cls/seq_relationship/", "sop_classifier/classifier/"),
 )
 
-GENERATOR: Rules = (
+GENERATOR_RENAMES: Rules = (
     (r"^generator/", "electra/"),
     (r"^(generator_predictions/output|generator_lm_head)_bias$", "generator_lm_head/bias"),
 )
 
-EVERY_FAMILY: Rules = (
+COMMON_RENAMES: Rules = (
     (r"/layer_(\d+)/", r"/layer/\1/"),
     (r"^discriminator_predictions/dense_1/", "discriminator_predictions/dense_prediction/"),
     (r"^cls/squad/", "qa_outputs/"),
@@ -77,12 +77,12 @@ EVERY_FAMILY: Rules = (
 )
 
 GENERATORS = (
-    _Layout("electra", r"^generator/embeddings/", r"^generator", GENERATOR),  # trained with embeddings of its own
-    _Layout("electra", r"^generator/encoder/", r"^(generator|electra/embeddings/)", GENERATOR),
+    _Layout("electra", r"^generator/embeddings/", r"^generator", GENERATOR_RENAMES),  # trained with its own embeddings
+    _Layout("electra", r"^generator/encoder/", r"^(generator|electra/embeddings/)", GENERATOR_RENAMES),
 )
 
 LAYOUTS = (
-    _Layout("albert", r"^bert/encoder/transformer/", r"^(bert/|cls/|output_(weights|bias)$)", ALBERT),
+    _Layout("albert", r"^bert/encoder/transformer/", r"^(bert/|cls/|output_(weights|bias)$)", ALBERT_RENAMES),
     _Layout("electra", r"^electra/encoder/", r"^(electra|discriminator_predictions)/", ()),
     *GENERATORS,
     _Layout("bert", r"^bert/", r"^(bert/|cls/|output_(weights|bias)$)", ()),
@@ -113,23 +113,23 @@ def _find_layout(variables: Mapping[str, Array], generator: bool) -> _Layout:
         if any(re.search(layout.marker, name) for name in variables):
             return layout
     kind = "an ELECTRA's generator" if generator else "a BERT, ALBERT or ELECTRA"
-    some = ", ".join(list(variables)[:3]) or "none"
-    raise RequestError(f"the checkpoint is not of {kind}: its variables are {some}; convert one that is")
+    names = ", ".join(list(variables)[:3]) or "none"
+    raise RequestError(f"the checkpoint is not of {kind}: its variables are {names}; convert one that is")
 
 
 def _reason_to_ignore(name: str, layout: _Layout) -> str | None:
-    rules = TRAINING if re.search(layout.scopes, name) else (*TRAINING, *ELSEWHERE)
+    rules = TRAINING_STATE if re.search(layout.scopes, name) else (*TRAINING_STATE, *OTHER_PARTS)
     return next((reason for pattern, reason in rules if re.search(pattern, name)), None)
 
 
 def _rename(name: str, layout: _Layout) -> str:
-    for pattern, replacement in layout.renames + EVERY_FAMILY:
+    for pattern, replacement in layout.renames + COMMON_RENAMES:
         name = re.sub(pattern, replacement, name)
     return name
 
 
 def _transposed(name: str, array: Array) -> Array:
-    """TensorFlow's kernels are stored in x out, the weights of torch's linear layers out x in."""
+    """A kernel of TensorFlow, in x out, as the weight of a torch linear layer, out x in; others as they are."""
     if not name.endswith("/kernel"):
         return array
     if array.ndim != 2:

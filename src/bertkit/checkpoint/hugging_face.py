@@ -1,25 +1,48 @@
-"""Our model and Hugging Face's tensors: which name holds what, checked and accounted for."""
+"""Hugging Face's layout: a model's shape as config.json, and its weights under the names of their tensors.
 
+The names are in the rows of families/.
+"""
+
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bertkit.config import BertConfig
+from bertkit.config import BertConfig, Parts, family_config
 from bertkit.errors import RequestError
-from bertkit.families.family import Family, Names
-from bertkit.families.table import FAMILIES
+from bertkit.families.family import FAMILIES, Family, Names, json_object, whole_number
 from bertkit.model.model import BertModel, initialize, tie
+from bertkit.settings import flat, pick
 
-FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-TIED = "heads.masked_word.decoder.weight"  # the word embeddings again: never stored twice
-# Endings and prefixes of other times: LayerNorms of 2018, wrappers of training scripts.
+FRACTIONS = ("dropout", "attention_dropout", "norm_epsilon", "init_std")  # settings that are not whole numbers
+
+# Hugging Face's name -> bertkit's; of several names the first is written.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+# Fields of every family; bertkit does not compute what their other values mean, so they are refused.
+REQUIRED_FIELDS: dict[str, Any] = {"position_embedding_type": "absolute", "add_cross_attention": False}
+
+NATIVE_TYPE = "bertkit"  # model_type of a mixture of parts that Hugging Face has no class for
+WEIGHT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+TIED = "heads.masked_word.decoder.weight"  # the word embeddings: not stored twice
+# Old names of LayerNorm's parameters, and prefixes that wrappers such as DistributedDataParallel add.
 OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}
 WRAPPERS = ("module.", "_orig_mod.", "_forward_module.", "model.")
-ALIGNED = 64  # bytes: the alignment of torch's own tensors
+ALIGNMENT = 64  # bytes: that of tensors which torch allocates
 
 
 @dataclass(frozen=True)
@@ -27,8 +50,8 @@ class LoadReport:
     """What became of every tensor: used from the file, left in it, or newly initialized."""
 
     used: tuple[str, ...]  # names in the file
-    dropped: Mapping[str, str] = field(default_factory=dict)  # name in the file -> why
-    new: tuple[str, ...] = ()  # our names
+    dropped: Mapping[str, str] = field(default_factory=dict)  # name in the file -> reason
+    new: tuple[str, ...] = ()  # bertkit's names
 
     def __str__(self) -> str:
         lines = [f"{len(self.used)} tensors used, {len(self.dropped)} dropped, {len(self.new)} newly made"]
@@ -37,8 +60,111 @@ class LoadReport:
         return "\n".join(lines)
 
 
+def config_from_json(data: Mapping[str, Any], where: str) -> BertConfig:
+    """The config that a config.json describes; error messages start with `where`."""
+    try:
+        kind = _model_type(data)
+        return _read_native(data) if kind == NATIVE_TYPE else _read_family(kind, data)
+    except RequestError as error:
+        raise RequestError(f"{where}: {error}") from error
+
+
+def config_to_json(config: BertConfig, *, native: bool = False) -> dict[str, Any]:
+    """config.json for a config: the family's if that can express it, else one that only bertkit reads (`native`)."""
+    if native:
+        return _write_native(config)
+    data = _write_family(config)
+    try:
+        complete = config_from_json(data, "") == config
+    except RequestError:
+        complete = False
+    return data if complete else _write_native(config)
+
+
+def _model_type(data: Mapping[str, Any]) -> str:
+    """`model_type`; in files of 2019, which have none, by the class, or BERT if there are segments."""
+    kind = data.get("model_type")
+    if kind is not None:
+        return str(kind)
+    by_class = {name: family for family, row in FAMILIES.items() for name in row.heads_of_class}
+    if name := architecture(data):
+        return by_class.get(name, str(name))
+    if "type_vocab_size" in data:
+        return "bert"
+    raise RequestError(f"it has no model_type; add one of: {', '.join(sorted(FAMILIES))}")
+
+
+def architecture(data: Mapping[str, Any]) -> str | None:
+    """The first class that a config.json names, if any."""
+    names = data.get("architectures")
+    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None
+
+
+def _read_family(name: str, data: Mapping[str, Any]) -> BertConfig:
+    family = pick(FAMILIES, name, "model_type")
+    for key, value in {**REQUIRED_FIELDS, **family.required_fields}.items():
+        if data.get(key, value) not in (value, None):
+            raise RequestError(f"{key}={data[key]!r} is not supported, only {value!r}")
+    # Missing fields have the defaults of transformers' config class.
+    complete = {**family.config_defaults, **{key: value for key, value in data.items() if value is not None}}
+    numbers = {
+        ours: _number(complete, key, ours not in FRACTIONS)
+        for ours, key in family.config_fields.items()
+        if key in complete
+    }
+    settings = {**family.settings, **numbers, **_read_activation(family, data), **_read_causal(family, data)}
+    if "pad_id" not in numbers:
+        settings["pad_id"] = 0 if data.get("pad_token_id", 0) is None else family.settings.get("pad_id", 0)
+    return family_config(name, "base", **family.read_config(settings, data))
+
+
+def _read_activation(family: Family, data: Mapping[str, Any]) -> dict[str, str]:
+    activation = data.get(family.activation_field)
+    return {} if activation is None else {"activation": pick(ACTIVATIONS, str(activation), family.activation_field)}
+
+
+def _read_causal(family: Family, data: Mapping[str, Any]) -> dict[str, bool]:
+    """`is_decoder`; transformers ignores it in families whose attention has no causal mask."""
+    value = data.get("is_decoder")
+    if not value:
+        return {}
+    if value is not True or family.causal_class is None:
+        raise RequestError(f"is_decoder={value!r} is not supported for {family.name}, only False")
+    return {"causal": True}
+
+
+def _write_family(config: BertConfig) -> dict[str, Any]:
+    family, settings = FAMILIES[config.family], flat(config)
+    data: dict[str, Any] = {"model_type": family.name}
+    data |= {key: settings[ours] for ours, key in family.config_fields.items()}
+    data[family.activation_field] = next(name for name, ours in ACTIVATIONS.items() if ours == config.parts.activation)
+    if config.parts.causal and family.causal_class is not None:
+        data["is_decoder"] = True
+    return data | family.write_config(settings)
+
+
+def _write_native(config: BertConfig) -> dict[str, Any]:
+    shape = asdict(config)
+    parts = shape.pop("parts")
+    return {"model_type": NATIVE_TYPE, "shape": shape, "parts": parts}
+
+
+def _read_native(data: Mapping[str, Any]) -> BertConfig:
+    try:
+        return BertConfig(**json_object(data, "shape"), parts=Parts(**json_object(data, "parts")))
+    except TypeError as error:
+        raise RequestError(f"not a shape that bertkit knows: {error}") from error
+
+
+def _number(data: Mapping[str, Any], key: str, whole: bool) -> Any:
+    value = whole_number(data[key]) if whole else data[key]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise RequestError(f"{key}={value!r} must be a number")
+    return value
+
+
 def hugging_face_class(config: BertConfig, heads: Mapping[str, int | None]) -> str | None:
-    """The class that has exactly these heads, if there is one."""
+    """The name of the class with exactly these heads, if there is one."""
     family = FAMILIES[config.family]
     if config.parts.causal and tuple(heads) == ("masked_word",):
         return family.causal_class
@@ -46,9 +172,9 @@ def hugging_face_class(config: BertConfig, heads: Mapping[str, int | None]) -> s
 
 
 def heads_of(name: str, architecture: str | None, tensors: set[str]) -> tuple[str, ...]:
-    """Which heads a checkpoint holds: as its class says, or for an unknown class as its tensors do.
+    """The heads of a checkpoint: those of its class, or for an unknown class those whose tensors it has.
 
-    A head of which the file holds no tensor at all is not counted, whatever the class is called.
+    A head without any tensor in the file does not count, whatever the class is.
     """
     family = FAMILIES[name]
     if architecture in family.heads_of_class:
@@ -59,7 +185,7 @@ def heads_of(name: str, architecture: str | None, tensors: set[str]) -> tuple[st
 
 
 def clean_names(tensors: Mapping[str, Tensor], name: str) -> dict[str, str]:
-    """Name in the file -> today's name in a family: no wrappers, no old endings, the base model's prefix in front."""
+    """Name in the file -> current name in the family: no wrappers, no old endings, with the base model's prefix."""
     family, cleaned = FAMILIES[name], {}
     bases = {part.split(".")[0] for value in family.encoder.values() for part in _parts(value)} | {"pooler"}
     for original in tensors:
@@ -69,15 +195,17 @@ def clean_names(tensors: Mapping[str, Tensor], name: str) -> dict[str, str]:
         if name.split(".")[0] in bases and not name.startswith(family.prefix):
             name = family.prefix + name
         cleaned[original] = name
-    twice = [name for name, count in Counter(cleaned.values()).items() if count > 1]
-    if twice:
-        raise RequestError(f"the file holds {twice[0]} under two names, {_sources(cleaned, twice[0])}; remove one")
+    repeated = [name for name, count in Counter(cleaned.values()).items() if count > 1]
+    if repeated:
+        raise RequestError(
+            f"the file holds {repeated[0]} under two names, {_sources(cleaned, repeated[0])}; remove one"
+        )
     return cleaned
 
 
 def _unwrapped(name: str, base: str) -> str:
-    """The name without the prefixes that wrappers put before it, however they are stacked; the base model's stays."""
-    while wrapper := next((known for known in WRAPPERS if known != base and name.startswith(known)), None):
+    """The name without any number of wrappers' prefixes; the base model's own prefix stays."""
+    while wrapper := next((prefix for prefix in WRAPPERS if prefix != base and name.startswith(prefix)), None):
         name = name.removeprefix(wrapper)
     return name
 
@@ -87,7 +215,7 @@ def _sources(cleaned: Mapping[str, str], name: str) -> str:
 
 
 def fill_model(model: BertModel, tensors: Mapping[str, Tensor], *, seed: int = 0, native: bool = False) -> LoadReport:
-    """Put a checkpoint's tensors into a model on the meta device; what it lacks in heads is drawn from `seed`."""
+    """Put a checkpoint's tensors into a model on the meta device; missing tensors of heads are drawn from `seed`."""
     family = FAMILIES[model.config.family]
     cleaned = {name: name for name in tensors} if native else clean_names(tensors, family.name)
     present = {name: tensors[original] for original, name in cleaned.items()}
@@ -107,11 +235,11 @@ def fill_model(model: BertModel, tensors: Mapping[str, Tensor], *, seed: int = 0
     _refuse_more_encoder(family, set(cleaned.values()) - used)
     _assign(model, state, new, seed)
     dropped = {original: _why_dropped(name, tied, equal) for original, name in cleaned.items() if name not in used}
-    return LoadReport(tuple(o for o, name in cleaned.items() if name in used), dropped, tuple(new))
+    return LoadReport(tuple(original for original, name in cleaned.items() if name in used), dropped, tuple(new))
 
 
 def model_tensors(model: BertModel, *, native: bool = False) -> dict[str, Tensor]:
-    """The model's tensors under Hugging Face's names, or ours (`native`); a base model's have no prefix."""
+    """The model's tensors under Hugging Face's names, or bertkit's (`native`); a base model's have no prefix."""
     state = model.state_dict()
     prefix = "" if model.heads else FAMILIES[model.config.family].prefix
     tensors = {}
@@ -122,7 +250,7 @@ def model_tensors(model: BertModel, *, native: bool = False) -> dict[str, Tensor
 
 
 def state_names(model: BertModel, *, native: bool = False) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Every tensor of the model: our name, and the name or names that hold it in the file."""
+    """Every tensor of the model: bertkit's name, and the names of its parts in the file."""
     family = FAMILIES[model.config.family]
     table = _table(family, tuple(model.heads), model.config.depth)
     for ours in model.state_dict():
@@ -138,14 +266,14 @@ def state_names(model: BertModel, *, native: bool = False) -> Iterator[tuple[str
         yield ours, tuple(f"{name}.{ending}" for name in _parts(theirs))
 
 
-def has_place(config: BertConfig, heads: Mapping[str, int | None], pooler: bool) -> bool:
-    """Whether one Hugging Face class holds this encoder, these heads and this pooler."""
+def has_class(config: BertConfig, heads: Mapping[str, int | None], pooler: bool) -> bool:
+    """Whether a Hugging Face class has this encoder, these heads and this pooler."""
     pooler_known = not pooler or bool(heads) or "pooler.dense" in FAMILIES[config.family].heads[""]
     return hugging_face_class(config, heads) is not None and pooler_known
 
 
 def _table(family: Family, heads: tuple[str, ...], depth: int) -> dict[str, str | tuple[str, ...]]:
-    """The rows for one model: a row per layer, full names on both sides."""
+    """Name in bertkit -> names in Hugging Face's file, both complete, with a row for each layer."""
     table: dict[str, str | tuple[str, ...]] = {}
     for ours, theirs in family.encoder.items():
         for index in range(depth) if "{i}" in ours else (0,):
@@ -167,11 +295,11 @@ def _head_tensors(family: Family, head: str) -> set[str]:
 
 
 def _fitted(ours: str, theirs: tuple[str, ...], present: Mapping[str, Tensor], shape: tuple[int, ...]) -> Tensor:
-    """One of our tensors, joined from the file's, in float32; shape and values are checked."""
+    """A tensor of the model, concatenated from the file's, in float32; shape and values are checked."""
     parts = [present[name] for name in theirs]
     rows = shape[0] // len(parts) if shape else 0
     for name, part in zip(theirs, parts, strict=True):
-        if part.dtype not in FLOATS or part.layout != torch.strided or part.is_meta:
+        if part.dtype not in WEIGHT_DTYPES or part.layout != torch.strided or part.is_meta:
             raise RequestError(f"{name} is {part.dtype} ({part.layout}); weights must be plain floating-point numbers")
         expected = (rows, *shape[1:]) if shape else ()
         if tuple(part.shape) != expected:
@@ -194,7 +322,7 @@ def _require_encoder(new: list[str]) -> None:
 
 
 def _refuse_more_encoder(family: Family, unused: set[str]) -> None:
-    """Layers or tables in the file that the config has no place for: the vectors would be another model's."""
+    """Refuse layers or tables in the file that the config does not have: the vectors would be another model's."""
     stems = [re.escape(family.prefix + name) for value in family.encoder.values() for name in _parts(value)]
     encoder = re.compile("(" + "|".join(stem.replace(r"\{i\}", r"\d+") for stem in stems) + r")\.(weight|bias)")
     more = sorted(name for name in unused if encoder.fullmatch(name))
@@ -206,14 +334,14 @@ def _refuse_more_encoder(family: Family, unused: set[str]) -> None:
 
 
 def _assign(model: BertModel, state: dict[str, Tensor], new: list[str], seed: int) -> None:
-    """Tensors stay where the file is mapped, but for the heads': MKL's last bits depend on where a matrix begins.
+    """Tensors stay in the mapped file, except the heads': MKL's last bits depend on a matrix's alignment.
 
     Engines copy the layers' weights anyway; the word embeddings are too large for a copy.
     """
     for name in new:
         state[name] = torch.empty(model.get_parameter(name).shape)
     for name, tensor in state.items():
-        if not name.startswith("encoder.") and tensor.data_ptr() % ALIGNED:
+        if not name.startswith("encoder.") and tensor.data_ptr() % ALIGNMENT:
             state[name] = tensor.clone()
     if "masked_word" in model.heads:
         state[TIED] = state["encoder.embeddings.word.weight"]

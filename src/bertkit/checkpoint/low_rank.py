@@ -1,7 +1,7 @@
-"""What tuning has changed in a model, at a few percent of its size.
+"""The difference between a tuned model and its base, at a few percent of the size, by singular value decomposition.
 
-Tuning moves a matrix in few directions. The change is stored as the sum of its strongest ones: a row for each, the left
-vector before the right one. `NAME.factors` holds these rows, `NAME.change` the change of a vector.
+Tuning changes a matrix mainly in few directions. The strongest ones are stored, a row for each: the left singular
+vector before the right one (`NAME.factors`). The change of a vector is stored in full (`NAME.change`).
 """
 
 from collections.abc import Mapping
@@ -10,28 +10,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bertkit.checkpoint.small import CHANGE, FACTORS, Tensors
 from bertkit.errors import RequestError
 
-FACTORS, CHANGE = ".factors", ".change"
 SCALE_BYTES = 4  # of a row's scale
-ENTRY_BYTES = 128  # at most, in the file's header, of a tensor besides its name
-NOISE = 1e-5  # of the strongest direction: what is weaker is rounding
-
-Tensors = Mapping[str, Tensor]
+ENTRY_BYTES = 128  # of a tensor in the file's header at most, besides its name
+NOISE = 1e-5  # directions weaker than this share of the strongest one are rounding errors
 
 
 @dataclass(frozen=True)
 class Directions:
-    """How a matrix of M rows and N columns has changed, strongest direction first."""
+    """The change of a matrix of M rows and N columns by its singular directions, strongest first."""
 
-    rows: Tensor  # R (M+N): left vector before right; their outer product is what the direction adds
+    rows: Tensor  # R (M+N): left vector before right one; the direction adds their outer product
     strengths: Tensor  # R: singular values
 
 
 def low_rank_changes(known: Tensors, tensors: Tensors, budget: int) -> dict[str, Tensor]:
-    """What must be added to `known` to come near `tensors`, within `budget` bytes once it is stored as int8 rows.
+    """Changes to add to `known` that approximate `tensors`, within `budget` bytes when stored as int8 rows.
 
-    Vectors are stored in full. Of all directions of all matrices, those are kept that explain most per byte.
+    Vectors are stored in full. Of the directions of all matrices, those with the most squared change per byte are kept.
     """
     changed = differences(known, tensors)
     changes = {name + CHANGE: change for name, change in changed.items() if change.dim() != 2}
@@ -51,8 +49,8 @@ def differences(known: Tensors, tensors: Tensors) -> dict[str, Tensor]:
     changed = {}
     for name, tensor in tensors.items():
         if name not in known or known[name].shape != tensor.shape:
-            has = tuple(known[name].shape) if name in known else "no such tensor"
-            raise RequestError(f"{name} has shape {tuple(tensor.shape)}, but the model it is to be a change of: {has}")
+            base = tuple(known[name].shape) if name in known else "no such tensor"
+            raise RequestError(f"{name} has shape {tuple(tensor.shape)}, but the model it is to be a change of: {base}")
         change = tensor.detach().float() - known[name].detach().to(tensor.device).float()
         if not torch.isfinite(change).all():
             raise RequestError(f"{name} holds NaN or infinity; the change of a model that diverged cannot be stored")
@@ -62,53 +60,29 @@ def differences(known: Tensors, tensors: Tensors) -> dict[str, Tensor]:
 
 
 def directions(change: Tensor) -> Directions:
-    """The singular directions of a matrix. Both halves of a row have one maximum, so that a scale serves both."""
+    """The singular directions of a matrix. Both halves of a row have the same maximum, because they share a scale."""
     left_MR, strength_R, right_RN = torch.linalg.svd(change, full_matrices=False)
     count = int((strength_R > NOISE * strength_R[0]).sum())
     left_RM, right_RN, strength_R = left_MR.T[:count], right_RN[:count], strength_R[:count]
-    far_left, far_right = (side.abs().amax(dim=1) for side in (left_RM, right_RN))
-    left_scale = (strength_R * far_right / far_left).sqrt()
+    max_left, max_right = (side.abs().amax(dim=1) for side in (left_RM, right_RN))
+    left_scale = (strength_R * max_right / max_left).sqrt()
     rows = torch.cat((left_RM * left_scale[:, None], right_RN * (strength_R / left_scale)[:, None]), dim=1)
     return Directions(rows, strength_R)
 
 
 def choose_ranks(matrices: Mapping[str, Directions], room: int) -> dict[str, int]:
-    """How many directions of each matrix fit into `room` bytes together: those with most squared change per byte."""
-    offers = []
+    """The number of directions of each matrix: those with the most squared change per byte that fit `room` bytes."""
+    candidates = []
     for name, matrix in matrices.items():
         cost = matrix.rows.shape[1] + SCALE_BYTES
-        offers += [(squared / cost, cost, name) for squared in matrix.strengths.square().tolist()]
+        candidates += [(squared / cost, cost, name) for squared in matrix.strengths.square().tolist()]
     ranks = dict.fromkeys(matrices, 0)
-    for _, cost, name in sorted(offers, key=lambda offer: -offer[0]):
-        if cost > room:  # sorted: what comes after explains less per byte
+    for _, cost, name in sorted(candidates, key=lambda candidate: -candidate[0]):
+        if cost > room:  # later ones have less change per byte
             break
         room -= cost
         ranks[name] += 1
     return ranks
-
-
-def add_changes(known: Tensors, changes: Tensors) -> dict[str, Tensor]:
-    """`known` with changes added to it; a tensor under its own name replaces the known one."""
-    tensors = dict(known)
-    for name, change in changes.items():
-        stem = name.removesuffix(FACTORS).removesuffix(CHANGE)
-        if stem == name:
-            tensors[name] = change
-        elif stem not in known or stem in changes or {stem + FACTORS, stem + CHANGE} <= changes.keys():
-            raise RequestError(f"{name} changes a tensor that is not there, or is there twice")
-        else:
-            tensors[stem] = known[stem].float() + _full_change(name, change.float(), known[stem])
-    return tensors
-
-
-def _full_change(name: str, change: Tensor, known: Tensor) -> Tensor:
-    """The change as a tensor of the known one's shape."""
-    if name.endswith(CHANGE) and change.shape == known.shape:
-        return change.to(known.device)
-    if name.endswith(FACTORS) and change.dim() == known.dim() == 2 and change.shape[1] == sum(known.shape):
-        rows = change.to(known.device)
-        return torch.matmul(rows[:, : len(known)].T, rows[:, len(known) :])
-    raise RequestError(f"{name} has shape {tuple(change.shape)} and cannot change a tensor of {tuple(known.shape)}")
 
 
 def _stored_bytes(name: str, content: int) -> int:

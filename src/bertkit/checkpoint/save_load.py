@@ -1,9 +1,10 @@
-"""A model folder to a model and back: config.json, weights, tokenizer, and bertkit.json for the rest."""
+"""Load and save a model folder: config.json, weights, tokenizer, and bertkit.json for everything else."""
 
 import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,12 @@ from torch import Tensor
 from bertkit._version import __version__
 from bertkit.checkpoint import hugging_face, sentence_transformers
 from bertkit.checkpoint.bundled import has_tokenizer, model_folder, tokenizer_folder, with_tokenizer
-from bertkit.checkpoint.config_json import NATIVE_TYPE, architecture, read_hugging_face, write_hugging_face
-from bertkit.checkpoint.hugging_face import LoadReport
+from bertkit.checkpoint.hugging_face import NATIVE_TYPE, LoadReport, architecture, config_from_json, config_to_json
 from bertkit.checkpoint.small import write_small
 from bertkit.checkpoint.tensors import read_object, read_tensors, write_tensors
 from bertkit.config import BertConfig
 from bertkit.errors import BertkitWarning, RequestError
-from bertkit.families.table import FAMILIES
+from bertkit.families.family import FAMILIES
 from bertkit.files import whole_folder
 from bertkit.model.heads import HEADS as OUTPUT_HEADS
 from bertkit.model.model import BertModel
@@ -27,8 +27,8 @@ from bertkit.model.pooling import EmbedSettings
 from bertkit.text.tokenizer import Tokenizer
 
 MAX_LABELS = 1_000_000
-# Fields of config.json that bertkit does not use but other tools do: they are written again.
-PASSED_ON: tuple[str, ...] = (
+# Fields of config.json that bertkit does not use but other tools do: they are saved again.
+KEPT_FIELDS: tuple[str, ...] = (
     "problem_type",
     "classifier_dropout",
     "classifier_dropout_prob",
@@ -50,19 +50,19 @@ class Checkpoint:
     model: BertModel
     tokenizer: Tokenizer | None = None
     labels: tuple[str, ...] = ()  # of the classify or tag head, in the order of its outputs
-    embed: EmbedSettings | None = None  # None: nobody has chosen
-    max_length: int = 512  # the most tokens of a text, [CLS] and [SEP] among them
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of config.json, for other tools: see PASSED_ON
+    embed: EmbedSettings | None = None  # None: the folder does not say
+    max_length: int = 512  # tokens of a text, [CLS] and [SEP] included
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of config.json, for other tools: see KEPT_FIELDS
     task: Mapping[str, Any] = field(default_factory=dict)  # of a fine-tuned model: name, decision, length policy, ...
     report: LoadReport = field(default_factory=lambda: LoadReport(()))
 
 
 @dataclass(frozen=True)
 class _Source:
-    """A checkpoint as found on disk, before a model is made of it."""
+    """A checkpoint as it is on disk."""
 
     config: BertConfig
-    settings: Mapping[str, Any]  # config.json as it is
+    settings: Mapping[str, Any]  # the fields of config.json
     tensors: Mapping[str, Tensor]
     folder: Path
     dropped: Mapping[str, str] = field(default_factory=dict)
@@ -77,48 +77,52 @@ def load_checkpoint(
 ) -> Checkpoint:
     """Load a Hugging Face, sentence-transformers or Google folder; None and the names in `bundled` are bundled models.
 
-    `heads` asks for other heads than the file's: what it lacks is drawn from `seed` and listed in the report.
+    `heads` replaces the file's heads: tensors that the file lacks are drawn from `seed` and listed in the report.
     """
     folder = model_folder(path)
-    source = _find(folder)
-    model, report = _fill(source, heads, seed)
-    words = Tokenizer.load(tokenizer_folder(tokenizer)) if tokenizer else _tokenizer(source.folder)
-    _check_vocabulary(words, source.config, folder)
+    source = _read_source(folder)
+    model, report = _build_model(source, heads, seed)
+    loaded_tokenizer = Tokenizer.load(tokenizer_folder(tokenizer)) if tokenizer else _tokenizer(source.folder)
+    _check_vocabulary(loaded_tokenizer, source.config, folder)
     return Checkpoint(
         model=model.eval(),
-        tokenizer=words,
+        tokenizer=loaded_tokenizer,
         labels=_labels(source.settings) if _named_outputs(model.heads) else (),
         embed=_embed(folder, source.folder),
         max_length=_max_length(folder, source),
-        settings={key: source.settings[key] for key in PASSED_ON if key in source.settings},
+        settings={key: source.settings[key] for key in KEPT_FIELDS if key in source.settings},
         task=_task(source.folder),
         report=report,
     )
 
 
 def save_checkpoint(checkpoint: Checkpoint, path: Path | str) -> None:
-    """Write a folder that bertkit, transformers and, where it can, sentence-transformers load; whole or not at all."""
+    """Write a folder that bertkit, transformers and, if possible, sentence-transformers load; whole or not at all."""
     _save(checkpoint, path, lambda tensors, folder: _save_tensors(tensors, folder / "model.safetensors"))
 
 
 def save_small(checkpoint: Checkpoint, path: Path | str, *, delta: bool = False, budget: int | None = None) -> None:
-    """The same at a quarter of the size, for bertkit alone: weights are rounded (`small`).
+    """Save with rounded weights (`small`), a quarter of the size, which only bertkit loads.
 
-    With `delta` the folder above, itself a small one, holds the tensors that are equal, and is needed to load it; with
-    a `budget` of bytes too, what differs is stored by its strongest directions only (`low_rank`).
+    With `delta` the folder holds only what differs from the parent folder, itself a small one, which is needed to load
+    it; with a `budget` of bytes too, only the strongest directions of the difference (`low_rank`).
     """
-    above = Path(path).absolute().parent if delta else None
-    _save(checkpoint, path, lambda tensors, folder: write_small(tensors, folder, above, budget), above)
+    base, changes = Path(path).absolute().parent if delta else None, None
+    if budget is not None:
+        from bertkit.checkpoint.low_rank import low_rank_changes
+
+        changes = partial(low_rank_changes, budget=budget)
+    _save(checkpoint, path, lambda tensors, folder: write_small(tensors, folder, base, changes), base)
 
 
 def _save(
     checkpoint: Checkpoint,
     path: Path | str,
     write: Callable[[dict[str, Tensor], Path], None],
-    above: Path | None = None,
+    base: Path | None = None,
 ) -> None:
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
-    known = None if above is None else _tokenizer(above)
+    known = None if base is None else _tokenizer(base)
     settings, native = folder_config(model, checkpoint.labels)
     tensors = hugging_face.model_tensors(model, native=native)
     with whole_folder(path) as folder:
@@ -133,28 +137,28 @@ def _save(
 
 
 def folder_config(model: BertModel, labels: tuple[str, ...] = ()) -> tuple[dict[str, Any], bool]:
-    """config.json for a model, and whether only bertkit reads it: no Hugging Face class has these parts or heads."""
-    settings = write_hugging_face(model.config)
+    """config.json for a model, and whether only bertkit reads it, because no Hugging Face class has its parts."""
+    settings = config_to_json(model.config)
     heads = {name: _outputs(head) for name, head in model.heads.items()}
-    known = hugging_face.has_place(model.config, heads, model.pooler is not None)
-    if settings["model_type"] != NATIVE_TYPE and known:
+    has_class = hugging_face.has_class(model.config, heads, model.pooler is not None)
+    if settings["model_type"] != NATIVE_TYPE and has_class:
         settings["architectures"] = [hugging_face.hugging_face_class(model.config, heads)]
         if _named_outputs(heads):
             names = labels or tuple(f"LABEL_{i}" for i in range(next(iter(heads.values())) or 0))
             settings["id2label"] = {str(i): name for i, name in enumerate(names)}
             settings["label2id"] = {name: i for i, name in enumerate(names)}
         return settings, False
-    data = write_hugging_face(model.config, native=True)
+    data = config_to_json(model.config, native=True)
     return {**data, "heads": heads, "pooler": model.pooler is not None, "id2label": dict(enumerate(labels))}, True
 
 
 def _named_outputs(heads: Iterable[str]) -> bool:
-    """Whether one of the heads has outputs that config.json names."""
+    """Whether config.json names the outputs of one of the heads."""
     return any(OUTPUT_HEADS[head].labels for head in heads)
 
 
-def _fill(source: _Source, heads: Mapping[str, int | None] | None, seed: int) -> tuple[BertModel, LoadReport]:
-    """The model that a source describes, with its tensors."""
+def _build_model(source: _Source, heads: Mapping[str, int | None] | None, seed: int) -> tuple[BertModel, LoadReport]:
+    """The model of a source, with its tensors."""
     native = source.settings.get("model_type") == NATIVE_TYPE
     chosen = _heads(source, native) if heads is None else dict(heads)
     if "masked_word" in chosen and source.settings.get("tie_word_embeddings") is False:
@@ -175,31 +179,36 @@ def _fill(source: _Source, heads: Mapping[str, int | None] | None, seed: int) ->
     return model, LoadReport(report.used, {**report.dropped, **source.dropped}, report.new)
 
 
-def _find(folder: Path) -> _Source:
+def _read_source(folder: Path) -> _Source:
     if not (folder / "config.json").is_file():
         from bertkit.checkpoint.google import is_google
 
         if is_google(folder):
-            return _find_google(folder)
+            return _read_google_source(folder)
     if not folder.is_dir():
         raise RequestError(f"{folder} is not a folder; a model is a folder with config.json and weights")
     _refuse_broken_links(folder)
-    if sentence_transformers.is_sentence_transformers(folder):
+    if _is_sentence_transformers(folder):
         folder = sentence_transformers.transformer_folder(folder)
     settings = read_object(folder / "config.json")
-    config = read_hugging_face(settings, str(folder / "config.json"))
+    config = config_from_json(settings, str(folder / "config.json"))
     return _Source(config, settings, read_tensors(folder), folder)
 
 
+def _is_sentence_transformers(folder: Path) -> bool:
+    """Whether a sentence-transformers folder says how its vectors are made."""
+    return (folder / "modules.json").is_file()
+
+
 def _refuse_broken_links(folder: Path) -> None:
-    """Caches of models are made of links; one that leads nowhere would count as a file that was never there."""
+    """Model caches are made of links; a broken one would count as a missing file."""
     for path in folder.iterdir():
         if path.is_symlink() and not path.exists():
             raise RequestError(f"{path} is a link that leads nowhere; copy the file it should lead to")
 
 
-def _find_google(path: Path) -> _Source:
-    """A TF checkpoint, renamed to Hugging Face's names."""
+def _read_google_source(path: Path) -> _Source:
+    """A TensorFlow checkpoint, with its variables under Hugging Face's names."""
     from bertkit.checkpoint.google import read_google
     from bertkit.checkpoint.google_names import hugging_face_names
 
@@ -207,10 +216,13 @@ def _find_google(path: Path) -> _Source:
     renamed = hugging_face_names(google.variables)
     tensors = {name: torch.from_numpy(array) for name, array in renamed.tensors.items()}
     settings = {**google.config, "model_type": renamed.family}
-    config = read_hugging_face(settings, f"the config of {path}")
-    narrow = settings.get("embedding_size")
-    if renamed.family == "bert" and narrow not in (None, config.width):  # no part of Hugging Face's BERT
-        config = replace(config, embedding_width=narrow)
+    config = config_from_json(settings, f"the config of {path}")
+    embedding_width = settings.get("embedding_size")
+    if renamed.family == "bert" and embedding_width not in (
+        None,
+        config.width,
+    ):  # Hugging Face's BERT has no such field
+        config = replace(config, embedding_width=embedding_width)
     folder = google.vocab.parent if google.vocab else path if path.is_dir() else path.parent
     return _Source(config, settings, tensors, folder, renamed.ignored)
 
@@ -241,7 +253,7 @@ def _has_pooler(source: _Source, native: bool) -> bool:
 
 
 def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Labels by name, in the order of their ids; Hugging Face leaves them out when there are two nameless ones."""
+    """The names of the labels by id; Hugging Face writes none if there are two without names."""
     names = settings.get("id2label")
     if not isinstance(names, dict) or not names:
         count = settings.get("num_labels", 2)
@@ -263,15 +275,17 @@ def _tokenizer(folder: Path) -> Tokenizer | None:
 
 
 def _check_vocabulary(tokenizer: Tokenizer | None, config: BertConfig, folder: Path) -> None:
-    if tokenizer is not None and tokenizer.size > config.vocab_size:
+    if tokenizer is None:
+        return
+    if tokenizer.size > config.vocab_size:
         raise RequestError(
             f"{folder}: the tokenizer has {tokenizer.size} entries but the model only {config.vocab_size} rows; "
             "they belong to different models"
         )
-    if tokenizer is not None and tokenizer.size < 0.9 * config.vocab_size:
+    if tokenizer.size < 0.9 * config.vocab_size:
         sizes = f"{folder}: the tokenizer has {tokenizer.size} entries for the model's {config.vocab_size} rows"
         warnings.warn(f"{sizes}; make sure that they belong together", BertkitWarning, stacklevel=4)
-    if tokenizer is not None and max(tokenizer.encode("").segments) >= max(config.segments, 1):
+    if max(tokenizer.encode("").segments) >= max(config.segments, 1):
         raise RequestError(f"{folder}: the tokenizer gives segments that the model has no rows for")
 
 
@@ -282,24 +296,24 @@ def _embed(folder: Path, inner: Path) -> EmbedSettings | None:
             return EmbedSettings(**{**saved, "layers": tuple(saved["layers"])})
         except (TypeError, KeyError, RequestError) as error:
             raise RequestError(f"{inner / 'bertkit.json'}: embed is not as bertkit writes it: {error}") from error
-    if folder.is_dir() and sentence_transformers.is_sentence_transformers(folder):
+    if _is_sentence_transformers(folder):
         return sentence_transformers.read_settings(folder)
     return None
 
 
 def _max_length(folder: Path, source: _Source) -> int:
-    """The smallest of the limits that the positions and the folder's files set."""
+    """The smallest limit of the positions and of the folder's files."""
     limits = [source.config.max_length, _bertkit_json(source.folder).get("max_length")]
     tokenizer_config = source.folder / "tokenizer_config.json"
     if tokenizer_config.is_file():
         limits.append(read_object(tokenizer_config).get("model_max_length"))
-    if folder.is_dir() and sentence_transformers.is_sentence_transformers(folder):
+    if _is_sentence_transformers(folder):
         limits.append(sentence_transformers.read_length(folder))
-    given = [limit for limit in limits if limit is not None]
-    for limit in given:
+    known = [limit for limit in limits if limit is not None]
+    for limit in known:
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 2:
             raise RequestError(f"{folder}: a length limit of {limit!r} leaves no room between [CLS] and [SEP]")
-    return int(min(given))
+    return int(min(known))
 
 
 def _task(folder: Path) -> dict[str, Any]:
@@ -316,7 +330,7 @@ def _bertkit_json(folder: Path) -> dict[str, Any]:
 
 def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     write_tensors(tensors, path, metadata={"format": "pt"})
-    path.chmod((path.parent / "config.json").stat().st_mode)  # the library lets nobody else read it
+    path.chmod((path.parent / "config.json").stat().st_mode)  # safetensors makes it readable for the owner only
 
 
 def _outputs(head: torch.nn.Module) -> int | None:
@@ -335,7 +349,7 @@ def bertkit_settings(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def state_length(path: Path, length: int) -> None:
-    """Write the most tokens of a text into a tokenizer_config.json, where others look for it."""
+    """Write the maximum length of a text to tokenizer_config.json, where transformers reads it."""
     settings = read_object(path) if path.is_file() else {}
     _write_json(path, {**settings, "model_max_length": length})
 

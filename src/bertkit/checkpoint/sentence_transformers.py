@@ -9,16 +9,11 @@ from bertkit.errors import RequestError
 from bertkit.model.pooling import EmbedSettings
 from bertkit.poolings import DEFAULT_POOLING, TEXT_POOLINGS
 
-PROMPTS, LENGTHS = "config_sentence_transformers.json", "sentence_bert_config.json"
-
-
-def is_sentence_transformers(folder: Path) -> bool:
-    """Whether the folder says how sentences are pooled."""
-    return (folder / "modules.json").is_file()
+PROMPT_FILE, LENGTH_FILE = "config_sentence_transformers.json", "sentence_bert_config.json"
 
 
 def transformer_folder(folder: Path) -> Path:
-    """Where the encoder of a sentence-transformers folder lies: itself, or a folder inside."""
+    """The folder of the encoder: the sentence-transformers folder itself, or one inside."""
     for module in _modules(folder):
         if _kind(module) == "Transformer":
             return _inside(folder, module)
@@ -26,7 +21,7 @@ def transformer_folder(folder: Path) -> Path:
 
 
 def read_settings(folder: Path) -> EmbedSettings:
-    """Pooling and normalization as the folder's modules say; a module that bertkit lacks is refused."""
+    """Pooling, normalization and prompt of the folder; a module that bertkit does not have is refused."""
     pooling, normalize = DEFAULT_POOLING, False
     _refuse_lowercasing(folder)
     for module in _modules(folder):
@@ -41,14 +36,14 @@ def read_settings(folder: Path) -> EmbedSettings:
 
 
 def read_length(folder: Path) -> int | None:
-    """The most tokens a text may have, where a sentence-transformers folder sets it."""
-    path = transformer_folder(folder) / LENGTHS
+    """The maximum length of a text, if the folder sets one."""
+    path = transformer_folder(folder) / LENGTH_FILE
     length = read_object(path).get("max_seq_length") if path.is_file() else None
     return length if isinstance(length, int) else None
 
 
 def write_settings(folder: Path, settings: EmbedSettings, width: int, max_length: int) -> None:
-    """Write the modules that say the same, unless sentence-transformers has no name for these settings."""
+    """Write the same settings as modules, unless sentence-transformers has no name for them."""
     pooling = None if settings.per_token else TEXT_POOLINGS[settings.pooling].sentence_transformers
     if pooling is None or settings.layers != (-1,):
         return
@@ -61,24 +56,24 @@ def write_settings(folder: Path, settings: EmbedSettings, width: int, max_length
     flags = {flag: (mode, flag) == pooling for mode, flag in _names()}
     _write_json(folder / "modules.json", modules)
     _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **flags})
-    _write_json(folder / LENGTHS, {"max_seq_length": max_length, "do_lower_case": False})
+    _write_json(folder / LENGTH_FILE, {"max_seq_length": max_length, "do_lower_case": False})
     if settings.prefix:
-        _write_json(folder / PROMPTS, {"prompts": {"default": settings.prefix}, "default_prompt_name": "default"})
+        _write_json(folder / PROMPT_FILE, {"prompts": {"default": settings.prefix}, "default_prompt_name": "default"})
 
 
 def _prompt(folder: Path) -> str:
-    """What is put before every text, where the folder names a default prompt."""
-    settings = read_object(folder / PROMPTS) if (folder / PROMPTS).is_file() else {}
+    """The default prompt, which is put before every text; empty if there is none."""
+    settings = read_object(folder / PROMPT_FILE) if (folder / PROMPT_FILE).is_file() else {}
     name, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
     if name is None:
         return ""
     if not isinstance(prompts, dict) or not isinstance(prompts.get(name), str):
-        raise RequestError(f"{folder / PROMPTS}: default_prompt_name is {name!r}, but prompts has no such text")
+        raise RequestError(f"{folder / PROMPT_FILE}: default_prompt_name is {name!r}, but prompts has no such text")
     return str(prompts[name])
 
 
 def _refuse_lowercasing(folder: Path) -> None:
-    path = transformer_folder(folder) / LENGTHS
+    path = transformer_folder(folder) / LENGTH_FILE
     if path.is_file() and read_object(path).get("do_lower_case"):
         raise RequestError(f"{path}: do_lower_case=true is not supported; set it in tokenizer_config.json instead")
 
@@ -112,8 +107,8 @@ def _pooling(path: Path) -> str:
     mode, flags = data.get("pooling_mode"), [key for key, on in data.items() if _is_flag(key) and on]
     known = [name for names, name in _names().items() if (mode == names[0] if mode else names[1] in flags)]
     if len(known) != 1 or (not mode and len(flags) != 1):
-        has = ", ".join(name for name, _ in _names())
-        raise RequestError(f"{path}: pooling {mode or flags} is not supported; bertkit has {has}")
+        supported = ", ".join(name for name, _ in _names())
+        raise RequestError(f"{path}: pooling {mode or flags} is not supported; bertkit has {supported}")
     return known[0]
 
 
@@ -122,8 +117,8 @@ def _is_flag(key: str) -> bool:
 
 
 def _names() -> dict[tuple[str, str], str]:
-    """Our name of each pooling that sentence-transformers has, by its pooling_mode and flag there."""
-    rows = reversed(TEXT_POOLINGS.items())  # of two rows with one name there, the first is read
+    """(pooling_mode, flag) of sentence-transformers -> bertkit's name of the pooling."""
+    rows = reversed(TEXT_POOLINGS.items())  # if two rows have one name there, the first is used
     return {row.sentence_transformers: name for name, row in rows if row.sentence_transformers}
 
 

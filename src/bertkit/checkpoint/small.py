@@ -1,13 +1,14 @@
-"""Weights at a quarter of their size: matrices as int8 rows with a scale each, vectors as 16-bit floats.
+"""Small weights, a quarter of the size: matrices as int8 rows with a scale each, vectors as 16-bit floats.
 
-A model folder has `model.small.safetensors` in place of `model.safetensors`. Beside it,
-`model.small.sha256` is what `sha256sum` prints, and is checked at every load. If that names
-`../model.small.safetensors` too, the file holds only the tensors that differ from those of the folder above, or what
-is to be added to them (`low_rank`).
+A model folder has `model.small.safetensors` instead of `model.safetensors`. Beside it, `model.small.sha256` is what
+`sha256sum` prints, and is checked at every load. If that names `../model.small.safetensors` too, the file holds only
+the tensors that differ from those of this base model in the parent folder, or what is added to them: `NAME.change` is
+added to a vector, and the rows of `NAME.factors` are a left and a right vector whose outer products are added to a
+matrix (`low_rank` chooses them).
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +17,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from bertkit.checkpoint.low_rank import add_changes, low_rank_changes
-from bertkit.checkpoint.small_files import ABOVE, SMALL, SUMS, read_sums
+from bertkit.checkpoint.bundled import BASE_FILE, CHECKSUM_FILE, SMALL_FILE, read_checksums
 from bertkit.errors import RequestError
 
 SCALE = ".scale"  # after the name of a matrix: the name of its scales
+FACTORS, CHANGE = ".factors", ".change"  # after the name of a tensor of the base: how it changes
 MAX_INT8 = 127  # the range is symmetric: -127 to 127
+
+Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -32,15 +35,15 @@ class Rows:
     scales: Tensor  # float32, one for each row
 
     def matrix(self) -> Tensor:
-        """The matrix again, in float32, off by at most half a scale."""
+        """The matrix in float32, off by at most half a scale."""
         return self.values.float().mul_(self.scales.unsqueeze(1))
 
 
 def pack_row_plain(row: list[float]) -> tuple[list[int], float]:
     """int8 values and the scale of one row. The readable twin of `pack_rows`.
 
-    The scale under which the largest value becomes 127 is tried first, then the one that fits the rounded row best by
-    least squares, if it puts no value more than half a step beyond 127. The one with less squared error is taken.
+    Two scales are tried: the one at which the largest value becomes 127, and the least-squares fit to the values
+    rounded by it, if no value exceeds 127 by more than half a step. The one with the smaller squared error is taken.
     """
     largest = max(map(abs, row))
     first = _float32(largest / MAX_INT8)
@@ -48,15 +51,15 @@ def pack_row_plain(row: list[float]) -> tuple[list[int], float]:
         return [0] * len(row), 1.0
     rounded = [round(x / first) for x in row]
     second = _float32(sum(x * n for x, n in zip(row, rounded, strict=True)) / sum(n * n for n in rounded))
-    tries = [(rounded, first)]
+    candidates = [(rounded, first)]
     if largest <= (MAX_INT8 + 0.5) * second:
-        tries.append(([max(-MAX_INT8, min(MAX_INT8, round(x / second))) for x in row], second))
+        candidates.append(([max(-MAX_INT8, min(MAX_INT8, round(x / second))) for x in row], second))
 
     def error(candidate: tuple[list[int], float]) -> float:
         values, scale = candidate
         return sum((x - n * scale) ** 2 for x, n in zip(row, values, strict=True))
 
-    return min(tries, key=error)
+    return min(candidates, key=error)
 
 
 def pack_rows(matrix: Tensor) -> Rows:
@@ -76,8 +79,8 @@ def pack_rows(matrix: Tensor) -> Rows:
     return Rows(values.to(torch.int8), scales.squeeze(1).float())
 
 
-def pack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors as they are stored: a matrix as two of them, anything else in 16 bits."""
+def pack(tensors: Tensors) -> dict[str, Tensor]:
+    """Tensors as they are stored: a matrix as int8 rows and scales, all others in 16 bits."""
     stored: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
@@ -92,7 +95,7 @@ def pack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return stored
 
 
-def unpack(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def unpack(stored: Tensors) -> dict[str, Tensor]:
     """The tensors in float32."""
     tensors = {}
     for name, tensor in stored.items():
@@ -106,32 +109,31 @@ def unpack(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def write_small(
-    tensors: Mapping[str, Tensor], folder: Path, above: Path | None = None, budget: int | None = None
+    tensors: Tensors,
+    folder: Path,
+    base: Path | None = None,
+    changes: Callable[[Tensors, Tensors], dict[str, Tensor]] | None = None,
 ) -> None:
-    """Write both files into a folder; with `above`, a folder of the same kind, only what differs from it.
+    """Write both files into a folder; with `base`, the parent folder of the same kind, only what differs from it.
 
-    With a `budget` of bytes too, only the strongest directions of what differs: it is rounded to fit.
+    `changes` gives what is stored of the difference between the base's tensors and these; by default, in full.
     """
-    sums = {}
-    if above is not None:
-        if ABOVE in read_sums(above / SUMS):
-            raise RequestError(f"{above} holds only differences itself; store the model beside it, not in it")
-        known = read_small(above / SMALL)
-        if budget is None:
-            tensors = {name: tensor for name, tensor in tensors.items() if not _same(tensor, known.get(name))}
-        else:
-            tensors = low_rank_changes(known, tensors, budget)
-        sums[ABOVE] = _sha256((above / SMALL).read_bytes())
+    checksums = {}
+    if base is not None:
+        if BASE_FILE in read_checksums(base / CHECKSUM_FILE):
+            raise RequestError(f"{base} holds only differences itself; store the model beside it, not in it")
+        tensors = (changes or _changed)(read_small(base / SMALL_FILE), tensors)
+        checksums[BASE_FILE] = _sha256((base / SMALL_FILE).read_bytes())
     content = save({name: tensor.cpu().contiguous() for name, tensor in pack(tensors).items()})
-    (folder / SMALL).write_bytes(content)
-    sums = {SMALL: _sha256(content)} | sums
-    (folder / SUMS).write_text("".join(f"{digest}  {name}\n" for name, digest in sums.items()), encoding="ascii")
+    (folder / SMALL_FILE).write_bytes(content)
+    lines = [f"{digest}  {name}\n" for name, digest in ({SMALL_FILE: _sha256(content)} | checksums).items()]
+    (folder / CHECKSUM_FILE).write_text("".join(lines), encoding="ascii")
 
 
 def read_small(path: Path) -> dict[str, Tensor]:
-    """Every tensor of a small file, and those of the folder above that it leaves out, in float32."""
+    """Every tensor of a small file, and those of its base that it leaves out, in float32."""
     tensors: dict[str, Tensor] = {}
-    for name, digest in reversed(read_sums(path.with_name(SUMS)).items()):  # what is above comes first
+    for name, digest in reversed(read_checksums(path.with_name(CHECKSUM_FILE)).items()):  # the base comes first
         content = _read_verified(path.parent / name, digest, path)
         try:
             tensors = add_changes(tensors, content)
@@ -142,17 +144,41 @@ def read_small(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def add_changes(known: Tensors, changes: Tensors) -> dict[str, Tensor]:
+    """`known` with the changes added; a tensor under its own name replaces the known one."""
+    tensors = dict(known)
+    for name, change in changes.items():
+        stem = name.removesuffix(FACTORS).removesuffix(CHANGE)
+        if stem == name:
+            tensors[name] = change
+        elif stem not in known or stem in changes or {stem + FACTORS, stem + CHANGE} <= changes.keys():
+            raise RequestError(f"{name} changes a tensor that is not there, or is there twice")
+        else:
+            tensors[stem] = known[stem].float() + _full_change(name, change.float(), known[stem])
+    return tensors
+
+
+def _full_change(name: str, change: Tensor, known: Tensor) -> Tensor:
+    """The change as a tensor of the same shape as `known`."""
+    if name.endswith(CHANGE) and change.shape == known.shape:
+        return change.to(known.device)
+    if name.endswith(FACTORS) and change.dim() == known.dim() == 2 and change.shape[1] == sum(known.shape):
+        rows = change.to(known.device)
+        return torch.matmul(rows[:, : len(known)].T, rows[:, len(known) :])
+    raise RequestError(f"{name} has shape {tuple(change.shape)} and cannot change a tensor of {tuple(known.shape)}")
+
+
 def _read_verified(path: Path, digest: str, requested: Path) -> dict[str, Tensor]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        needs = "" if path == requested else f", and {requested} holds only what differs from it"
-        raise RequestError(f"{path} cannot be read ({error.strerror}){needs}; copy both folders together") from error
+        reason = "" if path == requested else f", and {requested} holds only what differs from it"
+        raise RequestError(f"{path} cannot be read ({error.strerror}){reason}; copy both folders together") from error
     actual = _sha256(content)
     if actual != digest:
         raise RequestError(
             f"{path} is truncated or changed: its sha256 begins with {actual[:12]} ({len(content):,} bytes), "
-            f"but {requested.with_name(SUMS)} says {digest[:12]}; copy the folder or install bertkit again"
+            f"but {requested.with_name(CHECKSUM_FILE)} says {digest[:12]}; copy the folder or install bertkit again"
         )
     try:
         return unpack(load(content))
@@ -160,7 +186,7 @@ def _read_verified(path: Path, digest: str, requested: Path) -> dict[str, Tensor
         raise RequestError(f"{path} is not a file of small weights: {error}; save the model again") from error
 
 
-def _scales_of(name: str, stored: Mapping[str, Tensor]) -> Tensor:
+def _scales_of(name: str, stored: Tensors) -> Tensor:
     scales = stored.get(name + SCALE)
     rows = stored[name].shape
     if scales is None or len(rows) != 2 or scales.dtype != torch.float32 or scales.shape != rows[:1]:
@@ -168,14 +194,14 @@ def _scales_of(name: str, stored: Mapping[str, Tensor]) -> Tensor:
     return scales
 
 
-def _require_matrix(scale: str, stored: Mapping[str, Tensor]) -> None:
+def _require_matrix(scale: str, stored: Tensors) -> None:
     matrix = stored.get(scale.removesuffix(SCALE))
     if matrix is None or matrix.dtype != torch.int8:
         raise RequestError(f"{scale} belongs to no matrix of whole numbers")
 
 
 def _in_16_bits(tensor: Tensor) -> Tensor:
-    """In float16, which has more digits, or in bfloat16, which has more range: whichever is closer."""
+    """In float16, which has more precision, or bfloat16, which has more range: whichever is closer."""
     exact = tensor.double()
 
     def error(kind: torch.dtype) -> float:
@@ -184,8 +210,14 @@ def _in_16_bits(tensor: Tensor) -> Tensor:
     return exact.to(min((torch.float16, torch.bfloat16), key=error))
 
 
-def _same(tensor: Tensor, other: Tensor | None) -> bool:
-    return other is not None and torch.equal(tensor.detach().float().cpu(), other)
+def _changed(known: Tensors, tensors: Tensors) -> dict[str, Tensor]:
+    """The tensors that are not equal to the known ones."""
+    equal = {
+        name
+        for name, tensor in tensors.items()
+        if name in known and torch.equal(tensor.detach().float().cpu(), known[name])
+    }
+    return {name: tensor for name, tensor in tensors.items() if name not in equal}
 
 
 def _float32(number: float) -> float:

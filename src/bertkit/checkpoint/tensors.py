@@ -1,4 +1,4 @@
-"""Tensors on disk: one safetensors file or many, or a pickled state dict read without running its code."""
+"""Tensors on disk: one or several safetensors files, small weights, or a pickled state dict read without code."""
 
 import hashlib
 import json
@@ -12,17 +12,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from bertkit.checkpoint.bundled import SMALL_FILE
 from bertkit.checkpoint.small import read_small
-from bertkit.checkpoint.small_files import SMALL
 from bertkit.errors import RequestError
 
-# In order of preference: a folder may hold several.
+# In order of preference, if a folder holds several.
 WEIGHT_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
-    SMALL,
+    SMALL_FILE,
 )
 
 
@@ -30,12 +30,12 @@ def write_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str,
     """One safetensors file."""
     try:
         save_file(dict(tensors), path, metadata=metadata)
-    except SafetensorError as error:  # a full disk comes as this
+    except SafetensorError as error:  # a full disk raises this
         raise OSError(str(error)) from error
 
 
 def weights_file(folder: Path) -> Path:
-    """The file that a folder's weights are in, or the index of many."""
+    """The file of a folder's weights, or the index of several."""
     for name in WEIGHT_FILES:
         if (folder / name).is_file():
             return folder / name
@@ -45,7 +45,7 @@ def weights_file(folder: Path) -> Path:
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Every tensor of a model folder by its name in the file."""
     path = weights_file(folder)
-    if path.name == SMALL:
+    if path.name == SMALL_FILE:
         return read_small(path)
     if not path.name.endswith(".index.json"):
         return _read_file(path)
@@ -82,7 +82,7 @@ def _shards(index: Path) -> list[Path]:
         raise RequestError(f"{index} has no weight_map")
     names = sorted({str(name) for name in weight_map.values()})
     for name in names:
-        if Path(name).name != name:  # an index must not reach out of its folder
+        if Path(name).name != name:
             raise RequestError(f"{index} points outside its folder: {name!r}")
         if not (index.parent / name).is_file():
             raise RequestError(f"{index.parent / name} is missing, though {index.name} needs it; copy all the shards")
@@ -108,7 +108,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
-    """A state dict saved by torch; anything in it that would run code is refused."""
+    """A state dict saved by torch; a pickle that would run code is refused."""
     _refuse_pointer(path)
     try:
         data = torch.load(path, map_location="cpu", weights_only=True)
@@ -125,12 +125,12 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
 
 
 def _state_dict(data: Any, path: Path) -> dict[str, Tensor]:
-    """Some training scripts wrap the state dict once more."""
+    """The tensors of a state dict, which some training scripts save inside another dictionary."""
     for key in ("state_dict", "model"):
         if isinstance(data, dict) and isinstance(data.get(key), dict):
             data = data[key]
     tensors = (
-        {n: value for n, value in data.items() if isinstance(n, str) and isinstance(value, Tensor)}
+        {name: value for name, value in data.items() if isinstance(name, str) and isinstance(value, Tensor)}
         if isinstance(data, dict)
         else {}
     )
@@ -144,7 +144,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
-    """sha256 over names, shapes and numbers."""
+    """sha256 over names, dtypes, shapes and values."""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())

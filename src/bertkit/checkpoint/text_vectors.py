@@ -1,4 +1,4 @@
-"""Texts to vectors, plainly: what training measures by and learns from. `predict` has the fast way."""
+"""Vectors of texts for training: evaluation and teachers. `engine/embed.py` is faster, and not for training."""
 
 from collections.abc import Sequence
 
@@ -8,15 +8,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.checkpoint.save_load import Checkpoint
-from bertkit.engine.batches import Passage, cut, make_batch, token_batches
-from bertkit.engine.embed import vectors_of
+from bertkit.engine.batches import Passage, make_batch, token_batches, truncate
 from bertkit.errors import RequestError
-from bertkit.model.pooling import EmbedSettings
+from bertkit.model.pooling import EmbedSettings, vectors_of
 from bertkit.progress import ShowProgress, silent
 from bertkit.text.tokenizer import Tokenizer
 
-BLOCK = 32_768  # texts that are tokenized and sorted by length together
-TOKENS = {"cuda": 65_536, "cpu": 4_096}  # through the model at once
+TEXTS_PER_BLOCK = 32_768  # tokenized and sorted by length together
+TOKENS_PER_BATCH = {"cuda": 65_536, "cpu": 4_096}
 
 Vectors = NDArray[np.floating]
 
@@ -30,9 +29,9 @@ def text_vectors(
     out: Vectors | None = None,
     show: ShowProgress = silent,
 ) -> Vectors:
-    """A vector for each text, pooled as the checkpoint says, else by the mean; texts over `length` tokens are cut.
+    """A vector for each text, pooled as the checkpoint says or by the mean; over `length` tokens are truncated.
 
-    They come as an array of `kind`, or are put into `out`. On CUDA the layers compute in bfloat16.
+    The vectors have dtype `kind`, or are written to `out`. On CUDA the layers compute in bfloat16.
     """
     settings, tokenizer = checkpoint.embed or EmbedSettings(), tokenizer_of(checkpoint)
     model, limit = checkpoint.model, min(length or checkpoint.max_length, checkpoint.max_length)
@@ -42,26 +41,26 @@ def text_vectors(
     training = model.training
     model.eval()
     with show("vectors", len(texts)) as meter, torch.inference_mode():
-        for start in range(0, len(texts), BLOCK):
-            block = [settings.prefix + text for text in texts[start : start + BLOCK]]
-            passages = [cut(Passage(*each), limit) for each in tokenizer.encode_plain(block)]
-            budget = TOKENS.get(model.device.type, TOKENS["cpu"])
-            for chosen in token_batches([len(each.ids) for each in passages], budget):
-                found = _pooled(checkpoint, [passages[i] for i in chosen], settings)
-                vectors[[start + i for i in chosen]] = found.cpu().numpy()
+        for start in range(0, len(texts), TEXTS_PER_BLOCK):
+            block = [settings.prefix + text for text in texts[start : start + TEXTS_PER_BLOCK]]
+            passages = [truncate(Passage(*plain), limit) for plain in tokenizer.encode_plain(block)]
+            budget = TOKENS_PER_BATCH.get(model.device.type, TOKENS_PER_BATCH["cpu"])
+            for chosen in token_batches([len(passage.ids) for passage in passages], budget):
+                batch_vectors = _vectors(checkpoint, [passages[i] for i in chosen], settings)
+                vectors[[start + i for i in chosen]] = batch_vectors.cpu().numpy()
                 meter.update(start + len(block))
     model.train(training)
     return vectors
 
 
 def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer:
-    """The checkpoint's tokenizer, which it must have."""
+    """The checkpoint's tokenizer; a checkpoint without one is refused."""
     if checkpoint.tokenizer is None:
         raise RequestError("the model's folder holds no tokenizer; texts cannot become vectors without one")
     return checkpoint.tokenizer
 
 
-def _pooled(checkpoint: Checkpoint, passages: Sequence[Passage], settings: EmbedSettings) -> Tensor:
+def _vectors(checkpoint: Checkpoint, passages: Sequence[Passage], settings: EmbedSettings) -> Tensor:
     model = checkpoint.model
     batch = make_batch(passages, model.device)
     with torch.autocast(model.device.type, torch.bfloat16, enabled=model.device.type == "cuda"):

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 
-from bertkit.data.examples import Place
-from bertkit.data.tables import NoLabels, Row, Table, TableFile
+from bertkit.data.tables import NoLabels, Place, Row, Table, TableFile
 from bertkit.errors import RequestError
 from bertkit.settings import pick
 

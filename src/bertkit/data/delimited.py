@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 
-from bertkit.data.examples import Place
-from bertkit.data.tables import SAMPLE, Row, Table, TableFile, lines_of
+from bertkit.data.tables import SAMPLE, Place, Row, Table, TableFile, lines_of
 from bertkit.errors import RequestError
-from bertkit.text.corpus import LONGEST_ROW, STDIN
+from bertkit.text.corpus import MAX_ROW, STDIN
 
 Record = tuple[int, list[str]]
 ENOUGH_ROWS = 10  # to tell from the cells alone that the first line is a header
@@ -28,6 +27,16 @@ class Dialect:
 
     delimiter: str
     quotes: bool
+
+
+def csv_table(file: TableFile) -> Table:
+    """The rows of a CSV file."""
+    return delimited_table(file, commas=True)
+
+
+def tsv_table(file: TableFile) -> Table:
+    """The rows of a TSV file."""
+    return delimited_table(file, commas=False)
 
 
 def delimited_table(file: TableFile, *, commas: bool) -> Table:
@@ -90,7 +99,7 @@ def _quoted_as_csv(lines: Iterator[str], partial: bool) -> bool:
     names enclosed); and where CSV gives every row the same columns and a split at line ends and tabs does not. GLUE's
     files do neither: a quote there is a character like any other, and often stands alone.
     """
-    csv.field_size_limit(LONGEST_ROW)
+    csv.field_size_limit(MAX_ROW)
     seen = _Literal()
     widths: set[int] = set()
     try:
@@ -166,7 +175,7 @@ def _delimiter(first: str) -> str:
 
 
 def _quoted(path: Path, lines: Iterator[tuple[int, str]], delimiter: str) -> Iterator[Record]:
-    csv.field_size_limit(LONGEST_ROW)  # the default refuses documents over 131,072 characters
+    csv.field_size_limit(MAX_ROW)  # the default refuses documents over 131,072 characters
     reader = csv.reader((f"{line}\n" for _, line in lines), delimiter=delimiter, strict=True)
     while True:
         line = reader.line_num + 1

@@ -1,23 +1,12 @@
 """Labeled examples, one frozen dataclass per kind of input, each with the place it came from."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
+
+from bertkit.data.tables import Place
 
 Label: TypeAlias = str | tuple[str, ...] | float | None
 Characters: TypeAlias = tuple[tuple[int, int], ...]  # [start, end) of each word in the original text
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where an example stands; files without lines (Parquet, SQuAD) count rows or questions instead."""
-
-    file: Path
-    line: int
-    unit: str = "line"
-
-    def __str__(self) -> str:
-        return f"{self.file}, {self.unit} {self.line}"
 
 
 class Example:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.columns import named_or_known, no_column
-from bertkit.data.examples import AnswerSpan, Example, Place, QuestionExample
-from bertkit.data.tables import Columns, Row, Table, TableFile, cell, checked, parse_json, text_cell
+from bertkit.data.examples import AnswerSpan, Example, QuestionExample
+from bertkit.data.tables import Columns, Place, Row, Table, TableFile, cell, checked, parse_json, text_cell
 from bertkit.errors import RequestError
 
 QUESTIONS = ("question", "query")

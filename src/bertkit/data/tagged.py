@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bertkit.data.columns import TAGS, choose_tag_columns, no_column
-from bertkit.data.examples import Example, Place, TaggedExample
-from bertkit.data.tables import Columns, Row, Table, cell, checked
+from bertkit.data.examples import Example, TaggedExample
+from bertkit.data.tables import Columns, Place, Row, Table, cell, checked
 from bertkit.data.texts import label_name
 from bertkit.errors import RequestError
 

@@ -1,7 +1,7 @@
-"""The one path from tokens to embeddings: cut or windows, batches by token budget, forward, pooling, stitching.
+"""The one path from tokens to embeddings: truncation or windows, batches by token budget, forward, pooling, stitching.
 
-Python and files go through `embed_blocks`. The server forms batches out of several requests, so that it calls the steps
-of the path by themselves: `split_text`, `vectors_of` and `stitched_vectors`.
+`Bert.embed` and files go through `embed_blocks`. The server makes batches from several requests, so it calls the steps
+by themselves: `split_text`, `vectors_of` and `stitched_vectors`.
 """
 
 import math
@@ -13,66 +13,59 @@ from typing import cast
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit.engine.batches import (
+    Forward,
     Passage,
-    cut,
-    each_batch,
+    fastest,
     layer_vectors,
     make_batch,
+    map_batches,
     stitch,
     token_batches,
     token_budget,
+    truncate,
     window_passages,
 )
 from bertkit.engine.cpu import onnx_of
-from bertkit.engine.forward import Forward, quickest
 from bertkit.engine.threads import threads_for
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
-from bertkit.model.pooling import EmbedSettings, pool, pool_array
-from bertkit.poolings import NO_POOLING
+from bertkit.model.pooling import EmbedSettings, pool_array, vectors_of
 from bertkit.text.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Tokenizer
 
 Vectors = np.ndarray | list[np.ndarray]  # N D; without pooling L D of each text
 Spans = Sequence[tuple[int, int]]
-TEXTS_PER_BLOCK = 2048  # sorted by length within a block; enough for batches with hardly any waste
-TEXTS_PER_GPU_BLOCK = 8192  # a GPU is waited for at the end of each block
-MIN_LENGTH = 1e-12  # of a vector that is normalized, as in F.normalize
+TEXTS_PER_BLOCK = 2048  # texts are sorted by length within a block; enough for full batches
+TEXTS_PER_GPU_BLOCK = 8192  # larger, because the GPU is synchronized at the end of each block
+MIN_NORM = 1e-12  # smallest divisor in normalization, as in F.normalize
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """A block of texts in the order given: a vector for each, or without pooling a row for each of its tokens."""
+    """A block of texts in their order: a vector for each, or without pooling a vector for each of its tokens."""
 
     texts: list[str]
     vectors: Vectors
-    lengths: LengthReport  # counts the texts among all
+    lengths: LengthReport  # texts are numbered over all blocks
 
 
 def split_text(tokens: Passage, limit: int, too_long: TooLong) -> tuple[list[Passage], Spans | None]:
-    """What goes through the model for one text: all of it, its start, or windows over it with their spans."""
+    """The sequences that stand for one text: all of it, its start, or windows over it with their spans."""
     if len(tokens.ids) <= limit:
         return [tokens], None
-    return window_passages(tokens, limit) if too_long == "window" else ([cut(tokens, limit)], None)
-
-
-def vectors_of(x_TD: Tensor, batch: Batch, pooling: str, *, normalize: bool) -> Tensor:
-    """float32 N D: the vectors of a batch's sequences; without pooling T D, those of its tokens."""
-    found = (x_TD if pooling == NO_POOLING else pool(x_TD, batch, pooling)).float()
-    return F.normalize(found, dim=-1) if normalize else found  # half precision would be 0.25 % off 1
+    return window_passages(tokens, limit) if too_long == "window" else ([truncate(tokens, limit)], None)
 
 
 def stitched_vectors(parts: Sequence[Tensor], spans: Spans, settings: EmbedSettings) -> Tensor:
     """D: the vector of one long text from the token vectors of its windows; without pooling L D."""
     x_LD = stitch(parts, spans)
-    nothing = torch.zeros(len(x_LD), dtype=torch.long, device=x_LD.device)
-    whole = Batch(nothing, nothing, (len(x_LD),))
-    found = vectors_of(x_LD, whole, settings.pooling, normalize=settings.normalize)
-    return found if settings.per_token else found[0]
+    zeros = torch.zeros(len(x_LD), dtype=torch.long, device=x_LD.device)
+    batch = Batch(zeros, zeros, (len(x_LD),))  # its ids are not read
+    vectors = vectors_of(x_LD, batch, settings.pooling, normalize=settings.normalize)
+    return vectors if settings.per_token else vectors[0]
 
 
 def embed_blocks(
@@ -84,7 +77,7 @@ def embed_blocks(
     too_long: TooLong,
     where: Callable[[int], str] = "text number {}".format,
 ) -> Iterator[Embedded]:
-    """Texts in, vectors out, block by block: memory does not grow with their number. `where` names text number n."""
+    """Vectors of texts, block by block, in bounded memory. `where` gives the name of text number n for messages."""
     settings, done = settings.resolved(model.config.depth), 0
     on_gpu = model.device.type == "cuda"
     texts = iter(texts)
@@ -98,7 +91,7 @@ def embed_blocks(
 def _encoded(
     tokenizer: Tokenizer, prefix: str, blocks: Iterator[list[str]], *, ahead: bool
 ) -> Iterator[tuple[list[str], list[Passage]]]:
-    """Blocks with their tokens; `ahead`, each is encoded on another thread while the one before it is in use."""
+    """Blocks with their tokens; with `ahead`, the next block is encoded on another thread while one is in use."""
 
     def encode(block: list[str]) -> list[Passage]:
         return [Passage(*plain) for plain in tokenizer.encode_plain([prefix + text for text in block])]
@@ -107,75 +100,75 @@ def _encoded(
         yield from ((block, encode(block)) for block in blocks)
         return
     with ThreadPoolExecutor(1) as pool:
-        waiting = ((block, pool.submit(encode, block)) for block in blocks)
-        now = next(waiting, None)
-        while now is not None:
-            block, encoding = now
-            now = next(waiting, None)
+        submitted = ((block, pool.submit(encode, block)) for block in blocks)
+        upcoming = next(submitted, None)
+        while upcoming is not None:
+            block, encoding = upcoming
+            upcoming = next(submitted, None)
             yield block, encoding.result()
 
 
 def embed_passages(
     model: BertModel, encodings: Sequence[Passage], settings: EmbedSettings, limit: int, too_long: TooLong
 ) -> Vectors:
-    """The vectors of texts that are encoded already, in order; `settings` are resolved."""
+    """The vectors of tokenized texts, in order; `settings` are resolved."""
     if len(encodings) == 1 and len(encodings[0].ids) <= limit:
         return _embed_one(model, encodings[0], settings)
     with torch.inference_mode():
-        forward = quickest(model.encoder)
-    split = [split_text(each, limit, too_long) for each in encodings]
+        forward = fastest(model.encoder)
+    split = [split_text(encoding, limit, too_long) for encoding in encodings]
     long = {
         index: _embed_windows(forward, model.device, passages, spans, settings)
         for index, (passages, spans) in enumerate(split)
         if spans is not None
     }
-    whole = [index for index in range(len(split)) if index not in long]
-    passages = [split[index][0][0] for index in whole]
+    short = [index for index in range(len(split)) if index not in long]
+    passages = [split[index][0][0] for index in short]
 
     def compute(chosen: list[int]) -> Tensor | tuple[Tensor, ...]:
         batch = make_batch([passages[i] for i in chosen], model.device)
         x_TD = layer_vectors(forward, batch, settings.layers)
-        found = vectors_of(x_TD, batch, settings.pooling, normalize=settings.normalize)
-        return batch.split(found.cpu()) if settings.per_token else found
+        vectors = vectors_of(x_TD, batch, settings.pooling, normalize=settings.normalize)
+        return batch.split(vectors.cpu()) if settings.per_token else vectors
 
     lengths = [len(passage.ids) for passage in passages]
     batches = list(token_batches(lengths, token_budget(lengths, model.device)))
-    computed = each_batch(compute, batches, sum(lengths), model.device)
-    order = [*long, *(whole[i] for chosen in batches for i in chosen)]
+    computed = map_batches(compute, batches, sum(lengths), model.device)
+    order = [*long, *(short[i] for chosen in batches for i in chosen)]
     if settings.per_token:
         parts = [*long.values(), *(row for rows in computed for row in rows)]
-        return [part.cpu().numpy() for _, part in sorted(zip(order, parts, strict=True), key=lambda each: each[0])]
+        return [part.cpu().numpy() for _, part in sorted(zip(order, parts, strict=True), key=lambda pair: pair[0])]
     return _in_order(order, [*(vector[None] for vector in long.values()), *cast(list[Tensor], computed)])
 
 
 def _in_order(order: Sequence[int], rows: Sequence[Tensor]) -> np.ndarray:
-    """N D: the first of `rows` becomes row order[0], the next one row order[1], and so on."""
+    """N D: row i of all `rows` together becomes row order[i]."""
     if not order:
         return np.empty((0, 0), dtype=np.float32)
     rows_ND = torch.cat(list(rows))
-    found_ND = torch.empty_like(rows_ND)
-    found_ND[torch.tensor(order, device=rows_ND.device)] = rows_ND  # where the rows are: a GPU does it in no time
+    ordered_ND = torch.empty_like(rows_ND)
+    ordered_ND[torch.tensor(order, device=rows_ND.device)] = rows_ND
     if rows_ND.device.type != "cuda":
-        return found_ND.cpu().numpy()
-    # Through pinned memory, which the GPU writes to by itself; the copy belongs to the caller.
-    staged_ND = torch.empty(found_ND.shape, dtype=found_ND.dtype, pin_memory=True)
-    return staged_ND.copy_(found_ND).numpy().copy()
+        return ordered_ND.cpu().numpy()
+    # Through pinned memory, which the GPU copies to directly; the caller gets ordinary memory.
+    staged_ND = torch.empty(ordered_ND.shape, dtype=ordered_ND.dtype, pin_memory=True)
+    return staged_ND.copy_(ordered_ND).numpy().copy()
 
 
 def _embed_one(model: BertModel, passage: Passage, settings: EmbedSettings) -> Vectors:
-    """What the general way would give: a query waits for it, and sorting and sharing out took longer than a layer."""
-    plain = settings.layers == (model.config.depth,) and not settings.per_token
-    short = onnx_of(model.encoder)
-    if short is not None and plain and short.takes(passage.ids, passage.segments):
-        vector_D = pool_array(short(passage.ids), settings.pooling)
-        length = max(math.sqrt(vector_D.dot(vector_D)), MIN_LENGTH) if settings.normalize else 1
-        return (vector_D / length if settings.normalize else vector_D)[None]
+    """The same for one text, such as a query, without sorting and batching, which took longer than a layer."""
+    last_layer = settings.layers == (model.config.depth,) and not settings.per_token
+    onnx = onnx_of(model.encoder)
+    if onnx is not None and last_layer and onnx.takes(passage.ids, passage.segments):
+        vector_D = pool_array(onnx(passage.ids), settings.pooling)
+        norm = max(math.sqrt(vector_D.dot(vector_D)), MIN_NORM) if settings.normalize else 1
+        return (vector_D / norm if settings.normalize else vector_D)[None]
 
     with torch.inference_mode(), threads_for(len(passage.ids), model.device):
         batch = make_batch([passage], model.device)
         x_TD = layer_vectors(model.encoder, batch, settings.layers)
-        found = vectors_of(x_TD, batch, settings.pooling, normalize=settings.normalize).cpu().numpy()
-    return [found] if settings.per_token else found
+        vectors = vectors_of(x_TD, batch, settings.pooling, normalize=settings.normalize).cpu().numpy()
+    return [vectors] if settings.per_token else vectors
 
 
 def _embed_windows(
@@ -184,14 +177,15 @@ def _embed_windows(
     """One long text: its windows in batches, stitched to one sequence, pooled like any other."""
     longest = len(passages[0].ids)
     per_batch = max(1, token_budget([longest] * len(passages), device) // longest)
-    batches = [list(range(len(passages)))[at : at + per_batch] for at in range(0, len(passages), per_batch)]
+    numbers = list(range(len(passages)))
+    batches = [numbers[start : start + per_batch] for start in range(0, len(passages), per_batch)]
 
     def compute(chosen: list[int]) -> tuple[Tensor, ...]:
         batch = make_batch([passages[i] for i in chosen], device)
         return batch.split(layer_vectors(forward, batch, settings.layers))
 
     tokens = sum(len(passage.ids) for passage in passages)
-    parts = [part for found in each_batch(compute, batches, tokens, device) for part in found]
+    parts = [part for computed in map_batches(compute, batches, tokens, device) for part in computed]
     with torch.inference_mode():
-        found = stitched_vectors(parts, spans, settings)
-    return found.cpu() if settings.per_token else found  # a row for each token would fill a GPU's memory
+        vectors = stitched_vectors(parts, spans, settings)
+    return vectors.cpu() if settings.per_token else vectors  # vectors of all tokens would fill a GPU's memory

@@ -1,8 +1,7 @@
-"""Linear maps in 8-bit integers, for CPUs.
+"""Linear layers in int8, for CPUs.
 
-Weights get a scale for each output, activations one for each token. Before that, columns in which activations are
-large hand some of their size to the weights (SmoothQuant's idea): the product is the same, and both are easier to
-round.
+Weights get a scale for each output, activations one for each token. Before that, columns with large activations are
+divided by a factor by which the weights are multiplied (SmoothQuant): the product is the same, and both round better.
 """
 
 from dataclasses import dataclass
@@ -14,14 +13,14 @@ from torch import Tensor, nn
 
 from bertkit.model.operations import Activation
 
-ROUNDING = 1.5 * 2**23
-# What a map gives: no bias, no scale, float32, nothing fused.
+ROUNDING = 1.5 * 2**23  # added to a float32, it rounds it to a whole number: see `round_rows`
+# Arguments of oneDNN's kernel: no bias, no output scale, float32, nothing fused.
 PLAIN_OUTPUT: tuple[Any, ...] = (None, 1.0, 0, torch.float32, "none", [], "none")
 
 
 @dataclass(frozen=True)
-class Int8Map:
-    """(x / smooth) in u8 @ (w * smooth) in s8, scaled back: a token's scale times an output's."""
+class Int8Linear:
+    """(x / smooth) in uint8 @ (weight * smooth) in int8, times the token's scale and the output's scale."""
 
     packed: Tensor
     scale_O: Tensor
@@ -30,8 +29,8 @@ class Int8Map:
     unsmooth_I: Tensor  # 1 / smooth
 
     @classmethod
-    def of(cls, linear: nn.Linear, largest_I: Tensor, smoothing: float) -> "Int8Map":
-        """From a torch module and the largest activation that was seen in each column."""
+    def of(cls, linear: nn.Linear, largest_I: Tensor, smoothing: float) -> "Int8Linear":
+        """From a torch module and the largest absolute input in each column; `smoothing` is SmoothQuant's alpha."""
         weight_OI = linear.weight.detach()
         weights_I = weight_OI.abs().amax(0).clamp(min=1e-5)
         smooth_I = largest_I.clamp(min=1e-5) ** smoothing / weights_I ** (1 - smoothing)
@@ -52,7 +51,7 @@ class Int8Map:
         y_TO = self._product(x_TI)
         return y_TO if activation is None else activation(y_TO)
 
-    def onto(self, x_TI: Tensor, base_TO: Tensor) -> Tensor:
+    def add_to(self, base_TO: Tensor, x_TI: Tensor) -> Tensor:
         """T O."""
         return self._product(x_TI).add_(base_TO)
 
@@ -65,10 +64,10 @@ class Int8Map:
 
 
 def round_rows(x_TI: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """u8 numbers around `most + 1`, and the scale of each row: (u8 - most - 1) * scale is x, nearly. Uses `x_TI` up.
+    """uint8 values around the zero point `most + 1`, and each row's scale: (value - most - 1) * scale is about x.
 
-    Beyond 2^23 a float32 has no places after the point: adding ROUNDING rounds, and leaves the whole number in the last
-    byte. Of torch's own ways, `aminmax` took 34 times as long as `amax`, and float32 to uint8 seven times this.
+    `x_TI` is overwritten. A float32 over 2^23 has no fraction bits: adding ROUNDING rounds to a whole number, which is
+    then in the last byte. `aminmax` took 34 times as long as `amax`, `.to(torch.uint8)` seven times as long as this.
     """
     scale_T1 = torch.maximum(x_TI.amax(1, keepdim=True), -x_TI.amin(1, keepdim=True)).clamp_(min=1e-12).div_(most)
     shifted = x_TI.mul_(scale_T1.reciprocal()).add_(ROUNDING + most + 1)
@@ -77,16 +76,16 @@ def round_rows(x_TI: Tensor, most: int) -> tuple[Tensor, Tensor]:
 
 @cache
 def levels() -> int:
-    """How many steps an activation has on each side of zero.
+    """The number of int8 levels of an activation on each side of zero.
 
-    Without VNNI, products are summed in pairs as 16-bit numbers: 255 x 127 x 2 would not fit there, 127 x 127 x 2 does.
+    Without VNNI, pairs of products are added in 16 bits: 255 x 127 x 2 would overflow there, 127 x 127 x 2 does not.
     """
     return 127 if torch.cpu._is_vnni_supported() else 63
 
 
 @cache
 def has_int8() -> bool:
-    """Whether this torch has the kernel."""
+    """Whether this torch has oneDNN's int8 kernel."""
     return hasattr(_onednn(), "qlinear_pointwise")
 
 

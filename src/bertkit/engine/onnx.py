@@ -1,8 +1,8 @@
 """ONNX engine: one short text at a time through ONNX Runtime, by a graph that the layers themselves write.
 
-What takes longest for a short text is to read the weights, and ONNX Runtime's fused nodes read them nearly twice as
-fast as torch's kernels. The slow twin is torch's own set of operations; `tests/engine/test_onnx_engine.py` holds them
-together. Packages: the extra `onnx`. The weights are held once more.
+Reading the weights takes most of the time of a short text, and ONNX Runtime's fused nodes read them nearly twice as
+fast as torch's kernels. The slow twin is torch's own set of operations; `tests/engine/test_onnx_engine.py` compares
+them. Needs the extra `onnx`. ONNX Runtime holds a copy of the weights.
 """
 
 from collections.abc import Sequence
@@ -21,16 +21,16 @@ from bertkit.model.layer import ACTIVATIONS, PostNormLayer, is_plain
 from bertkit.model.operations import Activation, Operations
 
 OPSET, FUSED_OPSET = 17, 1
-FUSED = "com.microsoft"  # the domain of ONNX Runtime's own nodes
-# Nodes that add the bias and compute the activation.
+FUSED = "com.microsoft"  # the domain of ONNX Runtime's fused nodes
+# Fused nodes for bias and activation.
 ACTIVATION_NODES: dict[Activation, str] = {ACTIVATIONS["gelu"]: "BiasGelu", ACTIVATIONS["gelu_tanh"]: "FastGelu"}
-MOST_BYTES = 1_900_000_000  # a graph is one protocol buffer, and that ends at 2 GB
+MAX_GRAPH_BYTES = 1_900_000_000  # a graph is one protocol buffer, which cannot exceed 2 GB
 
 
 class OnnxEncoder:
-    """An encoder for one text of few tokens, and not for pairs. A query waits for it, so it does without torch."""
+    """An encoder for one text of few tokens, not for pairs. It avoids torch's overhead, which is long for a query."""
 
-    def __init__(self, encoder: Encoder, most: int, threads: int) -> None:
+    def __init__(self, encoder: Encoder, max_tokens: int, threads: int) -> None:
         import onnxruntime
 
         self.threads = threads
@@ -38,24 +38,24 @@ class OnnxEncoder:
         options.intra_op_num_threads = threads
         options.log_severity_level = 3  # errors
         self.session: Any = onnxruntime.InferenceSession(encoder_graph(encoder), options, ["CPUExecutionProvider"])
-        self.words_VE = encoder.embeddings.word.weight.detach().numpy()  # the encoder's own parameters, no copy
-        self.places_LE = _places(encoder, most).numpy()
+        self.words_VE = encoder.embeddings.word.weight.detach().numpy()  # shared with the encoder
+        self.positions_LE = _position_table(encoder, max_tokens).numpy()
 
     def takes(self, ids: Sequence[int], segments: Sequence[int]) -> bool:
-        """Whether this is one such text."""
-        return len(ids) <= len(self.places_LE) and not any(segments)
+        """Whether this is a text of few tokens, and not a pair."""
+        return len(ids) <= len(self.positions_LE) and not any(segments)
 
     def __call__(self, ids: Sequence[int]) -> np.ndarray:
         """T D: the last layer's output."""
-        x_TE = self.words_VE.take(ids, axis=0) + self.places_LE[: len(ids)]
-        [found_1TD] = self.session.run(None, {"x": x_TE[None]})
-        hidden: np.ndarray = found_1TD[0]
-        return hidden
+        x_TE = self.words_VE.take(ids, axis=0) + self.positions_LE[: len(ids)]
+        [output_1TD] = self.session.run(None, {"x": x_TE[None]})
+        hidden_TD: np.ndarray = output_1TD[0]
+        return hidden_TD
 
 
-def _places(encoder: Encoder, most: int) -> Tensor:
-    """L E: what is added to words of the first segment at the first places."""
-    length = min(most, encoder.config.max_length)
+def _position_table(encoder: Encoder, max_tokens: int) -> Tensor:
+    """L E: segment 0's vector plus the vector of each position; it is added to the word vectors."""
+    length = min(max_tokens, encoder.config.max_length)
     zeros, embeddings = torch.zeros(length, dtype=torch.int64), encoder.embeddings
     first = Batch(zeros, zeros, (length,))
     with torch.inference_mode():
@@ -63,18 +63,18 @@ def _places(encoder: Encoder, most: int) -> Tensor:
         return added.expand(length, encoder.config.table_width).contiguous()
 
 
-def refuse_unable(encoder: Encoder) -> None:
-    """Say what is missing, or what of this encoder ONNX Runtime's fused nodes do not compute."""
+def refuse_unsupported(encoder: Encoder) -> None:
+    """Refuse an encoder that ONNX Runtime's fused nodes do not compute, and missing packages."""
     missing = [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]
     if missing:
         raise RequestError(f"backend='onnx' needs {' and '.join(missing)}; install: pip install 'bertkit[onnx]'")
-    if not all(_known(layer) for layer in encoder.layers):
+    if not all(_is_supported(layer) for layer in encoder.layers):
         raise RequestError("backend='onnx' is for layers as BERT's, and this model's are others; load it without")
-    if 4 * sum(weight.numel() for weight in encoder.layers.parameters()) > MOST_BYTES:
+    if 4 * sum(weight.numel() for weight in encoder.layers.parameters()) > MAX_GRAPH_BYTES:
         raise RequestError("backend='onnx' is for models whose layers take less than 2 GB; load this one without")
 
 
-def _known(layer: nn.Module) -> bool:
+def _is_supported(layer: nn.Module) -> bool:
     if not isinstance(layer, PostNormLayer) or not is_plain(layer):
         return False
     pattern = layer.attention.pattern
@@ -83,15 +83,15 @@ def _known(layer: nn.Module) -> bool:
 
 
 def encoder_graph(encoder: Encoder) -> bytes:
-    """An ONNX model, 1 T E in, 1 T D out: the encoder from its embeddings' sum on, seven nodes a layer.
+    """An ONNX model, 1 T E -> 1 T D: the encoder after the sum of its embeddings, seven nodes a layer.
 
-    The encoder writes it: it is run with operations that compute nothing and append nodes. The weights are inside;
-    those of shared layers are stored once.
+    The encoder is run with operations that append nodes and compute nothing. The weights are stored in the model, those
+    of shared layers once.
     """
     from onnx import TensorProto, helper
 
     nodes, token = OnnxNodes(), torch.zeros(1, dtype=torch.int64)
-    ops, x_TE = cast(Operations, nodes), cast(Tensor, "x")  # values are names of nodes' outputs
+    ops, x_TE = cast(Operations, nodes), cast(Tensor, "x")  # instead of tensors, names of nodes' outputs
     embedded = encoder.embeddings.from_sum(x_TE, ops, encoder.dtype)
     last = nodes.read(cast(str, encoder.from_embeddings(embedded, Batch(token, token, (1,)), ops)))
     widths = {"x": encoder.config.table_width, last: encoder.config.width}
@@ -103,7 +103,7 @@ def encoder_graph(encoder: Encoder) -> bytes:
 
 
 class Projection(NamedTuple):
-    """A linear map that is not among the nodes yet: the node that reads it may do it in one with its own work."""
+    """A linear layer without a node yet: the node that reads its output may compute it, too."""
 
     linear: nn.Linear
     x: str
@@ -112,14 +112,14 @@ class Projection(NamedTuple):
 class OnnxNodes:
     """The layers' operations as nodes of an ONNX graph: a value is the name of a node's output, 1 T D.
 
-    Only for layers that `refuse_unable` lets through: no dropout, no gates, no norm before.
+    Only for layers that `refuse_unsupported` accepts: no dropout, no gates, no pre-norm.
     """
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
         self.stored: dict[str, Any] = {}  # tensors by name
         self._projections: dict[str, Projection] = {}
-        self._written: dict[str, str] = {}  # the outputs of those that were read by themselves
+        self._written: dict[str, str] = {}  # projection -> output of its own nodes
         self._numbers: dict[nn.Module, int] = {}
 
     def embed(self, x: str, norm: nn.LayerNorm, dropout: nn.Module, dtype: torch.dtype) -> str:
@@ -127,7 +127,7 @@ class OnnxNodes:
         return self._add("LayerNormalization", [x, *self._weights(norm)], domain="", epsilon=norm.eps)
 
     def project(self, linear: nn.Linear, x: str) -> str:
-        """A name whose nodes are written when something reads it."""
+        """A name; its nodes are written when something reads it."""
         name = f"projection {len(self._projections)}"
         self._projections[name] = Projection(linear, x)
         return name
@@ -140,7 +140,7 @@ class OnnxNodes:
         return self._add(ACTIVATION_NODES[activation], [product, bias])
 
     def attend(self, qkv: str, batch: Batch, pattern: AttentionPattern, dropout: float) -> str:
-        """One node with the projection to queries, keys and values."""
+        """One node for attention and the projection to queries, keys and values."""
         linear, x = self._projections[qkv]
         causal = int(pattern.window.causal)
         return self._add(
@@ -154,12 +154,12 @@ class OnnxNodes:
         return self._add("SkipLayerNormalization", inputs, epsilon=norm.eps)
 
     def norm(self, norm: nn.Module, x: str) -> str:
-        """Nothing: post-norm layers end with theirs."""
+        """No node: a post-norm encoder has no final norm."""
         assert isinstance(norm, nn.Identity)
         return x
 
     def read(self, x: str) -> str:
-        """The value by itself: a projection's nodes, if it is one, are written now."""
+        """The name of a tensor; if the value is a projection, its nodes are written now."""
         if x in self._projections and x not in self._written:
             self._written[x] = self._add("Add", [*self._product(*self._projections[x])], domain="")
         return self._written.get(x, x)

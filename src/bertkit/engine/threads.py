@@ -1,8 +1,8 @@
-"""How many threads torch computes with, without changing it for anybody else.
+"""How many threads torch computes with, set for the calling thread alone.
 
-`torch.set_num_threads` sets the count of the calling thread, and also the count that every thread starts with from then
-on: two calls that each change it for a while and put it back can leave the wrong count behind when they overlap. The
-libraries that torch computes with, OpenMP and MKL, keep a count for each thread, so that they are asked directly.
+`torch.set_num_threads` sets the count of the calling thread, and also the count that every later thread starts with:
+two calls that each change it for a while and put it back can leave the wrong count behind when they overlap. OpenMP and
+MKL, with which torch computes, keep a count for each thread, so these libraries are called directly.
 """
 
 import ctypes
@@ -16,43 +16,42 @@ from typing import TypeVar
 import torch
 from threadpoolctl import LibController, ThreadpoolController
 
-from bertkit.engine.cpu import SHORT
+from bertkit.engine.cpu import MAX_ONNX_TOKENS
 
 Input = TypeVar("Input")
 Output = TypeVar("Output")
-# Too few tokens to share among threads: threads that wait for each other at every map cost more than they bring, and on
-# a machine that is busy with other things they cost dearly (8 tokens of MiniLM on 2 cores at a load of 15: 942 ms, and
-# 27 with one).
-TOKENS_FOR_ONE_THREAD = SHORT
+# Up to so many tokens one thread is faster: threads wait for each other at every matrix product, and on a busy machine
+# for long (8 tokens of MiniLM on 2 cores at a load of 15: 942 ms with two threads, 27 ms with one).
+TOKENS_FOR_ONE_THREAD = MAX_ONNX_TOKENS
 
 
 @contextmanager
-def threads_for(tokens: int, device: torch.device, most: int | None = None) -> Iterator[None]:
-    """Compute on a CPU with one thread for few tokens, else with `most`, or as many as the calling thread has."""
-    own = torch.get_num_threads()
-    count = 1 if tokens <= TOKENS_FOR_ONE_THREAD else own if most is None else most
-    if device.type != "cpu" or count == own:
+def threads_for(tokens: int, device: torch.device, threads: int | None = None) -> Iterator[None]:
+    """Compute on a CPU with one thread for few tokens, else with `threads`, or as many as the calling thread has."""
+    current = torch.get_num_threads()
+    count = 1 if tokens <= TOKENS_FOR_ONE_THREAD else current if threads is None else threads
+    if device.type != "cpu" or count == current:
         yield
         return
-    set_own_threads(count)
+    set_thread_count(count)
     try:
         yield
     finally:
-        set_own_threads(own)
+        set_thread_count(current)
 
 
-def at_once(compute: Callable[[Input], Output], inputs: Iterable[Input], threads: int) -> list[Output]:
-    """The outputs of `compute`, in order; `threads` inputs at a time, with one thread each. An error ends the rest."""
+def map_in_threads(compute: Callable[[Input], Output], inputs: Iterable[Input], threads: int) -> list[Output]:
+    """`compute` of each input, in order, in `threads` single-threaded workers. An error cancels the rest."""
     futures = [_single_threads(threads).submit(compute, each) for each in inputs]
     try:
-        return [each.result() for each in futures]
+        return [future.result() for future in futures]
     finally:
-        for each in futures:
-            each.cancel()
+        for future in futures:
+            future.cancel()
         wait(futures)
 
 
-def set_own_threads(count: int) -> None:
+def set_thread_count(count: int) -> None:
     """Set the calling thread's count, and no other thread's; where torch has no OpenMP library, nothing changes."""
     torch.get_num_threads()  # the first call in a thread gives it the process's count, so it has to come before
     openmp, set_mkl = _openmp(), _mkl_setter()
@@ -84,7 +83,7 @@ def _mkl_setter() -> Callable[[int], object] | None:
 
 @cache
 def _single_threads(workers: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(workers, "bertkit", initializer=set_own_threads, initargs=(1,))
+    return ThreadPoolExecutor(workers, "bertkit", initializer=set_thread_count, initargs=(1,))
 
 
 if hasattr(os, "register_at_fork"):  # a child process has none of its parent's threads

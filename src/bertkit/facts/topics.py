@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config
-from bertkit.data.examples import Example, Place, TextExample
+from bertkit.data.examples import Example, TextExample
+from bertkit.data.tables import Place
 from bertkit.facts.random_text import RandomText
 from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.settings import FineTuneSettings, read_settings

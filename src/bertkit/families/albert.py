@@ -1,7 +1,6 @@
-"""ALBERT (Lan 2019): narrow embeddings, one layer for every depth, sentence order for next sentence."""
+"""ALBERT (Lan 2019): narrow embeddings, one layer shared by all depths, sentence order instead of next sentence."""
 
-from bertkit.families.bert import CONFIG_DEFAULTS, CONFIG_FIELDS, EMBEDDINGS, head_names
-from bertkit.families.family import Family
+from bertkit.families.family import CONFIG_DEFAULTS, CONFIG_FIELDS, EMBEDDINGS, Family, head_names
 
 _LAYER = "encoder.albert_layer_groups.0.albert_layers.{i}"
 

@@ -1,7 +1,6 @@
 """DistilBERT (Sanh 2019): BERT without segments, under other names."""
 
-from bertkit.families.bert import head_names
-from bertkit.families.family import Family, Names
+from bertkit.families.family import Family, Names, head_names
 
 _LAYER = "transformer.layer.{i}"
 _POOLER: Names = {"pooler.dense": "pre_classifier"}

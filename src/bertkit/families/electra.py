@@ -3,12 +3,20 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bertkit.families.bert import CONFIG_DEFAULTS, CONFIG_FIELDS, EMBEDDINGS, LAYER, TWO_LAYERS, head_names
-from bertkit.families.family import Family, Settings
+from bertkit.families.family import (
+    CONFIG_DEFAULTS,
+    CONFIG_FIELDS,
+    EMBEDDINGS,
+    LAYER,
+    TWO_LAYERS,
+    Family,
+    Settings,
+    head_names,
+)
 
 
 def _read_width(settings: Settings, config_json: Mapping[str, Any]) -> Settings:
-    """Embeddings as wide as the encoder have no projection after them."""
+    """Embeddings as wide as the encoder have no projection."""
     narrow = settings["embedding_width"] != settings["width"]
     return settings if narrow else {**settings, "embedding_width": None}
 
@@ -51,7 +59,7 @@ ELECTRA = Family(
     tied={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
     more_classes={
         ("replaced_token",): "ElectraForPreTraining",
-        ("masked_word", "replaced_token"): "ElectraForMaskedLM",  # which leaves the other head in the file
+        ("masked_word", "replaced_token"): "ElectraForMaskedLM",  # transformers ignores the other head in the file
     },
     causal_class="ElectraForCausalLM",
 )

@@ -1,11 +1,15 @@
 """What a family of models is: its settings, and how Hugging Face names its config fields, tensors and classes.
 
-Tables of names have two columns: bertkit's on the left, Hugging Face's on the right. A tensor name stands for its
-`.weight` and `.bias`; `{i}` counts layers; a tuple is joined row upon row (queries, keys and values are one matrix).
+FAMILIES are the published families that bertkit loads and saves in Hugging Face's layout, one file per row. Below them
+are names that several families share.
+
+Tables of names have two columns: bertkit's on the left, Hugging Face's on the right. A name stands for its `.weight`
+and `.bias`; `{i}` is the layer's number; a tuple is concatenated by rows (queries, keys and values are one matrix).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Literal
 
 from bertkit.errors import RequestError
@@ -25,38 +29,40 @@ CLASS_ENDINGS: dict[HeadSet, str] = {
 }
 
 
-def _as_written(settings: Settings, config_json: Mapping[str, Any]) -> Settings:
+def _unchanged(settings: Settings, config_json: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def _nothing_more(settings: Settings) -> dict[str, Any]:
+def _no_fields(settings: Settings) -> dict[str, Any]:
     return {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One row of FAMILIES: all that bertkit knows of a published family."""
+    """One row of FAMILIES: everything that bertkit knows of a published family."""
 
     name: str  # model_type in config.json
     class_stem: str  # what transformers' classes of this family start with
     tokenizer: Literal["WordPiece", "BPE", "Unigram"]  # of the published models
-    settings: Mapping[str, Any] = field(default_factory=dict)  # where they differ from BERT-base
+    settings: Mapping[str, Any] = field(default_factory=dict)  # those that differ from BERT-base
 
     # config.json
-    config_fields: Mapping[str, str]  # our setting -> field
-    config_defaults: Mapping[str, float]  # of transformers' config class, for fields that a file leaves out
+    config_fields: Mapping[str, str]  # bertkit's setting -> field
+    config_defaults: Mapping[str, float]  # of transformers' config class, for fields that a file does not have
     activation_field: str = "hidden_act"
-    required_fields: Mapping[str, Any] = field(default_factory=dict)  # any other value is arithmetic that we lack
-    read_config: Callable[[Settings, Mapping[str, Any]], Settings] = _as_written  # settings, config.json -> settings
-    write_config: Callable[[Settings], dict[str, Any]] = _nothing_more  # settings -> more fields of config.json
+    required_fields: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # other values are refused: bertkit does not compute them
+    read_config: Callable[[Settings, Mapping[str, Any]], Settings] = _unchanged  # settings, config.json -> settings
+    write_config: Callable[[Settings], dict[str, Any]] = _no_fields  # settings -> more fields of config.json
 
     # model.safetensors
     prefix: str  # of the base model's tensors in a model with a head
-    encoder: Names  # what follows `encoder.` -> what follows the prefix
-    heads: Mapping[str, Names]  # head -> whole names on both sides; "" is the base model with its pooler
+    encoder: Names  # name after `encoder.` -> name after the prefix
+    heads: Mapping[str, Names]  # head -> complete names on both sides; "" is the base model with its pooler
     tied: Mapping[str, str]  # second name of a tensor -> its first name, which is used if present
 
-    # classes of transformers
+    # classes of transformers, besides those of CLASS_ENDINGS
     more_classes: Mapping[HeadSet, str] = field(default_factory=dict)
     causal_class: str | None = None  # with `is_decoder` and a masked-word head; None: the family has no `is_decoder`
 
@@ -73,8 +79,123 @@ class Family:
         return {name: heads for heads, name in self.classes.items()} | causal
 
 
+# Name of a family (model_type in config.json) -> file in this folder, and the constant in it.
+FAMILY_ROWS = {
+    "bert": "bert:BERT",
+    "roberta": "roberta:ROBERTA",
+    "xlm-roberta": "xlm_roberta:XLM_ROBERTA",
+    "camembert": "xlm_roberta:CAMEMBERT",
+    "albert": "albert:ALBERT",
+    "electra": "electra:ELECTRA",
+    "distilbert": "distilbert:DISTILBERT",
+    "modernbert": "modernbert:MODERNBERT",
+}
+
+
+class _Families(Mapping[str, Family]):
+    """The rows by name; a row's file is imported when the row is first read."""
+
+    def __getitem__(self, name: str) -> Family:
+        module, _, constant = FAMILY_ROWS[name].partition(":")
+        family: Family = getattr(import_module(f"bertkit.families.{module}"), constant)
+        return family
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(FAMILY_ROWS)
+
+    def __len__(self) -> int:
+        return len(FAMILY_ROWS)
+
+
+FAMILIES: Mapping[str, Family] = _Families()
+
+# Names that BERT shares with other families.
+SIZE_FIELDS = {
+    "vocab_size": "vocab_size",
+    "width": "hidden_size",
+    "depth": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "inner": "intermediate_size",
+    "max_length": "max_position_embeddings",
+    "pad_id": "pad_token_id",
+    "init_std": "initializer_range",
+}
+CONFIG_FIELDS = {
+    **SIZE_FIELDS,
+    "segments": "type_vocab_size",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "norm_epsilon": "layer_norm_eps",
+}
+CONFIG_DEFAULTS: dict[str, float] = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+}
+EMBEDDINGS: Names = {
+    "embeddings.word": "embeddings.word_embeddings",
+    "embeddings.segment": "embeddings.token_type_embeddings",
+    "embeddings.position": "embeddings.position_embeddings",
+    "embeddings.norm": "embeddings.LayerNorm",
+}
+LAYER: Names = {
+    "layers.{i}.attention.qkv": (
+        "encoder.layer.{i}.attention.self.query",
+        "encoder.layer.{i}.attention.self.key",
+        "encoder.layer.{i}.attention.self.value",
+    ),
+    "layers.{i}.attention.out": "encoder.layer.{i}.attention.output.dense",
+    "layers.{i}.attention_norm": "encoder.layer.{i}.attention.output.LayerNorm",
+    "layers.{i}.feed_forward.up": "encoder.layer.{i}.intermediate.dense",
+    "layers.{i}.feed_forward.down": "encoder.layer.{i}.output.dense",
+    "layers.{i}.feed_forward_norm": "encoder.layer.{i}.output.LayerNorm",
+}
+# The classifier of RoBERTa and ELECTRA has two layers.
+TWO_LAYERS: Names = {"pooler.dense": "classifier.dense", "heads.classify.out": "classifier.out_proj"}
+
+
+def head_names(
+    dense: str,
+    norm: str,
+    decoder: str,
+    *,
+    pooler: str | None = None,
+    next_sentence: str | None = None,
+    classify: Names | None = None,
+    choose: Names | None = None,
+) -> dict[str, Names]:
+    """The names of the heads that most families have; `dense`, `norm` and `decoder` are the masked-word head's.
+
+    `pooler` is the base model's, if it has one. `classify` and `choose` are what these heads have besides a last layer
+    called "classifier": by default, the pooler.
+    """
+    base: Names = {} if pooler is None else {"pooler.dense": pooler}
+    names: dict[str, Names] = {
+        "": base,
+        "masked_word": {
+            "heads.masked_word.dense": dense,
+            "heads.masked_word.norm": norm,
+            "heads.masked_word.decoder": decoder,
+        },
+        "classify": {"heads.classify.out": "classifier", **(base if classify is None else classify)},
+        "choose": {"heads.choose.out": "classifier", **(base if choose is None else choose)},
+        "tag": {"heads.tag.out": "classifier"},
+        "answer": {"heads.answer.out": "qa_outputs"},
+    }
+    return (
+        names
+        if next_sentence is None
+        else {**names, "next_sentence": {**base, "heads.next_sentence.out": next_sentence}}
+    )
+
+
 def whole_number(value: object) -> object:
-    """768.0 becomes 768: some tools write every number as a float. Other values stay."""
+    """768 for 768.0, because some tools write every number as a float; other values unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

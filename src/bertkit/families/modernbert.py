@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertkit.errors import RequestError
-from bertkit.families.bert import SIZE_FIELDS, head_names
-from bertkit.families.family import Family, Settings, json_object, whole_number
+from bertkit.families.family import SIZE_FIELDS, Family, Settings, head_names, json_object, whole_number
 
 
 def _read_config(settings: Settings, config_json: Mapping[str, Any]) -> Settings:
-    """Windows and rotary bases, in the spelling of transformers 4 or 5."""
+    """Windows and rotary bases, from the fields of transformers 4 or 5."""
     rope = json_object(config_json, "rope_parameters")
     full, local = json_object(rope, "full_attention"), json_object(rope, "sliding_attention")
     for table in (full, local):
@@ -26,7 +25,7 @@ def _read_config(settings: Settings, config_json: Mapping[str, Any]) -> Settings
 
 
 def _read_global_every(config_json: Mapping[str, Any], default: int) -> Any:
-    """Every n-th layer sees all tokens: from the number itself, or from the list of layer types."""
+    """N if every n-th layer sees all tokens: from the field itself, or from the list of layer types."""
     every = whole_number(config_json.get("global_attn_every_n_layers", default))
     kinds, depth = config_json.get("layer_types"), config_json.get("num_hidden_layers")
     if kinds is None:
@@ -44,7 +43,7 @@ def _read_global_every(config_json: Mapping[str, Any], default: int) -> Any:
 
 def _read_pooling(config_json: Mapping[str, Any]) -> Any:
     pooling = config_json.get("classifier_pooling", "cls")
-    if pooling in ("max", "attention"):  # ours; transformers has no such pooling
+    if pooling in ("max", "attention"):  # bertkit's own; transformers does not have them
         raise RequestError(f"classifier_pooling={pooling!r} is unknown; choose from: cls, mean")
     return "first" if pooling == "cls" else pooling
 
@@ -62,7 +61,7 @@ def _write_config(settings: Settings) -> dict[str, Any]:
             "sliding_attention": {"rope_type": "default", "rope_theta": settings["local_theta"]},
         },
         "classifier_pooling": "cls" if settings["pooling"] == "first" else settings["pooling"],
-        # Ids of tokens that a small vocabulary may not have: transformers checks them against vocab_size.
+        # None, because transformers' default ids are out of the range of a small vocabulary.
         "bos_token_id": None,
         "eos_token_id": None,
         "cls_token_id": None,

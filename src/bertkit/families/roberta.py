@@ -3,12 +3,20 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bertkit.families.bert import CONFIG_DEFAULTS, CONFIG_FIELDS, EMBEDDINGS, LAYER, TWO_LAYERS, head_names
-from bertkit.families.family import Family, Settings
+from bertkit.families.family import (
+    CONFIG_DEFAULTS,
+    CONFIG_FIELDS,
+    EMBEDDINGS,
+    LAYER,
+    TWO_LAYERS,
+    Family,
+    Settings,
+    head_names,
+)
 
 
 def read_positions(settings: Settings, config_json: Mapping[str, Any]) -> Settings:
-    """Rows of the position table up to pad_id are never used: they do not count as length."""
+    """Rows of the position table up to pad_id are not used, so they do not count as length."""
     return {**settings, "max_length": settings["max_length"] - settings["pad_id"] - 1}
 
 

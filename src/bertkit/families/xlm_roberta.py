@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bertkit.families.bert import CONFIG_DEFAULTS
+from bertkit.families.family import CONFIG_DEFAULTS
 from bertkit.families.roberta import ROBERTA
 
 XLM_ROBERTA = replace(

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from bertkit.config import BertConfig
 from bertkit.data.examples import Example
-from bertkit.engine.batches import Passage, each_batch, last_layer, token_budget
-from bertkit.engine.forward import quickest
+from bertkit.engine.batches import Passage, fastest, last_layer, map_batches, token_budget
 from bertkit.finetuning.batches import within_budget
 from bertkit.finetuning.learner import task_logits
 from bertkit.model.batch import Batch
@@ -63,9 +62,9 @@ def run_model(
     model.eval()
     budget = tokens or (token_budget(lengths, device) if device.type == "cpu" else TOKENS)
     with torch.inference_mode():
-        quickest(model.encoder)  # packed once, and not by every thread
+        fastest(model.encoder)  # packed once, and not by every thread
     with torch.autocast(device.type, torch.bfloat16, enabled=half):
-        found = each_batch(compute, list(within_budget(lengths, budget)), sum(lengths), device)
+        found = map_batches(compute, list(within_budget(lengths, budget)), sum(lengths), device)
     model.train(training)
     rows = {index: row for part in found for index, row in part.rows.items()}
     total, count = sum(part.loss for part in found), sum(part.losses for part in found)

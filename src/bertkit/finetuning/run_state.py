@@ -14,8 +14,7 @@ from torch import Tensor
 
 from bertkit.checkpoint.tensors import read_object, write_tensors
 from bertkit.errors import RequestError
-from bertkit.files import FORMAT_VERSION, VERSION_KEY, check_format_version, refuse_to_overwrite, whole_file
-from bertkit.folder_lock import claimed
+from bertkit.files import FORMAT_VERSION, VERSION_KEY, check_format_version, claimed, refuse_to_overwrite, whole_file
 from bertkit.tasks.metrics.table import is_better
 from bertkit.train.records import number, read_records, write_code_version
 from bertkit.train.runs import Run

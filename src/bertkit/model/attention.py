@@ -1,7 +1,7 @@
 """Attention: which tokens each token sees, rotary positions, and five kernels for the weighted mean of the values.
 
-All kernels take and give packed tensors (T H K) and agree to rounding; `tests/model/test_kernels.py` compares them.
-`eager` is the formula of the paper, written out; the others are faster.
+All kernels take and return packed tensors (T H K) and agree to rounding; `tests/model/test_kernels.py` compares them.
+`eager` is the formula of the paper; the others are faster.
 """
 
 import math
@@ -17,24 +17,24 @@ from bertkit.model.batch import Batch
 
 @dataclass(frozen=True)
 class AttentionWindow:
-    """What a token may see: everything in its sequence, at most `radius` positions away, or only backwards."""
+    """Which tokens a token sees: all of its sequence, those at most `radius` positions away, or only earlier ones."""
 
     radius: int | None = None
     causal: bool = False
 
     def mask(self, length: int, device: torch.device) -> Tensor | None:
-        """L L bool, True where the row's token sees the column's; None when it sees everything."""
+        """L L bool, True where the row's token sees the column's; None if every token sees all."""
         radius = length if self.radius is None else self.radius
         if radius >= length - 1 and not self.causal:
             return None
-        place = torch.arange(length, device=device)
-        ahead = place[None, :] - place[:, None]
-        return (ahead.abs() <= radius) & (ahead <= (0 if self.causal else length))
+        positions = torch.arange(length, device=device)
+        distance = positions[None, :] - positions[:, None]
+        return (distance.abs() <= radius) & (distance <= (0 if self.causal else length))
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """Rotary positions: each pair of dimensions turns by an angle that grows with the token's position."""
+    """Rotary positions: each pair of dimensions is rotated by an angle that grows with the token's position."""
 
     theta: float
 
@@ -44,14 +44,14 @@ class Rotation:
         exponents = torch.arange(half, device=qkv_T3HK.device, dtype=torch.float32) / half
         angles = positions_T[:, None, None, None].float() * (1.0 / self.theta**exponents)
         cos, sin = angles.cos(), angles.sin()
-        one, two = qkv_T3HK[:, :2].float().chunk(2, dim=-1)
-        turned = torch.cat((one * cos - two * sin, two * cos + one * sin), dim=-1).to(qkv_T3HK.dtype)
-        return torch.cat((turned, qkv_T3HK[:, 2:]), dim=1)
+        first, second = qkv_T3HK[:, :2].float().chunk(2, dim=-1)
+        rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(qkv_T3HK.dtype)
+        return torch.cat((rotated, qkv_T3HK[:, 2:]), dim=1)
 
 
 @dataclass(frozen=True)
 class AttentionPattern:
-    """All that attention needs besides queries, keys and values; the operation `attend` reads it."""
+    """What the operation `attend` needs besides queries, keys and values."""
 
     heads: int
     window: AttentionWindow
@@ -63,20 +63,20 @@ class AttentionPattern:
         return qkv_T3HK if self.rotation is None else self.rotation(qkv_T3HK, batch.positions)
 
 
-TRITON = find_spec("triton") is not None  # it comes with torch for CUDA on Linux, and not everywhere else
+HAS_TRITON = find_spec("triton") is not None  # it comes with torch for CUDA on Linux, not on all systems
 
 
 def attention_weights(q_LHK: Tensor, k_LHK: Tensor, window: AttentionWindow) -> Tensor:
-    """H L L: softmax(q . k / sqrt(K)) of one sequence. The fused kernels never show these."""
+    """H L L: softmax(q . k / sqrt(K)) of one sequence. Fused kernels do not return these."""
     scores = torch.einsum("qhk,shk->hqs", q_LHK, k_LHK) / math.sqrt(q_LHK.shape[-1])
-    seen = window.mask(len(q_LHK), q_LHK.device)
-    if seen is not None:
-        scores = scores.masked_fill(~seen, float("-inf"))
+    mask_LL = window.mask(len(q_LHK), q_LHK.device)
+    if mask_LL is not None:
+        scores = scores.masked_fill(~mask_LL, float("-inf"))
     return scores.softmax(dim=-1)
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
-    """The formula, sequence by sequence: weights @ values. Slow; the twin of all others."""
+    """The formula, sequence by sequence: weights @ values. Slow; all others are tested against it."""
     mixed = []
     for q_LHK, k_LHK, v_LHK in zip(*map(batch.split, (q, k, v)), strict=True):
         weights = F.dropout(attention_weights(q_LHK, k_LHK, window), dropout)
@@ -85,12 +85,12 @@ def eager(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindow
 
 
 def grouped(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
-    """Neighbors of equal length form a rectangle without padding: one fused call for each run."""
+    """One fused call for each run of neighboring sequences of equal length, which need no padding."""
     return _grouped(torch.stack((q, k, v), dim=1), batch, window, dropout)
 
 
 def padded(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
-    """One fused call over the padded view. No row is fully masked: a padded query may see the first token."""
+    """One fused call over the padded view. No row is fully masked: a query of padding sees the first token."""
     return _padded(torch.stack((q, k, v), dim=1), batch, window, dropout)
 
 
@@ -100,14 +100,14 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindo
 
     radius = -1 if window.radius is None else window.radius
     sides = (radius, 0 if window.causal else radius)
-    at, longest = batch.offsets, batch.longest
-    mixed = varlen_attn(q, k, v, at, at, longest, longest, window_size=sides)
-    assert isinstance(mixed, Tensor)  # a pair only when auxiliary output is asked for
+    offsets, longest = batch.offsets, batch.longest
+    mixed = varlen_attn(q, k, v, offsets, offsets, longest, longest, window_size=sides)
+    assert isinstance(mixed, Tensor)  # a pair only if auxiliary output is requested
     return mixed
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
-    """CUDA kernel of our own (`triton_kernels.attention`): half precision; without gradients float32 too."""
+    """A CUDA kernel in Triton (`triton_kernels.attention`): half precision; without gradients float32, too."""
     return _fused(torch.stack((q, k, v), dim=1), batch, window, dropout)
 
 
@@ -115,56 +115,58 @@ KERNELS = {"eager": eager, "grouped": grouped, "padded": padded, "varlen": varle
 
 
 def attend(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
-    """The quickest kernel for these tensors: T 3 H K -> T H K."""
+    """T 3 H K -> T H K, by the fastest kernel for these tensors."""
     if not qkv_T3HK.is_cuda:
         return (_padded if batch.fixed else _grouped)(qkv_T3HK, batch, window, dropout)
-    if fused_can(qkv_T3HK):
+    if fused_supports(qkv_T3HK):
         return _fused(qkv_T3HK, batch, window, dropout)
-    if not dropout and varlen_can(qkv_T3HK):
+    if not dropout and varlen_supports(qkv_T3HK):
         q, k, v = qkv_T3HK.unbind(dim=1)
         return varlen(q, k, v, batch, window)
-    # One call instead of one for each length, unless most of it would be padding (and its mask N x L x L large).
+    # One call instead of one for each length, unless most of it would be padding (and its N L L mask large).
     if batch.fixed or 0 < batch.padding < 0.5:
         return _padded(qkv_T3HK, batch, window, dropout)
     return _grouped(qkv_T3HK, batch, window, dropout)
 
 
 def bias_gelu(x_TF: Tensor, bias_F: Tensor) -> Tensor:
-    """gelu(x + bias) in one pass, with the bias's gradient on the way back; the twin is F.gelu(x + bias)."""
-    from bertkit.model.triton_kernels.gelu import bias_gelu as quick
+    """gelu(x + bias) in one kernel; backward, one kernel also sums the bias's gradient. Twin: F.gelu(x + bias)."""
+    from bertkit.model.triton_kernels.gelu import bias_gelu as kernel
 
-    activated: Tensor = quick(x_TF, bias_F)
+    activated: Tensor = kernel(x_TF, bias_F)
     return activated
 
 
-def triton_can(x: Tensor) -> bool:
-    """Whether our own kernels take this: half precision on CUDA."""
-    return TRITON and _half_on_cuda(x)
+def triton_supports(x: Tensor) -> bool:
+    """Whether bertkit's Triton kernels compute this tensor: half precision on CUDA."""
+    return HAS_TRITON and _half_on_cuda(x)
 
 
-def triton_can_answer(x: Tensor) -> bool:
-    """Whether they take it where no gradient is asked for: then in float32, too."""
+def triton_supports_inference(x: Tensor) -> bool:
+    """Whether they compute it without gradients: then in float32, too."""
     return (
-        TRITON
+        HAS_TRITON
         and x.is_cuda
         and x.dtype in (torch.bfloat16, torch.float16, torch.float32)
         and not torch.is_grad_enabled()
     )
 
 
-def fused_can(qkv_T3HK: Tensor) -> bool:
-    """Whether our own kernel takes these: heads of 16 to 128 by powers of two."""
-    return qkv_T3HK.shape[-1] in (16, 32, 64, 128) and (triton_can(qkv_T3HK) or triton_can_answer(qkv_T3HK))
+def fused_supports(qkv_T3HK: Tensor) -> bool:
+    """Whether `fused` computes these: heads of 16, 32, 64 or 128 dimensions."""
+    return qkv_T3HK.shape[-1] in (16, 32, 64, 128) and (
+        triton_supports(qkv_T3HK) or triton_supports_inference(qkv_T3HK)
+    )
 
 
-def varlen_can(x: Tensor) -> bool:
-    """Whether the flash kernel takes these: half precision, heads of a multiple of 8 up to 256."""
+def varlen_supports(x: Tensor) -> bool:
+    """Whether `varlen` computes these: half precision, heads of a multiple of 8 dimensions up to 256."""
     return _half_on_cuda(x) and x.shape[-1] % 8 == 0 and x.shape[-1] <= 256
 
 
 def takes_packed(qkv_T3HK: Tensor) -> bool:
-    """Whether some kernel takes these on a GPU as they are, whatever their lengths, without padding."""
-    return fused_can(qkv_T3HK) or varlen_can(qkv_T3HK)
+    """Whether a GPU kernel computes these without padding, so that it can be recorded for any mix of lengths."""
+    return fused_supports(qkv_T3HK) or varlen_supports(qkv_T3HK)
 
 
 def _half_on_cuda(x: Tensor) -> bool:
@@ -172,24 +174,24 @@ def _half_on_cuda(x: Tensor) -> bool:
 
 
 def _grouped(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float) -> Tensor:
-    """With few operations for each run: on a CPU most runs are one short text, and other threads want Python, too."""
+    """With few Python operations for each run: on a CPU most runs are one short text, and threads share the GIL."""
     runs, mixed = batch.runs, []
     sizes = [count * length for count, length in runs]
     parts = (qkv_T3HK,) if len(runs) == 1 else qkv_T3HK.split_with_sizes(sizes)
     for (count, length), part in zip(runs, parts, strict=True):
         q_NHLK, k_NHLK, v_NHLK = part.view(count, length, *part.shape[1:]).permute(2, 0, 3, 1, 4).unbind()
-        seen = window.mask(length, part.device)
-        out = F.scaled_dot_product_attention(q_NHLK, k_NHLK, v_NHLK, attn_mask=seen, dropout_p=dropout)
+        mask_LL = window.mask(length, part.device)
+        out = F.scaled_dot_product_attention(q_NHLK, k_NHLK, v_NHLK, attn_mask=mask_LL, dropout_p=dropout)
         mixed.append(out.transpose(1, 2).flatten(0, 1))
     return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
 
 def _padded(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float) -> Tensor:
     q_NHLK, k_NHLK, v_NHLK = batch.pad(qkv_T3HK).permute(2, 0, 3, 1, 4).unbind(0)
-    within, seen = window.mask(batch.longest, qkv_T3HK.device), batch.pairs
-    if within is not None:
-        seen = seen & (within | ~batch.mask[:, None, :, None])
-    out = F.scaled_dot_product_attention(q_NHLK, k_NHLK, v_NHLK, attn_mask=seen, dropout_p=dropout)
+    window_LL, mask_N1LL = window.mask(batch.longest, qkv_T3HK.device), batch.pairs
+    if window_LL is not None:
+        mask_N1LL = mask_N1LL & (window_LL | ~batch.mask[:, None, :, None])
+    out = F.scaled_dot_product_attention(q_NHLK, k_NHLK, v_NHLK, attn_mask=mask_N1LL, dropout_p=dropout)
     return batch.unpad(out.transpose(1, 2))
 
 
@@ -198,6 +200,6 @@ def _fused(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: flo
 
     offsets, radius = batch.offsets, -1 if window.radius is None else window.radius
     seeds = torch.randint(1 << 31, (1,), device=offsets.device) if dropout else offsets  # not read without dropout
-    qkv, numbers = qkv_T3HK.contiguous(), (batch.longest, radius, window.causal, dropout)
-    mixed: Tensor = attention(qkv, offsets, seeds, *numbers)[0]
+    qkv = qkv_T3HK.contiguous()
+    mixed: Tensor = attention(qkv, offsets, seeds, batch.longest, radius, window.causal, dropout)[0]
     return mixed

@@ -1,4 +1,4 @@
-"""A batch is the tokens of its sequences end to end, and their lengths. Padding is only a view of it."""
+"""A batch: the tokens of its sequences end to end, and their lengths. The padded form is a view that is made of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +14,12 @@ from bertkit.errors import RequestError
 
 @dataclass(frozen=True)
 class Layout:
-    """Where sequences start, as tensors: compiled and recorded code reads these and never the lengths."""
+    """Where sequences start, as tensors: compiled code and CUDA graphs read these, and not the lengths."""
 
     offsets: Tensor  # N+1 int32: where each sequence starts, and where the last one ends
     positions: Tensor  # T: each token's position in its own sequence
     longest: int
-    fixed: bool = False  # of a fixed form: then a batch's `lengths` are one mix of many, and not to be read
+    fixed: bool = False  # padded to fixed sizes: the batch's `lengths` are then an example, and must not be read
 
     def to(self, device: torch.device | str) -> "Layout":
         """The same on another device."""
@@ -33,7 +33,7 @@ class Batch:
     ids: Tensor  # T
     segments: Tensor  # T
     lengths: tuple[int, ...]  # N; every one at least 1, summing to T
-    layout: Layout | None = None  # None: computed from the lengths when it is asked for
+    layout: Layout | None = None  # None: computed from the lengths when it is needed
 
     def __post_init__(self) -> None:
         if sum(self.lengths) != len(self.ids) or min(self.lengths, default=0) < 1:
@@ -43,19 +43,19 @@ class Batch:
     def pack(cls, sequences: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None) -> "Batch":
         """From lists of token ids, and of segment ids if there are any."""
         ids = _end_to_end(sequences)
-        kinds = torch.zeros_like(ids) if segments is None else _end_to_end(segments)
-        if len(kinds) != len(ids):
-            raise RequestError(f"{len(kinds)} segment ids do not fit {len(ids)} token ids")
-        return cls(ids, kinds, tuple(map(len, sequences)))
+        segment_ids = torch.zeros_like(ids) if segments is None else _end_to_end(segments)
+        if len(segment_ids) != len(ids):
+            raise RequestError(f"{len(segment_ids)} segment ids do not fit {len(ids)} token ids")
+        return cls(ids, segment_ids, tuple(map(len, sequences)))
 
     @classmethod
     def from_padded(cls, ids_NL: Tensor, mask_NL: Tensor | None = None, segments_NL: Tensor | None = None) -> "Batch":
-        """From a rectangle whose padding, where `mask_NL` is 0, is dropped."""
+        """From padded tensors; padding, where `mask_NL` is 0, is dropped."""
         mask = torch.ones_like(ids_NL, dtype=torch.bool) if mask_NL is None else mask_NL.bool()
-        kinds = torch.zeros_like(ids_NL) if segments_NL is None else segments_NL
-        return cls(ids_NL[mask], kinds[mask], tuple(mask.sum(dim=1).tolist()))
+        segments = torch.zeros_like(ids_NL) if segments_NL is None else segments_NL
+        return cls(ids_NL[mask], segments[mask], tuple(mask.sum(dim=1).tolist()))
 
-    # Plain properties: compiled code reads a layout's tensors, and cannot enter cached_property's lock.
+    # Properties over cached ones: compiled code reads a layout's tensors, and cannot enter cached_property's lock.
     @property
     def offsets(self) -> Tensor:
         """N+1 int32: where each sequence starts, and where the last one ends."""
@@ -85,16 +85,16 @@ class Batch:
 
     @cached_property
     def cells(self) -> Tensor:
-        """T: each token's index in the flattened padded view; no mask is counted, so that a GPU is not waited for."""
-        places = torch.arange(len(self.ids), dtype=torch.int32, device=self.ids.device)
-        rows = torch.searchsorted(self.offsets[1:], places, right=True)
+        """T: each token's index in the flattened padded view; without the mask, which would synchronize a GPU."""
+        indices = torch.arange(len(self.ids), dtype=torch.int32, device=self.ids.device)
+        rows = torch.searchsorted(self.offsets[1:], indices, right=True)
         return rows * self.longest + self.positions
 
     @cached_property
     def pairs(self) -> Tensor:
-        """N 1 L L bool: which tokens of the padded view see each other; one that pads sees the first token alone."""
-        real_NL, at_first = self.mask, torch.arange(self.longest, device=self.ids.device) == 0
-        return torch.where(real_NL[:, :, None], real_NL[:, None, :], at_first)[:, None]
+        """N 1 L L bool: which tokens of the padded view see each other; padding sees only the first token."""
+        is_first_L = torch.arange(self.longest, device=self.ids.device) == 0
+        return torch.where(self.mask[:, :, None], self.mask[:, None, :], is_first_L)[:, None]
 
     @cached_property
     def runs(self) -> tuple[tuple[int, int], ...]:
@@ -108,12 +108,12 @@ class Batch:
 
     @property
     def fixed(self) -> bool:
-        """Whether the layout has a fixed form: then `lengths` are one mix of many, and not to be read."""
+        """Whether the layout has fixed sizes: `lengths` are then an example, and must not be read."""
         return self.layout is not None and self.layout.fixed
 
     @property
     def padding(self) -> float:
-        """Share of the padded view that would be padding: what packing saves."""
+        """Share of the padded view that is padding, which packing saves."""
         return 1 - len(self.ids) / (len(self.lengths) * self.longest)
 
     def pad(self, x_T: Tensor, fill: float = 0) -> Tensor:
@@ -132,33 +132,33 @@ class Batch:
 
     def first(self, x_T: Tensor) -> Tensor:
         """The value at each sequence's first token, [CLS]: T ... -> N ..."""
-        return x_T[self.offsets[:-1].long().clamp(max=len(x_T) - 1)]  # an empty sequence of a fixed layout has none
+        return x_T[self.offsets[:-1].long().clamp(max=len(x_T) - 1)]  # a fixed layout ends with empty sequences
 
     def laid_out(self, longest: int | None = None, sequences: int | None = None) -> "Batch":
-        """The same batch with its layout computed; compiled code then reads tensors and never the lengths.
+        """The same batch with its layout as tensors, which compiled code reads instead of the lengths.
 
-        With `longest` and `sequences` the layout has a fixed form, so that a new mix of lengths is not a new graph:
-        offsets are filled up with empty sequences at the end.
+        With `longest` and `sequences` the layout has fixed sizes, so that other lengths do not need another graph: the
+        offsets are padded with empty sequences.
         """
-        spare = 0 if sequences is None else sequences - len(self.lengths)
-        if spare < 0 or (longest is not None and longest < max(self.lengths)):
+        empty = 0 if sequences is None else sequences - len(self.lengths)
+        if empty < 0 or (longest is not None and longest < max(self.lengths)):
             raise RequestError(f"{len(self.lengths)} sequences up to {max(self.lengths)} do not fit the fixed layout")
-        offsets = torch.cat((self.offsets, self.offsets[-1:].expand(spare)))
+        offsets = torch.cat((self.offsets, self.offsets[-1:].expand(empty)))
         layout = Layout(offsets, self.positions, longest or self.longest, sequences is not None)
         return replace(self, layout=layout)
 
     @property
     def form(self) -> tuple[object, ...] | None:
-        """All of a fixed layout that is not in its tensors' values; None if the layout is not fixed."""
+        """The sizes of a fixed layout: batches with equal ones share a CUDA graph. None if the layout is not fixed."""
         return (self.longest, *(tensor.shape for tensor in self.tensors)) if self.fixed else None
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What differs between two batches of one form."""
+        """The tensors in which two batches of one form differ."""
         return (self.ids, self.segments, self.offsets, self.positions)
 
     def refilled(self, tensors: Sequence[Tensor]) -> "Batch":
-        """The same form around other tensors."""
+        """A batch of the same form with other tensors."""
         ids, segments, offsets, positions = tensors
         layout = Layout(offsets, positions, self.longest, self.fixed)
         return replace(self, ids=ids, segments=segments, layout=layout)
@@ -172,5 +172,5 @@ class Batch:
 
 
 def _end_to_end(rows: Sequence[Sequence[int]]) -> Tensor:
-    """T int64, in a fifth of the time that torch.tensor takes for a list."""
+    """T int64; torch.tensor of a list takes five times as long."""
     return torch.from_numpy(np.fromiter(chain.from_iterable(rows), np.int64, sum(map(len, rows))))

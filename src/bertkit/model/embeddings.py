@@ -1,4 +1,4 @@
-"""Ids become vectors: word + segment + position, summed, normalized, and widened where the tables are narrow."""
+"""Token ids to vectors: word + segment + position, normalized, and projected if the tables are narrower."""
 
 import torch
 import torch.nn.functional as F
@@ -10,11 +10,11 @@ from bertkit.model.operations import TORCH, Operations
 from bertkit.settings import pick
 
 
-class Nothing(nn.Module):
-    """In place of a table that the family does not have."""
+class NoTable(nn.Module):
+    """Stands for a table that the family does not have."""
 
     def forward(self, batch: Batch) -> Tensor:
-        """A zero, added to the sum."""
+        """A zero, which is added to the sum."""
         return torch.zeros((), device=batch.ids.device)
 
 
@@ -28,7 +28,7 @@ class Segments(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """T D."""
         if batch.segments.is_cuda and len(self.weight) == 2:
-            # Backward this is two sums; a look-up would add every token to one of two rows, one after the other.
+            # Its backward is two sums; that of a lookup adds the tokens to one of two rows one after the other.
             return torch.where(batch.segments[:, None] == 0, self.weight[0], self.weight[1])
         return F.embedding(batch.segments, self.weight)
 
@@ -57,7 +57,7 @@ class OffsetPositions(LearnedPositions):
 
 
 class SinusoidalPositions(nn.Module):
-    """The Transformer's own: sin and cos of position / 10000^(2i/D), side by side. Nothing is learned."""
+    """The Transformer's: sin and cos of position / 10000^(2i/D). Nothing is learned."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -75,8 +75,8 @@ def sinusoid(positions_T: Tensor, width: int) -> Tensor:
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[:, :width].float()
 
 
-class NoPositions(Nothing):
-    """No table: order comes in later (rotary), or not at all."""
+class NoPositions(NoTable):
+    """No table: positions enter in attention (rotary), or not at all."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -92,21 +92,21 @@ POSITIONS: dict[str, type[nn.Module]] = {
 
 
 class Embeddings(nn.Module):
-    """Word, segment and position vectors, summed and normalized; then up to the encoder's width."""
+    """Word, segment and position vectors, summed and normalized; then projected to the encoder's width."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         width = config.table_width
-        # Empty: `new_model` draws, a checkpoint fills, and normal_ of a tensor without memory imports torch._dynamo.
+        # Not initialized here: `new_model` or a checkpoint does, and normal_ on the meta device imports torch._dynamo.
         self.word = nn.Embedding(config.vocab_size, width, _weight=torch.empty(config.vocab_size, width))
-        self.segment = Segments(config) if config.segments else Nothing()
+        self.segment = Segments(config) if config.segments else NoTable()
         self.position = pick(POSITIONS, config.parts.position, "position")(config)
         self.norm = nn.LayerNorm(width, eps=config.norm_epsilon, bias=config.parts.bias)
         self.dropout = nn.Dropout(config.dropout)
         self.widen = nn.Linear(width, config.width) if config.embedding_width else nn.Identity()
 
     def sum(self, batch: Batch, ids: Tensor | None = None) -> Tensor:
-        """T D before the norm: the three tables' rows, added."""
+        """T E before the norm: the sum of the three tables' rows."""
         words: Tensor = self.word(batch.ids if ids is None else ids)
         summed: Tensor = words + self.segment(batch) + self.position(batch).to(words.dtype)
         return summed
@@ -118,10 +118,10 @@ class Embeddings(nn.Module):
         ops: Operations = TORCH,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """T D: what the first layer reads, in the layers' `dtype`; `ids` are read in place of the batch's."""
+        """T D: the first layer's input, in the layers' `dtype`; `ids` replace the batch's."""
         return self.from_sum(self.sum(batch, ids), ops, dtype)
 
     def from_sum(self, x_TE: Tensor, ops: Operations = TORCH, dtype: torch.dtype | None = None) -> Tensor:
-        """T D from the sum of the tables' rows: normalized, and widened where the tables are narrow."""
+        """T D from the sum of the tables' rows: normalized, and projected if the tables are narrower."""
         x_TE = ops.embed(x_TE, self.norm, self.dropout, self.norm.weight.dtype if dtype is None else dtype)
         return ops.project(self.widen, x_TE) if isinstance(self.widen, nn.Linear) else x_TE

@@ -1,4 +1,4 @@
-"""What is read off the encoder's vectors: words, next sentences, replaced tokens, classes, tags, spans, choices."""
+"""Heads over the encoder's vectors: words, next sentences, replaced tokens, classes, tags, spans, choices."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from bertkit.model.pooling import pool
 from bertkit.poolings import POOLINGS
 from bertkit.settings import pick
 
-ALIGNED = 64  # columns of a matrix that CUDA multiplies at full speed come in such multiples
+COLUMN_MULTIPLE = 64  # CUDA multiplies matrices at full speed whose columns are a multiple of this
 
 
 class Pooler(nn.Module):
-    """The dense map between the encoder and a class layer: BERT's tanh pooler and its cousins."""
+    """Pooling and a dense layer between the encoder and a class head: BERT's tanh pooler and its variants."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -33,12 +33,12 @@ class Pooler(nn.Module):
         self.norm = norm if parts.pooler_norm else nn.Identity()
 
     def transform(self, x_D: Tensor) -> Tensor:
-        """The dense map on any vectors, ... D -> ... D."""
+        """The dense layer, activation and norm on any vectors, ... D -> ... D."""
         out: Tensor = self.norm(self.activation(self.dense(x_D)))
         return out
 
     def reduce(self, x_TD: Tensor, batch: Batch) -> Tensor:
-        """N D: what the dense map reads of each sequence."""
+        """N D: the dense layer's input, one pooled vector for each sequence."""
         return pool(x_TD, batch, self.pooling, None if self.query is None else self.query(x_TD).squeeze(-1))
 
     def forward(self, x_TD: Tensor, batch: Batch) -> Tensor:
@@ -47,7 +47,7 @@ class Pooler(nn.Module):
 
 
 class MaskedWordHead(nn.Module):
-    """Scores over the vocabulary for each vector it is given: give it only the chosen positions."""
+    """Logits over the vocabulary for each vector; callers pass only the masked positions."""
 
     reads = "tokens"
 
@@ -65,14 +65,14 @@ class MaskedWordHead(nn.Module):
         return self.aligned(x_TD)[..., : self.decoder.out_features]
 
     def aligned(self, x_TD: Tensor) -> Tensor:
-        """The same, on CUDA with columns of no meaning behind the vocabulary's."""
+        """T D -> T V; on CUDA V is rounded up to COLUMN_MULTIPLE, and the columns after the vocabulary mean nothing."""
         x_TE = self.norm(self.activation(self.dense(x_TD)))
-        # The tied table may be kept in more precision than the layers.
+        # The tied table may have more precision than the layers.
         table, bias = self.decoder.weight.to(x_TE.dtype), self.decoder.bias.to(x_TE.dtype)
         if not x_TE.is_cuda:
             return F.linear(x_TE, table, bias)
         # CUDA's matmul is three times slower on 30,522 columns than on a multiple of eight.
-        spare = -len(table) % ALIGNED
+        spare = -len(table) % COLUMN_MULTIPLE
         return F.linear(x_TE, F.pad(table, (0, 0, 0, spare)), F.pad(bias, (0, spare)))
 
 
@@ -94,7 +94,7 @@ class ReplacedTokenHead(nn.Module):
 
 
 class TokenHead(nn.Module):
-    """One linear map at every token: tags, or the start and end of an answer."""
+    """A linear layer on every token: tags, or the start and end of an answer."""
 
     def __init__(self, config: BertConfig, labels: int) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class TokenHead(nn.Module):
 
 
 class PooledHead(TokenHead):
-    """The same linear map on one pooled vector for each sequence: classes, pairs, choices, a number."""
+    """A linear layer on one pooled vector for each sequence: classes, pairs, choices, a number."""
 
     def __init__(self, config: BertConfig, labels: int) -> None:
         super().__init__(config, labels)
@@ -131,14 +131,14 @@ class ScalarMix(nn.Module):
 
 @dataclass(frozen=True)
 class Head:
-    """A row of HEADS: what a head reads, how many outputs it has, what it is called elsewhere."""
+    """A row of HEADS: what a head reads, how many outputs it has, its names in ONNX files."""
 
-    pooled: bool  # whether it reads one vector of each sequence, or every token
+    pooled: bool  # it reads one vector for each sequence; else, every token
     outputs: int | None = None  # None: as many as there are labels
-    labels: bool = False  # whether config.json names its outputs
-    onnx: tuple[str, ...] = ("logits",)  # names in an ONNX file; several: one for each output
-    onnx_beside: str = ""  # its name beside other heads; "": its own with _logits
-    grouped: bool = False  # whether ONNX inputs are N choices L
+    labels: bool = False  # config.json names its outputs
+    onnx: tuple[str, ...] = ("logits",)  # output names in an ONNX file; several: one for each output
+    onnx_beside: str = ""  # output name in a file with several heads; "": the head's name with _logits
+    grouped: bool = False  # ONNX inputs are N choices L
 
 
 HEADS: Mapping[str, Head] = MappingProxyType(
@@ -155,7 +155,7 @@ HEADS: Mapping[str, Head] = MappingProxyType(
 
 
 def build_head(name: str, config: BertConfig, labels: int | None, word: nn.Embedding) -> nn.Module:
-    """The head called `name`; `labels` counts the outputs of the heads that are free to choose."""
+    """The head called `name`; `labels` is the number of outputs where the row does not fix it."""
     row = pick(HEADS, name, "head")
     outputs = row.outputs or labels or 2
     if name == "masked_word":

@@ -17,7 +17,7 @@ from bertkit.settings import pick
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention; `project` gives queries, keys and values, `weights` the softmax matrices."""
+    """Multi-head self-attention; `project` returns queries, keys and values, `weights` the softmax matrices."""
 
     def __init__(self, config: BertConfig, index: int) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class SelfAttention(nn.Module):
         return q, k, v
 
     def weights(self, x_TD: Tensor, batch: Batch) -> list[Tensor]:
-        """H L L for each sequence: what the fused kernels never show. Slow; for looking inside."""
+        """H L L for each sequence, which fused kernels do not return. Slow; for looking inside."""
         q, k, _ = self.project(x_TD, batch)
         pairs = zip(batch.split(q), batch.split(k), strict=True)
         return [attention_weights(q_LHK, k_LHK, self.window) for q_LHK, k_LHK in pairs]
@@ -60,9 +60,9 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 class FeedForward(nn.Module):
-    """Up to `inner`, activation, down: BERT's with GELU, the Transformer's with ReLU."""
+    """Linear to `inner`, activation, linear back: BERT's with GELU, the Transformer's with ReLU."""
 
-    widths_up = 1  # how many times `inner` the first map gives
+    widths_up = 1  # outputs of the first linear layer, in multiples of `inner`
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class FeedForward(nn.Module):
 
 
 class GatedFeedForward(FeedForward):
-    """ModernBERT's: one half of `up`, through the activation function, gates the other."""
+    """ModernBERT's: the activation of one half of `up` is multiplied by the other half."""
 
     widths_up = 2
 
@@ -100,7 +100,7 @@ class PostNormLayer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def attention_input(self, x_TD: Tensor) -> Tensor:
-        """What the attention of this layer reads: the layer's input as it is."""
+        """The input of this layer's attention: the layer's input itself."""
         return x_TD
 
     def forward(self, x_TD: Tensor, batch: Batch, ops: Operations = TORCH) -> Tensor:
@@ -111,7 +111,7 @@ class PostNormLayer(nn.Module):
 
 
 class PreNormLayer(nn.Module):
-    """ModernBERT's order: x + dropout(sublayer(norm(x))); the first layer's attention has the embeddings' norm."""
+    """ModernBERT's order: x + dropout(sublayer(norm(x))); the first layer's attention follows the embeddings' norm."""
 
     def __init__(self, config: BertConfig, index: int) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class PreNormLayer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def attention_input(self, x_TD: Tensor) -> Tensor:
-        """What the attention of this layer reads: the layer's input, normalized."""
+        """The input of this layer's attention: the layer's input, normalized."""
         normalized: Tensor = self.attention_norm(x_TD)
         return normalized
 
@@ -137,13 +137,14 @@ LAYERS: dict[str, type[PostNormLayer] | type[PreNormLayer]] = {"post": PostNormL
 
 
 def is_plain(layer: nn.Module) -> bool:
-    """Whether this is BERT's own: post-norm, its attention, an ungated feed-forward, and biases everywhere."""
+    """Whether this is BERT's layer: post-norm, plain attention and feed-forward, biases everywhere."""
     if not isinstance(layer, PostNormLayer) or type(layer.feed_forward) is not FeedForward:
         return False
     if type(layer.attention) is not SelfAttention:
         return False
     attention, feed_forward = layer.attention, layer.feed_forward
-    return all(each.bias is not None for each in (attention.qkv, attention.out, feed_forward.up, feed_forward.down))
+    linears = (attention.qkv, attention.out, feed_forward.up, feed_forward.down)
+    return all(linear.bias is not None for linear in linears)
 
 
 def _norm(config: BertConfig) -> nn.LayerNorm:

@@ -1,4 +1,4 @@
-"""The encoder with the heads that read it: one pass, any number of answers; and the initialization of its weights."""
+"""The encoder with its heads, which all read one forward pass; and the initialization of the weights."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ NO_HEADS: Mapping[str, int | None] = MappingProxyType({})
 
 
 class BertModel(nn.Module):
-    """An encoder, a pooler if anything needs one, and heads by name (a name -> number of labels mapping)."""
+    """An encoder, heads (name -> number of labels), and a pooler if a head needs one."""
 
     def __init__(self, config: BertConfig, heads: Mapping[str, int | None] = NO_HEADS, *, pooler: bool = False) -> None:
         super().__init__()
@@ -31,25 +31,25 @@ class BertModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the weights."""
         return self.encoder.embeddings.word.weight.device
 
     def forward(self, batch: Batch, ids: Tensor | None = None) -> Tensor:
-        """T D: the last layer's vectors; `ids` are read in place of the batch's."""
+        """T D: the last layer's vectors; `ids` replace the batch's."""
         hidden: Tensor = self.encoder(batch, ids)
         return hidden
 
     @property
     def fills(self) -> bool:
-        """Whether it can fill blanks: it has the head for words, and sees what follows a blank."""
+        """Whether it can fill masked words: it has the masked-word head, and is not causal."""
         return "masked_word" in self.heads and not self.config.parts.causal
 
     def logits(self, batch: Batch, head: str) -> Tensor:
-        """One head's scores for a batch: T ... from token heads, N ... from heads on the pooled vector."""
+        """One head's logits for a batch: T ... from token heads, N ... from heads on the pooled vector."""
         return self.read(head, self(batch), batch)
 
     def read(self, head: str, hidden_TD: Tensor, batch: Batch) -> Tensor:
-        """One head's scores from vectors that are there already."""
+        """One head's logits from the encoder's output, T D."""
         reader = pick(dict(self.heads.items()), head, "head of this model")
         logits: Tensor = reader(self._source(reader, hidden_TD, batch))
         return logits
@@ -62,28 +62,28 @@ class BertModel(nn.Module):
         return pooled
 
     def generate(self, *_: object, **__: object) -> None:
-        """An encoder sees both sides of every word at once, so it has no next word to give."""
+        """Refused: an encoder sees both sides of every word, so it does not predict a next word."""
         raise RequestError("an encoder cannot generate text: it fills blanks; put [MASK] in the text and use fill()")
 
     def _source(self, reader: nn.Module, hidden_TD: Tensor, batch: Batch) -> Tensor:
-        """What a head reads: every token, every token through the pooler's map, or one pooled vector."""
+        """A head's input: every token, every token through the pooler's dense layer, or one pooled vector."""
         if reader.reads == "tokens":
             return hidden_TD
         if reader.reads == "pooled":
             return self.pooled(hidden_TD, batch)
-        assert self.pooler is not None  # made with the head
+        assert self.pooler is not None  # __init__ made it for this head
         return self.pooler.transform(hidden_TD)
 
 
 def parameter_count(module: nn.Module) -> int:
-    """Learned parameters; a tied tensor counts once."""
+    """The number of parameters; a tied tensor counts once."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def new_model(
     config: BertConfig, heads: dict[str, int | None] | None = None, *, seed: int = 0, pooler: bool = False
 ) -> BertModel:
-    """A model with fresh weights, the same ones for the same seed, on the CPU in float32."""
+    """A newly initialized model, the same for the same seed, on the CPU in float32."""
     with torch.device("meta"):
         model = BertModel(config, heads if heads is not None else NO_HEADS, pooler=pooler)
     model.to_empty(device="cpu")
@@ -93,29 +93,29 @@ def new_model(
 
 
 def copied(model: BertModel, config: BertConfig, tensors: Mapping[str, Tensor]) -> BertModel:
-    """Another model with the same heads, of this shape and with these tensors."""
+    """A new model with the same heads, and with this config and these tensors."""
     copy = new_model(config, dict.fromkeys(model.heads), pooler=model.pooler is not None)
     copy.load_state_dict(tensors)
     return copy.train(model.training)
 
 
 def tie(model: BertModel) -> None:
-    """Make the masked-word decoder the embedding table again, after tensors were replaced."""
+    """Tie the masked-word decoder to the embedding table again, after tensors were replaced."""
     if "masked_word" in model.heads:
         model.heads["masked_word"].decoder.weight = model.encoder.embeddings.word.weight  # type: ignore[union-attr]
 
 
 def initialize(model: BertModel, *, seed: int = 0, only: Iterable[str] | None = None) -> None:
-    """Draw every tensor (or those named) from its own seeded stream, whatever else is drawn before it.
+    """Initialize every tensor (or `only` those named), each with its own seed, so that the order does not matter.
 
-    Google's recipe: matrices from a normal of `init_std` cut at two deviations, biases 0, norms 1. With pre-norm
-    the maps that write into the residual stream are scaled by 1/sqrt(2 depth), as ModernBERT does.
+    As in Google's BERT: matrices from a normal of `init_std` truncated at two deviations, biases 0, norms 1. With
+    pre-norm, layers that write into the residual stream are scaled by 1/sqrt(2 depth), as in ModernBERT.
     """
-    wanted = None if only is None else set(only)
+    chosen = None if only is None else set(only)
     norms = {name for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
     for index, (name, tensor) in enumerate(sorted(model.named_parameters())):
         owner, _, kind = name.rpartition(".")
-        if wanted is not None and name not in wanted:
+        if chosen is not None and name not in chosen:
             continue
         if owner in norms:
             nn.init.constant_(tensor, 1.0 if kind == "weight" else 0.0)
@@ -128,7 +128,7 @@ def initialize(model: BertModel, *, seed: int = 0, only: Iterable[str] | None = 
 
 @torch.no_grad()
 def _truncated_normal(tensor: Tensor, std: float, generator: torch.Generator) -> None:
-    """Normal values, drawn again where they fall beyond two deviations (torch's own, by erfinv, is 10x slower)."""
+    """Normal values, drawn again if they are beyond two deviations (torch's own, by erfinv, is 10x slower)."""
     numbers = tensor.normal_(0.0, std, generator=generator).view(-1)
     beyond = (numbers.abs() > 2 * std).nonzero().squeeze(1)
     while len(beyond):

@@ -2,7 +2,7 @@
 
 A layer does no arithmetic; it calls these. An engine (`engine/cpu.py`, `cuda.py`, `onnx.py`) is another set of them for
 the same layers: packed or quantized weights, fused kernels, nodes of an ONNX graph. The slow twin of every engine is
-`TORCH`; `tests/engine/test_engines.py` compares them in every family.
+`TORCH`; `tests/engine/test_engines.py` compares them for every family.
 """
 
 from collections.abc import Callable
@@ -12,31 +12,31 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.model.attention import AttentionPattern, attend, bias_gelu, triton_can
+from bertkit.model.attention import AttentionPattern, attend, bias_gelu, triton_supports
 from bertkit.model.batch import Batch
 
 Activation = Callable[[Tensor], Tensor]
-# What `output` gives to `add` and `add_norm`: T D, or a value of the engine's own, such as a product that is computed
-# together with the residual. Nothing else reads it.
+# What `output` returns for `add` and `add_norm`: T D, or whatever the engine needs to compute it together with the
+# residual. Nothing else reads it.
 Output = Any
 
 
 class Operations:
-    """Torch's own: the formulas by the modules themselves, with gradients, dropout and hooks, on any device.
+    """Torch's own: calls of the modules, with gradients, dropout and hooks, on any device.
 
-    Engines are subclasses. Modules are passed whole, so that an engine can find what it has packed for them.
+    Engines are subclasses. Operations get modules and not tensors, so that an engine can look up what it has packed.
     """
 
     def prepare(self, batch: Batch) -> Batch:
-        """The batch that is computed in place of this one, such as one filled up to a size that is known already."""
+        """The batch that is computed instead of this one, such as one with padding at its end."""
         return batch
 
     def finish(self, x_TD: Tensor, batch: Batch) -> Tensor:
-        """T D: the rows of the batch that was given to `prepare`."""
+        """T D: the rows of `batch`, as it was before `prepare`."""
         return x_TD
 
     def embed(self, x_TE: Tensor, norm: nn.Module, dropout: nn.Module, dtype: torch.dtype) -> Tensor:
-        """T E: the sum of the embeddings, normalized in the dtype of the tables, then in the dtype of the layers."""
+        """T E: the sum of the embeddings, normalized in the dtype of the tables, converted to that of the layers."""
         embedded: Tensor = dropout(norm(x_TE)).to(dtype)
         return embedded
 
@@ -46,22 +46,22 @@ class Operations:
         return projected
 
     def activate(self, linear: nn.Linear, activation: Activation, x_TI: Tensor) -> Tensor:
-        """T O: projected, then the activation; where there is a kernel for it, GELU adds the bias in the same pass."""
-        if activation is F.gelu and linear.bias is not None and triton_can(x_TI):
+        """T O: a linear layer and its activation; on CUDA in half precision, one kernel for bias and GELU."""
+        if activation is F.gelu and linear.bias is not None and triton_supports(x_TI):
             return bias_gelu(F.linear(x_TI, linear.weight), linear.bias)
         return activation(linear(x_TI))
 
     def gate(self, linear: nn.Linear, activation: Activation, x_TI: Tensor) -> Tensor:
-        """T O/2: projected; the first half through the activation, times the second half."""
+        """T O/2: a linear layer; the activation of the first half of its output, times the second half."""
         activated, gate = self.project(linear, x_TI).chunk(2, dim=-1)
         return activation(activated) * gate
 
     def attend(self, qkv_TX: Tensor, batch: Batch, pattern: AttentionPattern, dropout: float) -> Tensor:
-        """T 3D -> T D: every head's weighted mean of values, side by side, by the quickest kernel for these tensors."""
+        """T 3D -> T D: every head's weighted mean of values, side by side, by the fastest kernel for these tensors."""
         return attend(pattern.split(qkv_TX, batch), batch, pattern.window, dropout).flatten(1)
 
     def output(self, linear: nn.Linear, x_TI: Tensor) -> Output:
-        """T D: the last projection of attention or feed-forward."""
+        """T D: the last linear layer of attention or feed-forward."""
         return linear(x_TI)
 
     def add(self, x_TD: Tensor, output: Output, dropout: nn.Module) -> Tensor:
@@ -79,8 +79,8 @@ class Operations:
         normed: Tensor = norm(x_TD)
         return normed
 
-    def whole(self, batch: Batch) -> Tensor | None:
-        """T D: the last layer's output, where a graph generated from the same walk computes it in one call."""
+    def whole_encoder(self, batch: Batch) -> Tensor | None:
+        """T D: the encoder's output, if the engine computes the whole encoder in one call; else None."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""Poolings computed: over packed batches, and over the vectors of one text; and the settings of an embedding."""
+"""Pooling of packed batches and of the vectors of one text, and the settings of an embedding."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -7,6 +7,7 @@ from operator import index
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit.errors import RequestError
@@ -15,7 +16,7 @@ from bertkit.poolings import DEFAULT_POOLING, NO_POOLING, POOLINGS, TEXT_POOLING
 from bertkit.settings import pick
 
 Layers = Sequence[int] | int
-CHOICES = dict.fromkeys((*TEXT_POOLINGS, NO_POOLING))
+POOLING_CHOICES = dict.fromkeys((*TEXT_POOLINGS, NO_POOLING))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,45 +26,45 @@ class EmbedSettings:
     pooling: str = DEFAULT_POOLING  # a row of TEXT_POOLINGS, or none: a vector for each token
     layers: tuple[int, ...] = (-1,)  # concatenated; -1 is the last, 0 the embeddings
     normalize: bool = False  # to length 1
-    prefix: str = ""  # put before every text, as some sentence models ask for
+    prefix: str = ""  # put before every text, as some sentence models need
 
     def __post_init__(self) -> None:
-        right = isinstance(self.pooling, str) and isinstance(self.prefix, str) and isinstance(self.normalize, bool)
-        if not right or not all(isinstance(layer, int) for layer in self.layers):
+        valid = isinstance(self.pooling, str) and isinstance(self.prefix, str) and isinstance(self.normalize, bool)
+        if not valid or not all(isinstance(layer, int) for layer in self.layers):
             raise RequestError(f"embedding settings of the wrong kind: {self}")
-        pick(CHOICES, self.pooling, "pooling")
+        pick(POOLING_CHOICES, self.pooling, "pooling")
 
     @property
     def per_token(self) -> bool:
-        """Whether a text gets a vector for each of its tokens, not one."""
+        """Whether a text gets a vector for each of its tokens instead of one."""
         return self.pooling == NO_POOLING
 
     def width(self, hidden: int) -> int:
-        """Width of the vectors of a model whose tokens have `hidden` numbers."""
+        """Width of the vectors of a model whose hidden states have width `hidden`."""
         return hidden * len(self.layers) * (1 if self.per_token else POOLINGS[self.pooling].width)
 
     def changed(
         self, *, pooling: str | None = None, layers: Layers | None = None, normalize: bool | None = None
     ) -> "EmbedSettings":
-        """The same with what is not None."""
+        """A copy with the settings that are not None."""
         return replace(
             self,
             pooling=self.pooling if pooling is None else pooling,
-            layers=self.layers if layers is None else _numbers(layers),
+            layers=self.layers if layers is None else _layer_numbers(layers),
             normalize=self.normalize if normalize is None else normalize,
         )
 
     def resolved(self, depth: int) -> "EmbedSettings":
-        """Layers counted from the bottom: 0 the embeddings, `depth` the last. A layer that is not there is refused."""
+        """With layers counted from the bottom, 0 the embeddings, `depth` the last; a layer out of range is refused."""
         return _resolved(self, depth)
 
     def one_vector(self) -> "EmbedSettings":
-        """Itself; settings that give a vector for each token are refused."""
+        """These settings; refused if they give a vector for each token."""
         pick(TEXT_POOLINGS, self.pooling, "pooling of one vector per text")
         return self
 
 
-@lru_cache(maxsize=1024)  # a server asks for every request
+@lru_cache(maxsize=1024)  # a server calls it for every request
 def _resolved(settings: EmbedSettings, depth: int) -> EmbedSettings:
     layers = tuple(depth + 1 + layer if layer < 0 else layer for layer in settings.layers)
     if not layers or not all(0 <= layer <= depth for layer in layers):
@@ -73,7 +74,7 @@ def _resolved(settings: EmbedSettings, depth: int) -> EmbedSettings:
     return replace(settings, layers=layers)
 
 
-def _numbers(layers: Layers) -> tuple[int, ...]:
+def _layer_numbers(layers: Layers) -> tuple[int, ...]:
     try:
         return tuple(map(index, layers if isinstance(layers, Iterable) else [layers]))
     except TypeError as error:
@@ -81,12 +82,19 @@ def _numbers(layers: Layers) -> tuple[int, ...]:
 
 
 def pool(x_TD: Tensor, batch: Batch, name: str, scores_T: Tensor | None = None) -> Tensor:
-    """N D (or N 2D): each sequence pooled by the row called `name`, which may need a score for each token."""
-    return pick(POOLINGS, name, "pooling").pool(x_TD, PackedTokens(batch, scores_T))
+    """N D (or N 2D): each sequence pooled by the row called `name`; `scores_T` are for rows that are `scored`."""
+    row = POOLINGS.get(name) or pick(POOLINGS, name, "pooling")
+    return row.pool(x_TD, PackedTokens(batch, scores_T))
+
+
+def vectors_of(x_TD: Tensor, batch: Batch, pooling: str, *, normalize: bool) -> Tensor:
+    """float32 N D: a vector for each sequence of a batch; without pooling T D, one for each token."""
+    vectors = (x_TD if pooling == NO_POOLING else pool(x_TD, batch, pooling)).float()
+    return F.normalize(vectors, dim=-1) if normalize else vectors  # in half precision, lengths would be 0.25 % off
 
 
 def pool_array(x_LD: np.ndarray, name: str) -> np.ndarray:
-    """D (or 2D): the vectors of one text pooled in NumPy."""
+    """D (or 2D): the vectors of one text, pooled in NumPy."""
     return pick(POOLINGS, name, "pooling").pool(x_LD, TextTokens(x_LD))
 
 
@@ -95,18 +103,18 @@ class PackedTokens:
     """The tokens of a batch end to end, as `Tokens`: x is T D, weights and scores are T."""
 
     batch: Batch
-    given_scores: Tensor | None = None
+    token_scores: Tensor | None = None  # T; for rows with `scored`
 
     @property
-    def places(self) -> Tensor:
+    def positions(self) -> Tensor:
         """T."""
         return self.batch.positions + 1
 
     @property
     def scores(self) -> Tensor:
         """T."""
-        assert self.given_scores is not None  # of rows with `scored` only
-        return self.given_scores
+        assert self.token_scores is not None  # only rows with `scored` read them
+        return self.token_scores
 
     def first(self, x_TD: Tensor) -> Tensor:
         """N D: [CLS]."""
@@ -118,7 +126,7 @@ class PackedTokens:
 
     def mean(self, x_TD: Tensor) -> Tensor:
         """N D, over all tokens, [CLS] and [SEP] among them."""
-        if len(self.batch.lengths) == 1 and not self.batch.fixed:  # a query: half the time of what follows
+        if len(self.batch.lengths) == 1 and not self.batch.fixed:  # one text: half the time of what follows
             return x_TD.float().mean(dim=0, keepdim=True).to(x_TD.dtype)
         return self._reduce(x_TD, "mean").to(x_TD.dtype)
 
@@ -144,8 +152,8 @@ class PackedTokens:
         return torch.cat(list(parts), dim=-1)
 
     def _reduce(self, x_T: Tensor, how: str) -> Tensor:
-        """In float32: a mean of 512 bfloat16 values, added up as bfloat16, would be a third off."""
-        # Unsafe: lengths are not checked again, for which a GPU would be waited for.
+        """Reduced in float32: a mean of 512 bfloat16 values, summed in bfloat16, would be a third off."""
+        # Unsafe: lengths are not checked again, which would synchronize a GPU.
         return torch.segment_reduce(x_T.float(), how, lengths=self.batch.offsets.diff(), unsafe=True)
 
 
@@ -156,13 +164,13 @@ class TextTokens:
     x_LD: np.ndarray
 
     @property
-    def places(self) -> np.ndarray:
+    def positions(self) -> np.ndarray:
         """L."""
         return np.arange(1, len(self.x_LD) + 1, dtype=np.float32)
 
     @property
     def scores(self) -> np.ndarray:
-        """None has them: only heads do, which compute in torch."""
+        """Not available: only heads have scores, and they compute in torch."""
         raise NotImplementedError
 
     def first(self, x_LD: np.ndarray) -> np.ndarray:
@@ -176,7 +184,7 @@ class TextTokens:
         return last
 
     def mean(self, x_LD: np.ndarray) -> np.ndarray:
-        """D: what np.mean does, without its overhead."""
+        """D: np.mean without its overhead."""
         mean: np.ndarray = np.add.reduce(x_LD) / np.float32(len(x_LD))
         return mean
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from bertkit.engine.batches import Passage, cut, last_layer, window_passages
+from bertkit.engine.batches import Passage, last_layer, truncate, window_passages
 from bertkit.engine.threads import threads_for
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.model import BertModel
@@ -98,7 +98,7 @@ def _views(
 ) -> list[tuple[Passage, list[tuple[int, int]]]]:
     """What the model reads, and which blanks it shows where: the whole text, its beginning, or some of its windows."""
     if len(encoding.ids) <= limit or too_long == "truncate":
-        passage = cut(encoding, limit)
+        passage = truncate(encoding, limit)
         lost = [place for place in places if place >= len(passage.ids) - (len(encoding.ids) > limit)]
         if lost:
             raise RequestError(

@@ -14,7 +14,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from bertkit.engine.batches import TOKENS_PER_BATCH, Passage, cut, last_layer
+from bertkit.engine.batches import TOKENS_PER_BATCH, Passage, last_layer, truncate
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.model import BertModel
 from bertkit.predict.fill import Blanks, Filled, find_blanks, put_in
@@ -154,7 +154,7 @@ class ChainFiller:
         report_lengths([len(encoding.ids)], self.limit, self.too_long)
         room, first, last = self.limit - 2, places[0], places[-1]
         if self.too_long == "truncate":
-            passage = cut(encoding, self.limit)
+            passage = truncate(encoding, self.limit)
             if last > room:
                 raise RequestError(f"the blank at token {last} is beyond the {self.limit} that are kept; use windows")
             return Masked(tuple(passage.ids), tuple(passage.segments), tuple(places))

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.engine.int8 import Int8Map, has_int8
-from bertkit.engine.maps import MappedLinear
+from bertkit.engine.int8 import Int8Linear, has_int8
+from bertkit.engine.linear import ReplacedLinear
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
@@ -77,18 +77,18 @@ def quantize(
 
 def dequantize(model: BertModel) -> None:
     """Put torch's own maps back."""
-    mapped = {name: each for name, each in layer_maps(model).items() if isinstance(each, MappedLinear)}
+    mapped = {name: each for name, each in layer_maps(model).items() if isinstance(each, ReplacedLinear)}
     replace_maps(model, {name: each.plain() for name, each in mapped.items()})
 
 
-def int8_maps(encoder: Encoder) -> dict[str, Int8Map]:
+def int8_maps(encoder: Encoder) -> dict[str, Int8Linear]:
     """The maps that the encoder computes with by their names in it; none of weights that have changed since."""
-    found = {name: each.map for name, each in encoder.named_modules() if isinstance(each, MappedLinear)}
-    return {name: made for name, made in found.items() if isinstance(made, Int8Map)}
+    found = {name: each.valid_op for name, each in encoder.named_modules() if isinstance(each, ReplacedLinear)}
+    return {name: made for name, made in found.items() if isinstance(made, Int8Linear)}
 
 
-def _int8(name: str, linear: nn.Linear, largest_I: Tensor) -> MappedLinear:
-    return MappedLinear.of(linear, Int8Map.of(linear, largest_I, SMOOTHING[name.rpartition(".")[2]]))
+def _int8(name: str, linear: nn.Linear, largest_I: Tensor) -> ReplacedLinear:
+    return ReplacedLinear.of(linear, Int8Linear.of(linear, largest_I, SMOOTHING[name.rpartition(".")[2]]))
 
 
 def _is_spared(name: str, spared: float, model: BertModel) -> bool:
@@ -154,7 +154,7 @@ def _refuse_unable(model: BertModel) -> None:
         raise RequestError(
             f"int8 is for float32 models on the CPU, and this one is {model.encoder.dtype} on {model.device}"
         )
-    if any(isinstance(linear, MappedLinear) for linear in layer_maps(model).values()):
+    if any(isinstance(linear, ReplacedLinear) for linear in layer_maps(model).values()):
         raise RequestError("this model is quantized already; load it again to quantize it in another way")
     if not has_int8():
         raise RequestError("int8 needs a torch with oneDNN, and this one has none; leave the model in float32")

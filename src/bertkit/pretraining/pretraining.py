@@ -7,8 +7,7 @@ from pathlib import Path
 
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.errors import RequestError
-from bertkit.files import whole_file
-from bertkit.folder_lock import claimed
+from bertkit.files import claimed, whole_file
 from bertkit.pretraining.batches import ExampleSource
 from bertkit.pretraining.checks import (
     SETTINGS,

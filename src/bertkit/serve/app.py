@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
-from bertkit.engine.recorded import OFTEN
+from bertkit.engine.recorded import RECORD_AFTER
 from bertkit.serve.http.auth import Keys
 from bertkit.serve.http.middleware import Middleware
 from bertkit.serve.http.openapi import MASK, openapi
@@ -75,7 +75,7 @@ def status_routes(service: Service) -> Routes:
 async def warm_up(service: Service, served: Served) -> None:
     """Run first passes, which allocate memory and choose or compile kernels, before the first request."""
     wanted = Wanted(settings=served.bert.embed_settings())
-    doublings = [1 << each for each in range(served.limit.bit_length() + 1)] * OFTEN  # a GPU's differ by length
+    doublings = [1 << each for each in range(served.limit.bit_length() + 1)] * RECORD_AFTER  # a GPU's differ by length
     for words in (1, 64) if service.models.on_cpu else doublings:
         text = "warm " * min(words, served.limit - 2)  # [CLS] and [SEP] count
         with suppress(Refusal):  # where the limits are smaller than this

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertkit.engine.batches import Passage, layer_vectors, make_batch
-from bertkit.engine.embed import vectors_of
-from bertkit.engine.recorded import RecordedPasses, RowReader
+from bertkit.engine.batches import Passage, RowReader, layer_vectors, make_batch
+from bertkit.engine.recorded import RecordedPasses
 from bertkit.engine.threads import threads_for
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.model import BertModel
+from bertkit.model.pooling import vectors_of
 from bertkit.poolings import NO_POOLING
 
 
@@ -114,7 +114,7 @@ class ReadPooled(RowReader):
     pooling: str
     normalize: bool
 
-    def numbers(self, x_TD: Tensor, batch: Batch) -> Tensor:
+    def rows(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """N D."""
         return vectors_of(x_TD, batch, self.pooling, normalize=self.normalize)
 
@@ -140,7 +140,7 @@ class ReadScores(RowReader):
     head: str
     layers: tuple[int, ...]
 
-    def numbers(self, x_TD: Tensor, batch: Batch) -> Tensor:
+    def rows(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """N outputs."""
         return self.model.read(self.head, x_TD, batch).float()
 
@@ -171,7 +171,7 @@ class ReadReduced(RowReader):
     model: BertModel = field(hash=False)
     layers: tuple[int, ...]
 
-    def numbers(self, x_TD: Tensor, batch: Batch) -> Tensor:
+    def rows(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """N D."""
         assert self.model.pooler is not None  # only pooled heads join windows
         return self.model.pooler.reduce(x_TD, batch).float()

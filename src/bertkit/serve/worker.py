@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
-from bertkit.engine.threads import set_own_threads
+from bertkit.engine.threads import set_thread_count
 from bertkit.serve.engine import SharedEncoder, TokenSequence
 from bertkit.serve.queue import Waiting, fair_budget, next_batch, seconds_to_wait
 from bertkit.serve.refusals import detached
@@ -139,7 +139,7 @@ class Workers:
 
     def _work(self) -> None:
         if self._cores is not None:
-            set_own_threads(1)  # short texts are computed right here, on one core
+            set_thread_count(1)  # short texts are computed right here, on one core
         while taken := self._take():
             (parts, tokens, cores), started = taken, time.perf_counter()
             done = self._store(_compute(parts, cores), tokens)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, Literal
 
-from bertkit.data.examples import Place
+from bertkit.data.tables import Place
 from bertkit.errors import RequestError
 from bertkit.poolings import HeadPooling
 from bertkit.settings import Natural, Range, check_fields, pick

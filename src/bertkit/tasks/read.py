@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bertkit.data.examples import Example
-from bertkit.data.formats import open_table
 from bertkit.data.glue import leaves_out
-from bertkit.data.tables import Columns, Row, Table, ending, made_examples
+from bertkit.data.tables import Columns, Row, Table, ending, made_examples, open_table
 from bertkit.data.texts import beside_names, by_name
 from bertkit.errors import RequestError
 from bertkit.settings import pick

@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bertkit.data.columns import ONE_NAME, LabelColumn
-from bertkit.data.examples import Example, Place
-from bertkit.data.tables import Columns, Row, Table, ending, present_text
+from bertkit.data.examples import Example
+from bertkit.data.tables import Columns, Place, Row, Table, ending, present_text
 from bertkit.errors import RequestError
 from bertkit.tasks.labels import labels_of, learned_labels
 from bertkit.tasks.length import EVERY_KIND, Kind, LengthPolicy

@@ -1,8 +1,8 @@
 """Files → documents: plain text or JSONL, compressed or not, streamed in bounded memory.
 
 Plain text: each line is a paragraph, a blank line ends a document. JSONL: each row is a document, its `text`
-field holds the paragraphs. What cannot be read stops the run with one sentence; what was split or left out is
-counted in the report.
+field holds the paragraphs. A file that cannot be read is an error; what was split or left out is counted in the
+report.
 """
 
 import codecs
@@ -17,21 +17,26 @@ from typing import Any
 
 from bertkit.errors import BertkitError, RequestError
 
-# Caps in characters keep memory bounded for a file without line ends or blank lines.
-LONGEST_PARAGRAPH = 1_000_000  # longer ones are split at a space
-LONGEST_DOCUMENT = 5_000_000  # longer ones are split between paragraphs; War and Peace has 3,200,000
-LONGEST_ROW = 64_000_000  # a JSONL row cannot be split before it is parsed, so a longer one is refused
-BLOCK = 1 << 18  # bytes read at once
+# Limits in characters keep memory bounded for a file without line ends or blank lines.
+MAX_PARAGRAPH = 1_000_000  # longer ones are split at a space
+MAX_DOCUMENT = 5_000_000  # longer ones are split between paragraphs; War and Peace has 3,200,000
+MAX_ROW = 64_000_000  # a JSONL row cannot be split before it is parsed, so a longer one is refused
+BLOCK_BYTES = 1 << 18  # read at once
 JSONL = (".jsonl", ".ndjson")
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ\0": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}  # first bytes
+MAGIC_BYTES = {
+    b"\x1f\x8b": ".gz",
+    b"BZh": ".bz2",
+    b"\xfd7zXZ\0": ".xz",
+    b"\x28\xb5\x2f\xfd": ".zst",
+}  # the first bytes of a file
 STDIN = Path("-")
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The paragraphs of one document, none of them blank, and the file and line where it begins."""
+    """The paragraphs of one document, none of them blank, and the file and line where it starts."""
 
     paragraphs: tuple[str, ...]
     source: str
@@ -40,7 +45,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """How often something was split or left out, and where it happened first."""
+    """How often something was split or left out, and the first location."""
 
     count: int
     first: str
@@ -48,7 +53,7 @@ class Note:
 
 @dataclass
 class CorpusReport:
-    """What a pass over a corpus saw so far; `bytes` are those on disk, so they end at `corpus_size`."""
+    """Counts of a pass over a corpus so far; `bytes` are those on disk, so that they end at `corpus_size`."""
 
     files: int = 0
     bytes: int = 0
@@ -61,20 +66,20 @@ class CorpusReport:
     notes: dict[str, Note] = field(default_factory=dict)
 
     def note(self, reason: str, location: str, count: int = 1) -> None:
-        """Count something that was split or left out, with the location where it happened first."""
-        seen = self.notes.get(reason, Note(0, location))
-        self.notes[reason] = Note(seen.count + count, seen.first)
+        """Count something that was split or left out, and keep its first location."""
+        earlier = self.notes.get(reason, Note(0, location))
+        self.notes[reason] = Note(earlier.count + count, earlier.first)
 
 
 def read_documents(paths: Sequence[Path | str] | Path, *, report: CorpusReport) -> Iterator[Document]:
-    """Every document of the files, folders and patterns, in order; a missing one is refused at once."""
+    """Every document of the files, folders and patterns, in order; a missing file is refused before any is read."""
     return _documents(corpus_files(paths, report=report), report)
 
 
 def corpus_files(paths: Sequence[Path | str] | Path, *, report: CorpusReport | None = None) -> list[Path]:
-    """The files that `paths` mean, or one path: folders and patterns expand to their files, sorted, hidden ones not."""
+    """The files of one or several paths: folders and patterns expand to their files, sorted, without hidden ones."""
     paths = [paths] if isinstance(paths, str | Path) else paths
-    files: dict[Path, Path] = {}  # by where links lead
+    files: dict[Path, Path] = {}  # by the path that links lead to
     for path in paths:
         if str(path) in ("", ".") and not isinstance(path, Path):
             raise RequestError("a file name is empty; an unset variable on the command line does that")
@@ -89,7 +94,7 @@ def corpus_files(paths: Sequence[Path | str] | Path, *, report: CorpusReport | N
 
 
 def corpus_size(files: Iterable[Path]) -> int:
-    """Bytes on disk, the total for a progress bar."""
+    """Bytes on disk: the total of a progress bar."""
     return sum(file.stat().st_size for file in files)
 
 
@@ -97,13 +102,13 @@ def read_lines(
     path: Path,
     *,
     report: CorpusReport,
-    longest: int = LONGEST_PARAGRAPH,
+    longest: int = MAX_PARAGRAPH,
     split: bool = True,
     encoding: str = "utf-8-sig",
 ) -> Iterator[tuple[int, str]]:
-    """Line numbers from 1 and lines without their ends, while `report.bytes` counts.
+    """Line numbers from 1, and lines without their ends; `report.bytes` counts the bytes read.
 
-    A line over `longest` characters comes in several parts under one number, or is refused if not `split`.
+    A line over `longest` characters gives several parts with the same number, or is refused if not `split`.
     """
     number, parts, size = 1, [""], 0
     for block in _decoded_blocks(path, report, encoding):
@@ -128,7 +133,7 @@ def read_lines(
 def _resolved(file: Path) -> Path:
     try:
         return file.resolve()
-    except (OSError, RuntimeError) as error:  # links that lead in a circle
+    except (OSError, RuntimeError) as error:  # a cycle of links
         raise RequestError(f"{file} cannot be read: {error}") from error
 
 
@@ -157,7 +162,7 @@ def _inside(folder: Path) -> list[Path]:
     files = [
         file
         for file in sorted(folder.rglob("*"))
-        # A link to nowhere stays in the list, so that opening it says so.
+        # A broken link stays in the list, so that opening it is an error.
         if (file.is_file() or (file.is_symlink() and not file.is_dir()))
         and not any(part.startswith(".") for part in file.relative_to(folder).parts)
     ]
@@ -192,46 +197,46 @@ def _plain(file: Path, report: CorpusReport) -> Iterator[Document]:
 
 
 def _rows_as_documents(file: Path, report: CorpusReport) -> Iterator[Document]:
-    for number, row in read_lines(file, report=report, longest=LONGEST_ROW, split=False):
+    for number, row in read_lines(file, report=report, longest=MAX_ROW, split=False):
         if row and not row.isspace():
             text = text_of(row, f"{file}, line {number}")
             # A paragraph ends at any line end; io.StringIO translates the three kinds of them.
             lines = [line for line in io.StringIO(text, newline=None) if not line.isspace()]
             if not lines:
                 report.note("row with an empty text, left out", f"{file}, line {number}")
-            parts = [part for line in lines for part in _cut(line, LONGEST_PARAGRAPH)]
+            parts = [part for line in lines for part in _cut(line, MAX_PARAGRAPH)]
             if len(parts) > len(lines):
-                report.note(_too_long(LONGEST_PARAGRAPH), f"{file}, line {number}", len(parts) - len(lines))
+                report.note(_too_long(MAX_PARAGRAPH), f"{file}, line {number}", len(parts) - len(lines))
             yield from _grouped(((number, part) for part in parts), str(file), report)
 
 
-# What reads the documents of a file, by its ending; every other ending is plain text.
+# Readers of documents by the file's ending; every other ending is plain text.
 TEXT_FORMATS: dict[str, Callable[[Path, CorpusReport], Iterator[Document]]] = dict.fromkeys(JSONL, _rows_as_documents)
 
 
 def _grouped(lines: Iterable[tuple[int, str]], source: str, report: CorpusReport) -> Iterator[Document]:
-    """Lines up to a blank one, or up to the cap, are a document."""
+    """Documents: lines up to a blank one, or up to MAX_DOCUMENT characters."""
     paragraphs: list[str] = []
-    size = begin = 0
+    size = first_line = 0
     for number, line in lines:
         text = line.strip()
-        full = size + len(text) > LONGEST_DOCUMENT
+        full = size + len(text) > MAX_DOCUMENT
         if paragraphs and (full or not text):
             if full:
-                what = f"document over {LONGEST_DOCUMENT:,} characters, split between paragraphs"
-                report.note(what, f"{source}, line {number}")
-            yield Document(tuple(paragraphs), source, begin)
+                reason = f"document over {MAX_DOCUMENT:,} characters, split between paragraphs"
+                report.note(reason, f"{source}, line {number}")
+            yield Document(tuple(paragraphs), source, first_line)
             paragraphs, size = [], 0
         if text:
-            begin = begin if paragraphs else number
+            first_line = first_line if paragraphs else number
             paragraphs.append(text)
             size += len(text)
     if paragraphs:
-        yield Document(tuple(paragraphs), source, begin)
+        yield Document(tuple(paragraphs), source, first_line)
 
 
 def text_of(row: str, location: str) -> str:
-    """The `text` field of a JSONL row, or an error that names the location."""
+    """The `text` field of a JSONL row; errors name `location`."""
     try:
         fields: Any = json.loads(row)
     except (ValueError, RecursionError) as error:
@@ -255,7 +260,7 @@ def _too_long(longest: int) -> str:
 
 
 def _cut(text: str, longest: int) -> list[str]:
-    """Parts of at most `longest` characters, ending after a space where there is one in the second half."""
+    """Parts of at most `longest` characters, split after a space if there is one in the second half."""
     parts, start = [], 0
     while len(text) - start > longest:
         space = text.rfind(" ", start + longest // 2, start + longest)
@@ -266,19 +271,19 @@ def _cut(text: str, longest: int) -> list[str]:
 
 
 class _CountedFile(io.FileIO):
-    """A file that knows how many bytes were taken from it, also when it is a pipe."""
+    """A file that counts the bytes read from it, also if it is a pipe."""
 
-    taken = 0
+    bytes_read = 0
 
     def read(self, size: int | None = -1, /) -> bytes:
         data = super().read(-1 if size is None else size) or b""
-        self.taken += len(data)
+        self.bytes_read += len(data)
         return data
 
 
 def _decoded_blocks(path: Path, report: CorpusReport, encoding: str) -> Iterator[str]:
-    """The file as text with line ends made uniform and a byte order mark dropped, in blocks of any length."""
-    # utf-8-sig drops the mark; the newline decoder keeps a "\r" back until it has seen what follows.
+    """The file as text in blocks of any length, with uniform line ends, without a byte order mark."""
+    # utf-8-sig drops the mark; the newline decoder holds a "\r" back until it has seen the next character.
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(encoding)(), translate=True)
     offset, line = 0, 1
     for block in _byte_blocks(path, report):
@@ -304,16 +309,16 @@ def _byte_blocks(path: Path, report: CorpusReport) -> Iterator[bytes]:
     with closing(raw):
         stream, block, size = _decompressed(raw, path.suffix.lower()), b"?", 0
         while block:
-            before = raw.taken
+            before = raw.bytes_read
             block = _read_block(stream, path, size)
             size += len(block)
-            report.bytes += raw.taken - before
+            report.bytes += raw.bytes_read - before
             report.text_bytes += len(block)
             yield block
 
 
 def _decompressed(raw: _CountedFile, suffix: str) -> Any:
-    """Something with `read(size)`; the modules are imported when a file needs them."""
+    """A stream with `read(size)`; decompression modules are imported only if a file needs them."""
     if suffix == ".gz":
         import gzip
 
@@ -338,9 +343,9 @@ def _read_block(stream: Any, path: Path, size: int) -> bytes:
     import zlib
 
     try:
-        return bytes(stream.read(BLOCK))
+        return bytes(stream.read(BLOCK_BYTES))
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-        if isinstance(error, OSError) and error.errno:  # the disk, not the data
+        if isinstance(error, OSError) and error.errno:  # a fault of the disk, not of the data
             raise BertkitError(f"{path} cannot be read: {error.strerror}") from error
         raise RequestError(
             f"{path} is cut off or damaged after {size:,} bytes of text ({error}); copy or compress it again"
@@ -348,8 +353,8 @@ def _read_block(stream: Any, path: Path, size: int) -> bytes:
 
 
 def _refuse_binary(path: Path, block: bytes, offset: int, line: int) -> None:
-    """Say what a file is that is certainly not UTF-8 text."""
-    for start, suffix in MAGIC.items():
+    """Refuse a file that is compressed, UTF-16 or binary, and say which."""
+    for start, suffix in MAGIC_BYTES.items():
         if offset == 0 and block.startswith(start):
             raise RequestError(f"{path} is a {suffix} file without that ending; rename it")
     zeros = block.count(0)
@@ -358,17 +363,17 @@ def _refuse_binary(path: Path, block: bytes, offset: int, line: int) -> None:
         remedy = f"iconv -f utf-16 -t utf-8 {path.name}"
         raise RequestError(f"{path} looks like UTF-16, not UTF-8; convert it first, for example with: {remedy}")
     if zeros:
-        at = block.index(0)
-        line += block.count(b"\n", 0, at)
-        raise RequestError(f"{path}, line {line}: a NUL byte at offset {offset + at:,}; this is damaged or no text")
+        index = block.index(0)
+        line += block.count(b"\n", 0, index)
+        raise RequestError(f"{path}, line {line}: a NUL byte at offset {offset + index:,}; this is damaged or no text")
 
 
 def _not_utf8(path: Path, error: UnicodeDecodeError, end: int, line: int) -> RequestError:
-    """`end` is the file offset at the end of the bytes that the decoder was given."""
-    at = end - len(error.object) + error.start
+    """The error of a byte that is not UTF-8; `end` is the file offset after the bytes that were decoded."""
+    offset = end - len(error.object) + error.start
     line += error.object.count(b"\n", 0, error.start)
-    what = "the text ends inside a character" if "unexpected end" in error.reason else error.reason
+    reason = "the text ends inside a character" if "unexpected end" in error.reason else error.reason
     return RequestError(
-        f"{path}, line {line}: byte {error.object[error.start]:#04x} at offset {at:,} is not UTF-8 ({what}); "
+        f"{path}, line {line}: byte {error.object[error.start]:#04x} at offset {offset:,} is not UTF-8 ({reason}); "
         f"if the file is in Latin-1, convert it with: iconv -f latin1 -t utf-8 {path.name}"
     )

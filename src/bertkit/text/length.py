@@ -1,4 +1,4 @@
-"""Texts that are too long: cut with a report, windowed, or refused. Never cut in silence."""
+"""Texts that are too long: truncated with a report, read through windows, or refused; never truncated in silence."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,24 +13,24 @@ POLICIES: dict[str, TooLong] = {"truncate": "truncate", "window": "window", "ref
 
 @dataclass(frozen=True)
 class LengthReport:
-    """Which texts were longer than the model takes, and what was done about it."""
+    """Which texts were over the model's limit, and what was done with them."""
 
     limit: int
     policy: TooLong
     long: tuple[tuple[int, int], ...] = ()  # (number of the text, its tokens)
-    where: Callable[[int], str] = "text number {}".format  # how a text is named
+    where: Callable[[int], str] = "text number {}".format  # the name of a text in messages
 
     def joined(self, other: "LengthReport") -> "LengthReport":
-        """Both reports as one."""
+        """Both reports combined."""
         return replace(self, long=self.long + other.long)
 
     def __str__(self) -> str:
         if not self.long:
             return f"no text is over {self.limit} tokens"
         index, tokens = max(self.long, key=lambda item: item[1])
-        done = "cut to" if self.policy == "truncate" else "read through windows of"
+        action = "cut to" if self.policy == "truncate" else "read through windows of"
         verb = "text was" if len(self.long) == 1 else "texts were"
-        return f"{len(self.long)} {verb} {done} {self.limit} tokens; the longest, {self.where(index)}, has {tokens}"
+        return f"{len(self.long)} {verb} {action} {self.limit} tokens; the longest, {self.where(index)}, has {tokens}"
 
 
 def report_lengths(
@@ -41,7 +41,7 @@ def report_lengths(
     first: int = 0,
     where: Callable[[int], str] = "text number {}".format,
 ) -> LengthReport:
-    """Which of the texts, numbered from `first`, are too long; with the policy `refuse` one such is an error."""
+    """Which of the texts, numbered from `first`, are too long; with the policy `refuse` it is an error."""
     policy = pick(POLICIES, str(policy), "length policy")
     long = tuple((index, length) for index, length in enumerate(lengths, start=first) if length > limit)
     if long and policy == "refuse":

@@ -1,6 +1,6 @@
 """The fast tokenizer: text to ids by the `tokenizers` library; wordpiece.py and unigram.py are its readable twins.
 
-Nothing is truncated or padded here. [CLS] and [SEP] are always added; the maximum length is decided elsewhere.
+Nothing is truncated or padded here. [CLS] and [SEP] are always added.
 """
 
 import hashlib
@@ -18,23 +18,28 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordPiece
 
 from bertkit.errors import RequestError
-from bertkit.text.tokenizer_files import load_backend, save_backend
-from bertkit.text.tokenizer_kinds.bert_wordpiece import Cleaning, wordpiece_backend
-from bertkit.text.tokenizer_kinds.kind import BERT_TOKENS, SpecialTokens
-from bertkit.text.tokenizer_kinds.table import TOKENIZER_KINDS
-from bertkit.text.vocabulary_files import check_pieces, read_pieces
+from bertkit.text.tokenizer_files import (
+    BERT_TOKENS,
+    TOKENIZER_KINDS,
+    SpecialTokens,
+    check_pieces,
+    load_backend,
+    read_pieces,
+    save_backend,
+    tokenizer_kind,
+)
 
-# Fields of tokenizer.json that put a space before a text: byte-level BPE's and Unigram's.
-SPACE_BEFORE = {"add_prefix_space": True, "prepend_scheme": "always"}
+# Fields of tokenizer.json, of byte-level BPE and of Unigram, that put a space before a text.
+PREFIX_SPACE = {"add_prefix_space": True, "prepend_scheme": "always"}
 
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """One text, or a pair, as ids with [CLS] and [SEP]; every tuple has one entry per token."""
+    """One text, or a pair, as ids with [CLS] and [SEP]; every tuple has one entry for each token."""
 
     ids: tuple[int, ...]
     segments: tuple[int, ...]
-    offsets: tuple[tuple[int, int], ...]  # characters [start, end) of the text the token is from; (0, 0) if special
+    offsets: tuple[tuple[int, int], ...]  # characters [start, end) in the token's text; (0, 0) if special
     words: tuple[int | None, ...]  # index of the word in its text; None if special
 
     def __len__(self) -> int:
@@ -42,7 +47,7 @@ class Encoding:
 
     @property
     def special(self) -> tuple[bool, ...]:
-        """True for special tokens: the [CLS] and [SEP] that are in no text."""
+        """True for the [CLS] and [SEP] that were added to the text."""
         return tuple(word is None for word in self.words)
 
     @property
@@ -52,7 +57,7 @@ class Encoding:
         specials = 0
         for word in self.words:
             specials += word is None
-            parts.append(None if word is None else int(specials > 1))  # [CLS] comes before the first, [SEP] between
+            parts.append(None if word is None else int(specials > 1))  # [CLS] first [SEP] second
         return tuple(parts)
 
 
@@ -76,7 +81,9 @@ class Tokenizer:
         strip_accents: bool | None = None,
         split_cjk: bool = True,
     ) -> "Tokenizer":
-        """WordPiece over a vocabulary: the pieces in the order of their ids, or a vocab.txt."""
+        """A WordPiece tokenizer from a vocabulary: the pieces in the order of their ids, or a vocab.txt."""
+        from bertkit.text.tokenizer_kinds.bert_wordpiece import Cleaning, wordpiece_backend
+
         if isinstance(pieces, str | Path):
             where, unit, pieces = str(pieces), "line", read_pieces(Path(pieces))
         else:
@@ -91,7 +98,7 @@ class Tokenizer:
         return cls(*load_backend(Path(path)))
 
     def with_pieces(self, pieces: Sequence[str]) -> "Tokenizer":
-        """A tokenizer with more pieces behind those of this one, which keep their ids; WordPiece only."""
+        """A tokenizer with more pieces after those of this one, which keep their ids; only for WordPiece."""
         state = json.loads(self._backend.to_str())
         if state["model"]["type"] != "WordPiece":
             raise RequestError(
@@ -99,8 +106,8 @@ class Tokenizer:
             )
         state["model"]["vocab"] = dict(self.vocab) | {piece: self.size + i for i, piece in enumerate(pieces)}
         if len(state["model"]["vocab"]) != len(self.vocab) + len(pieces):
-            twice = next(piece for i, piece in enumerate(pieces) if piece in self.vocab or piece in pieces[:i])
-            raise RequestError(f"the piece {twice!r} is in the vocabulary already; leave it out")
+            known = next(piece for i, piece in enumerate(pieces) if piece in self.vocab or piece in pieces[:i])
+            raise RequestError(f"the piece {known!r} is in the vocabulary already; leave it out")
         return Tokenizer(Backend.from_str(json.dumps(state)), self._special_tokens)
 
     def save(self, folder: Path | str) -> None:
@@ -115,37 +122,37 @@ class Tokenizer:
         return _encoding(self._backend.encode(text, pair))
 
     def encode_batch(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoding]:
-        """Many texts, or pairs, as ids; each equals what `encode` gives."""
+        """Many texts, or pairs, as ids; each equals the result of `encode`."""
         texts = _checked_texts(texts, "texts")
         if pairs is None:
             return [_encoding(raw) for raw in self._backend.encode_batch(texts)]
         pairs = _checked_texts(pairs, "pairs")
         if len(texts) != len(pairs):
             raise RequestError(f"{len(texts)} texts came with {len(pairs)} pairs; give as many of both")
-        both = list(zip(texts, pairs, strict=True))
-        return [_encoding(raw) for raw in self._backend.encode_batch(both)]
+        text_pairs = list(zip(texts, pairs, strict=True))
+        return [_encoding(raw) for raw in self._backend.encode_batch(text_pairs)]
 
     def encode_plain(self, texts: Sequence[str]) -> list[tuple[list[int], list[int]]]:
-        """Ids and segments alone, with [CLS] and [SEP]: what a model reads, without offsets and words."""
+        """Ids and segments with [CLS] and [SEP], which a model reads; without offsets and words."""
         texts = _checked_texts(texts, "texts")
         return [(raw.ids, raw.type_ids) for raw in self._backend.encode_batch_fast(texts)]
 
     def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids alone, without [CLS] and [SEP]: the fastest way through a corpus."""
+        """Ids without [CLS] and [SEP]; the fastest method, for a whole corpus."""
         texts = _checked_texts(texts, "texts")
         return [raw.ids for raw in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """How many tokens each text takes, [CLS] and [SEP] included."""
+        """The number of tokens of each text, [CLS] and [SEP] included."""
         return [len(raw) for raw in self._backend.encode_batch_fast(_checked_texts(texts, "texts"))]
 
     def encode_words(self, words: Sequence[str]) -> Encoding:
-        """A text that is split into words: `words` are their indices, offsets count characters inside each word."""
+        """A text that is split into words: `words` are their indices, offsets are characters within each word."""
         checked = _checked_texts(words, "words")
         return _encoding(self._backend_for_words.encode(checked, is_pretokenized=True))
 
     def encode_words_batch(self, sentences: Sequence[Sequence[str]]) -> list[Encoding]:
-        """Many texts that are split into words; each equals what `encode_words` gives."""
+        """Many texts that are split into words; each equals the result of `encode_words`."""
         checked = [_checked_texts(words, f"sentences[{number}]") for number, words in enumerate(sentences)]
         return [_encoding(raw) for raw in self._backend_for_words.encode_batch(checked, is_pretokenized=True)]
 
@@ -169,12 +176,12 @@ class Tokenizer:
         ]
 
     def written(self, number: int) -> str:
-        """A piece by itself as a person writes it; ##piece where WordPiece continues a word."""
+        """A piece as a person writes it; ##piece if it continues a word of WordPiece."""
         [piece] = self.tokens([number])
         return piece if piece.startswith("##") else self.decode([number]).strip() or piece
 
     def starts_word(self, number: int) -> bool:
-        """Whether a piece begins a word, or continues the one before it (##ing, or no mark of a space)."""
+        """Whether a piece starts a word; else it continues the one before (##ing, or no mark of a space)."""
         [piece] = self.tokens([number])
         if self._word_start:
             return piece.startswith(self._word_start) or piece in asdict(self._special_tokens).values()
@@ -182,9 +189,9 @@ class Tokenizer:
 
     @cached_property
     def _word_start(self) -> str | None:
-        """The character that says that a space is before a piece; None for WordPiece."""
-        kind = TOKENIZER_KINDS.get(type(self._backend.model).__name__)
-        return kind.word_start if kind else None
+        """The character that marks a space before a piece; None for WordPiece."""
+        model = type(self._backend.model).__name__
+        return tokenizer_kind(model).word_start if model in TOKENIZER_KINDS else None
 
     @cached_property
     def vocab(self) -> Mapping[str, int]:
@@ -193,7 +200,7 @@ class Tokenizer:
 
     @cached_property
     def size(self) -> int:
-        """How many rows an embedding table for these ids needs: the largest id, plus one."""
+        """The number of rows that an embedding table needs: the largest id plus one."""
         return max(self.vocab.values()) + 1
 
     @property
@@ -223,7 +230,7 @@ class Tokenizer:
 
     @property
     def mask_token(self) -> str:
-        """How this vocabulary writes its mask: [MASK] or <mask>."""
+        """The mask token of the vocabulary: [MASK] or <mask>."""
         return self._special_tokens.mask
 
     @cached_property
@@ -234,7 +241,7 @@ class Tokenizer:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of all that decides the ids, whichever files the tokenizer was read from."""
+        """SHA-256 of everything that determines the ids, whichever files the tokenizer was read from."""
         state = json.loads(self._backend.to_str())
         parts = {key: state[key] for key in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
         empty = self.encode("", "")
@@ -243,7 +250,7 @@ class Tokenizer:
 
     @cached_property
     def _backend_for_words(self) -> Backend:
-        """Byte-level and Unigram pieces mark the space before a word, so each of the given words gets one."""
+        """The backend for words, which puts a space before each: byte-level and Unigram pieces mark it."""
         state = json.loads(self._backend.to_str())
         for part in ("pre_tokenizer", "post_processor"):
             state[part] = _with_spaces(state[part])
@@ -262,11 +269,11 @@ class Tokenizer:
 
 
 def _with_spaces(part: Any) -> Any:
-    """A part of a pipeline that puts a space before its text, also in the parts inside it."""
+    """A part of a pipeline, with the parts inside it, changed to put a space before its text."""
     if isinstance(part, list):
         return [_with_spaces(inner) for inner in part]
     if isinstance(part, dict):
-        return {key: SPACE_BEFORE.get(key) or _with_spaces(value) for key, value in part.items()}
+        return {key: PREFIX_SPACE.get(key) or _with_spaces(value) for key, value in part.items()}
     return part
 
 
@@ -287,7 +294,7 @@ def _check_text(text: str, name: str) -> None:
     if not isinstance(text, str):
         raise RequestError(f"{name} is {text!r:.40}, a {type(text).__name__}; give a str")
     try:
-        text.isascii() or text.encode()  # isascii() is immediate, and ASCII needs no check
+        text.isascii() or text.encode()  # isascii() is fast, and ASCII needs no check
     except UnicodeEncodeError as error:
         code = f"U+{ord(text[error.start]):04X}"
         raise RequestError(
@@ -298,7 +305,7 @@ def _check_text(text: str, name: str) -> None:
 
 @cache
 def _make_forks_safe() -> None:
-    """Make forked children work serially: the library's threads do not survive a fork, and it warns of it."""
+    """Make forked children tokenize in one thread: the library's threads do not survive a fork, and it warns."""
     if not hasattr(os, "register_at_fork"):
         return
     setting = "TOKENIZERS_PARALLELISM"

@@ -1,18 +1,18 @@
 """Unigram segmentation in plain Python, the readable twin of the fast tokenizer's.
 
-A Unigram vocabulary gives each piece a log-probability. Of all ways to cut a word into pieces, the one with the largest
-sum is taken; the search over them is Viterbi's, from left to right.
+A Unigram vocabulary gives each piece a log-probability. Of all segmentations of a word, the one with the largest sum is
+taken, by Viterbi's algorithm from left to right.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-UNKNOWN_PENALTY = 10.0  # how much less probable than the rarest piece an unknown character is
+UNKNOWN_PENALTY = 10.0  # log-probability of an unknown character under that of the rarest piece
 
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """The best way to cut the first characters of a word: its score, and where its last piece starts."""
+    """The best segmentation of a word's first characters: its score, and the start of its last piece."""
 
     score: float
     start: int
@@ -20,7 +20,7 @@ class _Path:
 
 
 def segment(word: str, scores: Mapping[str, float], unknown: str = "<unk>") -> list[str]:
-    """The most probable pieces of a word; neighboring characters that no piece has are joined into one.
+    """The most probable pieces of a word; neighboring unknown characters are joined to one piece.
 
     >>> segment("abab?!", {"<unk>": 0.0, "a": -2.0, "b": -2.0, "ab": -2.5, "aba": -4.0})
     ['ab', 'ab', '?!']
@@ -29,7 +29,7 @@ def segment(word: str, scores: Mapping[str, float], unknown: str = "<unk>") -> l
     lowest, longest = min(scores.values()) - UNKNOWN_PENALTY, max(map(len, scores))
     for start in range(len(word)):
         before = paths[start]
-        assert before is not None, "each character is at least an unknown one"
+        assert before is not None, "each character is a piece, known or not"
         for end in range(start + 1, min(start + longest, len(word)) + 1):
             piece = word[start:end]
             known = piece in scores
@@ -43,7 +43,7 @@ def segment(word: str, scores: Mapping[str, float], unknown: str = "<unk>") -> l
 
 
 def _pieces(word: str, paths: list[_Path]) -> list[str]:
-    """The pieces of the best path, read from the end of the word; neighbors that are unknown become one."""
+    """The pieces of the best path, from the end of the word; neighboring unknown ones are joined."""
     pieces: list[tuple[str, bool]] = []
     end = len(word)
     while end > 0:

@@ -1,4 +1,4 @@
-"""Long sequences as overlapping windows: every position is in at least one, and one has the most context for it."""
+"""Long sequences as overlapping windows, and for each position the window with the most context."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -7,7 +7,7 @@ from bertkit.errors import RequestError
 
 
 def windows(length: int, room: int, overlap: int) -> list[tuple[int, int]]:
-    """Spans of at most `room` that cover 0..length, neighbors sharing `overlap`; the last one is full too.
+    """Spans of at most `room` that cover 0..length and overlap by `overlap`; the last one is full, too.
 
     >>> windows(10, 4, 2)
     [(0, 4), (2, 6), (4, 8), (6, 10)]
@@ -21,14 +21,14 @@ def windows(length: int, room: int, overlap: int) -> list[tuple[int, int]]:
 
 
 def best_window(spans: Sequence[tuple[int, int]], position: int) -> int:
-    """The window in which `position` has the most context on its shorter side; the first of equals."""
+    """The window in which `position` has the most context on its shorter side; of equal ones the first."""
     return max(range(len(spans)), key=lambda i: min(position - spans[i][0], spans[i][1] - 1 - position))
 
 
 def window_cuts(spans: Sequence[tuple[int, int]]) -> list[int]:
-    """Where the best window changes, for all positions at once: window i is best for cuts[i] up to cuts[i + 1].
+    """The positions at which the best window changes: window i is best from cuts[i] to cuts[i + 1].
 
-    Between neighbors that share [c, b) the right one is better once p - c > b - 1 - p.
+    Of two windows that share [start, end), the right one is better where position - start > end - 1 - position.
     """
     inner = [(right[0] + left[1] - 1) // 2 + 1 for left, right in pairwise(spans)]
     return [spans[0][0], *inner, spans[-1][1]]

@@ -1,7 +1,7 @@
 """WordPiece in plain Python: the slow twin of tokenizer.py, to read and to test against.
 
-Text becomes words (cleaned, split at spaces, punctuation and Chinese characters), a word becomes the longest
-pieces of the vocabulary from left to right, and training finds those pieces by merging frequent neighbors.
+Text becomes words (cleaned, split at spaces, punctuation and Chinese characters), and a word the longest pieces of the
+vocabulary from left to right. Training finds those pieces by merging frequent neighbors.
 """
 
 import re
@@ -21,35 +21,35 @@ SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 Span = tuple[int, int]
 Pair = tuple[str, str]
-Letter = tuple[str, Span]  # a normalized character and the original characters [start, end) it came from
+Letter = tuple[str, Span]  # a normalized character, and the original characters [start, end) it comes from
 
-# The ideographs that Google's BERT sets apart, as the fast tokenizer has them: Hangul and Kana are not here.
-CJK = "3400-4dbf 4e00-9fff f900-faff 20000-2a6df 2a700-2b81f 2b920-2ceaf 2f800-2fa1f"
+# The ideographs that Google's BERT and the fast tokenizer split, without Hangul and Kana.
+CJK_RANGES = "3400-4dbf 4e00-9fff f900-faff 20000-2a6df 2a700-2b81f 2b920-2ceaf 2f800-2fa1f"
 
-# The fast tokenizer carries its own Unicode tables, of three ages; Python's follow the version of Python.
-# Only the differences are listed, up to Unicode 18, as ranges wide enough to hold what is between them.
-# Categories are those of Unicode 8: a mark, punctuation or control born later, in these ranges, is an
-# ordinary character there, and four characters have since moved to another category.
-ORDINARY = (
+# The fast tokenizer has its own Unicode tables, of three versions; Python's depend on the version of Python.
+# The differences are listed, up to Unicode 18, as ranges that may include the characters between them.
+# Categories are those of Unicode 8: marks, punctuation and controls that were added later, in these ranges, are
+# ordinary characters there, and four characters have another category today.
+ADDED_AFTER_8 = (
     "5c8-5c9 61d 7fd 890-8e2 9fd-9fe a76 afa-aff b53-b55 c04-c3c c77 c84 d00 d3b-d3c d81 eba ece 180f-1886 "
     "1abf-1af0 1b4e-1b4f 1b7d-1b7f 1df6-1dfb 2e43-2e63 a82c a8c5 a8ff a9bd 10d24-10f89 11070-11074 "
     "110c2-110cd 111cf 1123e-11241 1133b 113bb-1145e 11660-1166c 116b9 1182f-11fff 12ff1-1612f 16d6d-16f4f "
     "16fe2-16fe4 1cf00-1d128 1d25b-1d25c 1e000-1e6f5 1e944-1e95f"
 )
-MOVED = {"\u166d": "Po", "\u1734": "Mn", "\U000111c9": "Po", "\U0001171e": "Mn"}
-# Decompositions and combining classes are those of Unicode 9: here nothing decomposes and nothing reorders.
-INERT = (
+RECATEGORIZED = {"\u166d": "Po", "\u1734": "Mn", "\U000111c9": "Po", "\U0001171e": "Mn"}
+# Decompositions and combining classes are those of Unicode 9: characters in these ranges have none there.
+ADDED_AFTER_9 = (
     "5c8-5c9 7fd 897-8d3 9fe c3c d3b-d3c eba 1715 1abf-1af0 1df6-1dfa a82c 105c9-105e4 10d24-10f85 11070 "
     "1133b 11383-113d0 1145e 11839-11a99 11d42-1612f 16d68-16ff1 1d127-1d128 1d250-1d281 1e08f-1e6f5"
 )
-# Lower case is that of Unicode 17, younger than Python's: ranges of capitals, and their first small letter.
-SMALL = {"1c89": 0x1C8A, "a7cb": 0x264, "a7cc": 0xA7CD, "a7ce": 0xA7CF, "a7d2": 0xA7D3, "a7d4": 0xA7D5}
-SMALL |= {"a7da": 0xA7DB, "a7dc": 0x19B, "10d50-10d65": 0x10D70, "16ea0-16eb8": 0x16EBB}
+# Lower case is that of Unicode 17, newer than Python's: ranges of capitals, and the lower case of the first.
+LOWERCASE = {"1c89": 0x1C8A, "a7cb": 0x264, "a7cc": 0xA7CD, "a7ce": 0xA7CF, "a7d2": 0xA7D3, "a7d4": 0xA7D5}
+LOWERCASE |= {"a7da": 0xA7DB, "a7dc": 0x19B, "10d50-10d65": 0x10D70, "16ea0-16eb8": 0x16EBB}
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A normalized word and the characters [start, end) of the original text it came from."""
+    """A normalized word, and the characters [start, end) of the original text it comes from."""
 
     text: str
     start: int
@@ -59,7 +59,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of the vocabulary, the original characters [start, end) it covers, the number of its word."""
+    """A piece of the vocabulary, the original characters [start, end) that it covers, and its word's number."""
 
     text: str
     start: int
@@ -68,7 +68,7 @@ class Piece:
 
 
 def basic_words(text: str, *, lowercase: bool, strip_accents: bool | None = None, split_cjk: bool = True) -> list[Word]:
-    """The words of a text before WordPiece; `strip_accents=None` means: as `lowercase` says."""
+    """The words of a text before WordPiece; `strip_accents=None` is the same as `lowercase`."""
     letters = _cleaned(text)
     if split_cjk:
         letters = _spaced(letters)
@@ -80,7 +80,7 @@ def basic_words(text: str, *, lowercase: bool, strip_accents: bool | None = None
 
 
 def longest_match(word: str, vocab: Container[str], unknown: str = "[UNK]", limit: int = 100) -> list[str]:
-    """The longest pieces from left to right; just `unknown` where none fits or the word is over the limit."""
+    """The longest pieces from left to right; only `unknown` if none matches or the word is over the limit."""
     if len(word) > limit:
         return [unknown]
     pieces: list[str] = []
@@ -122,24 +122,24 @@ def wordpieces(
 
 
 class PairCounts(Protocol):
-    """The pieces of all words, and how often each two of them are neighbors."""
+    """The pieces of all words, and the counts of neighboring pairs."""
 
     def most_frequent(self) -> Pair | None:
-        """The pair with the highest count, of equals the first in order; None below the minimum count."""
+        """The pair with the highest count, of equal ones the first in order; None below the minimum count."""
 
     def merge(self, left: str, right: str, /) -> str:
-        """Make the pair one piece wherever it is, and return that piece."""
+        """Replace the pair by one piece everywhere, and return that piece."""
 
 
 class SlowPairCounts:
     """Counts all pairs again for every merge."""
 
     def __init__(self, word_counts: Mapping[str, int], alphabet: Sequence[str], min_count: int) -> None:
-        kept, self.min_count = set(alphabet), max(min_count, 1)
+        known, self.min_count = set(alphabet), max(min_count, 1)
         self.words = [
             ([word[0], *(f"##{char}" for char in word[1:])], count)
             for word, count in word_counts.items()
-            if word and kept.issuperset(word)
+            if word and known.issuperset(word)
         ]
 
     def most_frequent(self) -> Pair | None:
@@ -194,7 +194,7 @@ def train(
 
 
 def character_counts(word_counts: Mapping[str, int]) -> Counter[str]:
-    """How often each character occurs in all the words."""
+    """The count of each character in all words."""
     counts: Counter[str] = Counter()
     for word, count in word_counts.items():
         for char in word:
@@ -213,7 +213,7 @@ def joined(pair: Pair) -> str:
 
 
 def _merge(pieces: list[str], pair: Pair) -> list[str]:
-    """Every occurrence of the pair becomes one piece, from left to right."""
+    """The pieces with every occurrence of the pair merged, from left to right."""
     merged: list[str] = []
     i = 0
     while i < len(pieces):
@@ -240,17 +240,17 @@ def _split_at(specials: Sequence[str], text: str) -> list[str]:
 
 
 def _runs(letters: list[Letter]) -> list[list[Letter]]:
-    """Cut at spaces, which go, and around punctuation, which stays."""
+    """Split at spaces, which are dropped, and around punctuation, which is kept."""
     runs: list[list[Letter]] = []
-    together = False
+    in_word = False
     for letter in letters:
-        alone = letter[0] == " " or _is_punctuation(letter[0])
+        is_separate = letter[0] == " " or _is_punctuation(letter[0])
         if letter[0] != " ":
-            if together and not alone:
+            if in_word and not is_separate:
                 runs[-1].append(letter)
             else:
                 runs.append([letter])
-        together = not alone
+        in_word = not is_separate
     return runs
 
 
@@ -260,7 +260,7 @@ def _word(run: list[Letter]) -> Word:
 
 
 def _cleaned(text: str) -> list[Letter]:
-    """White space of any kind becomes a space; control and private characters, NUL and U+FFFD are dropped."""
+    """All white space is converted to spaces; control and private characters, NUL and U+FFFD are dropped."""
     letters = ((_clean(char), (i, i + 1)) for i, char in enumerate(text))
     return [letter for letter in letters if letter[0]]
 
@@ -272,7 +272,7 @@ def _spaced(letters: list[Letter]) -> list[Letter]:
 def _decomposed(letters: list[Letter]) -> list[Letter]:
     """Canonical decomposition (NFD): every character in its parts, then runs of marks sorted by class.
 
-    As in the fast tokenizer origins are given out after the sorting, in the order of the original text.
+    As in the fast tokenizer, origins are assigned after the sorting, in the order of the original text.
     """
     parts = [(part, i == 0) for char, _ in letters for i, part in enumerate(_decomposition(char))]
     classes = [_combining_class(part) for part, _ in parts]
@@ -292,41 +292,41 @@ def _clean(char: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def _is_cjk(char: str) -> bool:
-    return _within(char, CJK)
+    return _within(char, CJK_RANGES)
 
 
 @lru_cache(maxsize=1 << 16)
 def _is_punctuation(char: str) -> bool:
-    """Any ASCII sign that is no letter or digit ($, +, ~ too), and the punctuation of Unicode."""
+    """ASCII characters that are neither letters nor digits ($, +, ~ too), and Unicode's punctuation."""
     return char in string.punctuation or _category(char).startswith("P")
 
 
 @lru_cache(maxsize=1 << 16)
 def _category(char: str) -> str:
-    return "Lo" if _within(char, ORDINARY) else MOVED.get(char) or unicodedata.category(char)
+    return "Lo" if _within(char, ADDED_AFTER_8) else RECATEGORIZED.get(char) or unicodedata.category(char)
 
 
 @lru_cache(maxsize=1 << 16)
 def _decomposition(char: str) -> str:
-    return char if _within(char, INERT) else unicodedata.normalize("NFD", char)
+    return char if _within(char, ADDED_AFTER_9) else unicodedata.normalize("NFD", char)
 
 
 @lru_cache(maxsize=1 << 16)
 def _combining_class(char: str) -> int:
-    return 0 if _within(char, INERT) else unicodedata.combining(char)
+    return 0 if _within(char, ADDED_AFTER_9) else unicodedata.combining(char)
 
 
 @lru_cache(maxsize=1 << 16)
 def _lower(char: str) -> str:
-    """One character in lower case, whatever its neighbors: no rule for the final sigma."""
-    for capitals, small in SMALL.items():
+    """One character in lower case; without the rule for the final sigma, which depends on its neighbors."""
+    for capitals, first_lower in LOWERCASE.items():
         if _within(char, capitals):
-            return chr(small + ord(char) - _ranges(capitals)[0][0])
+            return chr(first_lower + ord(char) - _ranges(capitals)[0][0])
     return char.lower()
 
 
 def _within(char: str, ranges: str) -> bool:
-    """Whether one of the ranges, which are in ascending order, holds the character."""
+    """Whether a character is in one of the ranges, which are in ascending order."""
     table = _ranges(ranges)
     nearest = bisect_right(table, ord(char), key=lambda ends: ends[0]) - 1
     return nearest >= 0 and ord(char) <= table[nearest][1]

@@ -5,8 +5,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from bertkit.data.examples import Example, Place, QuestionExample, TaggedExample
+from bertkit.data.examples import Example, QuestionExample, TaggedExample
 from bertkit.data.schemes import first_violation, recognize
+from bertkit.data.tables import Place
 
 # What a text can hold that its author did not write. Each is searched for in every text.
 SPOILED = {

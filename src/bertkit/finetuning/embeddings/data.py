@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.data.examples import TextExample
-from bertkit.data.formats import TABLE_ENDINGS
-from bertkit.data.tables import Columns, NoLabels, ending
+from bertkit.data.tables import TABLE_ENDINGS, Columns, NoLabels, ending
 from bertkit.errors import RequestError
 from bertkit.tasks.read import read_examples
 from bertkit.text.corpus import CorpusReport, Document, corpus_files, is_jsonl, read_documents

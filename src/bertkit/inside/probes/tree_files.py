@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertkit.data.conll import CONLL_U
-from bertkit.data.examples import Place
-from bertkit.data.tables import ending, lines_of
+from bertkit.data.tables import Place, ending, lines_of
 from bertkit.errors import RequestError
 
 FORM, UPOS, HEAD, RELATION = (CONLL_U.index(name) for name in ("form", "upos", "head", "deprel"))

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertkit.data.columns import first_known
-from bertkit.data.formats import TABLE_ENDINGS, open_table
-from bertkit.data.tables import Columns, Row, Table, ending, text_cell
+from bertkit.data.tables import TABLE_ENDINGS, Columns, Row, Table, ending, open_table, text_cell
 from bertkit.errors import RequestError
 from bertkit.progress import ShowProgress, silent
 from bertkit.text.corpus import CorpusReport, corpus_files, corpus_size, read_documents

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertkit.engine.threads import set_own_threads
+from bertkit.engine.threads import set_thread_count
 from bertkit.errors import BertkitError
 from bertkit.inside.static.blocks import STRETCH, BlockMaker, Blocks
 from bertkit.inside.static.corpus import WordCorpus
@@ -181,7 +181,7 @@ def _train_glove(corpus: WordCorpus, settings: StaticSettings, threads: int, sho
 def _run(jobs: Sequence[Work], threads: int, meter: Meter, unit: str) -> None:
     """Every job once, in order, on so many threads; torch itself computes with one in each."""
     began, done = time.perf_counter(), 0
-    with ThreadPoolExecutor(threads, initializer=set_own_threads, initargs=(1,)) as pool:
+    with ThreadPoolExecutor(threads, initializer=set_thread_count, initargs=(1,)) as pool:
         waiting = [pool.submit(job) for job in jobs]
         try:
             for finished in as_completed(waiting):

@@ -18,7 +18,6 @@ from bertkit._version import __version__
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.checkpoint.tensors import fingerprint
 from bertkit.data.tables import Row
-from bertkit.engine.int8 import levels
 from bertkit.errors import BertkitError, RequestError
 from bertkit.predict.bert import Bert, load
 from bertkit.predict.files.resume import ROWS, State, draft_of
@@ -49,8 +48,11 @@ class Hardware:
     @property
     def numbers(self) -> str:
         """What the last digits depend on; int8 has fewer steps on some CPUs."""
-        steps = f" of {levels()} steps" if self.dtype == "int8" else ""
-        return f"{self.dtype}{steps} on {self.device}"
+        if self.dtype != "int8":
+            return f"{self.dtype} on {self.device}"
+        from bertkit.engine.int8 import levels
+
+        return f"int8 of {levels()} steps on {self.device}"
 
     def load(self, model: Path | None) -> Bert:
         """A model folder there; None means the model inside the package."""

@@ -16,8 +16,7 @@ from typing import Any, BinaryIO
 
 from bertkit.checkpoint.tensors import read_object
 from bertkit.errors import BertkitError, RequestError
-from bertkit.files import flush, refuse_unwritable, whole_file
-from bertkit.folder_lock import locked
+from bertkit.files import flush, locked, refuse_unwritable, whole_file
 
 ROWS = "rows"  # the stream that becomes the output; the others become files beside it
 
@@ -154,7 +153,7 @@ def _opened(
         folder.mkdir(parents=True, exist_ok=resume)
     except OSError as error:
         raise RequestError(f"{out} cannot be written: {error.strerror}") from error
-    stack.enter_context(locked(folder, patience=0.0))
+    stack.enter_context(locked(folder, timeout=0.0))
     state = _read_state(folder) if (folder / "state.json").exists() else State(settings=settings)
     _compare(folder, state.settings, settings)
     for name, final in streams.items():

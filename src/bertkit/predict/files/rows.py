@@ -6,8 +6,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.formats import TABLE_FORMATS, open_table
-from bertkit.data.tables import Columns, Row, Table, ending, present_text
+from bertkit.data.tables import TABLE_FORMATS, Columns, Row, Table, ending, open_table, present_text
 from bertkit.errors import RequestError
 from bertkit.settings import pick
 from bertkit.text.corpus import STDIN, CorpusReport

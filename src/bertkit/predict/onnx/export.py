@@ -19,7 +19,7 @@ from torch import Tensor
 from bertkit._version import __version__
 from bertkit.checkpoint.save_load import Checkpoint, bertkit_settings, folder_config, state_length
 from bertkit.config import BertConfig
-from bertkit.engine.batches import Passage, cut, make_batch
+from bertkit.engine.batches import Passage, make_batch, truncate
 from bertkit.errors import BertkitError, RequestError
 from bertkit.files import refuse_to_overwrite, whole_folder
 from bertkit.model.batch import Batch
@@ -185,7 +185,7 @@ def _texts(tokenizer: Tokenizer, config: BertConfig, limit: int) -> list[Passage
         chosen = [words[index] for index in random.integers(len(words), size=min(size, LONG))]
         text, pair = " ".join(chosen[: size // 2]), " ".join(chosen[size // 2 :])
         encoding = tokenizer.encode(text, pair) if number % 2 else tokenizer.encode(" ".join(chosen))
-        passage = cut(encoding, min(limit, SHORT if number else LONG))
+        passage = truncate(encoding, min(limit, SHORT if number else LONG))
         known = config.segments > max(passage.segments)
         passages.append(passage if known else Passage(passage.ids, [0] * len(passage.ids)))
     return passages

@@ -84,7 +84,7 @@ class PaddedTokens(PackedTokens):
     batch: Rectangle
 
     @property
-    def places(self) -> Tensor:
+    def positions(self) -> Tensor:
         """N L."""
         return self.batch.places + 1
 

@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 
 from bertkit.data.columns import first_known, is_number
 from bertkit.data.examples import WordsExample
-from bertkit.data.formats import open_table
-from bertkit.data.tables import Columns, Row, Table, ending
+from bertkit.data.tables import Columns, Row, Table, ending, open_table
 from bertkit.data.tagged import WordLabels
 from bertkit.data.texts import number_cell
 from bertkit.errors import RequestError

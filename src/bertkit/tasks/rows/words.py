@@ -8,9 +8,20 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bertkit.data.columns import WORDS, choose_text_columns, find, first_known
-from bertkit.data.examples import Example, Place, WordsExample
-from bertkit.data.formats import TABLE_FORMATS
-from bertkit.data.tables import SAMPLE, Columns, Row, Table, cell, checked, ending, lines_of, present_text
+from bertkit.data.examples import Example, WordsExample
+from bertkit.data.tables import (
+    SAMPLE,
+    TABLE_FORMATS,
+    Columns,
+    Place,
+    Row,
+    Table,
+    cell,
+    checked,
+    ending,
+    lines_of,
+    present_text,
+)
 from bertkit.data.tagged import WordLabels, tagged_maker
 from bertkit.errors import RequestError
 from bertkit.tasks.length import LengthPolicy

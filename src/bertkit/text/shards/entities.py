@@ -1,7 +1,7 @@
-"""Names → their spans in a tokenized text, which entity masking masks as one.
+"""Names → their spans in a tokenized text, which entity masking masks as one unit.
 
-A name matches where its pieces are whole words inside one sentence; the longest name wins, from left to right,
-and spans never overlap. An uncased vocabulary therefore finds names whatever their case.
+A name matches where its pieces are whole words within one sentence; the longest match is taken, from left to right,
+and spans do not overlap. With an uncased vocabulary, names match in any case.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from bertkit.text.shards.sentence_ids import EncodedTexts, Integers, LibraryIds
 
 
 def read_names(path: Path | str) -> list[str]:
-    """The names in a file, one per line, each once; the file may be compressed."""
+    """The distinct names in a file, one per line; the file may be compressed."""
     lines = (line.strip() for _, line in read_lines(Path(path), report=CorpusReport()))
     names = list(dict.fromkeys(line for line in lines if line))
     if not names:
@@ -31,12 +31,12 @@ def names_hash(names: Sequence[str]) -> str:
 
 
 class EntityFinder:
-    """Finds names by their pieces; a name with a piece that the vocabulary does not know cannot be found."""
+    """Finds names by their pieces; a name with an unknown piece is never found."""
 
     def __init__(self, names: Sequence[str], encoder: LibraryIds) -> None:
         self._names: set[bytes] = set()
         lengths: defaultdict[int, set[int]] = defaultdict(set)
-        # Byte-level pieces differ after a space; for all others the second form is the first.
+        # Byte-level pieces differ after a space; for other tokenizers both forms are equal.
         encoded = encoder.encode([form for name in names for form in (name, f" {name}")])
         for ids in np.split(encoded.ids, np.cumsum(encoded.lengths)[:-1]):
             if len(ids) and encoder.unknown not in ids:
@@ -49,31 +49,31 @@ class EntityFinder:
         self._pairs = self._first_pairs(encoder.dtype)
 
     def find(self, texts: EncodedTexts) -> Integers:
-        """[spans, 2]: first token and the one after the last, in order; each text is a sentence."""
+        """[spans, 2]: start and end token of each name found, in order; each text is a sentence."""
         ends = np.cumsum(texts.lengths)
         candidates = self._candidates(texts)
         limits = ends[np.searchsorted(ends, candidates, "right")]
         raw, words, width = texts.ids.tobytes(), texts.words.tobytes(), texts.ids.itemsize
-        spans, free = [], 0
+        spans, last_stop = [], 0
         for start, limit in zip(candidates.tolist(), limits.tolist(), strict=True):
-            if start < free:
+            if start < last_stop:
                 continue
             for length in self._lengths[int(texts.ids[start])]:
                 stop = start + length
                 ends_word = stop == limit or (stop < limit and words[stop])
                 if ends_word and raw[start * width : stop * width] in self._names:
                     spans.append((start, stop))
-                    free = stop
+                    last_stop = stop
                     break
         return np.array(spans, np.int64).reshape(-1, 2)
 
     def _candidates(self, texts: EncodedTexts) -> Integers:
-        """Word starts with the first piece of a name, and with its second one if all such names have several."""
+        """Word starts with the first piece of a name, followed by its second one unless the name may have only one."""
         starts = np.flatnonzero(self._first[texts.ids] & (texts.words == 1))
         following = np.minimum(starts + 1, len(texts.ids) - 1)
         keys = texts.ids[starts].astype(np.int64) * self._size + texts.ids[following]
-        alone = np.array([first for first, lengths in self._lengths.items() if 1 in lengths], np.int64)
-        return starts[np.isin(keys, self._pairs) | np.isin(texts.ids[starts], alone)]
+        single = np.array([first for first, lengths in self._lengths.items() if 1 in lengths], np.int64)
+        return starts[np.isin(keys, self._pairs) | np.isin(texts.ids[starts], single)]
 
     def _first_pairs(self, dtype: np.dtype[np.unsignedinteger]) -> Integers:
         longer = [np.frombuffer(name, dtype)[:2] for name in self._names if len(name) > dtype.itemsize]

@@ -1,7 +1,7 @@
 """One block of text → one shard on disk: the work of one worker process.
 
-A block is a part of the corpus in its plain form, UTF-8 with a blank line between documents. The shard appears whole
-or not at all, with a shard.json that says what it was made from and what it holds, so that a later run can keep it.
+A block is a part of the corpus as plain text, UTF-8 with a blank line between documents. The shard appears whole or not
+at all, with a shard.json that records its source and its content, so that a later run can keep it.
 """
 
 import hashlib
@@ -27,23 +27,23 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Block:
-    """A run of documents, and how many bytes of the source files went into it."""
+    """Consecutive documents of the corpus."""
 
     number: int
     text: bytes
-    read: int
+    read: int  # bytes of the source files that it was read from
 
 
 @dataclass(frozen=True)
 class ShardContent:
-    """The arrays of one shard, as `shards.array_sizes` lists them, and its counts."""
+    """The arrays of one shard, as `reader.array_sizes` lists them, and its counts."""
 
     arrays: Mapping[str, NDArray[Any]]
     counts: Mapping[str, int]
 
 
 class ShardMaker:
-    """Turns blocks into shards under one folder, with the tokenizer that is in it."""
+    """Makes shards in a folder from blocks, with the folder's tokenizer."""
 
     def __init__(self, out: Path, names: Sequence[str] | None) -> None:
         self.out = out
@@ -63,7 +63,7 @@ class ShardMaker:
 
 
 def tokenize_block(text: bytes, encoder: LibraryIds, finder: EntityFinder | None = None) -> ShardContent:
-    """The arrays of a shard; sentences that leave no token are left out, and documents that leave no sentence."""
+    """The arrays of a shard, without sentences that have no token and documents that have no sentence."""
     texts: list[str] = []
     bounds = [0]
     paragraphs = 0
@@ -88,7 +88,7 @@ def tokenize_block(text: bytes, encoder: LibraryIds, finder: EntityFinder | None
 
 
 def finished_record(out: Path, block: Block) -> Record | None:
-    """The record of the block's shard if that is there, was made from the same text and is undamaged."""
+    """The record of the block's shard, if it exists, was made from the same text and is undamaged."""
     folder = shard_folder(out, block.number)
     try:
         record: Record = json.loads((folder / RECORD).read_text(encoding="utf-8"))

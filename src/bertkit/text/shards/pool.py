@@ -1,6 +1,6 @@
-"""Blocks → shards by several processes, a few blocks in flight at a time.
+"""Blocks → shards by several processes, with a bounded number of blocks in memory.
 
-Workers must not outlive the reader, however it ends: each watches a pipe that only the reader holds open.
+Workers must not outlive the main process, however it ends: each watches a pipe that only the main process holds open.
 """
 
 import multiprocessing
@@ -23,31 +23,31 @@ from bertkit.text.shards.reader import shard_folder
 
 @dataclass(frozen=True)
 class MadeShard:
-    """The record of a shard, and how many bytes of the source files went into it; kept: an earlier run made it."""
+    """A finished shard."""
 
     number: int
-    read: int
+    read: int  # bytes of the source files
     record: Record
-    kept: bool
+    kept: bool  # made by an earlier run
 
 
 def make_shards(
     blocks: Iterable[Block], out: Path, names: Sequence[str] | None, processes: int
 ) -> Generator[MadeShard, None, None]:
-    """A shard for each block, in the order in which they are finished; those of an earlier run are kept."""
+    """A shard for each block, in the order in which they finish; those of an earlier run are kept."""
     if processes == 1:
         maker = ShardMaker(out, names)
         for block in blocks:
             yield _kept(out, block) or MadeShard(block.number, block.read, maker.make(block), kept=False)
         return
-    waiting: dict[Future[Record], tuple[int, int]] = {}
+    waiting: dict[Future[Record], tuple[int, int]] = {}  # (number, bytes read) of the block
     with _workers(out, names, processes) as pool:
         for block in blocks:
             if kept := _kept(out, block):
                 yield kept
             else:
                 waiting[pool.submit(_make, block)] = block.number, block.read
-            if len(waiting) > processes:  # every worker has one, and the next is ready
+            if len(waiting) > processes:  # every worker has a block, and one more is ready
                 yield from _ready(waiting)
         while waiting:
             yield from _ready(waiting)
@@ -56,13 +56,13 @@ def make_shards(
 def _kept(out: Path, block: Block) -> MadeShard | None:
     record = finished_record(out, block)
     if record is None:
-        shutil.rmtree(shard_folder(out, block.number), ignore_errors=True)  # damaged, or of another text
+        shutil.rmtree(shard_folder(out, block.number), ignore_errors=True)  # damaged, or from another text
         return None
     return MadeShard(block.number, block.read, record, kept=True)
 
 
 def _ready(waiting: dict[Future[Record], tuple[int, int]]) -> Iterator[MadeShard]:
-    """Wait for at least one shard."""
+    """The shards that are finished; waits for at least one."""
     for future in wait(waiting, return_when=FIRST_COMPLETED).done:
         number, read = waiting.pop(future)
         try:
@@ -77,29 +77,29 @@ def _ready(waiting: dict[Future[Record], tuple[int, int]]) -> Iterator[MadeShard
 def _workers(out: Path, names: Sequence[str] | None, processes: int) -> Iterator[ProcessPoolExecutor]:
     context = multiprocessing.get_context()
     lifeline, held = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(processes, context, _begin_worker, (lifeline, held, out, names))
+    pool = ProcessPoolExecutor(processes, context, _start_worker, (lifeline, held, out, names))
     try:
         yield pool
         pool.shutdown()
     finally:
-        held.close()  # after an error this ends the workers in the middle of their blocks
+        held.close()  # after an error, this ends the workers immediately
         pool.shutdown(cancel_futures=True)
         lifeline.close()
 
 
-_makers: list[ShardMaker] = []  # in a worker: its one maker
+_makers: list[ShardMaker] = []  # in a worker process: its only maker
 
 
-def _begin_worker(lifeline: Connection, held: Connection, out: Path, names: Sequence[str] | None) -> None:
+def _start_worker(lifeline: Connection, held: Connection, out: Path, names: Sequence[str] | None) -> None:
     held.close()
-    Thread(target=_end_with, args=(lifeline,), daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the reader decides
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there are as many workers as cores already
+    Thread(target=_end_with_main, args=(lifeline,), daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the main process handles it
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a worker for each core already
     _makers[:] = [ShardMaker(out, names)]
 
 
-def _end_with(lifeline: Connection) -> None:
-    """Nothing is ever sent: the end of the pipe is the end of the reader."""
+def _end_with_main(lifeline: Connection) -> None:
+    """Exit when the pipe closes, which happens when the main process ends; nothing is ever sent."""
     try:
         lifeline.recv_bytes()
     except (EOFError, OSError):

@@ -1,8 +1,8 @@
-"""Shards → arrays: a corpus tokenized once, memory-mapped; every objective makes its examples from here.
+"""Shards → arrays: a tokenized corpus, memory-mapped, from which every objective makes its examples.
 
 A folder holds manifest.json, a copy of the tokenizer in tokenizer/, and shard-00000/, shard-00001/ and so on, each with
-the arrays of `array_sizes` as raw little-endian files. There are no special tokens in them, no empty sentences and no
-empty documents, and a document never crosses shards. `writer` makes them.
+the arrays of `array_sizes` as raw little-endian files. They have no special tokens, no empty sentences and no empty
+documents, and a document is always in one shard. `writer` makes them.
 """
 
 import hashlib
@@ -27,15 +27,15 @@ Ids = NDArray[Any]  # uint16 or uint32, as the manifest says
 
 FORMAT, VERSION = "bertkit shards", 1
 MANIFEST = "manifest.json"
-REQUEST = "request.json"  # what is to be made: written first, as the manifest is written last
+REQUEST = "request.json"  # the settings of the run; written first, and the manifest last
 TOKENIZER = "tokenizer"
 DTYPES = {"uint16": "<u2", "uint32": "<u4"}
-MAX_OPEN_FILES = 256  # mapped files at once: each holds a file descriptor, and systems give 1,024
+MAX_OPEN_FILES = 256  # mapped at once: each takes one of usually 1,024 file descriptors
 REPAIR_HINT = "the 'bertkit shards' command that made the folder, given again, repairs it"
 
 
 def open_shards(folder: Path | str, *, verify: bool = False) -> "ShardSet":
-    """The shards of a folder; sizes are always checked, the checksum of every file with `verify`."""
+    """The shards of a folder; file sizes are always checked, checksums with `verify`."""
     folder = Path(folder)
     manifest = _read_manifest(folder)
     for number, shard in enumerate(manifest["shards"]):
@@ -45,7 +45,7 @@ def open_shards(folder: Path | str, *, verify: bool = False) -> "ShardSet":
 
 @dataclass(frozen=True, eq=False)
 class ShardSet:
-    """All shards of a folder as one text: tokens, sentences and documents are counted through them all."""
+    """All shards of a folder as one text: tokens, sentences and documents are numbered across shards."""
 
     folder: Path
     manifest: Mapping[str, Any]
@@ -55,17 +55,17 @@ class ShardSet:
 
     @property
     def tokens(self) -> int:
-        """How many tokens there are."""
+        """The number of tokens."""
         return int(self.manifest["totals"]["tokens"])
 
     @property
     def sentences(self) -> int:
-        """How many sentences there are."""
+        """The number of sentences."""
         return int(self.manifest["totals"]["sentences"])
 
     @property
     def documents(self) -> int:
-        """How many documents there are."""
+        """The number of documents."""
         return int(self.manifest["totals"]["documents"])
 
     @property
@@ -75,7 +75,7 @@ class ShardSet:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over the vocabulary and the checksums of all files: equal ones hold the same text."""
+        """SHA-256 over the vocabulary and the checksums of all files."""
         content = [self.manifest["tokenizer"], *(shard["files"] for shard in self.manifest["shards"])]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -89,7 +89,7 @@ class ShardSet:
         return tokenizer
 
     def require_tokenizer(self, tokenizer: "Tokenizer") -> None:
-        """Refuse a tokenizer that would have given other ids."""
+        """Refuse a tokenizer that gives other ids."""
         made_with = self.manifest["tokenizer"]
         if tokenizer.hash != made_with:
             raise RequestError(
@@ -105,42 +105,43 @@ class ShardSet:
     @cached_property
     def sentence_starts(self) -> Integers:
         """[sentences + 1]: the first token of each sentence, and the end."""
-        return self._through_all("sentences", "tokens")
+        return self._all_starts("sentences", "tokens")
 
     @cached_property
     def document_starts(self) -> Integers:
         """[documents + 1]: the first sentence of each document, and the end."""
-        return self._through_all("documents", "sentences")
+        return self._all_starts("documents", "sentences")
 
     @cached_property
     def entities(self) -> Integers:
-        """[spans, 2]: first token and the one after the last of every name found, in order, none overlapping."""
+        """[spans, 2]: start and end token of every name, in order and without overlap."""
         if not self.has_entities:
             raise RequestError(f"{self.folder} holds no entity spans; make the shards with --entities FILE")
-        parts = [self._array(shard, "entities").reshape(-1, 2) + base for shard, base in self._bases()]
+        starts = enumerate(self.shard_starts[:-1].tolist())
+        parts = [self._array(shard, "entities").reshape(-1, 2) + start for shard, start in starts]
         return np.concatenate([np.empty((0, 2), np.int64), *parts])
 
     def entity_spans(self, start: int, stop: int) -> Integers:
-        """[spans, 2]: the names that lie wholly in the tokens from `start` to `stop`."""
+        """[spans, 2]: the names that are completely within the tokens from `start` to `stop`."""
         first = np.searchsorted(self.entities[:, 0], start)
         last = np.searchsorted(self.entities[:, 1], stop, "right")
         return self.entities[first:last]
 
     def read(self, start: int, stop: int) -> tuple[Ids, Flags]:
-        """The ids and word starts of the tokens from `start` to `stop`, all in one shard, without a copy."""
+        """Ids and word starts of the tokens from `start` to `stop`, which are in one shard; not copied."""
         if not 0 <= start <= stop <= self.tokens:
             raise RequestError(f"tokens {start} to {stop} were asked for; {self.folder} has 0 to {self.tokens}")
         if start == stop:
             return np.empty(0, self._dtype), np.empty(0, np.uint8)
         shard = int(np.searchsorted(self.shard_starts, start, "right")) - 1
-        base, end = self.shard_starts[shard : shard + 2].tolist()
+        shard_start, end = self.shard_starts[shard : shard + 2].tolist()
         if stop > end:
             raise RequestError(f"tokens {start} to {stop} reach over the end of shard {shard} at {end}; use gather")
-        here = slice(start - base, stop - base)
-        return self._array(shard, "tokens")[here], self._array(shard, "words")[here]
+        tokens = slice(start - shard_start, stop - shard_start)
+        return self._array(shard, "tokens")[tokens], self._array(shard, "words")[tokens]
 
     def gather(self, starts: ArrayLike, lengths: ArrayLike) -> tuple[Ids, Flags]:
-        """The ids and word starts of many ranges, end to end in their order; a range may reach over shards."""
+        """Ids and word starts of many ranges, concatenated in their order; a range may span several shards."""
         starts, lengths = np.asarray(starts, np.int64), np.asarray(lengths, np.int64)
         if len(starts) and (starts.min() < 0 or lengths.min() < 0 or (starts + lengths).max() > self.tokens):
             raise RequestError(f"a range outside the tokens 0 to {self.tokens} of {self.folder} was asked for")
@@ -157,12 +158,12 @@ class ShardSet:
         return ids, words
 
     def _plan(self, starts: Integers, lengths: Integers) -> Iterator[tuple[int, Integers, Integers]]:
-        """For each shard that is needed: which of its tokens go to which positions of the result."""
-        shards, starts, lengths = _cut_at(self.shard_starts, starts, lengths)
+        """(shard, indices of its tokens, indices in the result) for each shard that is needed."""
+        shards, starts, lengths = _split_at(self.shard_starts, starts, lengths)
         targets = np.cumsum(lengths) - lengths
         by_shard = np.argsort(shards, kind="stable")
-        borders = np.flatnonzero(np.diff(shards[by_shard])) + 1
-        for group in np.split(by_shard, borders) if len(shards) else ():
+        bounds = np.flatnonzero(np.diff(shards[by_shard])) + 1
+        for group in np.split(by_shard, bounds) if len(shards) else ():
             shard = int(shards[group[0]])
             source = _ranges(starts[group] - self.shard_starts[shard], lengths[group])
             yield shard, source, _ranges(targets[group], lengths[group])
@@ -171,23 +172,20 @@ class ShardSet:
     def _dtype(self) -> str:
         return DTYPES[self.manifest["dtype"]]
 
-    def _sums(self, what: str) -> Integers:
-        counts = [shard["counts"][what] for shard in self.manifest["shards"]]
+    def _sums(self, unit: str) -> Integers:
+        counts = [shard["counts"][unit] for shard in self.manifest["shards"]]
         return np.cumsum([0, *counts], dtype=np.int64)
 
-    def _bases(self) -> Iterator[tuple[int, int]]:
-        return enumerate(self.shard_starts[:-1].tolist())
-
-    def _through_all(self, name: str, unit: str) -> Integers:
-        """The bounds of every shard, counted on from the shard before."""
+    def _all_starts(self, name: str, unit: str) -> Integers:
+        """The starts of all sentences or documents, numbered across shards, and the end."""
         sums = self._sums(unit)
         parts = []
-        for shard, base in enumerate(sums[:-1].tolist()):
+        for shard, offset in enumerate(sums[:-1].tolist()):
             bounds = self._array(shard, name)
-            if bounds[0] != 0 or bounds[-1] != sums[shard + 1] - base or (np.diff(bounds) <= 0).any():
+            if bounds[0] != 0 or bounds[-1] != sums[shard + 1] - offset or (np.diff(bounds) <= 0).any():
                 path = shard_folder(self.folder, shard) / f"{name}.bin"
                 raise RequestError(f"{path} is damaged: its bounds are not in order; {REPAIR_HINT}")
-            parts.append(bounds[:-1] + base)
+            parts.append(bounds[:-1] + offset)
         return np.concatenate([*parts, sums[-1:]])
 
     @cached_property
@@ -203,10 +201,10 @@ class ShardSet:
 
 
 def array_sizes(counts: Mapping[str, int], dtype: str, entities: bool) -> dict[str, tuple[str, int]]:
-    """The arrays of one shard, each with its dtype and its length."""
+    """The arrays of one shard: name -> (dtype, length)."""
     sizes = {
         "tokens": (dtype, counts["tokens"]),  # ids end to end
-        "words": ("<u1", counts["tokens"]),  # 1 where a word begins
+        "words": ("<u1", counts["tokens"]),  # 1 where a word starts
         "sentences": ("<i8", counts["sentences"] + 1),  # first token of each, and the end
         "documents": ("<i8", counts["documents"] + 1),  # first sentence of each, and the end
     }
@@ -214,7 +212,7 @@ def array_sizes(counts: Mapping[str, int], dtype: str, entities: bool) -> dict[s
 
 
 def shard_folder(folder: Path, number: int) -> Path:
-    """The folder of the shard of that number."""
+    """The folder of a shard."""
     return folder / f"shard-{number:05}"
 
 
@@ -225,7 +223,7 @@ def file_checksum(path: Path) -> str:
 
 
 def check_shard(folder: Path, shard: Mapping[str, Any], *, verify: bool) -> None:
-    """Refuse a shard with a file that is missing, cut off or, if they are to be verified, changed."""
+    """Refuse a shard with a missing or truncated file or, with `verify`, a changed one."""
     for name, file in shard["files"].items():
         path = folder / name
         if not path.is_file():
@@ -255,7 +253,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _check_counts(manifest: Mapping[str, Any]) -> None:
-    """Raise ValueError or KeyError where the counts of the manifest contradict each other."""
+    """Raise ValueError or KeyError if the manifest's counts are inconsistent."""
     entities = manifest["entities"] is not None
     if not isinstance(manifest["vocabulary"], int):
         raise ValueError("the size of the vocabulary is no number")
@@ -264,26 +262,26 @@ def _check_counts(manifest: Mapping[str, Any]) -> None:
         expected = {f"{name}.bin": np.dtype(dtype).itemsize * size for name, (dtype, size) in sizes.items()}
         if {name: file["bytes"] for name, file in shard["files"].items()} != expected:
             raise ValueError("counts and sizes differ")
-    for what, total in manifest["totals"].items():
-        if total != sum(shard["counts"][what] for shard in manifest["shards"]):
-            raise ValueError(f"the shards do not add up to {total} {what}")
+    for unit, total in manifest["totals"].items():
+        if total != sum(shard["counts"][unit] for shard in manifest["shards"]):
+            raise ValueError(f"the shards do not add up to {total} {unit}")
 
 
-def _cut_at(borders: Integers, starts: Integers, lengths: Integers) -> tuple[Integers, Integers, Integers]:
-    """The shard, start and length of each range, or of its parts where it reaches over a border."""
+def _split_at(shard_starts: Integers, starts: Integers, lengths: Integers) -> tuple[Integers, Integers, Integers]:
+    """Shard, start and length of each range; a range over several shards is split into one for each."""
     starts, lengths = starts[lengths > 0], lengths[lengths > 0]
     stops = starts + lengths
-    first = np.searchsorted(borders, starts, "right") - 1
-    parts = np.searchsorted(borders, stops, "left") - first
+    first = np.searchsorted(shard_starts, starts, "right") - 1
+    parts = np.searchsorted(shard_starts, stops, "left") - first
     if (parts == 1).all():
         return first, starts, lengths
-    which = np.repeat(np.arange(len(starts)), parts)
+    source = np.repeat(np.arange(len(starts)), parts)
     shards = _ranges(first, parts)
-    begins = np.maximum(starts[which], borders[shards])
-    return shards, begins, np.minimum(stops[which], borders[shards + 1]) - begins
+    part_starts = np.maximum(starts[source], shard_starts[shards])
+    return shards, part_starts, np.minimum(stops[source], shard_starts[shards + 1]) - part_starts
 
 
 def _ranges(starts: Integers, lengths: Integers) -> Integers:
-    """start, start + 1, ... for each range, end to end."""
+    """start, start + 1, ... for each range, concatenated."""
     before = np.cumsum(lengths) - lengths
     return np.repeat(starts - before, lengths) + np.arange(lengths.sum())

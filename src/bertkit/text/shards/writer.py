@@ -1,8 +1,8 @@
-"""Corpus → shards: one process reads the text and cuts it into blocks, the others make a shard of each.
+"""Corpus → shards: one process reads the text in blocks, the others make a shard of each.
 
 Where a block ends depends on the text alone, so the same input gives the same bytes with any number of processes. A
-run that was stopped goes on where it was: shards that are whole and made from the same text are kept, and the manifest
-comes last. So does a finished folder whose text has changed since.
+run that was stopped continues: complete shards that were made from the same text are kept, and the manifest is written
+last. So does a run over a finished folder whose text has changed.
 """
 
 import json
@@ -19,8 +19,7 @@ from typing import Any
 
 from bertkit._version import __version__
 from bertkit.errors import BertkitError, RequestError
-from bertkit.files import refuse_to_overwrite, whole_file, whole_folder
-from bertkit.folder_lock import locked
+from bertkit.files import locked, refuse_to_overwrite, whole_file, whole_folder
 from bertkit.progress import Meter, ShowProgress, silent
 from bertkit.text.corpus import CorpusReport, corpus_files, corpus_size, read_documents
 from bertkit.text.shards.entities import names_hash, read_names
@@ -31,7 +30,7 @@ from bertkit.text.shards.sentence_ids import ids_dtype
 from bertkit.text.tokenizer import Tokenizer
 
 BLOCK_BYTES = 32_000_000  # of text, 7 million tokens of English: a few seconds of work for one process
-SETTINGS = {  # field of a request -> how messages call it
+SETTINGS = {  # field of a request -> its name in messages
     "tokenizer": "vocabulary",
     "sources": "text files",
     "entities": "entity names",
@@ -42,7 +41,7 @@ SETTINGS = {  # field of a request -> how messages call it
 
 @dataclass(frozen=True)
 class ShardJob:
-    """All that decides what is written, and with how many processes."""
+    """Everything that determines the shards, and the number of processes."""
 
     files: Sequence[Path]
     tokenizer: Tokenizer
@@ -52,7 +51,7 @@ class ShardJob:
 
     @cached_property
     def request(self) -> dict[str, Any]:
-        """What a later run must request to continue this one; the first part of the manifest."""
+        """The settings that a later run must have to continue this one; the first part of the manifest."""
         dtype = {code: name for name, code in DTYPES.items()}[ids_dtype(self.tokenizer.size)]
         names = self.names
         return {
@@ -82,7 +81,7 @@ def write_shards(
 
     `processes` is the number of workers, by default one per core; `entities` is a file of names, one per line.
     """
-    began, report = time.monotonic(), CorpusReport()
+    started, report = time.monotonic(), CorpusReport()
     processes = os.cpu_count() or 1 if processes is None else processes
     for name, value in {"processes": processes, "block_bytes": block_bytes}.items():
         if value < 1:
@@ -91,30 +90,30 @@ def write_shards(
     names = None if entities is None else read_names(entities)
     job = ShardJob(files, Tokenizer.load(vocab), names, block_bytes, processes)
     with _claimed(Path(out), job) as folder:
-        manifest, kept, seen = _finished(folder), None, deepcopy(report)
-        if manifest is not None and _same_text(job, manifest, seen, show):
-            report = seen
+        manifest, kept, compared = _finished(folder), None, deepcopy(report)
+        if manifest is not None and _same_text(job, manifest, compared, show):
+            report = compared
         else:
-            manifest, kept = _work(job, folder, report, show)
-    return _report(manifest, kept, report, Path(out), time.monotonic() - began)
+            manifest, kept = _make_missing(job, folder, report, show)
+    return _report(manifest, kept, report, Path(out), time.monotonic() - started)
 
 
 def cut_into_blocks(files: Sequence[Path], size: int, report: CorpusReport) -> Iterator[Block]:
-    """The documents in runs of at least `size` bytes, the last one shorter."""
-    number = length = seen = 0
+    """The documents in blocks of at least `size` bytes, the last one shorter."""
+    number = length = read_before = 0
     texts: list[bytes] = []
     for document in read_documents(files, report=report):
         texts.append("\n".join(document.paragraphs).encode())
         length += len(texts[-1])
         if length >= size:
-            yield Block(number, b"\n\n".join(texts), report.bytes - seen)
-            number, length, seen, texts = number + 1, 0, report.bytes, []
+            yield Block(number, b"\n\n".join(texts), report.bytes - read_before)
+            number, length, read_before, texts = number + 1, 0, report.bytes, []
     if texts:
-        yield Block(number, b"\n\n".join(texts), report.bytes - seen)
+        yield Block(number, b"\n\n".join(texts), report.bytes - read_before)
 
 
-def _work(job: ShardJob, out: Path, report: CorpusReport, show: ShowProgress) -> tuple[dict[str, Any], int]:
-    """Make what is missing, then the manifest; returns how many shards an earlier run had made."""
+def _make_missing(job: ShardJob, out: Path, report: CorpusReport, show: ShowProgress) -> tuple[dict[str, Any], int]:
+    """Make the missing shards, then the manifest; returns it with the number of shards of an earlier run."""
     earlier = (out / MANIFEST).read_bytes() if (out / MANIFEST).is_file() else None
     (out / MANIFEST).unlink(missing_ok=True)
     for draft in out.glob(".*.part"):  # of a run that was killed
@@ -132,15 +131,15 @@ def _work(job: ShardJob, out: Path, report: CorpusReport, show: ShowProgress) ->
             draft.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     except BertkitError as error:
         if earlier is not None:
-            _put_back(earlier, out)
+            _restore_manifest(earlier, out)
         if isinstance(error, RequestError):
             raise
         raise BertkitError(f"{error}; finished shards are kept: the same command, given again, goes on") from error
     return manifest, kept
 
 
-def _put_back(manifest: bytes, out: Path) -> None:
-    """The manifest of a finished folder, where a text that cannot be read has changed none of its shards."""
+def _restore_manifest(manifest: bytes, out: Path) -> None:
+    """Write the manifest of a finished folder again, if the failed run has not changed its shards."""
     (out / MANIFEST).write_bytes(manifest)
     if _finished(out) is None:
         (out / MANIFEST).unlink()
@@ -149,7 +148,7 @@ def _put_back(manifest: bytes, out: Path) -> None:
 def _make_all(job: ShardJob, out: Path, report: CorpusReport, meter: Meter) -> tuple[list[Record], int]:
     records: dict[int, Record] = {}
     read = kept = new_tokens = 0
-    began = time.monotonic()
+    started = time.monotonic()
     blocks = cut_into_blocks(job.files, job.block_bytes, report)
     with closing(make_shards(blocks, out, job.names, job.processes)) as shards:
         for shard in shards:
@@ -157,13 +156,13 @@ def _make_all(job: ShardJob, out: Path, report: CorpusReport, meter: Meter) -> t
             read += shard.read
             kept += shard.kept
             new_tokens += 0 if shard.kept else shard.record["counts"]["tokens"]
-            meter.update(read, {"tokens/s": f"{new_tokens / (time.monotonic() - began):,.0f}"})
+            meter.update(read, {"tokens/s": f"{new_tokens / (time.monotonic() - started):,.0f}"})
     return [records[number] for number in sorted(records)], kept
 
 
 @contextmanager
 def _claimed(out: Path, job: ShardJob) -> Iterator[Path]:
-    """A folder for this job alone: a new one, or one that the same job was begun in."""
+    """Lock a folder for this job: a new one, or one in which the same job was started."""
     is_new = not (out / REQUEST).is_file()
     if is_new:
         with whole_folder(out) as draft:
@@ -187,31 +186,31 @@ def _write_request(folder: Path, job: ShardJob) -> None:
 
 def _require_same(out: Path, request: dict[str, Any]) -> None:
     try:
-        begun = json.loads((out / REQUEST).read_text(encoding="utf-8"))
-        others = [what for name, what in SETTINGS.items() if begun[name] != request[name]]
+        earlier = json.loads((out / REQUEST).read_text(encoding="utf-8"))
+        changed = [label for name, label in SETTINGS.items() if earlier[name] != request[name]]
     except (ValueError, KeyError, TypeError):
         refuse_to_overwrite(out)
         raise
-    if others:
+    if changed:
         raise RequestError(
-            f"{out} was begun with other settings ({', '.join(others)}); give the same arguments to go on with it, "
+            f"{out} was begun with other settings ({', '.join(changed)}); give the same arguments to go on with it, "
             "or remove it, or name another place"
         )
 
 
 def _repair_tokenizer(out: Path, tokenizer: Tokenizer) -> None:
     try:
-        whole = Tokenizer.load(out / TOKENIZER).hash == tokenizer.hash
+        intact = Tokenizer.load(out / TOKENIZER).hash == tokenizer.hash
     except RequestError:
-        whole = False
-    if not whole:
+        intact = False
+    if not intact:
         shutil.rmtree(out / TOKENIZER, ignore_errors=True)
         with whole_folder(out / TOKENIZER) as draft:
             tokenizer.save(draft)
 
 
 def _finished(out: Path) -> dict[str, Any] | None:
-    """The manifest of a folder in which nothing is left to do."""
+    """The manifest of a complete folder, else None."""
     try:
         return dict(open_shards(out, verify=True).manifest)
     except RequestError:
@@ -219,21 +218,21 @@ def _finished(out: Path) -> dict[str, Any] | None:
 
 
 def _same_text(job: ShardJob, manifest: dict[str, Any], report: CorpusReport, show: ShowProgress) -> bool:
-    """Whether the shards were made from what the files hold now; a pipe can be read once only, so the work does it."""
+    """Whether the shards were made from the current text. A pipe can be read only once, so it counts as changed."""
     if not manifest["totals"]["tokens"] or not all(file.is_file() for file in job.files):
         return False
-    made, same = [shard["text_sha256"] for shard in manifest["shards"]], 0
+    checksums, equal = [shard["text_sha256"] for shard in manifest["shards"]], 0
     with show("comparing with the text", corpus_size(job.files)) as meter:
         for block in cut_into_blocks(job.files, job.block_bytes, report):
-            if made[same : same + 1] != [text_checksum(block.text)]:
+            if checksums[equal : equal + 1] != [text_checksum(block.text)]:
                 return False
-            same += 1
+            equal += 1
             meter.update(report.bytes)
-    return same == len(made)
+    return equal == len(checksums)
 
 
 def _remove_from(number: int, out: Path) -> None:
-    """Shards beyond the last come from a text that was longer when an earlier run read it."""
+    """Remove shards from a number on: they are from an earlier run over a longer text."""
     while shard_folder(out, number).exists():
         shutil.rmtree(shard_folder(out, number))
         number += 1
@@ -247,7 +246,7 @@ def _totals(records: Sequence[Record]) -> dict[str, int]:
 def _report(
     manifest: dict[str, Any], kept: int | None, report: CorpusReport, out: Path, seconds: float
 ) -> dict[str, Any]:
-    """The report of a run; where nothing was left to do, all shards were kept."""
+    """The report of a run; `kept` is None if nothing had to be done."""
     shards = manifest["shards"]
     return {
         "out": str(out),

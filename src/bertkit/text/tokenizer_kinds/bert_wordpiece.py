@@ -1,4 +1,4 @@
-"""BERT's WordPiece: text is cleaned, split at spaces and punctuation, then cut into the longest pieces."""
+"""BERT's WordPiece: text is cleaned, split at spaces and punctuation, then into the longest pieces."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -8,8 +8,8 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertkit.errors import RequestError
-from bertkit.families.table import FAMILIES
-from bertkit.text.tokenizer_kinds.kind import (
+from bertkit.families.family import FAMILIES
+from bertkit.text.tokenizer_files import (
     BERT_TOKENS,
     Loaded,
     Rebuilt,
@@ -17,8 +17,6 @@ from bertkit.text.tokenizer_kinds.kind import (
     State,
     TokenizerKind,
     add_bert_tokens,
-)
-from bertkit.text.vocabulary_files import (
     check_added_tokens,
     check_pieces,
     is_one_line,
@@ -29,13 +27,13 @@ from bertkit.text.vocabulary_files import (
     special_tokens,
 )
 
-# More classes of transformers with plain WordPiece and BERT's special tokens; the Japanese, say, split words first.
+# Other classes of transformers with plain WordPiece and BERT's special tokens (the Japanese ones split words first).
 OTHER_CLASSES = {"ConvBert", "MobileBert", "SqueezeBert", "LayoutLM", "Lxmert"}
 
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What happens to a text before WordPiece cuts it; `strip_accents=None` means: as `lowercase` says."""
+    """How a text is normalized before WordPiece; `strip_accents=None` is the same as `lowercase`."""
 
     lowercase: bool = True
     strip_accents: bool | None = None
@@ -58,7 +56,7 @@ def wordpiece_backend(pieces: Sequence[str], tokens: SpecialTokens, cleaning: Cl
     return backend
 
 
-def load_vocab_txt(path: Path) -> Loaded:
+def _load_vocab_txt(path: Path) -> Loaded:
     """A vocab.txt with the settings beside it."""
     settings = read_settings(path.parent)
     stem = str(settings.get("tokenizer_class") or "BertTokenizer").removesuffix("Fast").removesuffix("Tokenizer")
@@ -75,7 +73,7 @@ def load_vocab_txt(path: Path) -> Loaded:
 
 
 def _looks_cased(pieces: Sequence[str], tokens: SpecialTokens) -> bool:
-    """Google's folders do not say; lowercased text never reaches a capital, so a cased vocabulary has many.
+    """Whether a vocabulary is cased, which Google's folders do not say: then many pieces have capitals.
 
     Pieces with capitals: cased 29 %, multilingual 16 %, SciBERT uncased 0.5 %, uncased and Chinese none.
     """
@@ -86,7 +84,7 @@ def _looks_cased(pieces: Sequence[str], tokens: SpecialTokens) -> bool:
 
 def _vocab_txt(model: State) -> dict[str, str]:
     if not all(map(is_one_line, model["vocab"])) or max(model["vocab"].values()) >= len(model["vocab"]):
-        return {}  # lines cannot say it: a piece with a line break, or a gap between the ids
+        return {}  # a piece with a line break, or a gap between the ids, cannot be written as lines
     return {"vocab.txt": "".join(f"{piece}\n" for piece in pieces_by_id(model["vocab"]))}
 
 
@@ -107,7 +105,7 @@ def _bert_tokenizer(state: State, tokens: SpecialTokens) -> Rebuilt | None:
 WORDPIECE = TokenizerKind(
     name="WordPiece",
     word_start=None,
-    load={"vocab.txt": load_vocab_txt},
+    load=_load_vocab_txt,
     vocabulary_files=_vocab_txt,
     transformers_class=_bert_tokenizer,
 )

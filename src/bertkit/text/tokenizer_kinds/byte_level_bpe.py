@@ -1,4 +1,4 @@
-"""RoBERTa's byte-level BPE: bytes merged pair by pair; a space belongs to the piece after it."""
+"""RoBERTa's byte-level BPE: bytes merged by pairs; a space is part of the piece after it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,25 +7,23 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from bertkit.errors import RequestError
-from bertkit.text.tokenizer_kinds.kind import (
+from bertkit.text.tokenizer_files import (
     ROBERTA_TOKENS,
     Loaded,
     Rebuilt,
     SpecialTokens,
     State,
     TokenizerKind,
-    place_bert_tokens,
-    register_special_tokens,
-)
-from bertkit.text.vocabulary_files import (
     check_added_tokens,
     check_special_tokens,
     is_one_line,
     json_text,
+    place_bert_tokens,
     read_flag,
     read_json,
     read_pieces,
     read_settings,
+    register_special_tokens,
     special_tokens,
 )
 
@@ -47,7 +45,7 @@ def byte_level_backend(
 
 
 def _place_special_tokens(backend: Backend, tokens: SpecialTokens, add_prefix_space: bool = False) -> None:
-    """RoBERTa's placing also takes the space out of each piece's offsets."""
+    """Place special tokens as BERT or RoBERTa does; RoBERTa's also excludes the space from each piece's offsets."""
     if tokens != ROBERTA_TOKENS:
         place_bert_tokens(backend, tokens)
         return
@@ -70,7 +68,7 @@ def _load_vocab_json(path: Path) -> Loaded:
 
 
 def _read_merges(path: Path, vocab: Mapping[str, int]) -> list[tuple[str, str]]:
-    """The pairs of a merges.txt; each half and their sum must be pieces."""
+    """The pairs of a merges.txt; both halves and their concatenation must be pieces."""
     merges: list[tuple[str, str]] = []
     for number, line in enumerate(read_pieces(path), start=1):
         if number == 1 and line.startswith("#version"):
@@ -100,7 +98,7 @@ def _roberta_tokenizer(state: State, tokens: SpecialTokens) -> Rebuilt | None:
 BYTE_LEVEL_BPE = TokenizerKind(
     name="BPE",
     word_start="\u0120",
-    load={"vocab.json": _load_vocab_json},
+    load=_load_vocab_json,
     place_special_tokens=_place_special_tokens,
     vocabulary_files=_vocab_json,
     transformers_class=_roberta_tokenizer,

@@ -1,6 +1,6 @@
-"""SentencePiece's Unigram, from a tokenizer.json: of all ways to cut a word, the most probable one.
+"""SentencePiece's Unigram, from a tokenizer.json: the most probable segmentation of a word.
 
-XLM-RoBERTa, CamemBERT and ALBERT have it. text/unigram.py is the readable twin of its algorithm.
+XLM-RoBERTa, CamemBERT and ALBERT use it. text/unigram.py is the readable twin of its algorithm.
 """
 
 from pathlib import Path
@@ -8,7 +8,7 @@ from pathlib import Path
 from tokenizers import Tokenizer as Backend
 
 from bertkit.errors import RequestError
-from bertkit.text.tokenizer_kinds.kind import (
+from bertkit.text.tokenizer_files import (
     ROBERTA_TOKENS,
     Loaded,
     SpecialTokens,
@@ -33,6 +33,6 @@ def _place_special_tokens(backend: Backend, tokens: SpecialTokens) -> None:
 UNIGRAM = TokenizerKind(
     name="Unigram",
     word_start="\u2581",
-    load={"spiece.model": _refuse, "sentencepiece.bpe.model": _refuse},
+    load=_refuse,
     place_special_tokens=_place_special_tokens,
 )

@@ -1,4 +1,4 @@
-"""Corpus → vocabulary: count the words once, train on the counts, and report."""
+"""Corpus → vocabulary: count the words once, and train on the counts."""
 
 import json
 import sys
@@ -22,12 +22,12 @@ from bertkit.text.wordpiece import SPECIALS, by_count, character_counts, train
 
 @dataclass(frozen=True, kw_only=True)
 class VocabularySettings:
-    """What vocabulary to make; the defaults are those of the released uncased BERT."""
+    """Settings of a new vocabulary; the defaults are those of the released uncased BERT."""
 
     size: int = 30522
     lowercase: bool = True
-    min_count: int = 2  # a pair seen less often is not merged
-    alphabet_limit: int = 1000  # characters beyond the most frequent ones become [UNK]
+    min_count: int = 2  # a rarer pair is not merged
+    alphabet_limit: int = 1000  # words with rarer characters become [UNK]
 
     def __post_init__(self) -> None:
         for name in ("size", "min_count", "alphabet_limit"):
@@ -59,10 +59,10 @@ def make_vocabulary(
     show: ShowProgress = silent,
 ) -> Vocabulary:
     """Count the words of the texts, and train on the counts."""
-    began = time.monotonic()
+    started = time.monotonic()
     with show("counting words", corpus_size(corpus_files(texts))) as meter:
         corpus = count_corpus(texts, lowercase=settings.lowercase, watch=meter.update)
-    counted = time.monotonic()
+    counting_done = time.monotonic()
     with show("merging pieces", settings.size) as meter:
         pieces = train(
             corpus.words.counts,
@@ -72,7 +72,10 @@ def make_vocabulary(
             watch=meter.update,
             count_pairs=FastPairCounts,
         )
-    seconds = {"counting": round(counted - began, 1), "merging": round(time.monotonic() - counted, 1)}
+    seconds = {
+        "counting": round(counting_done - started, 1),
+        "merging": round(time.monotonic() - counting_done, 1),
+    }
     report = {
         **asdict(settings),
         "pieces": kinds_of_pieces(pieces),
@@ -85,7 +88,7 @@ def make_vocabulary(
 
 
 def kinds_of_pieces(pieces: Sequence[str], specials: Sequence[str] = SPECIALS) -> dict[str, int]:
-    """How many pieces are special, single characters, continuations and whole words."""
+    """The numbers of special pieces, single characters, continuations and whole words."""
     kinds = Counter({"special": 0, "characters": 0, "continuations": 0, "whole_words": 0})
     for piece in pieces:
         if piece in specials or piece.startswith("[unused"):
@@ -124,9 +127,9 @@ def _corpus_report(corpus: CorpusCounts) -> dict[str, Any]:
 
 
 def _peak_memory() -> int | None:
-    """The most memory this process ever held, in bytes; None where the system does not say.
+    """The peak memory of this process in bytes; None on systems that do not report it.
 
-    Linux lets a child begin with its parent's peak, so under a large parent this is an upper bound.
+    On Linux a child process starts with its parent's peak, so this is an upper bound.
     """
     if sys.platform == "win32":
         return None

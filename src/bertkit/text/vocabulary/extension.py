@@ -1,4 +1,4 @@
-"""Corpus → more pieces for an existing vocabulary: the words that cost most pieces become pieces themselves."""
+"""Corpus → more pieces for an existing vocabulary: words become pieces if that saves the most pieces."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,12 @@ from bertkit.text.corpus import corpus_files, corpus_size
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary.word_counts import count_corpus
 
-BATCH = 100_000  # words cut at a time
+WORDS_PER_BATCH = 100_000  # tokenized at once
 
 
 @dataclass(frozen=True)
 class Extension:
-    """A tokenizer with more pieces than it had, and a report that can be written as JSON."""
+    """A tokenizer with additional pieces, and a report that can be written as JSON."""
 
     tokenizer: Tokenizer
     pieces: Sequence[str]  # the new ones, in the order of their ids
@@ -39,10 +39,10 @@ def extend_vocabulary(
     min_count: int = 2,
     show: ShowProgress = silent,
 ) -> Extension:
-    """The tokenizer with whole words of the texts after its own pieces, `size` pieces in all."""
+    """The tokenizer with whole words of the texts after its own pieces, `size` pieces in total."""
     if size <= tokenizer.size:
         raise RequestError(f"size={size:,} must be over the {tokenizer.size:,} pieces that the vocabulary has already")
-    tokenizer.with_pieces([])  # refuse what cannot be extended before the work
+    tokenizer.with_pieces([])  # refuses a tokenizer that cannot be extended, before the work
     with show("counting words", corpus_size(corpus_files(texts))) as meter:
         corpus = count_corpus(texts, lowercase=tokenizer.lowercase, watch=meter.update)
     counts = corpus.words.counts
@@ -67,18 +67,18 @@ def extend_vocabulary(
 
 
 def pieces_of_words(tokenizer: Tokenizer, words: Sequence[str]) -> dict[str, int]:
-    """How many pieces each word takes; an unknown one counts as its characters."""
+    """The number of pieces of each word; for an unknown word, its characters plus one."""
     lengths: dict[str, int] = {}
-    for start in range(0, len(words), BATCH):
-        batch = words[start : start + BATCH]
+    for start in range(0, len(words), WORDS_PER_BATCH):
+        batch = words[start : start + WORDS_PER_BATCH]
         for word, ids in zip(batch, tokenizer.encode_ids(batch), strict=True):
             unknown = tokenizer.unknown_id in ids
-            lengths[word] = 1 + len(word) if unknown else len(ids)  # over 1 also for a character alone
+            lengths[word] = 1 + len(word) if unknown else len(ids)  # over 1 for a single character, too
     return lengths
 
 
 def most_useful(counts: Mapping[str, int], lengths: Mapping[str, int], number: int, min_count: int) -> list[str]:
-    """The words that as pieces of their own would save most pieces over the whole text; ties in code point order."""
+    """The `number` words that save the most pieces over the whole text if they are pieces; ties in code point order."""
     saved = {
         word: count * (lengths[word] - 1) for word, count in counts.items() if lengths[word] > 1 and count >= min_count
     }
@@ -92,7 +92,7 @@ def most_useful(counts: Mapping[str, int], lengths: Mapping[str, int], number: i
 
 
 def _refuse_unreachable(tokenizer: Tokenizer, pieces: Sequence[str]) -> None:
-    """A tokenizer that normalizes text otherwise than BERT may never produce a word that was counted here."""
+    """Refuse a tokenizer that does not normalize as BERT does, and so never produces some of the new pieces."""
     for piece, ids in zip(pieces, tokenizer.encode_ids(pieces), strict=True):
         if ids != [tokenizer.vocab[piece]]:
             raise RequestError(
