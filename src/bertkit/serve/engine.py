@@ -14,7 +14,6 @@ from torch import Tensor
 from bertkit.engine.batches import Passage, layer_vectors, make_batch
 from bertkit.engine.embed import vectors_of
 from bertkit.engine.recorded import RecordedPasses, RowReader
-from bertkit.engine.threads import threads_for
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.model import BertModel
@@ -57,8 +56,8 @@ class SharedEncoder:
         """Identifies the encoder in the queue."""
         return id(self.encoder)
 
-    def compute(self, sequences: Sequence[TokenSequence], threads: int | None = None) -> list[Any]:
-        """A row for each sequence, whatever it shared its batch with; on a CPU with so many threads."""
+    def compute(self, sequences: Sequence[TokenSequence]) -> list[Any]:
+        """A row for each sequence, whatever it shared its batch with; with the calling thread's count of threads."""
         groups: dict[Reader, list[int]] = {}
         for place, sequence in enumerate(sequences):
             groups.setdefault(sequence.read, []).append(place)
@@ -75,7 +74,7 @@ class SharedEncoder:
         passages = [sequences[place].passage for place in order]
         device = self.encoder.embeddings.word.weight.device
         layers = sorted({layer for read in groups for layer in read.layers})
-        with torch.inference_mode(), threads_for(sum(len(passage.ids) for passage in passages), device, threads):
+        with torch.inference_mode():
             batch = make_batch(passages, device)
             x_TD = layer_vectors(self.encoder, batch, layers)
             first, width = 0, self.encoder.config.width

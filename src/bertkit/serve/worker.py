@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
-from bertkit.engine.threads import set_own_threads
+from bertkit.engine.threads import TOKENS_FOR_ONE_THREAD, set_own_threads
 from bertkit.serve.engine import SharedEncoder, TokenSequence
 from bertkit.serve.queue import Waiting, fair_budget, next_batch, seconds_to_wait
 from bertkit.serve.refusals import detached
@@ -138,23 +138,29 @@ class Workers:
                 self._tokens -= ticket.tokens_left
 
     def _work(self) -> None:
-        if self._cores is not None:
-            set_own_threads(1)  # short texts are computed right here, on one core
+        own_threads = None  # torch's count for this worker; changing it for every batch would cost more than keeping it
         while taken := self._take():
-            (parts, tokens, cores), started = taken, time.perf_counter()
-            done = self._store(_compute(parts, cores), tokens)
+            (parts, tokens, threads), started = taken, time.perf_counter()
+            if threads is not None and threads != own_threads:
+                set_own_threads(own_threads := threads)
+            done = self._store(_compute(parts), tokens)
             self._count(parts, tokens, time.perf_counter() - started)
             if done:
                 self._deliver(done)
 
-    def _share(self) -> int | None:
-        """Cores for the batch just taken: all where no other is or will be computed; None: torch's default."""
-        if self._cores is None or (self._busy == 1 and not self._waiting):
-            return self._cores
-        return max(1, self._cores // len(self._threads))
+    def _threads_for(self, tokens: int) -> int | None:
+        """Torch threads for the batch just taken; None: torch's default.
+
+        One for few tokens; all cores where no other batch is or will be computed; else this worker's share of them.
+        """
+        if self._cores is None:
+            return None
+        if tokens <= TOKENS_FOR_ONE_THREAD:
+            return 1
+        return self._cores if self._busy == 1 and not self._waiting else max(1, self._cores // len(self._threads))
 
     def _take(self) -> tuple[list[Part], int, int | None] | None:
-        """The next batch, its tokens and its cores; None when there is nothing left and never will be."""
+        """The next batch, its tokens and its torch threads; None when the queue is empty and closed."""
         with self._changed:
             while not self._waiting:
                 if self._closing:
@@ -173,7 +179,7 @@ class Workers:
             if self._waiting:
                 self._changed.notify()  # there is work for another thread
             self._busy += 1
-            return parts, taken, self._share()
+            return parts, taken, self._threads_for(taken)
 
     def _batch_budget(self) -> int:
         """Tokens of the next batch: all that fit for a single thread, a fair part for one of several."""
@@ -212,11 +218,11 @@ class Workers:
         self._observer.batch_done(BatchDone(len(lengths), tokens, max(lengths), seconds, len(parts)))
 
 
-def _compute(parts: Sequence[Part], cores: int | None) -> list[tuple[Part, list[Any] | Exception]]:
+def _compute(parts: Sequence[Part]) -> list[tuple[Part, list[Any] | Exception]]:
     """Rows for each part. Where a batch fails, its parts are computed one by one, so that only the guilty one fails."""
     sequences = [sequence for ticket, start, stop in parts for sequence in ticket.sequences[start:stop]]
     try:
-        computed = parts[0][0].shared_encoder.compute(sequences, cores)
+        computed = parts[0][0].shared_encoder.compute(sequences)
         assert len(computed) == len(sequences)
     except Exception as error:
         failure = detached(error)
@@ -225,4 +231,4 @@ def _compute(parts: Sequence[Part], cores: int | None) -> list[tuple[Part, list[
         return [(part, list(islice(rows, part[2] - part[1]))) for part in parts]
     if len(parts) == 1:
         return [(parts[0], failure)]
-    return [result for part in parts for result in _compute([part], cores)]
+    return [result for part in parts for result in _compute([part])]
