@@ -21,13 +21,14 @@ from bertkit.serve.engine import SharedEncoder, TokenSequence
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.models import Models
 from bertkit.serve.refusals import Refusal, detached
-from bertkit.serve.settings import LARGE, ServeSettings
+from bertkit.serve.settings import OFF_LOOP_SIZE, ServeSettings
 from bertkit.serve.worker import Ticket, Workers
 from bertkit.text.length import LengthReport
 from bertkit.text.tokenizer import Tokenizer
 
 GROUP_CHARACTERS = 16_000  # planned together: a few milliseconds, which the first of these requests waits for the last
 MIN_CHARACTERS = 100  # what a request counts for at least
+SIZED = (str, list, tuple)  # texts, or lists of their words or token ids
 TOKENIZE_CHARACTERS = 200_000  # in one call: an encoding is some hundred bytes for each token
 Client = TypeVar("Client")
 Value = TypeVar("Value")
@@ -137,7 +138,7 @@ class Service:
         return await self._loop.run_in_executor(self._reader, work)
 
     def _pool(self, size: int) -> ThreadPoolExecutor:
-        return self._large if size > LARGE else self._small
+        return self._large if size > OFF_LOOP_SIZE else self._small
 
     def _enqueue(self, planned: "Planned[PendingReply]") -> None:
         """On a planner's thread: put plans into the queue together; each reply is resolved when it is computed."""
@@ -284,3 +285,13 @@ def _attempt(make: Callable[..., Value], *arguments: object) -> Value | Exceptio
         return detached(error)
     except BaseException as error:  # a library's panic is no Exception, and must not take others' requests along
         return BertkitError(f"planning failed: {error}")
+
+
+def size_of(texts: Iterable[object]) -> int:
+    """About how many characters there are to read, counted up to `OFF_LOOP_SIZE`: there may be a million texts."""
+    size = 0
+    for text in texts:
+        size += max(1, len(text)) if isinstance(text, SIZED) else 1
+        if size > OFF_LOOP_SIZE:
+            break
+    return size

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from bertkit.errors import RequestError
 from bertkit.text.length import TooLong
 
-LARGE = 20_000  # bytes, characters or numbers: work that takes over a millisecond or two, and so goes to a thread
+# Bytes, characters or numbers: more take over a millisecond or two, and go to a thread beside the event loop.
+OFF_LOOP_SIZE = 20_000
 GPU_TOKENS = 32_768  # in one batch on a GPU: the fastest size for `embed` there
 
 

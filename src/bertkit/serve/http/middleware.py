@@ -1,6 +1,6 @@
-"""ASGI middleware before all routes: host name, key, request size, time limits, errors, and the request log.
+"""ASGI middleware before all routes: host name, key, size and memory of bodies, timeouts, errors, and the request log.
 
-Requests that are refused cost next to nothing: key and stated size are checked before a byte of the body is read.
+Refusing a request is cheap: its key and its Content-Length are checked before a byte of the body is read.
 """
 
 import asyncio
@@ -8,16 +8,17 @@ import contextlib
 import random
 import re
 import time
+from collections.abc import Iterator
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertkit.serve.http.auth import Keys
-from bertkit.serve.http.limits import BodyMemory, RequestBody, too_large
 from bertkit.serve.http.listener import is_local_name
 from bertkit.serve.http.logs import LOGGER
 from bertkit.serve.refusals import Refusal, failure
 from bertkit.serve.service import Service
+from bertkit.serve.settings import OFF_LOOP_SIZE, ServeSettings
 
 LINGER_SECONDS = 2.0  # for the rest of a refused request: many clients read the reply only when all is sent
 LINGER_BYTES = 64 << 20
@@ -30,6 +31,10 @@ HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
+
+VALUE_BYTES = 64  # of memory for a number or a short text: 24 to 56 for the object, 8 for the reference to it
+WIDE_BYTES = 4  # of memory for each character of a text with one emoji in it
+CONTAINER_VALUES = 16  # values that a list, an object or a key counts as: parsing and freeing one takes as long
 
 
 class HttpExchange:
@@ -78,6 +83,93 @@ class HttpExchange:
                     size += len(message.get("body", b""))
                     more = message.get("more_body", False)
         await self.send({"type": "http.response.body", "body": b""})
+
+
+class BodyMemory:
+    """The memory that all requests in progress take; a request that finds no room is refused with 429."""
+
+    def __init__(self, limits: ServeSettings) -> None:
+        self.limits = limits
+        self.taken = 0
+
+    @contextlib.contextmanager
+    def body(self) -> Iterator["RequestBody"]:
+        """A new body; its memory counts until the block ends."""
+        body = RequestBody(self)
+        try:
+            yield body
+        finally:
+            self.taken -= body.taken
+
+
+class RequestBody:
+    """One body, part by part; it is refused as soon as it is too large."""
+
+    def __init__(self, memory: BodyMemory) -> None:
+        self.taken = 0
+        self._memory = memory
+        self._data = bytearray()
+        self._counted = 0  # bytes whose values are counted
+        self._values = ValueCounter()
+
+    def add(self, part: bytes) -> None:
+        """The next bytes."""
+        limits = self._memory.limits
+        self._data += part
+        if len(self._data) > limits.max_body:
+            raise _too_large(limits)
+        self._take(len(part))
+        if len(self._data) > OFF_LOOP_SIZE:
+            self._count_values()
+
+    def end(self) -> None:
+        """The body is complete: count what it takes once it is parsed."""
+        self._take(VALUE_BYTES * self._values.total + (WIDE_BYTES - 1) * len(self._data) * self._values.wide)
+
+    def whole(self) -> bytes:
+        """All bytes; they are no longer kept here."""
+        data, self._data = self._data, bytearray()
+        return bytes(data)
+
+    def _count_values(self) -> None:
+        most = self._memory.limits.max_values
+        self._values.add(bytes(self._data[self._counted :]))
+        self._counted = len(self._data)
+        if self._values.total > most:
+            message = (
+                f"a request may have {most:,} JSON values, where each list, object or key counts as {CONTAINER_VALUES}"
+            )
+            raise Refusal(413, f"{message}; send fewer texts at a time")
+
+    def _take(self, size: int) -> None:
+        self.taken += size
+        self._memory.taken += size
+        if self._memory.taken > self._memory.limits.max_bodies:
+            raise Refusal(429, "too much is being sent at once; try again", headers={"Retry-After": "1"})
+
+
+class ValueCounter:
+    """Counts the values of a JSON text that comes in parts, without parsing it; characters inside strings are free."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.wide = False  # whether a character is not ASCII
+        self._in_string = False
+        self._escape = b""  # a backslash whose character is in the next part
+
+    def add(self, part: bytes) -> None:
+        """Count one more part."""
+        part = self._escape + part
+        odd = (len(part) - len(part.rstrip(b"\\"))) % 2
+        self._escape = part[len(part) - odd :]
+        part = part[: len(part) - odd]
+        if b"\\" in part:
+            part = part.replace(b"\\\\", b"").replace(b'\\"', b"")
+        self.wide = self.wide or not part.isascii() or b"\\u" in part
+        pieces = part.split(b'"')
+        outside = b"".join(pieces[self._in_string :: 2])
+        self._in_string ^= len(pieces) % 2 == 0
+        self.total += outside.count(b",") + CONTAINER_VALUES * sum(map(outside.count, (b"[", b"{", b":")))
 
 
 class Middleware:
@@ -150,7 +242,7 @@ class Middleware:
         """Read the whole body, unless it is too large or too slow."""
         stated = exchange.headers.get(b"content-length", b"0")
         if stated.isdigit() and int(stated[:20]) > self._limits.max_body:
-            raise too_large(self._limits)
+            raise _too_large(self._limits)
         try:
             async with asyncio.timeout(self._limits.body_seconds):
                 while True:
@@ -200,6 +292,11 @@ class Middleware:
         self.service.metrics.request_done(route, status, seconds)
         fields = {"id": exchange.id, "method": exchange.scope["method"], "route": route}
         LOGGER.info("request", extra={"fields": {**fields, "status": status, "seconds": round(seconds, 6)}})
+
+
+def _too_large(limits: ServeSettings) -> Refusal:
+    """The error for a body over the limit."""
+    return Refusal(413, f"a request may have {limits.max_body:,} bytes; send fewer texts at a time")
 
 
 def _authentication_offers(exchange: HttpExchange) -> dict[str, str]:
