@@ -21,7 +21,6 @@ from bertkit.model.encoder import Trace
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings, Layers
 from bertkit.poolings import NoPooling, PoolingName
-from bertkit.predict.quantize import Fidelity, dequantize, int8_maps, quantize
 from bertkit.settings import pick
 from bertkit.text.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Tokenizer
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from bertkit.predict.fill import Filled
     from bertkit.predict.fill_words import FilledTogether
     from bertkit.predict.onnx.export import Exported
+    from bertkit.predict.quantize import Fidelity
     from bertkit.predict.search import Found, Searched, Stored, VectorBlock
     from bertkit.tasks.answer import Answered
     from bertkit.tasks.choose import Chosen
@@ -326,6 +326,8 @@ class Bert:
         if dtype == "int8" and torch.device(device).type != "cpu":
             raise RequestError(f"int8 is for CPUs; on '{device}' choose bfloat16, float16 or float32")
         if dtype is not None and self.fidelity is not None:
+            from bertkit.predict.quantize import dequantize
+
             dequantize(self.model)
             self.fidelity = None
         self.model.to(device, numbers)
@@ -334,6 +336,8 @@ class Bert:
     @property
     def dtype(self) -> str:
         """What the layers compute in: float32, bfloat16, float16 or int8."""
+        from bertkit.predict.quantize import int8_maps
+
         encoder = self.model.encoder
         return "int8" if int8_maps(encoder) else str(encoder.dtype).removeprefix("torch.")
 
@@ -343,6 +347,8 @@ class Bert:
         `samples` are texts to measure that on, best of your own; without them, sentences and random pieces.
         What is saved stays float32. `fidelity` then says how near the vectors are.
         """
+        from bertkit.predict.quantize import quantize
+
         texts, pooling = _listed(samples, alone=False), self.embed_settings().pooling
         self.fidelity = quantize(self.model, how, self.checkpoint.tokenizer, texts, pooling)
         return self

@@ -22,8 +22,7 @@ from bertkit.predict.files.outputs import (
 )
 from bertkit.predict.files.pipeline import Computed, Job, Output, RunOptions, describe, long_texts, run_file
 from bertkit.predict.files.resume import ROWS, State, check_outputs
-from bertkit.predict.files.rows import Item, open_source
-from bertkit.predict.files.settings import FileSettings
+from bertkit.predict.files.rows import FileSettings, Item, open_source
 from bertkit.progress import ShowProgress, silent
 from bertkit.tasks.row import Detail
 from bertkit.tasks.table import TASKS

@@ -1,7 +1,7 @@
 """A file of any size as rows to answer: read in blocks of bounded size, each row with its place or its fault."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.formats import TABLE_FORMATS, open_table
 from bertkit.data.tables import Columns, Row, Table, ending, present_text
 from bertkit.errors import RequestError
-from bertkit.settings import pick
+from bertkit.settings import pick, read_pairs
 from bertkit.text.corpus import STDIN, CorpusReport
 
 if TYPE_CHECKING:
-    from bertkit.tasks.row import TaskRow
+    from bertkit.tasks.row import Detail, TaskRow
 
 # Formats by name and by ending; those of .txt and .label, which hold tables in training data, are texts here.
 ENDINGS = {end[1:]: name for name, row in TABLE_FORMATS.items() for end in row.endings if end not in (".txt", ".label")}
@@ -22,6 +22,45 @@ FORMATS = {**ENDINGS, **{name: name for name in TABLE_FORMATS}}
 ROWS = 2048
 CHARACTERS = 1 << 20  # of all cells: about 250,000 tokens, some 50 MB of them while they are worked on
 Make = Callable[[Row], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSettings:
+    """Columns of the input (None: guessed), its format (None: by its ending), and what is told in the output."""
+
+    text: str | None = None
+    pair: str | None = None
+    header: bool | None = None
+    quotes: bool | None = None
+    encoding: str = "utf-8"
+    format: str | None = None
+    id: str | None = None  # embed: the column that names a row
+    keep: str | None = None  # predict: columns with commas between them; None: all
+    probabilities: bool = False  # predict: of every label or choice
+    best: int = 0  # predict, answer: so many of the likeliest answers
+
+    @property
+    def columns(self) -> Columns:
+        """What readers of tables want to know."""
+        named = {field.name: getattr(self, field.name) for field in fields(Columns) if hasattr(self, field.name)}
+        return Columns(**named)
+
+    @property
+    def detail(self) -> "Detail":
+        """How much is written of each prediction."""
+        from bertkit.tasks.row import Detail  # only predictions have it
+
+        return Detail(probabilities=self.probabilities, best=self.best)
+
+
+READING = ("text", "header", "quotes", "encoding", "format")
+EMBED_SETTINGS = (*READING, "id")
+PREDICT_SETTINGS = (*READING, "pair", "keep", "probabilities", "best")
+
+
+def read_file_settings(pairs: Sequence[str], names: Sequence[str]) -> FileSettings:
+    """`["text=review"]` as settings; names other than those given and wrong values stop here."""
+    return read_pairs(pairs, FileSettings(), names=names)[0]
 
 
 @dataclass(frozen=True)
