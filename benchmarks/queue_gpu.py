@@ -109,7 +109,7 @@ def _stop(why: str) -> NoReturn:
 
 def _wake_all(done: list[Ticket]) -> None:
     for ticket in done:
-        ticket.wake(ticket)
+        ticket.on_done(ticket)
 
 
 class Theirs:

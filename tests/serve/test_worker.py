@@ -122,7 +122,7 @@ def test_only_the_guilty_request_fails(desk):
     assert other.failure is None
     assert isinstance(bad.failure, RuntimeError)
     assert set(desk.done) >= {good, bad, other}
-    assert desk.workers._computing == 0
+    assert desk.workers._computing_tokens == 0
 
 
 def test_a_cancelled_request_leaves_the_queue(desk):
@@ -142,7 +142,7 @@ def test_cancelled_in_the_middle_it_is_computed_for_nothing(desk):
     desk.finish()
     assert desk.done == []
     assert desk.workers.depth == (0, 0)
-    assert desk.workers._computing == 0
+    assert desk.workers._computing_tokens == 0
 
 
 def test_a_full_queue_takes_no_more_and_says_when_to_come_back():
@@ -245,7 +245,7 @@ def test_of_two_none_takes_all_that_waits(threads, largest):
     assert sum(sizes) == threads + 30
     assert max(sizes) == largest
     assert all(ticket.rows == ["W" * 100] for ticket in tickets)
-    assert desk.workers._computing == 0
+    assert desk.workers._computing_tokens == 0
 
 
 class Large:
@@ -287,7 +287,7 @@ def test_what_goes_next_is_the_policys_choice_also_where_all_fits(jobs, data):
     assert workers.submit(tickets) == []
     for ticket in tickets:  # as if some of it were computed
         ticket.taken = data.draw(st.integers(0, len(ticket.sequences) - 1))
-    workers._tokens = sum(ticket.tokens_left for ticket in tickets)
-    for budget in (20, 100, workers._tokens, 10_000):
+    workers._waiting_tokens = sum(ticket.tokens_left for ticket in tickets)
+    for budget in (20, 100, workers._waiting_tokens, 10_000):
         waiting = [Waiting(ticket.shared_encoder.key, ticket.lengths, ticket.taken) for ticket in tickets]
         assert workers._counts(budget) == next_batch(waiting, budget)

@@ -17,7 +17,7 @@ from bertkit.serve.http.middleware import Middleware
 from bertkit.serve.http.openapi import MASK, openapi
 from bertkit.serve.http.routing import Routes
 from bertkit.serve.http.static import static_routes
-from bertkit.serve.models import Models, Served
+from bertkit.serve.models import Models, ServedModel
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.routes.attention import attention_routes
 from bertkit.serve.routes.embeddings import EmbeddingOptions, embedding_routes, plan_embeddings
@@ -75,7 +75,7 @@ def status_routes(service: Service) -> Routes:
     return routes
 
 
-async def warm_up(service: Service, served: Served) -> None:
+async def warm_up(service: Service, served: ServedModel) -> None:
     """Run first passes, which allocate memory and choose or compile kernels, before the first request."""
     options = EmbeddingOptions(settings=served.bert.embed_settings())
     powers = [1 << power for power in range(served.limit.bit_length() + 1)] * OFTEN  # a GPU's kernels differ by length

@@ -138,7 +138,7 @@ async def reply(service: Service, content: Any, plan: Plan | None = None, number
     """The content as JSON, encoded in a thread where it has many `numbers`; headers tell of texts over the limit."""
     dump = partial(orjson.dumps, content, default=_to_json, option=ORJSON_OPTIONS)
     body = await service.off_loop(dump, numbers) if numbers > OFF_LOOP_SIZE else dump()
-    return Response(body, media_type="application/json", headers=length_headers(plan.lengths if plan else None))
+    return Response(body, media_type="application/json", headers=length_headers(plan.report if plan else None))
 
 
 def length_headers(report: LengthReport | None) -> dict[str, str]:

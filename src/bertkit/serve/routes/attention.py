@@ -11,7 +11,7 @@ from bertkit.engine.batches import Passage
 from bertkit.serve.engine import ReadAttention, TokenSequence
 from bertkit.serve.http.endpoint import check_size, check_texts, encoded, reply
 from bertkit.serve.http.routing import Routes
-from bertkit.serve.models import Served
+from bertkit.serve.models import ServedModel
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.routes.schema import MODEL, example
 from bertkit.serve.service import Plan, Service
@@ -63,7 +63,7 @@ async def _attention_reply(service: Service, request: AttentionRequest, *, neuro
 
 
 def plan_attention(
-    served: Served,
+    served: ServedModel,
     text: str,
     pair: str | None,
     layer: int | None,

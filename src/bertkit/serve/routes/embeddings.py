@@ -18,7 +18,7 @@ from bertkit.poolings import NO_POOLING, NoPooling, PoolingName
 from bertkit.serve.engine import ReadPooled, ReadTokens, TokenSequence
 from bertkit.serve.http.endpoint import check_size, check_texts, encoded, length_note, length_policy, reply, reported
 from bertkit.serve.http.routing import Routes
-from bertkit.serve.models import Served
+from bertkit.serve.models import ServedModel
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.routes.schema import IDS, LENGTH, MODEL, TEXT, kind_of, lenient_example
 from bertkit.serve.service import Plan, PlanDraft, PlanResult, Service, size_of
@@ -124,7 +124,9 @@ def embedding_routes(service: Service) -> Routes:
     return routes
 
 
-async def embed_reply(service: Service, request: EmbedRequest, served: Served, *, per_token: bool = False) -> Response:
+async def embed_reply(
+    service: Service, request: EmbedRequest, served: ServedModel, *, per_token: bool = False
+) -> Response:
     """A list of embeddings; with `per_token` a list for each text, normalized only where the request says so."""
     if request.truncation_direction.lower() == "left":
         raise Refusal(422, "texts are cut at their end; leave truncation_direction out", "truncation_direction")
@@ -139,13 +141,13 @@ async def embed_reply(service: Service, request: EmbedRequest, served: Served, *
     return await reply(service, content, result.plan, _count_numbers(result))
 
 
-def _openai_content(result: PlanResult, served: Served, encoding_format: str) -> dict[str, Any]:
+def _openai_content(result: PlanResult, served: ServedModel, encoding_format: str) -> dict[str, Any]:
     data = [
         {"object": "embedding", "index": index, "embedding": encoded(vector, encoding_format)}
         for index, vector in enumerate(result.value)
     ]
     usage = {"prompt_tokens": result.plan.tokens, "total_tokens": result.plan.tokens}
-    note = length_note(result.plan.lengths)
+    note = length_note(result.plan.report)
     return {"object": "list", "data": data, "model": served.name, "usage": usage, **note}
 
 
@@ -165,7 +167,7 @@ class EmbeddingOptions:
 
 
 def embedding_options(
-    served: Served, request: EmbeddingFields, normalize: bool | None, too_long: TooLong, pooling: str | None = None
+    served: ServedModel, request: EmbeddingFields, normalize: bool | None, too_long: TooLong, pooling: str | None = None
 ) -> EmbeddingOptions:
     """The folder's settings with the request's changes."""
     try:
@@ -177,7 +179,11 @@ def embedding_options(
 
 
 def plan_embeddings(
-    served: Served, inputs: Sequence[Input], options: EmbeddingOptions, limits: ServeSettings, field: str = "inputs"
+    served: ServedModel,
+    inputs: Sequence[Input],
+    options: EmbeddingOptions,
+    limits: ServeSettings,
+    field: str = "inputs",
 ) -> PlanDraft:
     """Embeddings of texts or token ids: [D] each, or with pooling 'none' [L, D]."""
     check_texts(inputs, field, limits)
@@ -185,7 +191,7 @@ def plan_embeddings(
 
 
 def plan_checked_inputs(
-    served: Served,
+    served: ServedModel,
     inputs: Sequence[Input],
     options: EmbeddingOptions,
     limits: ServeSettings,
@@ -204,12 +210,12 @@ def plan_checked_inputs(
         sequences: list[TokenSequence] = []
         windows: list[Spans | None] = []  # of each input; None: it is one sequence
         lengths: list[int] = []
-        reader, limit, plain = _reader(settings), served.limit, served.plain_texts
+        reader, limit, one_segment = _reader(settings), served.limit, served.first_segment_only
         all_single = len(single) == len(inputs)
         encodings = _with_lengths(tokens) if all_single else _encodings(served, inputs, options, tokens, field)
         for encoding, length in encodings:
             spans = None
-            if length <= limit and plain and isinstance(encoding, Passage):  # the common case
+            if length <= limit and one_segment and isinstance(encoding, Passage):  # the common case
                 sequences.append(TokenSequence(encoding, reader))
             else:
                 passages, spans = _passages(served, encoding, options.too_long)
@@ -230,13 +236,13 @@ def plan_checked_inputs(
             lambda rows: _finished(rows, windows, options),
             sum(lengths),
             report,
-            quick=len(inputs) <= INLINE_TEXTS and not windowed,
+            finish_on_loop=len(inputs) <= INLINE_TEXTS and not windowed,
         )
 
     return PlanDraft(served.tokenizer, single, complete)
 
 
-def _resolved(settings: EmbedSettings, served: Served) -> EmbedSettings:
+def _resolved(settings: EmbedSettings, served: ServedModel) -> EmbedSettings:
     """Layers counted from the embeddings, 0; a wrong one, or more than the model has, are refused."""
     depth = served.shared_encoder.encoder.config.depth
     try:
@@ -270,7 +276,7 @@ def _with_lengths(passages: Iterable[Passage]) -> Iterator[tuple[Passage, int]]:
 
 
 def _encodings(
-    served: Served, inputs: Sequence[Input], options: EmbeddingOptions, tokens: Iterable[Passage], field: str
+    served: ServedModel, inputs: Sequence[Input], options: EmbeddingOptions, tokens: Iterable[Passage], field: str
 ) -> Iterator[tuple[Encoding | Passage, int]]:
     """Each input as ids, and how many tokens it has.
 
@@ -288,7 +294,7 @@ def _encodings(
             yield next(single)
 
 
-def _from_ids(served: Served, ids: list[int], too_long: TooLong, name: str, field: str) -> tuple[Passage, int]:
+def _from_ids(served: ServedModel, ids: list[int], too_long: TooLong, name: str, field: str) -> tuple[Passage, int]:
     """Token ids of this model's vocabulary, between [CLS] and [SEP], which are added where they are missing.
 
     Ids that are truncated are counted and not checked.
@@ -308,7 +314,9 @@ def _from_ids(served: Served, ids: list[int], too_long: TooLong, name: str, fiel
     return Passage(ids, (0,) * len(ids)), length
 
 
-def _passages(served: Served, encoding: Encoding | Passage, too_long: TooLong) -> tuple[list[Passage], Spans | None]:
+def _passages(
+    served: ServedModel, encoding: Encoding | Passage, too_long: TooLong
+) -> tuple[list[Passage], Spans | None]:
     """The sequences of one input, and the spans of its windows; of a long pair the longer text is truncated first."""
     if isinstance(encoding, Encoding) and len(encoding.ids) > served.limit:
         kept = sequences(encoding, served.limit, LengthPolicy("head"))

@@ -12,7 +12,7 @@ from bertkit.predict.fill import Filled, fill_blanks, find_blanks
 from bertkit.serve.engine import ReadBlanks, TokenSequence
 from bertkit.serve.http.endpoint import check_size, check_texts, reported
 from bertkit.serve.http.routing import Routes
-from bertkit.serve.models import Served
+from bertkit.serve.models import ServedModel
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.routes.schema import MODEL, Texts, example
 from bertkit.serve.routes.tasks import converted, results_reply
@@ -56,7 +56,7 @@ def fill_policy(too_long: TooLong | None, limits: ServeSettings) -> TooLong:
 
 
 def plan_fill(
-    served: Served, texts: Sequence[str], top: int, too_long: TooLong, limits: ServeSettings, field: str = "text"
+    served: ServedModel, texts: Sequence[str], top: int, too_long: TooLong, limits: ServeSettings, field: str = "text"
 ) -> Plan:
     """The `top` words for each blank of each text."""
     check_texts(texts, field, limits)
@@ -87,4 +87,4 @@ def plan_fill(
         remaining = iter(rows)
         return [fill_blanks(tokenizer, blanks, [next(remaining) for _ in blanks.views]) for blanks in masked]
 
-    return Plan(served.shared_encoder, sequences, finish, sum(lengths), report, made=characters + words)
+    return Plan(served.shared_encoder, sequences, finish, sum(lengths), report, result_size=characters + words)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from bertkit.predict.fill import Filled
 from bertkit.serve.http.endpoint import check_count, length_policy, reply
 from bertkit.serve.http.routing import Routes
-from bertkit.serve.models import Served
+from bertkit.serve.models import ServedModel
 from bertkit.serve.refusals import Refusal, wrong_field
 from bertkit.serve.routes.embeddings import EmbedRequest, embed_reply
 from bertkit.serve.routes.fill import fill_policy, plan_fill
@@ -20,7 +20,7 @@ from bertkit.serve.service import PlanResult, Service, size_of
 from bertkit.tasks.tag import Tagged
 
 Parameters = dict[str, Any]
-Task = Callable[[Service, Served, Any, Parameters], Awaitable[PlanResult]]
+Task = Callable[[Service, ServedModel, Any, Parameters], Awaitable[PlanResult]]
 
 
 class HuggingFaceRequest(BaseModel):
@@ -51,7 +51,7 @@ def hugging_face_routes(service: Service) -> Routes:
     return routes
 
 
-async def _task_reply(service: Service, served: Served, request: HuggingFaceRequest, task: str | None) -> Response:
+async def _task_reply(service: Service, served: ServedModel, request: HuggingFaceRequest, task: str | None) -> Response:
     name = task or _guess_task(served, request.inputs)
     if name == "feature-extraction":
         return await _features(service, served, request)
@@ -59,10 +59,10 @@ async def _task_reply(service: Service, served: Served, request: HuggingFaceRequ
         known = ", ".join(["feature-extraction", *TASKS])
         raise Refusal(404, f"no task '{name:.40}' here; choose from: {known}")
     result = await TASKS[name](service, served, request.inputs, request.parameters or {})
-    return await reply(service, result.value, result.plan, max(result.plan.tokens, result.plan.made))
+    return await reply(service, result.value, result.plan, max(result.plan.tokens, result.plan.result_size))
 
 
-def _guess_task(served: Served, inputs: Any) -> str:
+def _guess_task(served: ServedModel, inputs: Any) -> str:
     """The task by the form of the inputs, else the one the model was fine-tuned for."""
     if isinstance(inputs, dict):
         return "question-answering" if "question" in inputs else "sentence-similarity"
@@ -75,7 +75,7 @@ def _guess_task(served: Served, inputs: Any) -> str:
     )
 
 
-async def _features(service: Service, served: Served, request: HuggingFaceRequest) -> Response:
+async def _features(service: Service, served: ServedModel, request: HuggingFaceRequest) -> Response:
     """An embedding for each text; the client sends parameters beside the inputs or under `parameters`."""
     inputs = request.inputs
     fields = {**(request.parameters or {}), **(request.model_extra or {}), "inputs": inputs}
@@ -87,7 +87,9 @@ async def _features(service: Service, served: Served, request: HuggingFaceReques
         raise wrong_field(error.errors()) from error
 
 
-async def _text_classification(service: Service, served: Served, inputs: Any, parameters: Parameters) -> PlanResult:
+async def _text_classification(
+    service: Service, served: ServedModel, inputs: Any, parameters: Parameters
+) -> PlanResult:
     service.models.able(served.name, "classify")
     texts, top = _texts(service, inputs), _positive_int(parameters, "top_k", None)
     policy = length_policy(None, None, service.settings)
@@ -95,7 +97,9 @@ async def _text_classification(service: Service, served: Served, inputs: Any, pa
     return PlanResult([labels[:top] for labels in result.value], result.plan)
 
 
-async def _token_classification(service: Service, served: Served, inputs: Any, parameters: Parameters) -> PlanResult:
+async def _token_classification(
+    service: Service, served: ServedModel, inputs: Any, parameters: Parameters
+) -> PlanResult:
     """Spans by default, as the client's models give them; words with aggregation_strategy 'none'."""
     service.models.able(served.name, "tag")
     texts, ignored = _texts(service, inputs), _ignored_labels(service, parameters)
@@ -125,7 +129,7 @@ def _ignored_labels(service: Service, parameters: Parameters) -> list[str]:
     return labels
 
 
-async def _question_answering(service: Service, served: Served, inputs: Any, parameters: Parameters) -> PlanResult:
+async def _question_answering(service: Service, served: ServedModel, inputs: Any, parameters: Parameters) -> PlanResult:
     service.models.able(served.name, "answer")
     question, context = _fields(service, inputs, "question", "context")
     plan = partial(plan_task, served, {"question": [question], "passage": [context]}, service.settings)
@@ -142,7 +146,7 @@ async def _question_answering(service: Service, served: Served, inputs: Any, par
     return PlanResult(rows[0] if top == 1 else rows[:top], result.plan)
 
 
-async def _fill_mask(service: Service, served: Served, inputs: Any, parameters: Parameters) -> PlanResult:
+async def _fill_mask(service: Service, served: ServedModel, inputs: Any, parameters: Parameters) -> PlanResult:
     """For one blank a list of candidates, for several a list of lists, as transformers has it."""
     service.models.able(served.name, "fill")
     if parameters.get("targets"):
@@ -154,7 +158,7 @@ async def _fill_mask(service: Service, served: Served, inputs: Any, parameters: 
     return _like_inputs(inputs, result)
 
 
-def _candidates(served: Served, filled: list[Filled]) -> list[Any]:
+def _candidates(served: ServedModel, filled: list[Filled]) -> list[Any]:
     vocab, rows = served.bert.tokenizer.vocab, dict[int, list[dict[str, Any]]]()
     for candidate in filled:
         word, token = candidate.word, vocab.get(candidate.word, served.bert.tokenizer.unknown_id)
@@ -168,7 +172,9 @@ def _like_inputs(inputs: Any, result: PlanResult) -> PlanResult:
     return PlanResult(result.value[0], result.plan) if isinstance(inputs, str) else result
 
 
-async def _sentence_similarity(service: Service, served: Served, inputs: Any, parameters: Parameters) -> PlanResult:
+async def _sentence_similarity(
+    service: Service, served: ServedModel, inputs: Any, parameters: Parameters
+) -> PlanResult:
     source, sentences = _fields(service, inputs, "source_sentence", "sentences", lists=("sentences",))
     policy = length_policy(None, None, service.settings)
     return await cosines(service, served, source, sentences, policy, SIMILARITY_FIELDS)

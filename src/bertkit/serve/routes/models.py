@@ -7,7 +7,7 @@ from starlette.responses import Response
 from bertkit.poolings import TEXT_POOLINGS
 from bertkit.serve.http.endpoint import reply
 from bertkit.serve.http.routing import Routes
-from bertkit.serve.models import Served
+from bertkit.serve.models import ServedModel
 from bertkit.serve.service import Service
 
 
@@ -27,7 +27,7 @@ def model_cards(service: Service) -> list[dict[str, Any]]:
     return [_model_card(served) for served in service.models.by_name.values()]
 
 
-def _model_card(served: Served) -> dict[str, Any]:
+def _model_card(served: ServedModel) -> dict[str, Any]:
     """A model's abilities, shape and default settings."""
     config, settings = served.bert.model.config, served.bert.embed_settings()
     return {

@@ -17,7 +17,7 @@ from bertkit.predict.answers import Answers
 from bertkit.serve.engine import ReadReduced, TokenSequence, read_head
 from bertkit.serve.http.endpoint import check_texts, length_note, reply
 from bertkit.serve.http.routing import Routes
-from bertkit.serve.models import Served
+from bertkit.serve.models import ServedModel
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.routes.schema import MODEL, Choices, Sentences, Texts, example
 from bertkit.serve.service import Plan, Service, size_of
@@ -82,11 +82,11 @@ def request_schema(row: TaskRow) -> type[BaseModel]:
     return create_model(name, __config__=config, __doc__=row.request_summary, **fields)
 
 
-async def results_reply(service: Service, served: Served, plan: Callable[[], Plan], size: int) -> Response:
+async def results_reply(service: Service, served: ServedModel, plan: Callable[[], Plan], size: int) -> Response:
     """{"model", "results"}: the predictions of a plan, and a note where texts were over the limit."""
     result = await service.answer(plan, size)
-    content = {"model": served.name, "results": result.value, **length_note(result.plan.lengths)}
-    return await reply(service, content, result.plan, max(result.plan.tokens, result.plan.made))
+    content = {"model": served.name, "results": result.value, **length_note(result.plan.report)}
+    return await reply(service, content, result.plan, max(result.plan.tokens, result.plan.result_size))
 
 
 def converted(make: Callable[[], Plan], convert: Callable[[Any], Any]) -> Plan:
@@ -98,7 +98,7 @@ def converted(make: Callable[[], Plan], convert: Callable[[Any], Any]) -> Plan:
 
 
 def plan_task(
-    served: Served,
+    served: ServedModel,
     inputs: Inputs,
     limits: ServeSettings,
     names: Mapping[str, str] = SAME_NAMES,
@@ -119,7 +119,7 @@ def plan_task(
     plan, windows = _plan_examples(served, answers, examples, raw=raw)
     if row.reports_length:
         last = list(inputs)[-1]
-        plan.lengths = _length_report(windows, served.limit, names.get(last, last), refuse_long)
+        plan.report = _length_report(windows, served.limit, names.get(last, last), refuse_long)
     return plan
 
 
@@ -146,7 +146,7 @@ def _length_report(windows: Sequence[Window], limit: int, field: str, refuse_lon
 
 
 def _plan_examples(
-    served: Served, answers: Answers, examples: Sequence[Example], *, raw: bool
+    served: ServedModel, answers: Answers, examples: Sequence[Example], *, raw: bool
 ) -> tuple[Plan, list[Window]]:
     """The task's windows through the shared encoder, and its decoding of the head's outputs."""
     task = answers.task

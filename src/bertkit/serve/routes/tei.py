@@ -11,7 +11,7 @@ from starlette.responses import Response
 from bertkit._version import __version__
 from bertkit.serve.http.endpoint import check_count, check_texts, length_policy, reply
 from bertkit.serve.http.routing import Routes
-from bertkit.serve.models import Served
+from bertkit.serve.models import ServedModel
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.routes.embeddings import PAIR_SEPARATOR, EmbeddingOptions, plan_checked_inputs, split_pair
 from bertkit.serve.routes.models import model_cards
@@ -187,7 +187,7 @@ def tei_routes(service: Service) -> Routes:
 
 async def predict_labels(
     service: Service,
-    served: Served,
+    served: ServedModel,
     pairs: Pairs,
     policy: TooLong,
     names: tuple[str, str] = ("inputs", "inputs"),
@@ -210,7 +210,7 @@ async def predict_labels(
     return await service.answer(as_labels, size_of(texts) + size_of(seconds))
 
 
-def _labels(prediction: Classified | Labeled | Rated | np.ndarray, served: Served, *, raw: bool) -> list[Label]:
+def _labels(prediction: Classified | Labeled | Rated | np.ndarray, served: ServedModel, *, raw: bool) -> list[Label]:
     if isinstance(prediction, Rated):
         name = served.bert.checkpoint.labels[0] if served.bert.checkpoint.labels else "score"
         return [{"score": prediction.value if raw else _sigmoid(prediction.value), "label": name}]
@@ -223,7 +223,7 @@ def _labels(prediction: Classified | Labeled | Rated | np.ndarray, served: Serve
 
 
 async def rank(
-    service: Service, served: Served, query: str, texts: list[str], policy: TooLong, *, raw: bool
+    service: Service, served: ServedModel, query: str, texts: list[str], policy: TooLong, *, raw: bool
 ) -> PlanResult:
     """A score for each text: of a model fine-tuned with `regress` its output for the pair, else the cosine."""
     names = ("query", "texts")
@@ -235,7 +235,7 @@ async def rank(
 
 
 async def cosines(
-    service: Service, served: Served, sentence: str, others: list[str], policy: TooLong, names: tuple[str, str]
+    service: Service, served: ServedModel, sentence: str, others: list[str], policy: TooLong, names: tuple[str, str]
 ) -> PlanResult:
     """Cosine similarities between one text and others; `names`: their fields in the request."""
     settings = served.embed_settings(normalize=True)
@@ -249,7 +249,7 @@ async def cosines(
 
 
 def _plan_cosines(
-    served: Served,
+    served: ServedModel,
     sentence: str,
     others: list[str],
     options: EmbeddingOptions,
@@ -264,7 +264,7 @@ def _plan_cosines(
     return plan_checked_inputs(served, inputs, options, limits, many, lambda n: f"{many}[{n - 1}]" if n else one)
 
 
-def _tokens(served: Served, texts: list[str], special: bool, pairs: bool) -> list[list[dict[str, Any]]]:
+def _tokens(served: ServedModel, texts: list[str], special: bool, pairs: bool) -> list[list[dict[str, Any]]]:
     """As text-embeddings-inference lists them: special tokens have no offsets."""
     tokenizer, rows_of_texts = served.bert.tokenizer, []
     for text in texts:
@@ -279,7 +279,7 @@ def _tokens(served: Served, texts: list[str], special: bool, pairs: bool) -> lis
     return rows_of_texts
 
 
-def _decoded(served: Served, ids: list[list[int]], skip_special: bool) -> list[str]:
+def _decoded(served: ServedModel, ids: list[list[int]], skip_special: bool) -> list[str]:
     return [served.bert.tokenizer.decode(of_text, skip_special=skip_special) for of_text in ids]
 
 
