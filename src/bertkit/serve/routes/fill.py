@@ -66,18 +66,19 @@ def plan_fill(
     masked = [find_blanks(model, tokenizer, text, top=top, limit=served.limit, too_long=policy) for text in texts]
     lengths = [len(blanks.encoding) for blanks in masked]
     report = reported(lengths, served.limit, too_long, field, f"{field}[{{}}]".format)
-    words = sum(len(blanks.places) * top for blanks in masked)
+    words = sum(len(blanks.positions) * top for blanks in masked)
     if words > limits.max_words:
         raise Refusal(
             413,
             f"{words:,} words for the blanks are over {limits.max_words:,}; ask for fewer words or send fewer texts",
         )
     # Every candidate carries the whole text.
-    characters = sum(len(blanks.text) * len(blanks.places) * top for blanks in masked)
+    characters = sum(len(blanks.text) * len(blanks.positions) * top for blanks in masked)
     check_size(characters // 8, "ask for fewer words or shorter texts", limits)
     sequences = [
         TokenSequence(
-            passage, ReadBlanks(model, tuple(at for _, at in inside), top, tokenizer.size, (model.config.depth,))
+            passage,
+            ReadBlanks(model, tuple(position for _, position in inside), top, tokenizer.size, (model.config.depth,)),
         )
         for blanks in masked
         for passage, inside in blanks.views
