@@ -209,7 +209,7 @@ class Middleware:
         scope = exchange.scope
         scope["app"] = self.app  # so that Starlette's router raises its 404 and 405
         if self._local and not is_local_name(exchange.headers.get(b"host", b"localhost").decode("latin-1")):
-            raise Refusal(421, "without a key this server is asked for as localhost or by its address alone")
+            raise Refusal(421, "without a key this server accepts only localhost or an IP address as its Host")
         if self._keys is not None and (scope["method"], scope["path"]) not in WITHOUT_KEY:
             self._check_key(self._keys, exchange)
         if scope["method"] in ("GET", "HEAD", "OPTIONS"):  # uvicorn sends no body in reply to HEAD
