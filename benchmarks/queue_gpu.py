@@ -31,7 +31,7 @@ import torch
 from bertkit.files import whole_file
 from bertkit.serve.memory import tune_gc
 from bertkit.serve.models import load_models
-from bertkit.serve.plans.vectors import Wanted, plan_vectors
+from bertkit.serve.routes.embeddings import EmbeddingOptions, plan_embeddings
 from bertkit.serve.service import Plan, Planned, Planner
 from bertkit.serve.settings import GPU_TOKENS, ServeSettings
 from bertkit.serve.worker import BatchDone, Ticket, Workers
@@ -62,7 +62,7 @@ class Ours:
     def __init__(self, folder: Path, device: torch.device, max_tokens: int, dtype: str) -> None:
         self._limits = ServeSettings(max_tokens=max_tokens)
         self._served = load_models([f"model={folder}"], device, dtype=dtype).named(None)
-        self._wanted = Wanted(settings=self._served.bert.embed_settings())
+        self._options = EmbeddingOptions(settings=self._served.bert.embed_settings())
         self.counted = Counted()
         self._loop, self._small = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         self._planner = Planner(self._small, self._queue)
@@ -73,7 +73,7 @@ class Ours:
 
     def submit(self, texts: Request, reply: Reply) -> None:
         """Put a request in."""
-        make = partial(plan_vectors, self._served, texts, self._wanted, self._limits)
+        make = partial(plan_embeddings, self._served, texts, self._options, self._limits)
         self._planner.submit(reply, make, sum(map(len, texts)))
 
     def _queue(self, made: Planned[Reply]) -> None:
@@ -109,7 +109,7 @@ def _stop(why: str) -> NoReturn:
 
 def _wake_all(done: list[Ticket]) -> None:
     for ticket in done:
-        ticket.wake(ticket)
+        ticket.on_done(ticket)
 
 
 class Theirs:

@@ -1,4 +1,4 @@
-"""bert-as-a-service's client over bertkit's: the same class, the same words."""
+"""A drop-in replacement for bert-as-a-service's client, over bertkit's."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -7,8 +7,8 @@ from typing import Any
 from bertkit.client import Client
 from bertkit.errors import RequestError
 
-# bert-as-a-service's names for what is done with the tokens of a text.
-STRATEGIES = {
+# bert-as-a-service's names of poolings.
+POOLING_STRATEGIES = {
     "NONE": "none",
     "REDUCE_MEAN": "mean",
     "REDUCE_MAX": "max",
@@ -21,9 +21,9 @@ STRATEGIES = {
 
 
 class BertClient:
-    """bert-as-a-service's client: programs written for it need only another import and port.
+    """bert-as-a-service's client: programs written for it change only the import and the port.
 
-    The server's old options `pooling_strategy` and `pooling_layer` are given here, with their old defaults.
+    `pooling_strategy` and `pooling_layer`, options of its server, are options here, with the same defaults.
     """
 
     def __init__(
@@ -38,31 +38,36 @@ class BertClient:
         timeout: float = -1,
         **options: Any,
     ) -> None:
-        if pooling_strategy not in STRATEGIES:
-            raise RequestError(f"unknown pooling_strategy '{pooling_strategy}'; choose from: {', '.join(STRATEGIES)}")
+        if pooling_strategy not in POOLING_STRATEGIES:
+            raise RequestError(
+                f"unknown pooling_strategy '{pooling_strategy}'; choose from: {', '.join(POOLING_STRATEGIES)}"
+            )
         if output_fmt not in ("ndarray", "list"):
             raise RequestError(f"unknown output_fmt '{output_fmt}'; choose from: ndarray, list")
-        known = {name: options[name] for name in ("key", "model", "retries") if name in options}
-        patience = timeout / 1000 if timeout > 0 else 70.0  # the original counts milliseconds; -1 is without end
-        self._client = Client(f"http://{f'[{ip}]' if ':' in ip else ip}:{port}", timeout=patience, **known)
-        self._asked: dict[str, Any] = {"pooling": STRATEGIES[pooling_strategy], "layers": list(pooling_layer)}
+        client_options = {name: options[name] for name in ("key", "model", "retries") if name in options}
+        seconds = timeout / 1000 if timeout > 0 else 70.0  # the original's are milliseconds; -1 is no timeout
+        self._client = Client(f"http://{f'[{ip}]' if ':' in ip else ip}:{port}", timeout=seconds, **client_options)
+        self._embed_options: dict[str, Any] = {
+            "pooling": POOLING_STRATEGIES[pooling_strategy],
+            "layers": list(pooling_layer),
+        }
         self._as_list = output_fmt == "list"
 
     def encode(
         self, texts: Sequence[Any], blocking: bool = True, is_tokenized: bool = False, show_tokens: bool = False
     ) -> object:
-        """Vectors of the texts, [texts, width]; a text with ||| is a pair; with `show_tokens` their tokens too."""
-        given = self._checked(texts, is_tokenized)
+        """Embeddings, [texts, width]; a text with ||| is a pair; with `show_tokens` the tokens too."""
+        checked = self._checked(texts, is_tokenized)
         if not blocking:
-            raise RequestError("blocking=False leaves vectors where nobody finds them; use encode_async")
-        found = self._client.embed(given, pairs=True, normalize=False, **self._asked)
-        vectors = [row.tolist() for row in found] if self._as_list else found
-        return (vectors, self._tokens(given)) if show_tokens else vectors
+            raise RequestError("blocking=False, which fetches the vectors later, is not supported; use encode_async")
+        array = self._client.embed(checked, pairs=True, normalize=False, **self._embed_options)
+        vectors = [row.tolist() for row in array] if self._as_list else array
+        return (vectors, self._tokens(checked)) if show_tokens else vectors
 
     def encode_async(
         self, batch_generator: Iterable[Sequence[Any]], max_num_batch: int | None = None, delay: float = 0.1, **how: Any
     ) -> Iterator[Any]:
-        """Vectors of each batch in turn, while the next are on their way."""
+        """Embeddings of each batch in turn; the next batches are requested meanwhile."""
         with ThreadPoolExecutor(4) as threads:
             waiting = []
             for number, batch in enumerate(batch_generator):
@@ -71,20 +76,20 @@ class BertClient:
                 waiting.append(threads.submit(self.encode, batch, **how))
                 if len(waiting) >= 4:
                     yield waiting.pop(0).result()
-            for each in waiting:
-                yield each.result()
+            for future in waiting:
+                yield future.result()
 
     @property
     def status(self) -> dict[str, Any]:
-        """What the client asks for."""
-        return {"url": self._client.url, **self._asked}
+        """The server's address and the client's options."""
+        return {"url": self._client.url, **self._embed_options}
 
     @property
     def server_status(self) -> dict[str, Any]:
-        """What the server is."""
-        found = self._client.get("/info")
-        assert isinstance(found, dict)
-        return found
+        """The server's model, limits and version."""
+        info = self._client.get("/info")
+        assert isinstance(info, dict)
+        return info
 
     def close(self) -> None:
         """Close the connection."""
@@ -97,15 +102,15 @@ class BertClient:
         self.close()
 
     def _checked(self, texts: Sequence[Any], is_tokenized: bool) -> list[str]:
-        given = [] if isinstance(texts, str) else [" ".join(words) if is_tokenized else words for words in texts]
-        if not given:
+        checked = [] if isinstance(texts, str) else [" ".join(words) if is_tokenized else words for words in texts]
+        if not checked:
             raise RequestError("texts must be a list of one text at least")
-        for number, text in enumerate(given):
+        for number, text in enumerate(checked):
             if not isinstance(text, str) or not text.strip():
                 raise RequestError(f"texts[{number}] is empty or no text; leave it out")
-        return given
+        return checked
 
     def _tokens(self, texts: list[str]) -> list[list[str]]:
-        found = self._client.post("/tokenize", {"inputs": texts, "pairs": True, "model": self._client.model})
-        assert isinstance(found, list)
-        return [[token["text"] for token in row] for row in found]
+        rows = self._client.post("/tokenize", {"inputs": texts, "pairs": True, "model": self._client.model})
+        assert isinstance(rows, list)
+        return [[token["text"] for token in row] for row in rows]

@@ -27,7 +27,7 @@ from bertkit.poolings import NO_POOLING, NoPooling
 if TYPE_CHECKING:
     import numpy as np
 
-Reply = dict[str, Any]  # a prediction, as JSON has it
+Reply = dict[str, Any]  # a prediction as a JSON object
 Json = dict[str, Any] | list[Any] | str | float | bool | None
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -36,8 +36,8 @@ RETRY_STATUSES = (408, 425, 429, 502, 503, 504)
 MAX_TEXTS = 256  # in one request; more are sent in several requests
 MAX_CHARACTERS = 1_000_000  # in one request, unless a single text has more
 KEY_VARIABLE = "BERTKIT_API_KEY"
-MAX_WAIT = 8.0  # seconds between two attempts, unless the server asks for more
-MAX_RETRY_AFTER = 60.0  # seconds that a server may ask for
+MAX_BACK_OFF = 8.0  # seconds between two attempts, unless the server's Retry-After is longer
+MAX_RETRY_AFTER = 60.0  # seconds; a longer Retry-After is cut to it
 
 
 class EmbedOptions(TypedDict, total=False):
@@ -79,22 +79,22 @@ class PassageCall(Protocol[One, Many]):
 
 
 def back_off(attempt: int, retry_after: str | None, jitter: float) -> float:
-    """Seconds to wait before attempt number `attempt` + 1: doubling from 0.1, half of it random (`jitter`, 0..1).
+    """Seconds to wait before attempt number `attempt` + 1: exponential from 0.1, half of it random (`jitter`, 0..1).
 
-    Clients that were refused together would otherwise come back together. The server's Retry-After is the minimum.
+    The jitter keeps clients that were refused together from retrying together. Retry-After is the minimum.
     """
-    wait = min(MAX_WAIT, 0.1 * 2.0**attempt) * (0.5 + jitter / 2)
-    least = float(retry_after) if retry_after is not None and retry_after.isdigit() else 0.0
-    return max(wait, min(least, MAX_RETRY_AFTER))
+    wait = min(MAX_BACK_OFF, 0.1 * 2.0**attempt) * (0.5 + jitter / 2)
+    minimum = float(retry_after) if retry_after is not None and retry_after.isdigit() else 0.0
+    return max(wait, min(minimum, MAX_RETRY_AFTER))
 
 
 def address_of(url: str) -> SplitResult:
-    """The parts of a server's URL, all of them valid."""
+    """The parts of a server's URL, which is checked."""
     try:
         address = urlsplit(url)
         valid = address.scheme in ("http", "https") and bool(address.hostname)
-        str(address.hostname).encode("idna")  # a name that cannot be looked up
-        _ = address.port  # from 0 to 65535
+        str(address.hostname).encode("idna")  # raises for a name that cannot be looked up
+        _ = address.port  # raises for one over 65535
     except ValueError:
         valid = False
     if not valid:
@@ -103,14 +103,14 @@ def address_of(url: str) -> SplitResult:
 
 
 def key_header(key: str | None) -> dict[str, bytes]:
-    """The header for an API key; by default the first key of BERTKIT_API_KEY, and no header without a key."""
-    words = (os.environ.get(KEY_VARIABLE, "") if key is None else key).split()
-    if not words:
+    """The header for an API key; None is the first key of BERTKIT_API_KEY. Without a key there is no header."""
+    keys = (os.environ.get(KEY_VARIABLE, "") if key is None else key).split()
+    if not keys:
         return {}
-    if key is not None and len(words) > 1:
+    if key is not None and len(keys) > 1:
         raise RequestError("a key has no spaces in it; give one key")
-    # As bytes: http.client would write latin-1; bytes of the environment that are not UTF-8 are sent unchanged.
-    return {"authorization": b"Bearer " + words[0].encode("utf-8", "surrogateescape")}
+    # As bytes, since http.client would encode a str in latin-1; bytes of the environment that are not UTF-8 are kept.
+    return {"authorization": b"Bearer " + keys[0].encode("utf-8", "surrogateescape")}
 
 
 class TooLarge(RequestError):
@@ -133,7 +133,7 @@ class _Response:
         return json.loads(self.content)
 
     def refusal(self) -> tuple[str, str | None]:
-        """The message of an error, in either of its two forms, and the field that it is about."""
+        """The message of an error reply, in OpenAI's or text-embeddings-inference's form, and the field it is about."""
         try:
             body = json.loads(self.content)
             error = body["error"]
@@ -145,9 +145,9 @@ class _Response:
 
 
 class Client:
-    """A server's models from Python. Failed requests are tried again: each one can be repeated safely.
+    """The models of a server. Failed requests are retried, which is safe since they change nothing on the server.
 
-    Threads may share a client. The key is that of BERTKIT_API_KEY unless given.
+    Threads may share a client. The default key is that of BERTKIT_API_KEY.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Client:
         self.model = model
         self._address, self._timeout, self._retries = address_of(url), timeout, retries
         self._headers = {"content-type": b"application/json", **key_header(key)}
-        self._own = threading.local()  # each thread has its own connection
+        self._local = threading.local()  # each thread has its own connection
 
     @overloaded(EmbedCall["np.ndarray", "list[np.ndarray]"])
     def embed(
@@ -178,54 +178,54 @@ class Client:
     ) -> "np.ndarray | list[np.ndarray]":
         """As `Bert.embed`: float32 [texts, width], or [width] for one text; with pooling='none' a list of arrays.
 
-        With `pairs`, a text that holds ||| is two texts, read together. Many texts are sent in several requests.
+        With `pairs`, a text with ||| in it is two texts, read together. Many texts are sent in several requests.
         """
         import numpy as np
 
         options = {"pooling": pooling, "layers": _layer_list(layers), "normalize": normalize}
         options |= {"too_long": too_long, "pairs": pairs}
-        found = [vector for portion in _portions(listed_texts(texts)) for vector in self._embed(portion, options)]
+        vectors = [vector for batch in _batches(listed_texts(texts)) for vector in self._embed(batch, options)]
         if isinstance(texts, str):
-            return found[0]
+            return vectors[0]
         if pooling == NO_POOLING:
-            return found
-        return np.stack(found) if found else np.stack(self._embed([""], options))[:0]  # the server knows the width
+            return vectors
+        return np.stack(vectors) if vectors else np.stack(self._embed([""], options))[:0]  # [0, width]
 
     @overloaded(FillCall[list[Reply], list[list[Reply]]])
     def fill(
         self, text: str | Sequence[str], *, top: int = 5, too_long: str | None = None
     ) -> list[Reply] | list[list[Reply]]:
         """The best words for each blank: a list of {word, probability, text, blank}; for several texts, of lists."""
-        found = self._results("/fill", text, text=text, top=top, too_long=too_long)
-        return cast("list[Reply] | list[list[Reply]]", found)
+        results = self._results("/fill", text, text=text, top=top, too_long=too_long)
+        return cast("list[Reply] | list[list[Reply]]", results)
 
     @overloaded(PairsCall[Reply, list[Reply]])
     def classify(self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None) -> Reply | list[Reply]:
-        """What `Bert.classify` says, as a dictionary for a text or pair; for several, a list of them."""
+        """As `Bert.classify`: a dictionary for a text or pair; for several, a list of them."""
         return self._results("/classify", texts, texts=texts, pairs=pairs)
 
     @overloaded(TextsCall[Reply, list[Reply]])
     def tag(self, texts: str | Sequence[str | Sequence[str]]) -> Reply | list[Reply]:
-        """What `Bert.tag` says: words, tags, spans with characters."""
+        """As `Bert.tag`: words, tags, spans with characters."""
         return self._results("/tag", texts, texts=texts)
 
     @overloaded(PassageCall[Reply, list[Reply]])
     def answer(
         self, question: str | Sequence[str], passage: str | Sequence[str], *, best: int = 1
     ) -> Reply | list[Reply]:
-        """What `Bert.answer` says: text, start, end, and the best candidates."""
+        """As `Bert.answer`: text, start, end, and the best candidates."""
         return self._results("/answer", question, question=question, passage=passage, best=best)
 
     @overloaded(ChoicesCall[Reply, list[Reply]])
     def choose(
         self, question: str | Sequence[str], choices: Sequence[str] | Sequence[Sequence[str]]
     ) -> Reply | list[Reply]:
-        """What `Bert.choose` says: choice, text, probabilities."""
+        """As `Bert.choose`: choice, text, probabilities."""
         return self._results("/choose", question, question=question, choices=choices)
 
     @overloaded(TextsCall[Reply, list[Reply]])
     def rate_words(self, texts: str | Sequence[str | Sequence[str]]) -> Reply | list[Reply]:
-        """What `Bert.rate_words` says: words, values, characters."""
+        """As `Bert.rate_words`: words, values, characters."""
         return self._results("/rate-words", texts, texts=texts)
 
     def attention(
@@ -240,19 +240,19 @@ class Client:
         return cast("list[dict[str, Any]]", self._request("GET", "/v1/models", None)["data"])
 
     def get(self, path: str) -> Json:
-        """Any route that is only read, such as /info; what is no JSON, such as /metrics, comes as text."""
+        """GET any route, such as /info; a reply that is not JSON, such as that of /metrics, is a str."""
         return cast("Json", self._request("GET", path, None))
 
     def post(self, path: str, body: dict[str, Any]) -> Json:
-        """Any route of the server: the reply to this JSON, without what is None in it."""
+        """POST to any route; fields of the body that are None are left out."""
         return cast("Json", self._request("POST", path, _without_none(body)))
 
     def close(self) -> None:
         """Close this thread's connection."""
-        connection = getattr(self._own, "connection", None)
+        connection = getattr(self._local, "connection", None)
         if connection is not None:
             connection.close()
-            self._own.connection = None
+            self._local.connection = None
 
     def __enter__(self) -> "Client":
         return self
@@ -261,7 +261,7 @@ class Client:
         self.close()
 
     def _embed(self, texts: list[str], options: dict[str, Any]) -> "list[np.ndarray]":
-        """The texts' vectors; halves are sent where the texts are too many for one request."""
+        """The texts' embeddings; a batch that is too large for one request is sent in halves."""
         try:
             return self._vectors(texts, options)
         except TooLarge:
@@ -275,21 +275,21 @@ class Client:
 
         if options["pooling"] == NO_POOLING:
             body = _without_none({**options, "inputs": texts, "model": self.model})
-            body["normalize"] = options["normalize"]  # null here means the folder's setting, as in `Bert.embed`
+            body["normalize"] = options["normalize"]  # here null, not a missing field, is the folder's setting
             return [np.array(rows, dtype=np.float32) for rows in self._request("POST", "/embed_all", body)]
         body = _without_none({**options, "input": texts, "model": self.model, "encoding_format": "base64"})
         data = self._request("POST", "/v1/embeddings", body)["data"]
         rows = [np.frombuffer(base64.b64decode(row["embedding"]), dtype="<f4") for row in data]
         return [row.astype(np.float32) for row in rows]
 
-    def _results(self, path: str, given: object, **body: Any) -> Reply | list[Reply]:
-        """The predictions of a task: one for a str, a list for a list."""
-        refuse_unlisted(given)
-        found: list[Reply] = self._request("POST", path, _without_none({**body, "model": self.model}))["results"]
-        return found[0] if isinstance(given, str) else found
+    def _results(self, path: str, argument: object, **body: Any) -> Reply | list[Reply]:
+        """The predictions of a task: one where the caller's argument is a str, else a list."""
+        refuse_unlisted(argument)
+        results: list[Reply] = self._request("POST", path, _without_none({**body, "model": self.model}))["results"]
+        return results[0] if isinstance(argument, str) else results
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
-        """The reply, after as many attempts as it takes."""
+        """The reply, with retries."""
         data = None if body is None else _json_bytes(body)
         problem, retry_after = "", None
         for attempt in range(self._retries + 1):
@@ -306,9 +306,9 @@ class Client:
             message, field = response.refusal()
             problem, retry_after = f"{response.status}: {message}", response.retry_after
             if response.status not in RETRY_STATUSES:
-                # A 413 without a field is about all texts together: fewer of them may be sent.
-                wrong = TooLarge if response.status == 413 and field is None else RequestError
-                raise (wrong if response.status < 500 else BertkitError)(f"{self.url}{path} answered {problem}")
+                # A 413 without a field is about the whole request: one with fewer texts may succeed.
+                refused = TooLarge if response.status == 413 and field is None else RequestError
+                raise (refused if response.status < 500 else BertkitError)(f"{self.url}{path} answered {problem}")
         raise BertkitError(f"{self.url}{path} gave no answer in {self._retries + 1} tries; the last said {problem}")
 
     def _value(self, path: str, response: _Response) -> Any:
@@ -318,8 +318,8 @@ class Client:
             raise BertkitError(f"{self.url}{path} answered what is not JSON; is this a bertkit server?") from error
 
     def _send(self, method: str, path: str, data: bytes | None) -> _Response:
-        """One request; a connection that the server closed while it was idle is opened again."""
-        reused = getattr(self._own, "connection", None) is not None
+        """One request; over a new connection, if the server closed the old one while it was idle."""
+        reused = getattr(self._local, "connection", None) is not None
         try:
             return self._exchange(method, path, data)
         except ConnectionError:  # http.client's RemoteDisconnected is one
@@ -329,19 +329,20 @@ class Client:
             return self._exchange(method, path, data)
 
     def _exchange(self, method: str, path: str, data: bytes | None) -> _Response:
-        connection = getattr(self._own, "connection", None) or self._connect()
-        self._own.connection = connection
-        broken = False
+        connection = getattr(self._local, "connection", None) or self._connect()
+        self._local.connection = connection
+        refused_early = False
         try:
             connection.request(method, self._address.path.rstrip("/") + path, body=data, headers=self._headers)
         except (BrokenPipeError, ConnectionResetError):
             if connection.sock is None:  # there was no connection yet
                 raise
-            broken = True  # the server stopped reading; its response says why
-        got = connection.getresponse()
-        content_type = got.getheader("content-type", "")
-        response = _Response(got.status, got.getheader("retry-after"), content_type, got.read())
-        if broken:
+            refused_early = True  # the server stopped reading; its response says why
+        http_response = connection.getresponse()
+        headers = http_response.headers
+        retry_after, content_type = headers.get("retry-after"), headers.get("content-type", "")
+        response = _Response(http_response.status, retry_after, content_type, http_response.read())
+        if refused_early:
             self.close()
         return response
 
@@ -356,15 +357,15 @@ def _awaited(
     """A method of `Client` for `AsyncClient`, run in one of its threads."""
 
     @wraps(method)
-    async def run(self: "AsyncClient", /, *given: Arguments.args, **options: Arguments.kwargs) -> Result:
+    async def run(self: "AsyncClient", /, *arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, partial(method, self._client, *given, **options))
+        return await loop.run_in_executor(self._threads, partial(method, self._client, *arguments, **options))
 
     return run
 
 
 class AsyncClient:
-    """`Client` for asyncio: `await client.embed(texts)`. Each request in flight has a thread and a connection."""
+    """`Client` for asyncio: `await client.embed(texts)`. Each request in progress has a thread and a connection."""
 
     def __init__(self, url: str = "http://127.0.0.1:8000", *, connections: int = 64, **options: Any) -> None:
         self._client = Client(url, **options)
@@ -383,7 +384,7 @@ class AsyncClient:
     post = _awaited(Client.post)
 
     async def close(self) -> None:
-        """Wait for the requests in flight, and close."""
+        """Wait for the requests in progress, then close."""
         await asyncio.to_thread(self._threads.shutdown)
 
     async def __aenter__(self) -> "AsyncClient":
@@ -393,18 +394,18 @@ class AsyncClient:
         await self.close()
 
 
-def _portions(texts: Iterable[str]) -> Iterator[list[str]]:
-    """The texts of one request after the other: not too many, and not too many characters."""
-    portion: list[str] = []
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """The texts of each request: at most MAX_TEXTS, and MAX_CHARACTERS unless it is a single text."""
+    batch: list[str] = []
     size = 0
     for text in texts:
-        if portion and (len(portion) == MAX_TEXTS or size + len(text) > MAX_CHARACTERS):
-            yield portion
-            portion, size = [], 0
-        portion.append(text)
+        if batch and (len(batch) == MAX_TEXTS or size + len(text) > MAX_CHARACTERS):
+            yield batch
+            batch, size = [], 0
+        batch.append(text)
         size += len(text)
-    if portion:
-        yield portion
+    if batch:
+        yield batch
 
 
 def _layer_list(layers: Sequence[int] | int | None) -> list[int] | None:

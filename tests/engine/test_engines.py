@@ -123,7 +123,7 @@ ENGINES = {
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_engine_computes_what_torch_computes(name, row, monkeypatch):
-    monkeypatch.setattr("bertkit.predict.quantize.LEAST_MEAN", 0.0)  # so small a model suffers from int8
+    monkeypatch.setattr("bertkit.predict.quantize.MIN_MEAN_COSINE", 0.0)  # so small a model suffers from int8
     engine, model, batch = ENGINES[name], model_of(row), batch_of(LENGTHS)
     with torch.inference_mode():
         expected = model.encoder(batch)

@@ -133,7 +133,7 @@ def test_load_with_the_backend_gives_the_same_answers(folder, counted):
 
 
 def test_int8_beside_it_leaves_short_texts_exact(folder, counted, monkeypatch):
-    monkeypatch.setattr("bertkit.predict.quantize.LEAST_MEAN", 0.0)
+    monkeypatch.setattr("bertkit.predict.quantize.MIN_MEAN_COSINE", 0.0)
     quicker = bertkit.load(folder, quantize="int8", backend="onnx")
     np.testing.assert_allclose(quicker.embed("abc"), bertkit.load(folder).embed("abc"), atol=1e-5)
     assert counted == [5]

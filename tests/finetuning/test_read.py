@@ -204,7 +204,7 @@ def test_prediction_reads_tabs_as_training_does_and_the_first_lines_of_stdin_may
         monkeypatch.setattr(delimited, "STDIN", path)
     source = open_source(TASKS["classify"], path, Columns())
     assert [row.values["text"] for row in source.table.rows][-3:] == ["two\nlines", "three\nlines", "four"]
-    assert "quotes read as in CSV" in source.said
+    assert "quotes read as in CSV" in source.note
 
 
 LITERAL_TABS = {  # files whose quotes are text: (content, texts)

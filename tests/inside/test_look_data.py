@@ -20,7 +20,7 @@ from bertkit.inside.look import data as data_module
 from bertkit.inside.look.data import DTYPES, lens, movement, pack, page_data, unpack
 from bertkit.inside.look.reading import read, states
 from bertkit.predict.bert import Bert
-from bertkit.serve.plans.inside import plan_attention
+from bertkit.serve.routes.attention import plan_attention
 from bertkit.serve.settings import ServeSettings
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.tokenizer_files import BERT_TOKENS

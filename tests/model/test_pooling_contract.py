@@ -28,7 +28,7 @@ from bertkit.poolings import (
     PoolingName,
 )
 from bertkit.predict.onnx.graph import PaddedTokens, Rectangle
-from bertkit.serve.routes.vectors import EmbedRequest, OpenAIRequest
+from bertkit.serve.routes.embeddings import EmbedRequest, OpenAIRequest
 
 # The slow twins: what each row gives for the vectors of one sequence, [L, D], and the scores of its tokens, [L].
 TWINS = {

@@ -245,8 +245,8 @@ def test_the_header_is_one_that_numpy_reads(shape, tmp_path):
 
 
 def test_blocks_fall_by_rows_and_by_characters_and_keep_all(monkeypatch):
-    monkeypatch.setattr(rows_module, "ROWS", 10)
-    monkeypatch.setattr(rows_module, "CHARACTERS", 1000)
+    monkeypatch.setattr(rows_module, "ROWS_PER_BLOCK", 10)
+    monkeypatch.setattr(rows_module, "CHARACTERS_PER_BLOCK", 1000)
     draw = random.Random(0)
     given = [Row(None, {"text": "x" * draw.choice([1, 50, 2000])}) for _ in range(137)]
     blocks = list(row_blocks(given))

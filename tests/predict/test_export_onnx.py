@@ -161,7 +161,7 @@ def test_transformers_tokenizer_feeds_it_as_it_is(exported):
 
 def test_choices_come_as_a_block_for_each_question(tmp_path, monkeypatch):
     """And a model of over 2 GB, which this one passes for, has its weights in a file beside it."""
-    monkeypatch.setattr(exporting, "ONE_FILE", 0)
+    monkeypatch.setattr(exporting, "MAX_FILE_BYTES", 0)
     found = checkpoint("bert", "choose", task={"name": "choose", "decision": {"temperature": 1.5}})
     done = export_onnx(found, tmp_path / "new" / "chooser.onnx")
     assert (tmp_path / "new" / "chooser.onnx.data").stat().st_size > done.path.stat().st_size

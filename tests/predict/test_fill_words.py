@@ -149,7 +149,7 @@ def test_all_words_of_two_pieces_share_what_there_is(bert):
     wide = (*ids[:place], bert.tokenizer.mask_id, bert.tokenizer.mask_id, *ids[place + 1 :])
     masked = Masked(wide, (0,) * len(wide), (place, place + 1))
     chains = list(product(range(len(PIECES)), repeat=2))
-    assert sum(filler.chances([masked] * len(chains), chains)) == pytest.approx(1, abs=1e-4)
+    assert sum(filler.probabilities([masked] * len(chains), chains)) == pytest.approx(1, abs=1e-4)
 
 
 def test_candidates_for_several_blanks(bert):

@@ -17,7 +17,7 @@ from bertkit.families.family import FAMILIES
 from bertkit.model.model import new_model
 from bertkit.predict import quantize as quantizing
 from bertkit.predict.bert import Bert
-from bertkit.predict.quantize import compare, layer_maps, quantize
+from bertkit.predict.quantize import compare, linear_layers, quantize
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 TEXTS = [
@@ -77,7 +77,7 @@ def test_every_family_keeps_its_vectors(family):
     found = quantize(model, "int8")
     assert 0.999 <= found.mean < 1
     assert found.texts == 24
-    maps = layer_maps(model).values()
+    maps = linear_layers(model).values()
     assert sum(isinstance(linear, ReplacedLinear) for linear in maps) >= len(maps) // 2
 
 
@@ -109,15 +109,15 @@ def test_a_dtype_among_others():
     assert bert.to("cpu", "int8").dtype == "int8"
     assert bert.fidelity.mean >= 0.999
     assert bert.to("cpu", "int8").dtype == "int8"
-    before = [linear.weight for linear in layer_maps(bert.model).values()]
+    before = [linear.weight for linear in linear_layers(bert.model).values()]
     assert bert.to("cpu", "float32").dtype == "float32"
     assert bert.fidelity is None
-    assert not any(isinstance(linear, ReplacedLinear) for linear in layer_maps(bert.model).values())
-    assert all(linear.weight is one for linear, one in zip(layer_maps(bert.model).values(), before, strict=True))
+    assert not any(isinstance(linear, ReplacedLinear) for linear in linear_layers(bert.model).values())
+    assert all(linear.weight is one for linear, one in zip(linear_layers(bert.model).values(), before, strict=True))
     assert bert.to("cpu", "bfloat16").dtype == "bfloat16"
     assert bert.to("cpu", "int8").dtype == "int8"
     with torch.no_grad():
-        for linear in layer_maps(bert.model).values():
+        for linear in linear_layers(bert.model).values():
             linear.weight.mul_(2)
     assert bert.dtype == "float32", "maps of weights that are no more are not used"
     with pytest.raises(RequestError, match="int8 is for CPUs; on 'cuda' choose bfloat16"):
@@ -126,11 +126,11 @@ def test_a_dtype_among_others():
 
 def test_a_model_that_cannot_take_it_is_refused_with_the_number_and_left_alone(monkeypatch):
     model = small(init_std=0.1)
-    before = layer_maps(model)
-    monkeypatch.setattr(quantizing, "LEAST_MEAN", 0.9999999)
+    before = linear_layers(model)
+    monkeypatch.setattr(quantizing, "MIN_MEAN_COSINE", 0.9999999)
     with pytest.raises(RequestError, match=r"mean cosine with float32 is [01]\.\d{4} on 24 samples, under 0.9999999; "):
         quantize(model, "int8")
-    assert layer_maps(model) == before
+    assert linear_layers(model) == before
 
 
 def test_hard_maps_are_spared_first_from_below(monkeypatch):
@@ -139,9 +139,9 @@ def test_hard_maps_are_spared_first_from_below(monkeypatch):
     with torch.no_grad():
         model.encoder.layers[0].feed_forward.up.bias[:1] = 300.0
         model.encoder.layers[0].feed_forward.down.weight[:, 1:] *= 100
-    monkeypatch.setattr(quantizing, "LEAST_MEAN", 0.99997)
+    monkeypatch.setattr(quantizing, "MIN_MEAN_COSINE", 0.99997)
     assert quantize(model, "int8").spared == 0.5
-    kinds = {name: isinstance(linear, ReplacedLinear) for name, linear in layer_maps(model).items()}
+    kinds = {name: isinstance(linear, ReplacedLinear) for name, linear in linear_layers(model).items()}
     assert [name for name, quick in kinds.items() if not quick] == ["layers.0.feed_forward.down"]
 
 

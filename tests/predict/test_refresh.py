@@ -60,7 +60,7 @@ def test_int8_is_made_again_from_the_weights_as_they_are(folder):
 def test_int8_that_would_change_vectors_is_refused_as_at_first(folder, monkeypatch):
     bert = bertkit.load(folder, quantize="int8")
     edit_one_number(bert)
-    monkeypatch.setattr(quantizing, "LEAST_MEAN", 1.1)
+    monkeypatch.setattr(quantizing, "MIN_MEAN_COSINE", 1.1)
     with pytest.raises(RequestError, match="int8 would change this model's vectors"):
         bert.refresh()
     assert bert.dtype == "float32"

@@ -49,7 +49,7 @@ def models(tmp_path_factory):
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(rows_module, "ROWS", BLOCK)
+    monkeypatch.setattr(rows_module, "ROWS_PER_BLOCK", BLOCK)
 
 
 @pytest.fixture
@@ -380,7 +380,8 @@ def test_two_at_once_are_refused(models, texts, tmp_path, call, monkeypatch):
 
 
 RUNNER = (
-    "import bertkit.predict.files.rows as r, sys; r.ROWS = 32\nfrom bertkit.cli.main import main\nmain(sys.argv[1:])"
+    "import bertkit.predict.files.rows as r, sys; r.ROWS_PER_BLOCK = 32\n"
+    "from bertkit.cli.main import main\nmain(sys.argv[1:])"
 )
 
 

@@ -85,7 +85,7 @@ def onnx_runtime(bert):
     use_onnx(bert.model.encoder)
     with torch.inference_mode():
         forward = fastest(bert.model.encoder)
-        assert forward.ops.short is not None
+        assert forward.ops.onnx is not None
         return [forward(make_batch([each], bert.model.device)).numpy() for each in passages(bert)]
 
 
@@ -116,7 +116,7 @@ ENGINES = [plain, packed, int8, onnx_runtime, fused, padded, traced, embedded]
 
 @pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.__name__)
 def test_what_follows_changes_nothing_before_it(bert, engine, monkeypatch):
-    monkeypatch.setattr("bertkit.predict.quantize.LEAST_MEAN", 0.0)  # so small a model suffers from int8
+    monkeypatch.setattr("bertkit.predict.quantize.MIN_MEAN_COSINE", 0.0)  # so small a model suffers from int8
     one, other = engine(bert)
     np.testing.assert_allclose(one[:SHARED], other[:SHARED], atol=1e-6)
     assert np.abs(one[SHARED] - other[SHARED]).max() > 1e-3

@@ -49,10 +49,10 @@ class Hold:
         shared = server.service.models.named(None).shared_encoder
         plain, self.open, self.calls = type(shared).compute, threading.Event(), 0
 
-        def held(own, pieces, threads):
+        def held(own, pieces):
             self.calls += 1
             self.open.wait(20)
-            return plain(own, pieces, threads)
+            return plain(own, pieces)
 
         monkeypatch.setattr(type(shared), "compute", held)
 

@@ -22,8 +22,8 @@ from bertkit.finetuning.explore.features_model import save_layer
 from bertkit.finetuning.fine_tuning import open_data
 from bertkit.finetuning.settings import read_settings
 from bertkit.serve.models import Models, load_models, share_encoders
-from bertkit.serve.plans.fill import plan_fill
-from bertkit.serve.plans.heads import with_form
+from bertkit.serve.routes.fill import plan_fill
+from bertkit.serve.routes.tasks import converted
 from bertkit.serve.settings import ServeSettings
 from bertkit.tasks.length import LengthPolicy
 
@@ -125,7 +125,7 @@ def test_predictions_are_told_off_the_event_loop(server):
     """A reply of many candidates would else hold up everybody."""
     service = server.service
     plan = partial(plan_fill, service.models.named("fill"), ["[MASK]"] * 2, 1, "window", service.settings)
-    told = partial(with_form, plan, lambda _: threading.current_thread().name)
+    told = partial(converted, plan, lambda _: threading.current_thread().name)
     answer = asyncio.run_coroutine_threadsafe(service.answer(told), service._loop).result(20)
     assert [name.split("_")[0] for name in answer.value] == ["small", "small"]
 

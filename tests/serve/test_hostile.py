@@ -97,7 +97,7 @@ def test_fuzzed_bodies_are_answered_or_refused(server):
         assert len(reply.headers["x-request-id"]) == 32
     assert set(seen) == set(ROUTES)
     assert all({200, 422} <= statuses for statuses in seen.values()), seen
-    wait_until(lambda: server.service.inside == 0)
+    wait_until(lambda: server.service.in_progress == 0)
     assert server.service.workers.depth == (0, 0)
 
 

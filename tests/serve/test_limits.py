@@ -11,8 +11,8 @@ import httpx
 import pytest
 from serving import Hold, running, wait_until
 
-from bertkit.serve.http.limits import COLLECTION, ValueCounter
-from bertkit.serve.settings import LARGE, ServeSettings
+from bertkit.serve.http.middleware import CONTAINER_VALUES, ValueCounter
+from bertkit.serve.settings import OFF_LOOP_SIZE, ServeSettings
 
 MOST_SECONDS = 0.05  # of the event loop's CPU time, for one callback
 JSON = {"content-type": "application/json"}
@@ -21,9 +21,9 @@ JSON = {"content-type": "application/json"}
 def cost(value: object) -> int:
     """What the counter must find, from the parsed value."""
     if isinstance(value, dict):
-        return COLLECTION * (1 + len(value)) + max(0, len(value) - 1) + sum(map(cost, value.values()))
+        return CONTAINER_VALUES * (1 + len(value)) + max(0, len(value) - 1) + sum(map(cost, value.values()))
     if isinstance(value, list):
-        return COLLECTION + max(0, len(value) - 1) + sum(map(cost, value))
+        return CONTAINER_VALUES + max(0, len(value) - 1) + sum(map(cost, value))
     return 0
 
 
@@ -85,13 +85,13 @@ def test_one_wide_character_makes_the_whole_text_wide(models, wide):
 
 
 def test_what_is_wrong_with_a_large_body_is_told(server):
-    text = "a " * LARGE
+    text = "a " * OFF_LOOP_SIZE
     for path, body, status, field in (
         ("/embed", {"inputs": [text, 3]}, 422, "inputs"),
         ("/embed", {"input": text}, 422, "inputs"),
         ("/fill", {"text": text, "tops": 3}, 422, "tops"),
         ("/models/nobody", {"inputs": text}, 404, "model"),
-        ("/rerank", {"query": "a", "texts": [7] * LARGE}, 422, "texts.0"),
+        ("/rerank", {"query": "a", "texts": [7] * OFF_LOOP_SIZE}, 422, "texts.0"),
         ("/embed", {str(number): 0 for number in range(5_000)}, 422, None),
         ("/predict", {"inputs": [["a"]] * 5_000}, 413, "inputs"),
         ("/rerank", {"query": "a", "texts": ["a"] * 10_000, "model": "regress"}, 413, "texts"),

@@ -63,7 +63,7 @@ def test_a_gigabyte_in_chunks_is_refused_when_it_is_too_much(tight):
             sent += 4096
             time.sleep(0.001)
     assert sent < 1500 * 4096
-    assert tight.service.inside == 0
+    assert tight.service.in_progress == 0
 
 
 @pytest.mark.parametrize("length", ["-1", "abc", "99999999999999999999999999", ""])
@@ -147,7 +147,7 @@ def test_trailers_have_a_limit(models, rest):
         with contextlib.suppress(ConnectionError):
             connection.sendall(rest)
         assert b"431" in status_line(connection)
-        wait_until(lambda: server.service.inside == 0)
+        wait_until(lambda: server.service.in_progress == 0)
         assert server.post("/embed", {"inputs": "a"}).status_code == 200
 
 
@@ -162,12 +162,12 @@ def test_chunks_have_no_endless_extensions(server):
 
 def test_trailers_after_the_reply_close_the_connection(tight):
     """A full server has answered before they come."""
-    tight.service.inside, before = 10**6, tight.service.inside
+    tight.service.in_progress, before = 10**6, tight.service.in_progress
     try:
         connection = raw(tight, CHUNKED + b"1\r\n{\r\n")
         assert b"429" in status_line(connection)
     finally:
-        tight.service.inside = before
+        tight.service.in_progress = before
     with contextlib.suppress(ConnectionError):
         connection.sendall(b"0\r\n" + b"x: y\r\n" * 100_000)
         assert connection.recv(1000) == b""
@@ -175,12 +175,12 @@ def test_trailers_after_the_reply_close_the_connection(tight):
 
 def test_a_body_that_comes_after_its_reply_is_no_head(tight):
     """A full server answers 429 at once; what still comes of the request must not be taken for the next one's head."""
-    tight.service.inside, before = 10**6, tight.service.inside
+    tight.service.in_progress, before = 10**6, tight.service.in_progress
     try:
         connection = raw(tight, post("/embed", 500_000) + b"x" * 10)
         assert b"429" in status_line(connection)
     finally:
-        tight.service.inside = before
+        tight.service.in_progress = before
     for _ in range(10):
         connection.sendall(b"x" * 49_999)
         time.sleep(0.01)
@@ -222,7 +222,7 @@ def test_a_full_queue_is_told_to_come_back(tight, monkeypatch):
         ask = {"inputs": "a b c d e f g h"}
         with concurrent.futures.ThreadPoolExecutor(2) as threads:
             first = threads.submit(small.post, "/embed", ask)
-            wait_until(lambda: small.service.inside == 1 and small.service.workers._busy == 1)
+            wait_until(lambda: small.service.in_progress == 1 and small.service.workers._busy == 1)
             second = threads.submit(small.post, "/embed", ask)
             wait_until(lambda: small.service.workers.depth == (1, 10))
             reply = small.post("/embed", ask)
@@ -238,7 +238,7 @@ def test_a_crowd_is_told_to_come_back(tight, monkeypatch):
     ask = {"inputs": "a"}
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
         inside = [threads.submit(tight.post, "/embed", ask) for _ in range(4)]
-        wait_until(lambda: tight.service.inside == 4)
+        wait_until(lambda: tight.service.in_progress == 4)
         reply = tight.post("/embed", ask)
         assert reply.status_code == 429
         assert int(reply.headers["retry-after"]) >= 1
@@ -262,7 +262,7 @@ def test_an_answer_that_takes_too_long(tight, monkeypatch):
     assert tight.service.workers.depth == (0, 0)
     hold.open.set()
     assert tight.post("/embed", {"inputs": "a"}).status_code == 200
-    wait_until(lambda: tight.service.inside == 0)
+    wait_until(lambda: tight.service.in_progress == 0)
 
 
 def test_a_client_that_goes_away_leaves_the_queue(tight, monkeypatch):
@@ -274,10 +274,10 @@ def test_a_client_that_goes_away_leaves_the_queue(tight, monkeypatch):
     wait_until(lambda: tight.service.workers.depth[0] == 1)
     second.close()
     wait_until(lambda: tight.service.workers.depth == (0, 0))
-    wait_until(lambda: tight.service.inside == 1)
+    wait_until(lambda: tight.service.in_progress == 1)
     hold.open.set()
     assert b"200" in status_line(first)
-    wait_until(lambda: tight.service.inside == 0)
+    wait_until(lambda: tight.service.in_progress == 0)
     assert hold.calls == 1
     assert "bertkit_cancelled_total 1.0" in tight.http.get("/metrics").text
 
@@ -285,7 +285,7 @@ def test_a_client_that_goes_away_leaves_the_queue(tight, monkeypatch):
 def test_a_slow_body_is_not_waited_for(tight):
     connection = raw(tight, post("/embed", 1000) + b"{")
     assert b"408" in status_line(connection)
-    assert tight.service.inside == 0
+    assert tight.service.in_progress == 0
 
 
 def test_slow_loris_does_not_block_and_is_thrown_out(tight):

@@ -120,8 +120,8 @@ def test_retry_after_is_about_when_there_is_room():
 
 
 def test_one_worker_takes_what_it_can_and_several_leave_each_other_something():
-    assert fair_budget(1_000_000, 1, most=4096) == fair_budget(10, 1, most=4096) == 4096
-    assert fair_budget(3000, 2, most=4096) == 1000
-    assert fair_budget(1_000_000, 4, most=4096) == 4096
-    assert fair_budget(10, 2, most=4096) == EFFICIENT_TOKENS, "few tokens are not worth dividing"
-    assert fair_budget(10, 2, most=100) == 100
+    assert fair_budget(1_000_000, 1, max_tokens=4096) == fair_budget(10, 1, max_tokens=4096) == 4096
+    assert fair_budget(3000, 2, max_tokens=4096) == 1000
+    assert fair_budget(1_000_000, 4, max_tokens=4096) == 4096
+    assert fair_budget(10, 2, max_tokens=4096) == EFFICIENT_TOKENS, "few tokens are not worth dividing"
+    assert fair_budget(10, 2, max_tokens=100) == 100

@@ -14,7 +14,7 @@ from starlette.routing import compile_path
 from bertkit.serve.engine import SharedEncoder
 from bertkit.serve.http.openapi import openapi
 from bertkit.serve.http.routing import JsonRoute, Routes
-from bertkit.serve.routes.vectors import vector_routes
+from bertkit.serve.routes.embeddings import embedding_routes
 from bertkit.serve.service import Service
 from bertkit.serve.settings import ServeSettings
 
@@ -182,7 +182,7 @@ def without_null(value):
 
 def test_the_document_is_what_fastapi_would_write(small):
     """Of the same routes: parameters, bodies and schemas."""
-    routes = vector_routes(small.service)
+    routes = embedding_routes(small.service)
 
     @routes.post("/two/{name}", summary="Two", tags=["a", "b"])
     async def two(name: str, asked: Asked) -> Response:

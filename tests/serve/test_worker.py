@@ -8,12 +8,16 @@ import weakref
 from dataclasses import dataclass, field
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from serving import wait_until
 
+from bertkit.engine.threads import TOKENS_FOR_ONE_THREAD
 from bertkit.serve.queue import Waiting, next_batch
 from bertkit.serve.worker import Ticket, Workers, _compute
+
+MANY_TOKENS = "w" * (TOKENS_FOR_ONE_THREAD + 1)
 
 
 class Metrics:
@@ -47,8 +51,8 @@ class Slow:
     def key(self):
         return id(self)
 
-    def compute(self, pieces, threads):
-        self.threads.append(threads)
+    def compute(self, pieces):
+        self.threads.append(torch.get_num_threads())
         self.begun.release()
         assert self.open.wait(10)
         self.seen.append([piece.text for piece in pieces])
@@ -72,9 +76,9 @@ class Desk:
         ticket = Ticket(self.shared_encoder, [Word(word) for word in words])
         return None if self.workers.submit([ticket]) else ticket
 
-    def hold(self):
+    def hold(self, word="first"):
         """A batch that is being computed, so that what comes next waits."""
-        ticket = self.ask("first")
+        ticket = self.ask(word)
         assert self.shared_encoder.begun.acquire(timeout=10)
         return ticket
 
@@ -118,7 +122,7 @@ def test_only_the_guilty_request_fails(desk):
     assert other.failure is None
     assert isinstance(bad.failure, RuntimeError)
     assert set(desk.done) >= {good, bad, other}
-    assert desk.workers._computing == 0
+    assert desk.workers._computing_tokens == 0
 
 
 def test_a_cancelled_request_leaves_the_queue(desk):
@@ -138,7 +142,7 @@ def test_cancelled_in_the_middle_it_is_computed_for_nothing(desk):
     desk.finish()
     assert desk.done == []
     assert desk.workers.depth == (0, 0)
-    assert desk.workers._computing == 0
+    assert desk.workers._computing_tokens == 0
 
 
 def test_a_full_queue_takes_no_more_and_says_when_to_come_back():
@@ -201,8 +205,8 @@ def test_many_threads_lose_and_cross_nothing():
 @pytest.mark.parametrize(("cores", "share"), [(6, 3), (1, 1)])
 def test_a_batch_alone_has_all_cores_and_two_share_them(cores, share):
     desk = Desk(threads=2, cores=cores)
-    desk.hold()
-    desk.ask("second")
+    desk.hold(MANY_TOKENS)
+    desk.ask(MANY_TOKENS)
     assert desk.shared_encoder.begun.acquire(timeout=10)
     desk.finish()
     assert desk.shared_encoder.threads == [cores, share]
@@ -212,11 +216,22 @@ def test_after_the_others_are_done_a_batch_has_all_cores_again():
     desk = Desk(threads=2, cores=2)
     desk.shared_encoder.open.set()
     for _ in range(3):
-        desk.ask("word")
+        desk.ask(MANY_TOKENS)
         assert desk.shared_encoder.begun.acquire(timeout=10)
         wait_until(lambda: desk.workers._busy == 0)
     desk.finish()
     assert desk.shared_encoder.threads == [2, 2, 2]
+
+
+def test_few_tokens_are_computed_by_one_thread_and_other_threads_keep_their_count():
+    before, desk = torch.get_num_threads(), Desk(cores=3)
+    desk.shared_encoder.open.set()
+    for word in ("few", MANY_TOKENS, MANY_TOKENS, "few"):
+        desk.ask(word)
+        wait_until(lambda: not desk.workers.depth[0] and desk.workers._busy == 0)
+    desk.finish()
+    assert desk.shared_encoder.threads == [1, 3, 3, 1]
+    assert torch.get_num_threads() == before
 
 
 @pytest.mark.parametrize(("threads", "largest"), [(1, 30), (2, 10)])
@@ -230,7 +245,7 @@ def test_of_two_none_takes_all_that_waits(threads, largest):
     assert sum(sizes) == threads + 30
     assert max(sizes) == largest
     assert all(ticket.rows == ["W" * 100] for ticket in tickets)
-    assert desk.workers._computing == 0
+    assert desk.workers._computing_tokens == 0
 
 
 class Large:
@@ -241,7 +256,7 @@ def test_a_failure_keeps_neither_what_its_pass_had_nor_its_request():
     seen = []
 
     class Failing(Slow):
-        def compute(self, pieces, threads):
+        def compute(self, pieces):
             large = Large()
             seen.append(weakref.ref(large))
             raise RuntimeError("no room")
@@ -250,7 +265,7 @@ def test_a_failure_keeps_neither_what_its_pass_had_nor_its_request():
     left = weakref.ref(ticket)
     gc.disable()
     try:
-        [(_, failure)] = _compute([(ticket, 0, 1)], None)
+        [(_, failure)] = _compute([(ticket, 0, 1)])
         assert [each() for each in seen] == [None]
         assert "in compute" in "".join(traceback.format_exception(failure)), "the log still has its lines"
         ticket.failure = failure
@@ -272,7 +287,7 @@ def test_what_goes_next_is_the_policys_choice_also_where_all_fits(jobs, data):
     assert workers.submit(tickets) == []
     for ticket in tickets:  # as if some of it were computed
         ticket.taken = data.draw(st.integers(0, len(ticket.sequences) - 1))
-    workers._tokens = sum(ticket.tokens_left for ticket in tickets)
-    for budget in (20, 100, workers._tokens, 10_000):
+    workers._waiting_tokens = sum(ticket.tokens_left for ticket in tickets)
+    for budget in (20, 100, workers._waiting_tokens, 10_000):
         waiting = [Waiting(ticket.shared_encoder.key, ticket.lengths, ticket.taken) for ticket in tickets]
         assert workers._counts(budget) == next_batch(waiting, budget)

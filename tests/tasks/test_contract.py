@@ -22,7 +22,7 @@ from bertkit.inside.attribution.attribution import why
 from bertkit.model.heads import HEADS
 from bertkit.predict.files.answers import predict_file
 from bertkit.predict.files.pipeline import RunOptions
-from bertkit.predict.files.settings import FileSettings
+from bertkit.predict.files.rows import FileSettings
 from bertkit.serve.models import load_models
 from bertkit.tasks.folder import read_task
 from bertkit.tasks.read import guess_task, read_examples

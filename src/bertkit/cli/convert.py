@@ -65,10 +65,10 @@ def _write_folder(loaded: "Checkpoint", target: Path, as_json: bool) -> None:
 
 def _write_onnx(source: Path, tokenizer: Path | None, target: Path, answers: str | None, as_json: bool) -> None:
     from bertkit.checkpoint.save_load import load_checkpoint
-    from bertkit.predict.onnx.export import export_onnx, onnx_place
+    from bertkit.predict.onnx.export import export_onnx, onnx_file
     from bertkit.progress import progress
 
-    onnx_place(target)  # before the weights are read
+    onnx_file(target)  # before the weights are read
     loaded = load_checkpoint(source, tokenizer=tokenizer)
     wanted = None if answers is None else [name.strip() for name in answers.split(",")]
     done = export_onnx(loaded, target, answers=wanted, show=progress)

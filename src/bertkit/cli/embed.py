@@ -37,7 +37,7 @@ def embed(
     """
     from bertkit.predict.files.embed import VectorSettings, embed_file
     from bertkit.predict.files.pipeline import RunOptions
-    from bertkit.predict.files.settings import EMBED_SETTINGS, read_file_settings
+    from bertkit.predict.files.rows import EMBED_SETTINGS, read_file_settings
     from bertkit.progress import progress
     from bertkit.settings import pick
     from bertkit.text.length import POLICIES

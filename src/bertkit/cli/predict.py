@@ -36,7 +36,7 @@ def predict(
     """
     from bertkit.predict.files.answers import predict_file
     from bertkit.predict.files.pipeline import RunOptions
-    from bertkit.predict.files.settings import PREDICT_SETTINGS, read_file_settings
+    from bertkit.predict.files.rows import PREDICT_SETTINGS, read_file_settings
     from bertkit.progress import progress
 
     reading = read_file_settings(settings or [], PREDICT_SETTINGS)

@@ -71,7 +71,8 @@ class CpuOperations(Operations):
 
     def add_norm(self, x_TD: Tensor, output: Output, dropout: nn.Module, norm: nn.Module) -> Tensor:
         """T D."""
-        return self.norm(norm, self.add(x_TD, output, dropout))
+        linear, x_TI = output
+        return self.norm(norm, linear.add_to(x_TD, x_TI))
 
     def norm(self, norm: nn.Module, x_TD: Tensor) -> Tensor:
         """T D; without the module's call, which takes as long as the norm of a short text."""

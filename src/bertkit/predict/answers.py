@@ -1,4 +1,4 @@
-"""What a fine-tuned model says: the same windows and the same decoding as in its evaluation."""
+"""Predictions of a fine-tuned model, with the same windows and decoding as in its evaluation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from bertkit.tasks.decision import Decision
 from bertkit.tasks.folder import read_task
 from bertkit.tasks.task import Prediction, Task
 
-TEXTS_AT_ONCE = 1024  # sorted by length together; memory does not grow with more
+EXAMPLES_PER_BLOCK = 1024  # sorted by length within a block; memory does not grow with more examples
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class Answers:
         return cls(checkpoint.model, *read_task(checkpoint))
 
     def predict(self, examples: Sequence[Example]) -> list[Prediction]:
-        """A prediction for each example, of the task's own kind."""
-        found: list[Prediction] = []
-        for start in range(0, len(examples), TEXTS_AT_ONCE):
-            ready = [self.task.ready(example) for example in examples[start : start + TEXTS_AT_ONCE]]
-            found += predict(self.model, self.task, ready, self.decision)
-        return found
+        """A prediction for each example, of the task's type."""
+        predictions: list[Prediction] = []
+        for start in range(0, len(examples), EXAMPLES_PER_BLOCK):
+            ready = [self.task.ready(example) for example in examples[start : start + EXAMPLES_PER_BLOCK]]
+            predictions += predict(self.model, self.task, ready, self.decision)
+        return predictions
 
     def ask(self, route: str, **inputs: Any) -> list[Prediction]:
-        """What the model predicts for a request; `route` is what is asked for, a key of `tasks.table.routes()`."""
+        """The model's predictions for the inputs of a request; `route` is a key of `tasks.table.routes()`."""
         if self.task.row.route != route:
             raise RequestError(f"this model was fine-tuned for '{self.task.name}'; it cannot {route}")
         return self.predict(self.task.row.examples(**inputs))

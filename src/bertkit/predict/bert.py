@@ -1,9 +1,9 @@
-"""`bertkit.load()`: a model folder as an object that answers."""
+"""`bertkit.load()`: a model folder as an object for embeddings, predictions and a look inside."""
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TextTrace(Trace):
-    """Everything one text went through, and the tokens it was."""
+    """Every layer's tensors for one text, and its tokens."""
 
     tokens: tuple[str, ...]
 
@@ -67,24 +67,24 @@ def load(
 ) -> "Bert":
     """Load a model folder: Hugging Face's layout, sentence-transformers', or a Google checkpoint.
 
-    Without one, the model inside the package; "sentences" is its variant for vectors, unless a folder is called so.
-    With quantize="int8" it computes in 8-bit integers on the CPU, if that leaves its vectors what they are.
-    With backend="onnx" one short text at a time goes through ONNX Runtime, which answers it sooner (`use_onnx`).
+    Without a path, the bundled model; "sentences" is its variant for embeddings, unless a folder has that name.
+    With quantize="int8" it computes in 8-bit integers on the CPU, if its embeddings stay what they are (`quantize`).
+    With backend="onnx" single short texts are computed by ONNX Runtime, which is faster there (`use_onnx`).
     """
     if not isinstance(path, str | Path | None) or path == "":
         raise RequestError(f"a model is named by the path of its folder, not by {path!r}")
-    chosen = None if backend is None else pick(BACKENDS, backend, "backend")
+    use_backend = None if backend is None else pick(BACKENDS, backend, "backend")
     bert = Bert(load_checkpoint(path, tokenizer=tokenizer))
     bert = bert if quantize is None else bert.quantize(quantize)
-    return bert if chosen is None else chosen(bert)
+    return bert if use_backend is None else use_backend(bert)
 
 
 class Bert:
-    """A loaded model: fill blanks, make vectors, look inside. Everything runs where the model is (`to`)."""
+    """A loaded model. Everything is computed on the model's device (`to`)."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
-        self.fidelity: Fidelity | None = None  # of a quantized model: how near its vectors are to float32
+        self.fidelity: Fidelity | None = None  # of a quantized model: how near its embeddings are to float32
 
     @property
     def model(self) -> BertModel:
@@ -93,7 +93,7 @@ class Bert:
 
     @property
     def report(self) -> LoadReport:
-        """What became of every tensor of the folder."""
+        """Which tensors of the folder were loaded, which were missing or unused."""
         return self.checkpoint.report
 
     @property
@@ -124,15 +124,15 @@ class Bert:
         normalize: bool | None = None,
         too_long: TooLong = "truncate",
     ) -> np.ndarray | list[np.ndarray]:
-        """float32 [texts, width], or [width] for one text; with pooling='none' a list of [tokens, width].
+        """Embeddings: float32 [texts, width], or [width] for one text; with pooling='none' a list of [tokens, width].
 
-        pooling: a row of `bertkit.poolings`, or none. layers: any of them, concatenated; -1 is the last, 0 the
-        embeddings. Texts over the limit are truncated with a warning, read through windows, or refused.
-        What is not given is as the folder says (a sentence-transformers folder does), else mean over the last layer.
+        pooling: a name of `bertkit.poolings`, or none. layers: any of them, concatenated; -1 is the last, 0 the
+        embedding layer. Texts over the limit are truncated with a warning, read through windows, or refused.
+        None is the folder's setting, which a sentence-transformers folder has; else the mean over the last layer.
         """
         settings = self.embed_settings(pooling=pooling, layers=layers, normalize=normalize)
         blocks = list(self.embed_blocks(_listed(texts), settings, too_long))
-        _warn_of_long([block.lengths for block in blocks if block.lengths.long])
+        _warn_of_long_texts([block.lengths for block in blocks if block.lengths.long])
         if isinstance(texts, str):
             vector: np.ndarray = blocks[0].vectors[0]
             return vector
@@ -149,7 +149,7 @@ class Bert:
         too_long: TooLong = "truncate",
         where: Callable[[int], str] = "text number {}".format,
     ) -> Iterator[Embedded]:
-        """The same for any number of texts in little memory: blocks of texts with their vectors."""
+        """Embeddings of any number of texts in constant memory: blocks of texts with their vectors."""
         limit = self.checkpoint.max_length
         return embed_blocks(self.model, self.tokenizer, texts, settings, limit, too_long, where)
 
@@ -161,9 +161,9 @@ class Bert:
         return base.changed(pooling=pooling, layers=layers, normalize=normalize)
 
     def similarity(self, one: Sequence[str], other: Sequence[str] | None = None) -> np.ndarray:
-        """float32 [one, other]: cosines between the texts' vectors; with one list, between its own texts."""
-        left = self.embed(_listed(one, alone=False), normalize=True)
-        right = left if other is None else self.embed(_listed(other, alone=False), normalize=True)
+        """float32 [one, other]: cosines between the texts' embeddings; with one list, between its own texts."""
+        left = self.embed(_listed(one, single=False), normalize=True)
+        right = left if other is None else self.embed(_listed(other, single=False), normalize=True)
         cosines: np.ndarray = left @ right.T
         return cosines
 
@@ -183,34 +183,26 @@ class Bert:
         *,
         vectors: "Stored | None" = None,
     ) -> "list[Found] | list[list[Found]]":
-        """The `k` texts nearest to the query by cosine, a Found each: best first, equals in order; none is left out.
+        """The `k` texts nearest to the query by cosine, exactly: a Found each, best first, equal ones in input order.
 
         `texts` is any iterable of str, read in blocks, or an array or Path of vectors. `vectors`: those of the texts,
         which are then not computed; an array, or a .npy file as `bertkit embed` writes it. For several queries a list.
         """
-        from bertkit.predict.search import check_count, search_blocks
+        from bertkit.predict.search import check_count, search_blocks, searched_blocks
 
-        count, blocks = check_count(k), self._searched(texts, vectors)
-        found = search_blocks(self.embed(_listed(query)), blocks, count)
-        return found[0] if isinstance(query, str) else found
+        count, settings = check_count(k), self.embed_settings().one_vector()
+        blocks = searched_blocks(texts, vectors, self.width(settings), partial(self._vector_blocks, settings))
+        nearest = search_blocks(self.embed(_listed(query)), blocks, count)
+        return nearest[0] if isinstance(query, str) else nearest
 
-    def _searched(self, texts: "Searched | None", vectors: "Stored | None") -> "Iterator[VectorBlock]":
-        from bertkit.predict import search as searching
-
-        settings = self.embed_settings().one_vector()
-        known, stored = searching.sort_out(texts, vectors)
-        if stored is not None:
-            return searching.vector_blocks(searching.open_vectors(stored, self.width(settings)), known)
-        return self._embedded(known or (), settings)
-
-    def _embedded(self, texts: Iterable[str], settings: EmbedSettings) -> "Iterator[VectorBlock]":
+    def _vector_blocks(self, settings: EmbedSettings, texts: Iterable[str]) -> "Iterator[VectorBlock]":
         from bertkit.predict.search import VectorBlock
 
         reports = []
         for block in self.embed_blocks(texts, settings):
             reports += [block.lengths] if block.lengths.long else []
             yield VectorBlock(np.asarray(block.vectors), block.texts)
-        _warn_of_long(reports)
+        _warn_of_long_texts(reports)
 
     @overload
     def fill(
@@ -241,8 +233,8 @@ class Bert:
     ) -> "list[Filled] | list[FilledTogether]":
         """The best words for each [MASK] of the text, with probabilities.
 
-        `candidates`: only these, of any number of pieces, all of them. `pieces`: whole words of up to so many.
-        `together`: the best words for all blanks at once. How longer things are scored is told in `fill_words`.
+        `candidates`: scores these words only, of any number of pieces. `pieces`: whole words of up to so many pieces.
+        `together`: the best words for all blanks jointly. `fill_words.py` says how several pieces are scored.
         """
         if [candidates is not None, pieces != 1, together].count(True) > 1:
             raise RequestError("candidates, pieces and together are three ways to fill; choose one of them")
@@ -259,8 +251,8 @@ class Bert:
 
     @cached_property
     def answers(self) -> "Answers":
-        """The task this model was taught, ready to answer."""
-        from bertkit.predict.answers import Answers  # with scipy and all: only fine-tuned models need it
+        """The model with the task that it was fine-tuned for."""
+        from bertkit.predict.answers import Answers  # imports scipy, which only fine-tuned models need
 
         return Answers.of(self.checkpoint)
 
@@ -289,18 +281,18 @@ class Bert:
         self, question: str | Sequence[str], choices: Sequence[str] | Sequence[Sequence[str]]
     ) -> "Chosen | list[Chosen]":
         """A Chosen: which of its choices fits a question; for several questions, a list."""
-        own = [choices] if isinstance(question, str) else choices
-        return self._ask("choose", question, question=_listed(question), choices=own)
+        lists = [choices] if isinstance(question, str) else choices
+        return self._ask("choose", question, question=_listed(question), choices=lists)
 
     @overloaded(TextsCall["RatedWords", "list[RatedWords]"])
     def rate_words(self, texts: str | Sequence[str | Sequence[str]]) -> "RatedWords | list[RatedWords]":
         """A RatedWords, a number for each word, for a text; for several, which may be lists of words, a list."""
         return self._ask("rate-words", texts, texts=_sentences(texts))
 
-    def _ask(self, route: str, given: object, **inputs: Any) -> Any | list[Any]:
-        """The model's predictions: one for a str, a list for a list."""
-        found = self.answers.ask(route, **inputs)
-        return found[0] if isinstance(given, str) else found
+    def _ask(self, route: str, argument: object, **inputs: Any) -> Any | list[Any]:
+        """The model's predictions: one where the caller's argument was a str, else a list."""
+        predictions = self.answers.ask(route, **inputs)
+        return predictions[0] if isinstance(argument, str) else predictions
 
     def trace(self, text: str, pair: str | None = None) -> TextTrace:
         """Every layer's queries, keys, values, weights and output for one text or pair."""
@@ -313,16 +305,16 @@ class Bert:
         return TextTrace(trace.embeddings, trace.layers, trace.output, tokens)
 
     def generate(self, *arguments: object, **options: object) -> None:
-        """Refused, with the reason: an encoder has no next word to give."""
+        """Refused, with the reason: an encoder predicts no next word."""
         self.model.generate(*arguments, **options)
 
     def to(self, device: str | torch.device, dtype: str | None = None) -> "Bert":
-        """Move the model, and have it in float32, bfloat16, float16 or int8 from now on; returns itself.
+        """Move the model to a device, and change its dtype: float32, bfloat16, float16 or int8. Returns itself.
 
-        Half precision is what a GPU's matrix units take; vectors are float32's to about three digits.
-        int8 is for CPUs, and refused if vectors would change (`quantize`).
+        Half precision is for GPUs; embeddings then equal float32's to about three digits. int8 is for CPUs, and
+        refused if it would change the embeddings (`quantize`).
         """
-        numbers = None if dtype is None else pick(DTYPES, dtype, "dtype")
+        torch_dtype = None if dtype is None else pick(DTYPES, dtype, "dtype")
         if dtype == "int8" and torch.device(device).type != "cpu":
             raise RequestError(f"int8 is for CPUs; on '{device}' choose bfloat16, float16 or float32")
         if dtype is not None and self.fidelity is not None:
@@ -330,42 +322,42 @@ class Bert:
 
             dequantize(self.model)
             self.fidelity = None
-        self.model.to(device, numbers)
+        self.model.to(device, torch_dtype)
         return self.quantize() if dtype == "int8" else self
 
     @property
     def dtype(self) -> str:
-        """What the layers compute in: float32, bfloat16, float16 or int8."""
+        """The dtype that the layers compute in: float32, bfloat16, float16 or int8."""
         from bertkit.predict.quantize import int8_maps
 
         encoder = self.model.encoder
         return "int8" if int8_maps(encoder) else str(encoder.dtype).removeprefix("torch.")
 
     def quantize(self, how: str = "int8", samples: Sequence[str] = ()) -> "Bert":
-        """Compute the layers' maps in 8-bit integers on the CPU; refused if vectors would change. Returns itself.
+        """Compute linear layers in 8-bit integers on the CPU; refused if embeddings would change. Returns itself.
 
-        `samples` are texts to measure that on, best of your own; without them, sentences and random pieces.
-        What is saved stays float32. `fidelity` then says how near the vectors are.
+        `samples`: texts to measure that on, at best your own; by default sentences and random tokens. `fidelity` then
+        says how near the embeddings are. A saved model stays in float32.
         """
         from bertkit.predict.quantize import quantize
 
-        texts, pooling = _listed(samples, alone=False), self.embed_settings().pooling
+        texts, pooling = _listed(samples, single=False), self.embed_settings().pooling
         self.fidelity = quantize(self.model, how, self.checkpoint.tokenizer, texts, pooling)
         return self
 
     def use_onnx(self) -> "Bert":
-        """Compute one text of up to 64 tokens, as queries are, by ONNX Runtime, in float32 on the CPU. Returns itself.
+        """Compute single texts of up to 64 tokens by ONNX Runtime, in float32 on the CPU. Returns itself.
 
-        The weights are held once more for it, and packages of the extra `onnx` are needed. All else stays with torch.
+        It keeps its own copy of the weights, and needs the packages of the extra `onnx`. Torch computes all others.
         """
         use_onnx(self.model.eval().encoder)
         return self
 
     def refresh(self) -> "Bert":
-        """Compute with the weights as they are now, after edits that could not be seen. Returns itself.
+        """Compute with the weights as they are now, after edits that could not be detected. Returns itself.
 
-        Needed only for small edits through `weight.data` or NumPy, such as of single numbers: others are seen by
-        themselves. Packed weights and ONNX Runtime's are made anew, and int8 too, unless it would change the vectors.
+        Needed only for small edits through `weight.data` or NumPy, such as of single numbers: others are detected.
+        Packed weights, ONNX Runtime's copy and int8 weights are made again; int8 is refused as in `quantize`.
         """
         repack(self.model.encoder)
         return self if self.fidelity is None else self.to("cpu", "int8")
@@ -376,7 +368,7 @@ class Bert:
 
     def export_onnx(self, path: Path | str, *, answers: Sequence[str] | None = None) -> "Exported":
         """Write the model as an ONNX file in a new folder, with its tokenizer beside it (`predict/onnx/export.py`)."""
-        from bertkit.predict.onnx.export import export_onnx  # only who exports has the packages
+        from bertkit.predict.onnx.export import export_onnx  # needs the packages of the extra `onnx`
 
         return export_onnx(self.checkpoint, path, answers=answers)
 
@@ -388,22 +380,22 @@ class Bert:
         )
 
     def known_segments(self, segments: Sequence[int]) -> Sequence[int]:
-        """A family without a second segment reads both texts of a pair as the first."""
+        """Segment ids that the model has: all 0 for a family without a second segment."""
         return segments if self.model.config.segments > max(segments, default=0) else [0] * len(segments)
 
     def width(self, settings: EmbedSettings) -> int:
-        """How many numbers a vector has."""
+        """The width of an embedding."""
         return settings.width(self.model.config.width)
 
 
-# What weights are held in; int8 maps are made from them, and beside them.
+# The dtype of the weights; int8 weights are made from float32 ones, and kept beside them.
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.float32}
 BACKENDS: dict[str, Callable[[Bert], Bert]] = {"onnx": Bert.use_onnx}
 
 
-def _listed(texts: str | Sequence[str], *, alone: bool = True) -> list[str]:
-    """Texts as a list; one text counts as a list of one where that is allowed."""
-    if isinstance(texts, str) and not alone:
+def _listed(texts: str | Sequence[str], *, single: bool = True) -> list[str]:
+    """Texts as a list; a single text is a list of one where `single` allows it."""
+    if isinstance(texts, str) and not single:
         raise RequestError("a list of texts belongs here; one text would be compared letter by letter")
     return listed_texts(texts)
 
@@ -416,7 +408,7 @@ def _sentences(texts: str | Sequence[str | Sequence[str]]) -> list[str | Sequenc
     return [texts] if isinstance(texts, str) else list(texts)
 
 
-def _warn_of_long(reports: Sequence[LengthReport]) -> None:
-    """What was done to texts over the limit, if there were any."""
+def _warn_of_long_texts(reports: Sequence[LengthReport]) -> None:
+    """Warn of texts over the limit, if there were any."""
     if reports:
         warnings.warn(str(reduce(LengthReport.joined, reports)), BertkitWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""The blanks of a text, with probabilities."""
+"""Masked words: the most probable words for each blank, a [MASK], of a text."""
 
 import warnings
 from bisect import bisect_right
@@ -17,7 +17,7 @@ from bertkit.text.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Encoding, Tokenizer
 from bertkit.text.windows import window_cuts
 
-MOST_BLANKS = 1000  # every candidate carries the whole text
+MAX_BLANKS = 1000  # of one text: every candidate carries the whole text
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ class Filled:
 
 @dataclass(frozen=True)
 class Blanks:
-    """The blanks of a text, and in which sequences the model is shown which of them."""
+    """The blanks of a text, and the sequences in which the model reads them."""
 
     text: str
     encoding: Encoding
-    places: list[int]  # of the blanks, as tokens
+    positions: list[int]  # token positions of the blanks
     report: LengthReport
 
     @cached_property
     def views(self) -> list[tuple[Passage, list[tuple[int, int]]]]:
-        """What the model reads, each with its blanks: (number, place in it)."""
-        return _views(self.encoding, self.places, self.report.limit, self.report.policy)
+        """The sequences that the model reads, each with its blanks: (number of the blank, position in the sequence)."""
+        return _views(self.encoding, self.positions, self.report.limit, self.report.policy)
 
 
 def fill(model: BertModel, tokenizer: Tokenizer, text: str, *, top: int, limit: int, too_long: TooLong) -> list[Filled]:
@@ -51,15 +51,16 @@ def fill(model: BertModel, tokenizer: Tokenizer, text: str, *, top: int, limit: 
     if blanks.report.long:
         warnings.warn(str(blanks.report), BertkitWarning, stacklevel=3)
     best = [
-        _best(model, passage, [place for _, place in inside], top, tokenizer.size) for passage, inside in blanks.views
+        _best_tokens(model, passage, [position for _, position in inside], top, tokenizer.size)
+        for passage, inside in blanks.views
     ]
-    return fill_blanks(tokenizer, blanks, [(chances.tolist(), tokens.tolist()) for chances, tokens in best])
+    return fill_blanks(tokenizer, blanks, [(values.tolist(), tokens.tolist()) for values, tokens in best])
 
 
 def find_blanks(
     model: BertModel, tokenizer: Tokenizer, text: str, *, top: int, limit: int, too_long: TooLong
 ) -> Blanks:
-    """Where the blanks are and what the model has to read; a request that cannot be filled stops here."""
+    """The blanks of a text; a model, text or `top` that cannot work is refused here."""
     if "masked_word" not in model.heads:
         raise RequestError(
             "this model has no masked-word head, so it cannot fill; load one that was saved with its head"
@@ -72,13 +73,13 @@ def find_blanks(
     if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= tokenizer.size:
         raise RequestError(f"top={top} must be from 1 to the vocabulary's {tokenizer.size}")
     encoding = tokenizer.encode(text)
-    places = [place for place, token in enumerate(encoding.ids) if token == tokenizer.mask_id]
-    if not places:
+    positions = [position for position, token in enumerate(encoding.ids) if token == tokenizer.mask_id]
+    if not positions:
         raise RequestError(f"the text has no blank: write {tokenizer.mask_token} where a word is missing")
-    if len(places) > MOST_BLANKS:
-        raise RequestError(f"the text has {len(places):,} blanks; at most {MOST_BLANKS:,} are filled at a time")
+    if len(positions) > MAX_BLANKS:
+        raise RequestError(f"the text has {len(positions):,} blanks; at most {MAX_BLANKS:,} are filled at a time")
     report = report_lengths([len(encoding.ids)], limit, too_long)
-    return Blanks(text, encoding, places, report)
+    return Blanks(text, encoding, positions, report)
 
 
 def fill_blanks(
@@ -88,48 +89,50 @@ def fill_blanks(
     filled = []
     for (_, inside), (probabilities, tokens) in zip(blanks.views, best, strict=True):
         for (blank, _), row, words in zip(inside, probabilities, tokens, strict=True):
-            span = blanks.encoding.offsets[blanks.places[blank]]
-            filled += [put_in(tokenizer, blanks.text, span, *pair, blank) for pair in zip(words, row, strict=True)]
+            span = blanks.encoding.offsets[blanks.positions[blank]]
+            filled += [fill_in(tokenizer, blanks.text, span, *pair, blank) for pair in zip(words, row, strict=True)]
     return sorted(filled, key=lambda candidate: candidate.blank)  # stable: best first within each blank
 
 
 def _views(
-    encoding: Encoding, places: Sequence[int], limit: int, too_long: TooLong
+    encoding: Encoding, positions: Sequence[int], limit: int, too_long: TooLong
 ) -> list[tuple[Passage, list[tuple[int, int]]]]:
-    """What the model reads, and which blanks it shows where: the whole text, its beginning, or some of its windows."""
+    """The sequences that the model reads: the whole text, its beginning, or those of its windows that have blanks."""
     if len(encoding.ids) <= limit or too_long == "truncate":
         passage = truncate(encoding, limit)
-        lost = [place for place in places if place >= len(passage.ids) - (len(encoding.ids) > limit)]
+        lost = [position for position in positions if position >= len(passage.ids) - (len(encoding.ids) > limit)]
         if lost:
             raise RequestError(
                 f"the blank at token {lost[0]} is beyond the {limit} that are kept; use windows or shorten the text"
             )
-        return [(passage, list(enumerate(places)))]
+        return [(passage, list(enumerate(positions)))]
     passages, spans = window_passages(encoding, limit)
     cuts = window_cuts(spans)
-    shown: dict[int, list[tuple[int, int]]] = {}
-    for blank, place in enumerate(places):
-        window = bisect_right(cuts, place - 1, hi=len(spans)) - 1
-        shown.setdefault(window, []).append((blank, place - spans[window][0]))
-    return [(passages[window], inside) for window, inside in shown.items()]
+    by_window: dict[int, list[tuple[int, int]]] = {}
+    for blank, position in enumerate(positions):
+        window = bisect_right(cuts, position - 1, hi=len(spans)) - 1
+        by_window.setdefault(window, []).append((blank, position - spans[window][0]))
+    return [(passages[window], inside) for window, inside in by_window.items()]
 
 
-def _best(model: BertModel, passage: Passage, places: Sequence[int], top: int, known: int) -> tuple[Tensor, Tensor]:
-    """Probabilities and ids, [blanks, top] each; rows of the table beyond the vocabulary are no words."""
+def _best_tokens(
+    model: BertModel, passage: Passage, positions: Sequence[int], top: int, vocab_size: int
+) -> tuple[Tensor, Tensor]:
+    """Probabilities and ids, [blanks, top] each; rows of the embedding table beyond `vocab_size` are no words."""
     with torch.inference_mode(), threads_for(len(passage.ids), model.device):
         batch, hidden_TD = last_layer(model.encoder, [passage], model.device)
-        logits_NV = model.read("masked_word", hidden_TD[list(places)], batch)[:, :known].float()
+        logits_NV = model.read("masked_word", hidden_TD[list(positions)], batch)[:, :vocab_size].float()
         best = logits_NV.softmax(dim=-1).topk(top)
         return best.values.cpu(), best.indices.cpu()
 
 
-def put_in(
+def fill_in(
     tokenizer: Tokenizer, text: str, span: tuple[int, int], token: int, probability: float, blank: int
 ) -> Filled:
-    """One candidate; a piece that continues a word is written ##piece and joined to what stands before the blank."""
+    """One candidate; a piece that continues a word is written ##piece, and joined to the text before the blank."""
     word = tokenizer.decode([token]).strip().removeprefix("##") or tokenizer.tokens([token])[0]
     start, end = span
-    start += len(text[start:end]) - len(text[start:end].lstrip())  # some vocabularies' blanks take the space before
+    start = end - len(text[start:end].lstrip())  # the mask tokens of some vocabularies include the space before them
     if tokenizer.starts_word(token):
         return Filled(word, probability, text[:start] + word + text[end:], blank)
     return Filled(f"##{word}", probability, text[:start].rstrip() + word + text[end:], blank)

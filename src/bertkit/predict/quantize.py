@@ -1,6 +1,6 @@
-"""Quantize a model to int8 maps (`engine/int8.py`), after measuring how far they move its vectors.
+"""Quantize a model's linear layers to int8 (`engine/int8.py`), if its embeddings stay what they were.
 
-Maps that cannot take it stay in float32.
+Layers that would change the embeddings too much stay in float32.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,22 +25,22 @@ from bertkit.text.tokenizer import Tokenizer
 
 Quantize = Literal["int8"]
 QUANTIZERS: dict[str, Quantize] = {"int8": "int8"}
-LEAST_MEAN = 0.999  # mean cosine with float32 on the samples, under which a model is refused
-# How much of a column's size goes to the weights: what was best for each map of MiniLM.
+MIN_MEAN_COSINE = 0.999  # with float32 on the samples; a model under it is refused
+# SmoothQuant's alpha, the part of an input column's scale that moves to the weights: the best for each layer of MiniLM.
 SMOOTHING = {"qkv": 0.8, "out": 0.5, "up": 0.5, "down": 0.6}
-# Two thirds of the error come from the second feed-forward map, most of it in the lower layers. Tried in this order:
-# the share of layers, from below, that keep this map in float32.
-SPARED = (0.0, 0.5, 1.0)
+# Shares of the layers, from the lowest, whose second feed-forward layer stays in float32, tried in this order: it makes
+# two thirds of the error, most of it in the lower layers.
+FLOAT_SHARES = (0.0, 0.5, 1.0)
 
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How near quantized vectors are to those in float32: cosines over the samples."""
+    """How near the quantized model's embeddings are to those in float32: cosines over the samples."""
 
     mean: float
     least: float
     texts: int
-    spared: float  # share of the layers whose second feed-forward map stayed in float32
+    spared: float  # share of the layers whose second feed-forward layer stayed in float32
 
 
 def quantize(
@@ -50,41 +50,41 @@ def quantize(
     samples: Sequence[str] = (),
     pooling: str = DEFAULT_POOLING,
 ) -> Fidelity:
-    """Put int8 maps into the model's layers if its vectors stay what they were; else leave it alone and say why not.
+    """Replace the model's linear layers by int8 ones, if its embeddings stay what they were; else refuse.
 
-    What they are measured on: `samples`, or texts and random pieces of the vocabulary. float32 on the CPU only.
+    They are compared on `samples`; without any, on sentences and random tokens. For float32 models on the CPU.
     """
     pick(QUANTIZERS, how, "way to quantize")
     _refuse_unable(model)
     model.eval()
     batch = sample_batch(model, tokenizer, samples)
-    linears, pooling = layer_maps(model), DEFAULT_POOLING if pooling == NO_POOLING else pooling
+    linears, pooling = linear_layers(model), DEFAULT_POOLING if pooling == NO_POOLING else pooling
     with torch.inference_mode():
         with largest_inputs(linears) as largest:
             expected = pool(model(batch), batch, pooling)
-        for spared in SPARED:
+        for spared in FLOAT_SHARES:
             chosen = {name: linear for name, linear in linears.items() if not _is_spared(name, spared, model)}
-            replace_maps(model, {name: _int8(name, linear, largest[name]) for name, linear in chosen.items()})
-            found = compare(pool(model(batch), batch, pooling), expected, spared)
-            if found.mean >= LEAST_MEAN:
-                return found
-            replace_maps(model, linears)
+            replace_layers(model, {name: _int8(name, linear, largest[name]) for name, linear in chosen.items()})
+            fidelity = compare(pool(model(batch), batch, pooling), expected, spared)
+            if fidelity.mean >= MIN_MEAN_COSINE:
+                return fidelity
+            replace_layers(model, linears)
     raise RequestError(
-        f"int8 would change this model's vectors: their mean cosine with float32 is {found.mean:.4f} on {found.texts} "
-        f"samples, under {LEAST_MEAN}; leave it in float32"
+        f"int8 would change this model's vectors: their mean cosine with float32 is {fidelity.mean:.4f} on "
+        f"{fidelity.texts} samples, under {MIN_MEAN_COSINE}; leave it in float32"
     )
 
 
 def dequantize(model: BertModel) -> None:
-    """Put torch's own maps back."""
-    mapped = {name: each for name, each in layer_maps(model).items() if isinstance(each, ReplacedLinear)}
-    replace_maps(model, {name: each.plain() for name, each in mapped.items()})
+    """Replace int8 layers by torch's own."""
+    mapped = {name: layer for name, layer in linear_layers(model).items() if isinstance(layer, ReplacedLinear)}
+    replace_layers(model, {name: layer.plain() for name, layer in mapped.items()})
 
 
 def int8_maps(encoder: Encoder) -> dict[str, Int8Linear]:
-    """The maps that the encoder computes with by their names in it; none of weights that have changed since."""
-    found = {name: each.valid_op for name, each in encoder.named_modules() if isinstance(each, ReplacedLinear)}
-    return {name: made for name, made in found.items() if isinstance(made, Int8Linear)}
+    """The int8 maps of an encoder by the names of their layers; not those of weights that have changed since."""
+    maps = {name: module.valid_op for name, module in encoder.named_modules() if isinstance(module, ReplacedLinear)}
+    return {name: each for name, each in maps.items() if isinstance(each, Int8Linear)}
 
 
 def _int8(name: str, linear: nn.Linear, largest_I: Tensor) -> ReplacedLinear:
@@ -92,36 +92,36 @@ def _int8(name: str, linear: nn.Linear, largest_I: Tensor) -> ReplacedLinear:
 
 
 def _is_spared(name: str, spared: float, model: BertModel) -> bool:
-    """Whether a map, such as `layers.3.feed_forward.down`, stays in float32."""
+    """Whether a linear layer, such as `layers.3.feed_forward.down`, stays in float32."""
     layers = len(model.encoder.layers)
     return name.endswith("down") and int(name.split(".")[1]) < spared * layers
 
 
-def layer_maps(model: BertModel) -> dict[str, nn.Linear]:
-    """The linear modules of the encoder's layers by their names in the encoder."""
+def linear_layers(model: BertModel) -> dict[str, nn.Linear]:
+    """The linear modules of the encoder's layers, by their names in the encoder."""
     named = model.encoder.layers.named_modules(prefix="layers")
     return {name: module for name, module in named if isinstance(module, nn.Linear)}
 
 
-def replace_maps(model: BertModel, linears: Mapping[str, nn.Linear]) -> None:
-    """Put modules where their names say."""
+def replace_layers(model: BertModel, linears: Mapping[str, nn.Linear]) -> None:
+    """Set submodules of the encoder by name."""
     for name, linear in linears.items():
         model.encoder.set_submodule(name, linear)
 
 
 @contextmanager
 def largest_inputs(linears: Mapping[str, nn.Linear]) -> Iterator[dict[str, Tensor]]:
-    """The largest absolute number that each column of each map reads, while this is open."""
+    """The largest absolute value of each input column of each linear layer, collected while this is open."""
     largest: dict[str, Tensor] = {}
 
-    def watch(name: str) -> Any:
-        def see(_: nn.Module, inputs: tuple[Tensor]) -> None:
-            now = inputs[0].abs().amax(0)
-            largest[name] = torch.maximum(largest[name], now) if name in largest else now
+    def observer(name: str) -> Any:
+        def observe(_: nn.Module, inputs: tuple[Tensor]) -> None:
+            maximum = inputs[0].abs().amax(0)
+            largest[name] = torch.maximum(largest[name], maximum) if name in largest else maximum
 
-        return see
+        return observe
 
-    handles = [linear.register_forward_pre_hook(watch(name)) for name, linear in linears.items()]
+    handles = [linear.register_forward_pre_hook(observer(name)) for name, linear in linears.items()]
     try:
         yield largest
     finally:
@@ -129,14 +129,14 @@ def largest_inputs(linears: Mapping[str, nn.Linear]) -> Iterator[dict[str, Tenso
             handle.remove()
 
 
-def compare(found_ND: Tensor, expected_ND: Tensor, spared: float) -> Fidelity:
-    """Cosines between the two."""
-    cosines = F.cosine_similarity(found_ND.double(), expected_ND.double(), dim=-1)
+def compare(quantized_ND: Tensor, expected_ND: Tensor, spared: float) -> Fidelity:
+    """Cosines between the embeddings of the same texts."""
+    cosines = F.cosine_similarity(quantized_ND.double(), expected_ND.double(), dim=-1)
     return Fidelity(float(cosines.mean()), float(cosines.min()), len(cosines), spared)
 
 
 def sample_batch(model: BertModel, tokenizer: Tokenizer | None, samples: Sequence[str]) -> Batch:
-    """What the measure is taken on: the samples; or else sentences and random pieces, whatever the vocabulary is of."""
+    """The batch to compare on: the samples; without any, sentences and random tokens, which suit any vocabulary."""
     longest = min(model.config.max_length, 128)
     texts = list(samples) or list(SENTENCES)
     if samples and tokenizer is None:
@@ -154,7 +154,7 @@ def _refuse_unable(model: BertModel) -> None:
         raise RequestError(
             f"int8 is for float32 models on the CPU, and this one is {model.encoder.dtype} on {model.device}"
         )
-    if any(isinstance(linear, ReplacedLinear) for linear in layer_maps(model).values()):
+    if any(isinstance(linear, ReplacedLinear) for linear in linear_layers(model).values()):
         raise RequestError("this model is quantized already; load it again to quantize it in another way")
     if not has_int8():
         raise RequestError("int8 needs a torch with oneDNN, and this one has none; leave the model in float32")

@@ -1,6 +1,6 @@
-"""Where the server calls the model: sequences of many requests in one forward pass, each read as its request asks.
+"""Where the server calls the model: sequences of many requests in one forward pass, each with its request's reader.
 
-Everything above knows only shared encoders, token sequences and rows; a faster engine is a change to this file.
+The rest of the server knows only shared encoders, token sequences and rows; a faster engine is a change to this file.
 """
 
 from collections.abc import Hashable, Sequence
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from bertkit.engine.batches import Passage, RowReader, layer_vectors, make_batch
 from bertkit.engine.recorded import RecordedPasses
-from bertkit.engine.threads import threads_for
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 from bertkit.model.model import BertModel
@@ -22,11 +21,11 @@ from bertkit.poolings import NO_POOLING
 
 
 class Reader(Protocol):
-    """What is read off one sequence's vectors. Equal readers in a batch read together."""
+    """Turns the hidden states of sequences into rows, one per sequence. Equal readers in a batch are called once."""
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """Which layers it wants side by side, counted from the embeddings, 0."""
+        """The layers it reads, concatenated in this order; 0 is the embeddings."""
 
     def __hash__(self) -> int: ...
 
@@ -36,7 +35,7 @@ class Reader(Protocol):
 
 @dataclass(slots=True)
 class TokenSequence:
-    """One sequence of a request, and how its vectors are read."""
+    """One sequence of a request, and the reader of its hidden states."""
 
     passage: Passage
     read: Reader
@@ -50,41 +49,41 @@ class SharedEncoder:
     """An encoder that any number of models may share: their sequences go through it together."""
 
     encoder: Encoder
-    recorded: RecordedPasses | None = None  # on a GPU, for batches whose readers are all alike and give rows
+    recorded: RecordedPasses | None = None  # on a GPU, for batches whose readers are all the same `RowReader`
 
     @property
     def key(self) -> Hashable:
         """Identifies the encoder in the queue."""
         return id(self.encoder)
 
-    def compute(self, sequences: Sequence[TokenSequence], threads: int | None = None) -> list[Any]:
-        """A row for each sequence, whatever it shared its batch with; on a CPU with so many threads."""
-        groups: dict[Reader, list[int]] = {}
-        for place, sequence in enumerate(sequences):
-            groups.setdefault(sequence.read, []).append(place)
+    def compute(self, sequences: Sequence[TokenSequence]) -> list[Any]:
+        """A row for each sequence, whatever it shared its batch with; with the calling thread's count of threads."""
+        groups: dict[Reader, list[int]] = {}  # indices of sequences by reader
+        for index, sequence in enumerate(sequences):
+            groups.setdefault(sequence.read, []).append(index)
         if self.recorded is not None and len(groups) == 1 and isinstance(only := sequences[0].read, RowReader):
             replayed = self.recorded([sequence.passage for sequence in sequences], only)
             if replayed is not None:
                 return list(replayed)
-        # Readers that are alike stand together, so that what they read is a slice and not a copy; and among them
-        # sequences of one length, so that attention takes these at once.
-        for places in groups.values():
-            places.sort(key=lambda place: len(sequences[place]))
-        order = [place for places in groups.values() for place in places]
+        # Sequences with equal readers are neighbors, so that their part of the batch is a slice and not a copy; among
+        # them, those of one length, so that attention computes these together.
+        for indices in groups.values():
+            indices.sort(key=lambda index: len(sequences[index]))
+        order = [index for indices in groups.values() for index in indices]
         rows: list[Any] = [None] * len(sequences)
-        passages = [sequences[place].passage for place in order]
+        passages = [sequences[index].passage for index in order]
         device = self.encoder.embeddings.word.weight.device
         layers = sorted({layer for read in groups for layer in read.layers})
-        with torch.inference_mode(), threads_for(sum(len(passage.ids) for passage in passages), device, threads):
+        with torch.inference_mode():
             batch = make_batch(passages, device)
             x_TD = layer_vectors(self.encoder, batch, layers)
             first, width = 0, self.encoder.config.width
-            for read, places in groups.items():
-                part, x_part = _slice(batch, x_TD, first, first + len(places))
-                found = read(_columns(x_part, layers, read.layers, width), part)
-                for place, row in zip(places, found, strict=True):
-                    rows[place] = row
-                first += len(places)
+            for read, indices in groups.items():
+                part, x_part = _slice(batch, x_TD, first, first + len(indices))
+                rows_of_part = read(_select_layers(x_part, layers, read.layers, width), part)
+                for index, row in zip(indices, rows_of_part, strict=True):
+                    rows[index] = row
+                first += len(indices)
         return rows
 
 
@@ -98,17 +97,17 @@ def _slice(batch: Batch, x_TD: Tensor, first: int, stop: int) -> tuple[Batch, Te
     return Batch(batch.ids[start:end], batch.segments[start:end], lengths), x_TD[start:end]
 
 
-def _columns(x_TD: Tensor, have: Sequence[int], want: Sequence[int], width: int) -> Tensor:
-    """Those layers of the ones side by side that a reader wants, in its order."""
-    if list(have) == list(want):
+def _select_layers(x_TD: Tensor, computed: Sequence[int], wanted: Sequence[int], width: int) -> Tensor:
+    """The wanted layers, in that order, of vectors that hold the `computed` layers side by side."""
+    if list(computed) == list(wanted):
         return x_TD
-    places = [have.index(layer) for layer in want]
-    return torch.cat([x_TD[:, place * width : (place + 1) * width] for place in places], dim=-1)
+    columns = [width * computed.index(layer) for layer in wanted]
+    return torch.cat([x_TD[:, start : start + width] for start in columns], dim=-1)
 
 
 @dataclass(frozen=True)
 class ReadPooled(RowReader):
-    """One vector for each sequence."""
+    """One embedding for each sequence."""
 
     layers: tuple[int, ...]
     pooling: str
@@ -121,7 +120,7 @@ class ReadPooled(RowReader):
 
 @dataclass(frozen=True)
 class ReadTokens:
-    """A vector for each token; windows of long texts are stitched from them."""
+    """A vector for each token: embeddings without pooling, and windows of long texts before they are stitched."""
 
     layers: tuple[int, ...]
     normalize: bool = False
@@ -134,7 +133,7 @@ class ReadTokens:
 
 @dataclass(frozen=True)
 class ReadScores(RowReader):
-    """What a head of one model that reads the pooled vector gives."""
+    """Logits of a head that reads the pooled vector."""
 
     model: BertModel = field(hash=False)  # modules are equal when they are the same
     head: str
@@ -147,7 +146,7 @@ class ReadScores(RowReader):
 
 @dataclass(frozen=True)
 class ReadTokenScores:
-    """What a head of one model that reads every token gives."""
+    """Logits of a head that reads every token."""
 
     model: BertModel = field(hash=False)
     head: str
@@ -155,8 +154,8 @@ class ReadTokenScores:
 
     def __call__(self, x_TD: Tensor, batch: Batch) -> list[np.ndarray]:
         """float32 [L, outputs] each."""
-        numbers = self.model.read(self.head, x_TD, batch).float().cpu()
-        return [part.numpy() for part in batch.split(numbers)]
+        logits = self.model.read(self.head, x_TD, batch).float().cpu()
+        return [part.numpy() for part in batch.split(logits)]
 
 
 def read_head(model: BertModel, head: str, layers: tuple[int, ...]) -> ReadScores | ReadTokenScores:
@@ -166,7 +165,7 @@ def read_head(model: BertModel, head: str, layers: tuple[int, ...]) -> ReadScore
 
 @dataclass(frozen=True)
 class ReadReduced(RowReader):
-    """What the pooler's map would read: windows of a long text are joined before it."""
+    """The input of the pooler's dense layer: windows of a long text are averaged before it."""
 
     model: BertModel = field(hash=False)
     layers: tuple[int, ...]
@@ -179,45 +178,45 @@ class ReadReduced(RowReader):
 
 @dataclass(frozen=True, eq=False)
 class ReadBlanks:
-    """The best words at some places of one sequence: (probabilities, ids), [places, top] each."""
+    """The best words at some positions of one sequence: (probabilities, ids), [positions, top] each."""
 
     model: BertModel
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
     top: int
-    known: int  # rows of the table beyond the vocabulary are no words
+    vocab_size: int  # of the tokenizer; rows of the embedding table beyond it are no words
     layers: tuple[int, ...]
 
     def __call__(self, x_TD: Tensor, batch: Batch) -> list[tuple[list[list[float]], list[list[int]]]]:
         """One row, for the one sequence."""
-        logits = self.model.read("masked_word", x_TD[list(self.places)], batch)[:, : self.known].float()
+        logits = self.model.read("masked_word", x_TD[list(self.positions)], batch)[:, : self.vocab_size].float()
         best = logits.softmax(dim=-1).topk(self.top)
         return [(best.values.tolist(), best.indices.tolist())]
 
 
 @dataclass(frozen=True, eq=False)
 class ReadAttention:
-    """What layers do with one sequence, computed again from what they read; the fused kernels stay on."""
+    """Attention weights of one sequence, computed again from the inputs of the layers: the pass itself stays fused."""
 
     encoder: Encoder
-    numbers: tuple[int, ...]  # layers, from 1
+    layer_numbers: tuple[int, ...]  # from 1
     heads: tuple[int, ...]  # from 0
-    neurons: bool  # queries and keys too
+    neurons: bool  # with queries and keys
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """What each layer reads is what the one below gave."""
-        return tuple(number - 1 for number in self.numbers)
+        """The outputs of the layers below: what each layer reads."""
+        return tuple(number - 1 for number in self.layer_numbers)
 
     def __call__(self, x_TD: Tensor, batch: Batch) -> list[list[dict[str, np.ndarray]]]:
         """One row: for each layer its weights [heads, L, L], and with neurons queries and keys [heads, L, K]."""
-        chosen, parts = list(self.heads), []
-        for number, x in zip(self.numbers, x_TD.chunk(len(self.numbers), dim=-1), strict=True):
+        heads, parts = list(self.heads), []
+        for number, x in zip(self.layer_numbers, x_TD.chunk(len(self.layer_numbers), dim=-1), strict=True):
             layer = self.encoder.stack[number - 1]
-            seen = layer.attention_input(x)
-            [weights] = layer.attention.weights(seen, batch)
-            found = {"weights": weights[chosen]}
+            attention_input = layer.attention_input(x)
+            [weights] = layer.attention.weights(attention_input, batch)
+            tensors = {"weights": weights[heads]}
             if self.neurons:
-                queries, keys, _ = layer.attention.project(seen, batch)
-                found |= {"queries": queries[:, chosen].transpose(0, 1), "keys": keys[:, chosen].transpose(0, 1)}
-            parts.append({name: tensor.float().cpu().numpy() for name, tensor in found.items()})
+                queries, keys, _ = layer.attention.project(attention_input, batch)
+                tensors |= {"queries": queries[:, heads].transpose(0, 1), "keys": keys[:, heads].transpose(0, 1)}
+            parts.append({name: tensor.float().cpu().numpy() for name, tensor in tensors.items()})
         return [parts]

@@ -24,22 +24,22 @@ from bertkit.settings import pick
 from bertkit.tasks.table import task_heads
 from bertkit.text.tokenizer import Tokenizer
 
-SETTINGS_CACHED = 256  # different ones, of each model
+MAX_CACHED_SETTINGS = 256  # of each model
 
 
 @dataclass(frozen=True, eq=False)
-class Served:
-    """One loaded model: its name, what it can do, and the encoder that its sequences go through."""
+class ServedModel:
+    """One loaded model: its name, its abilities, and the encoder that computes its sequences."""
 
     name: str
     bert: Bert
     shared_encoder: SharedEncoder
     checksum: str  # of the encoder
-    answers: Answers | None = None  # of fine-tuned models
+    answers: Answers | None = None  # the task of a fine-tuned model
 
     @property
     def limit(self) -> int:
-        """The most tokens of one sequence."""
+        """Maximum tokens of one sequence."""
         return self.bert.checkpoint.max_length
 
     @cached_property
@@ -49,17 +49,17 @@ class Served:
 
     @cached_property
     def embed_settings(self) -> Callable[..., EmbedSettings]:
-        """`Bert.embed_settings`, with the results of recent calls: most requests ask for the same."""
-        return lru_cache(SETTINGS_CACHED)(self.bert.embed_settings)
+        """`Bert.embed_settings`, cached: most requests ask for the same settings."""
+        return lru_cache(MAX_CACHED_SETTINGS)(self.bert.embed_settings)
 
     @cached_property
     def width(self) -> Callable[[EmbedSettings], int]:
-        """`Bert.width`, likewise."""
-        return lru_cache(SETTINGS_CACHED)(self.bert.width)
+        """`Bert.width`, cached."""
+        return lru_cache(MAX_CACHED_SETTINGS)(self.bert.width)
 
     @cached_property
-    def plain_texts(self) -> bool:
-        """Whether all tokens of a single text are of the first segment, which every family knows."""
+    def first_segment_only(self) -> bool:
+        """Whether all tokens of a single text are of the first segment, which every family has."""
         return not any(self.bert.tokenizer.encode("a").segments)
 
     @property
@@ -69,24 +69,24 @@ class Served:
 
     @property
     def abilities(self) -> tuple[str, ...]:
-        """The routes that it can answer, best first: its own task comes before what every encoder can do."""
-        own = (self.answers.task.row.route,) if self.answers else ()
+        """The kinds of requests that it can answer: its own task first, then what its encoder can do."""
+        task = (self.answers.task.row.route,) if self.answers else ()
         fill = ("fill",) if self.bert.model.fills else ()
-        return (*own, *fill, "embed")
+        return (*task, *fill, "embed")
 
 
 class Models:
-    """All models by name; the first is the one that requests without a name mean."""
+    """All models by name; the first one answers requests that name none."""
 
-    def __init__(self, served: Sequence[Served]) -> None:
-        if not served:
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        if not models:
             raise RequestError("a server needs one model at least; name a folder")
-        self.by_name: Mapping[str, Served] = {each.name: each for each in served}
+        self.by_name: Mapping[str, ServedModel] = {served.name: served for served in models}
 
     @property
     def shared_encoders(self) -> list[SharedEncoder]:
-        """Every encoder once."""
-        return list({each.shared_encoder.key: each.shared_encoder for each in self.by_name.values()}.values())
+        """The different encoders."""
+        return list({served.shared_encoder.key: served.shared_encoder for served in self.by_name.values()}.values())
 
     @property
     def on_cpu(self) -> bool:
@@ -95,10 +95,10 @@ class Models:
 
     @property
     def abilities(self) -> set[str]:
-        """What some model can do."""
-        return {ability for each in self.by_name.values() for ability in each.abilities}
+        """The abilities of all models."""
+        return {ability for served in self.by_name.values() for ability in served.abilities}
 
-    def named(self, name: str | None) -> Served:
+    def named(self, name: str | None) -> ServedModel:
         """The model of this name; without one the first."""
         if name is None:
             return next(iter(self.by_name.values()))
@@ -106,12 +106,12 @@ class Models:
             raise Refusal(404, f"no model '{name:.60}' here; choose from: {', '.join(self.by_name)}", "model")
         return self.by_name[name]
 
-    def able(self, name: str | None, ability: str) -> Served:
+    def able(self, name: str | None, ability: str) -> ServedModel:
         """The model of this name, or the first that can do it; one that cannot is refused."""
         if name is None:
-            for each in self.by_name.values():
-                if ability in each.abilities:
-                    return each
+            for served in self.by_name.values():
+                if ability in served.abilities:
+                    return served
             raise Refusal(404, f"no model here can {ability}; start the server with one that can")
         served = self.named(name)
         if ability not in served.abilities:
@@ -120,12 +120,12 @@ class Models:
 
 
 def load_models(
-    given: Sequence[str], device: torch.device, *, dtype: str = "float32", backend: str | None = None
+    arguments: Sequence[str], device: torch.device, *, dtype: str = "float32", backend: str | None = None
 ) -> Models:
-    """Folders, each as PATH or NAME=PATH, loaded onto one device; nothing given means the bundled model."""
-    chosen = None if backend is None else pick(BACKENDS, backend, "backend")
+    """Load folders, each PATH or NAME=PATH, onto one device; without any, the bundled model."""
+    use_backend = None if backend is None else pick(BACKENDS, backend, "backend")
     berts: dict[str, Bert] = {}
-    for name, path in [_named(each) for each in given] or [("bertkit", None)]:
+    for name, path in [_name_and_path(argument) for argument in arguments] or [("bertkit", None)]:
         if name in berts:
             raise RequestError(f"two models are called '{name}'; name them apart, as NAME=PATH")
         berts[name] = load(path)
@@ -136,14 +136,14 @@ def load_models(
         if berts[name].checkpoint.tokenizer is None:
             raise RequestError(f"{path} holds no tokenizer, so its model can read nothing; put its vocab.txt there")
     models = Models(share_encoders(berts))
-    if chosen is not None:
+    if use_backend is not None:
         for bert in {served.shared_encoder.key: served.bert for served in models.by_name.values()}.values():
-            chosen(bert)
+            use_backend(bert)
     return models
 
 
-def share_encoders(berts: Mapping[str, Bert]) -> list[Served]:
-    """Served models; of equal encoders only the first is kept."""
+def share_encoders(berts: Mapping[str, Bert]) -> list[ServedModel]:
+    """ServedModel models; of equal encoders only the first is kept."""
     shared_encoders: dict[str, SharedEncoder] = {}
     served = []
     for name, bert in berts.items():
@@ -151,14 +151,14 @@ def share_encoders(berts: Mapping[str, Bert]) -> list[Served]:
         if checksum not in shared_encoders:
             shared_encoders[checksum] = new_shared_encoder(bert.model.encoder)
         shared_encoder = shared_encoders[checksum]
-        _adopt(bert, shared_encoder.encoder)
+        _use_encoder(bert, shared_encoder.encoder)
         answers = bert.answers if set(task_heads()) & set(bert.model.heads) else None
-        served.append(Served(name, bert, shared_encoder, checksum, answers))
+        served.append(ServedModel(name, bert, shared_encoder, checksum, answers))
     return served
 
 
 def new_shared_encoder(encoder: Encoder) -> SharedEncoder:
-    """For one encoder; on a GPU its passes are recorded, if its attention takes batches without padding."""
+    """For one encoder; on a GPU its passes are recorded, where its attention kernel takes packed batches."""
     weight, config = encoder.stack[0].attention.out.weight, encoder.config
     with torch.inference_mode():
         packed = takes_packed(weight.new_empty(0, 3, config.heads, config.width // config.heads))
@@ -174,13 +174,13 @@ def encoder_checksum(encoder: Encoder) -> str:
     for name, tensor in sorted(encoder.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-    for name, made in int8_maps(encoder).items():  # which layers are quantized, and how
-        digest.update(name.encode() + made.unsmooth_I.numpy().tobytes())
+    for name, int8_map in int8_maps(encoder).items():  # which layers are quantized, and how
+        digest.update(name.encode() + int8_map.unsmooth_I.numpy().tobytes())
     return digest.hexdigest()
 
 
-def _adopt(bert: Bert, encoder: Encoder) -> None:
-    """Put the shared encoder in place of an equal one; the masked-word head's table is tied to it."""
+def _use_encoder(bert: Bert, encoder: Encoder) -> None:
+    """Replace the model's encoder by an equal, shared one; the masked-word head's weights are tied to it."""
     if bert.model.encoder is encoder:
         return
     bert.model.encoder = encoder
@@ -190,13 +190,13 @@ def _adopt(bert: Bert, encoder: Encoder) -> None:
         head.decoder.weight = encoder.embeddings.word.weight
 
 
-def _named(given: str) -> tuple[str, str | None]:
-    """`NAME=PATH`, or a path whose last part is the name."""
-    name, equals, path = given.partition("=")
-    if equals and name and "/" not in name and not Path(given).exists():
+def _name_and_path(argument: str) -> tuple[str, str | None]:
+    """Of `NAME=PATH`; for a plain path, its last part is the name."""
+    name, equals, path = argument.partition("=")
+    if equals and name and "/" not in name and not Path(argument).exists():
         return name, path
-    folder = Path(given).absolute()
+    folder = Path(argument).absolute()
     if folder.name == "..":
         folder = folder.resolve()
-    # A run's best model lies in RUN/model: the run's name says more.
-    return folder.parent.name if folder.name == "model" else folder.name, given
+    # The best model of a run is in RUN/model: the name of the run says more.
+    return folder.parent.name if folder.name == "model" else folder.name, argument

@@ -32,7 +32,7 @@ class Refusal(Exception):
 
     status: int
     message: str
-    field: str | None = None  # the place in the request that is wrong
+    field: str | None = None  # of the request that is wrong
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def content(self, path: str) -> dict[str, Any]:
@@ -49,31 +49,31 @@ class Refusal(Exception):
         return Response(body, self.status, headers=dict(self.headers), media_type="application/json")
 
 
-def failure(request: str) -> Refusal:
-    """The reply to an internal error: the id alone, under which the log has the rest."""
-    return Refusal(500, f"the server failed; its log says more under {request}")
+def failure(request_id: str) -> Refusal:
+    """The reply to an internal error: only the request's id, under which the log has the details."""
+    return Refusal(500, f"the server failed; its log says more under {request_id}")
 
 
-def not_json(place: int, reason: str) -> Refusal:
-    """Where a body stops being JSON, and why."""
-    return Refusal(422, f"the body is not JSON: at byte {place}: {reason:.100}")
+def not_json(position: int, reason: str) -> Refusal:
+    """The refusal of a body that is not JSON from byte `position` on."""
+    return Refusal(422, f"the body is not JSON: at byte {position}: {reason:.100}")
 
 
 def wrong_field(errors: Sequence[Any]) -> Refusal:
-    """The first of pydantic's errors; the client's own words are not repeated."""
-    wrong = errors[0]
-    field = ".".join(map(str, wrong["loc"]))[:100]
-    if not wrong["loc"]:
+    """The refusal with the first of pydantic's errors; it does not repeat the client's values."""
+    first = errors[0]
+    field = ".".join(map(str, first["loc"]))[:100]
+    if not first["loc"]:
         return Refusal(422, "the body must be a JSON object, sent with 'Content-Type: application/json'")
-    message = str(wrong["msg"]).removeprefix("Value error, ")
+    message = str(first["msg"]).removeprefix("Value error, ")
     return Refusal(422, f"{field}: {message:.300}", field)
 
 
 def detached(error: Exception) -> Exception:
     """The error with its traceback as text, for the log.
 
-    A traceback keeps its frames alive, with requests and tensors in them; and where one of these refers to the error,
-    that is a cycle, which lives until the next garbage collection.
+    A traceback keeps its frames alive, with requests and tensors in them; where one of these refers to the error, that
+    is a reference cycle, which lives until the next garbage collection.
     """
     if not isinstance(error, Refusal | RequestError):  # which are not logged
         error.add_note("".join(traceback.format_exception(error)).rstrip())

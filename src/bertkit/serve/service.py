@@ -1,6 +1,6 @@
-"""From a request to its answer: a plan is made in a thread, computed by the workers, and finished.
+"""From a request to its result: a thread makes the plan, the workers compute its sequences, `finish` makes the result.
 
-The texts of requests that wait together are tokenized in one call, and what they need is queued in one call.
+The texts of requests that wait together are tokenized in one call, and their sequences are queued in one call.
 """
 
 import asyncio
@@ -21,29 +21,30 @@ from bertkit.serve.engine import SharedEncoder, TokenSequence
 from bertkit.serve.metrics import Metrics
 from bertkit.serve.models import Models
 from bertkit.serve.refusals import Refusal, detached
-from bertkit.serve.settings import LARGE, ServeSettings
+from bertkit.serve.settings import OFF_LOOP_SIZE, ServeSettings
 from bertkit.serve.worker import Ticket, Workers
 from bertkit.text.length import LengthReport
 from bertkit.text.tokenizer import Tokenizer
 
-GROUP_CHARACTERS = 16_000  # planned together: a few milliseconds, which the first of these requests waits for the last
-MIN_CHARACTERS = 100  # what a request counts for at least
-TOKENIZE_CHARACTERS = 200_000  # in one call: an encoding is some hundred bytes for each token
-Client = TypeVar("Client")
+GROUP_CHARACTERS = 16_000  # planned together: a few milliseconds, which the first request of a group waits
+MIN_CHARACTERS = 100  # counted for a request with fewer
+SIZED = (str, list, tuple)  # texts, or lists of their words or token ids
+TOKENIZE_CHARACTERS = 200_000  # in one call: an encoding takes some hundred bytes for each token
+Recipient = TypeVar("Recipient")  # whom a plan is delivered to
 Value = TypeVar("Value")
 
 
-@dataclass(slots=True)  # not frozen, as one is made for every request: that takes three times as long
+@dataclass(slots=True)  # not frozen: creating a frozen one takes three times as long, and every request has one
 class Plan:
-    """What the encoder computes for a request, and how its rows become the answer."""
+    """What the encoder computes for a request, and how the rows become the result."""
 
     shared_encoder: SharedEncoder
     sequences: Sequence[TokenSequence]
     finish: Callable[[list[Any]], Any]
-    tokens: int  # of the texts, as the reply states them
-    lengths: LengthReport | None = None  # which texts were over the limit
-    quick: bool = False  # whether finishing takes no time worth a thread
-    made: int = 0  # characters and numbers that finishing makes, where they are more than the tokens
+    tokens: int  # of the texts before truncation, as the reply states them
+    report: LengthReport | None = None  # which texts were over the limit
+    finish_on_loop: bool = False  # whether `finish` is so fast that a thread would take longer
+    result_size: int = 0  # characters and numbers of the result, where they may be more than the tokens
 
 
 @dataclass(slots=True)
@@ -57,14 +58,14 @@ class PlanDraft:
 
 @dataclass(frozen=True)
 class PlanResult:
-    """The result of a plan."""
+    """The result of a plan, and the plan."""
 
     value: Any
     plan: Plan
 
 
-Make = Callable[[], Plan | PlanDraft]
-Planned = list[tuple[Client, Plan | Exception]]
+MakePlan = Callable[[], Plan | PlanDraft]
+Planned = list[tuple[Recipient, Plan | Exception]]
 
 
 class Service:
@@ -75,14 +76,14 @@ class Service:
         self.settings = settings
         self.metrics = Metrics(settings.max_tokens)
         self.ready = False
-        self.inside = 0  # requests that are being answered
+        self.in_progress = 0  # requests that are being answered
         self._small = ThreadPoolExecutor(1, thread_name_prefix="small")
-        self._large = ThreadPoolExecutor(1, thread_name_prefix="large")  # long texts do not hold up short ones
+        self._large = ThreadPoolExecutor(1, thread_name_prefix="large")  # so that long texts do not delay short ones
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
         self._planners = {pool: Planner(pool, self._enqueue) for pool in (self._small, self._large)}
 
     async def start(self) -> None:
-        """Start the workers; the server sets `ready` once it is warm."""
+        """Start the workers; the server sets `ready` after warm-up."""
         self._loop = asyncio.get_running_loop()
         self.workers = Workers(
             self._deliver,
@@ -92,24 +93,24 @@ class Service:
             threads=self.settings.workers,
             cores=torch.get_num_threads() if self.models.on_cpu else None,
         )
-        self.metrics.watch(lambda: self.inside, lambda: self.workers.depth)
+        self.metrics.watch(lambda: self.in_progress, lambda: self.workers.depth)
         self.workers.start()
         self._trimming = asyncio.create_task(memory.keep_trimming())
 
     async def stop(self) -> None:
-        """Compute what waits, then stop the threads."""
+        """Compute the requests in the queue, then stop the threads."""
         self.ready = False
         self._trimming.cancel()
         await asyncio.to_thread(self.workers.close)
         for pool in (self._small, self._large, self._reader):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    async def answer(self, plan: Callable[[], Plan | PlanDraft], size: int = 0) -> PlanResult:
-        """Make the plan, have it computed, finish it; `size` says about how many characters it reads."""
+    async def answer(self, make: MakePlan, size: int = 0) -> PlanResult:
+        """Make the plan, have it computed, finish it; `size` is about how many characters its texts have."""
         pending = PendingReply(self._loop.create_future())
-        self._planners[self._pool(size)].submit(pending, partial(pending.unless_cancelled, plan), size)
+        self._planners[self._pool(size)].submit(pending, partial(pending.unless_cancelled, make), size)
         try:
-            made, rows = await pending.future
+            plan, rows = await pending.future
         except asyncio.CancelledError:
             pending.cancelled = True
             if pending.ticket is not None:
@@ -118,12 +119,13 @@ class Service:
         except RequestError as error:
             raise Refusal(422, str(error)) from error
         finally:
-            del pending  # else an error holds this frame, which holds `pending`, which holds the error: a cycle
-        if made.lengths is not None and made.lengths.long:
-            self.metrics.texts_cut(made.lengths.policy, len(made.lengths.long))
-        size = max(made.tokens, made.made)
-        value = made.finish(rows) if made.quick else await self.off_loop(partial(made.finish, rows), size)
-        return PlanResult(value, made)
+            del pending  # else a reference cycle: the error holds this frame, the frame `pending`, `pending` the error
+        if plan.report is not None and plan.report.long:
+            self.metrics.long_texts(plan.report.policy, len(plan.report.long))
+        if plan.finish_on_loop:
+            return PlanResult(plan.finish(rows), plan)
+        value = await self.off_loop(partial(plan.finish, rows), max(plan.tokens, plan.result_size))
+        return PlanResult(value, plan)
 
     async def off_loop(self, work: Callable[[], Value], size: int) -> Value:
         """Run a function in a thread; a RequestError becomes a refusal."""
@@ -133,14 +135,14 @@ class Service:
             raise Refusal(422, str(error)) from error
 
     async def read_off_loop(self, work: Callable[[], Value]) -> Value:
-        """Parse a large body in the one thread for that: several would hold the interpreter longer."""
+        """Parse a large body in the one thread for that: several would hold the interpreter's lock for longer."""
         return await self._loop.run_in_executor(self._reader, work)
 
     def _pool(self, size: int) -> ThreadPoolExecutor:
-        return self._large if size > LARGE else self._small
+        return self._large if size > OFF_LOOP_SIZE else self._small
 
     def _enqueue(self, planned: "Planned[PendingReply]") -> None:
-        """On a planner's thread: put plans into the queue together; each reply is resolved when it is computed."""
+        """On a planner's thread: put plans into the queue together; each pending reply is resolved by its ticket."""
         queued: dict[Ticket, PendingReply] = {}
         for pending, plan in planned:
             if isinstance(plan, Exception):
@@ -173,7 +175,7 @@ class Service:
 def _resolve_all(done: list[Ticket]) -> None:
     """On the event loop."""
     for ticket in done:
-        ticket.wake(ticket)
+        ticket.on_done(ticket)
 
 
 class PendingReply:
@@ -184,42 +186,42 @@ class PendingReply:
         self.ticket: Ticket | None = None
         self.cancelled = False
 
-    def unless_cancelled(self, plan: Callable[[], Plan | PlanDraft]) -> Plan | PlanDraft:
+    def unless_cancelled(self, make: MakePlan) -> Plan | PlanDraft:
         """Make the plan, unless the client has disconnected."""
         if self.cancelled:
-            raise RequestError("the client is gone")
-        return plan()
+            raise RequestError("the client has disconnected")
+        return make()
 
     def resolve(self, plan: Plan, ticket: Ticket) -> None:
-        """Pass on the rows, or that the model failed."""
+        """Set the rows as the future's result, or the model's failure as its error."""
         if ticket.failure is not None:
             self.fail(BertkitError(f"the model failed: {ticket.failure}"), ticket.failure)
         elif not self.future.done():
             self.future.set_result((plan, ticket.rows))
 
     def fail(self, error: Exception, cause: Exception | None = None) -> None:
-        """Pass on why there are no rows."""
+        """Set the future's error."""
         error.__cause__ = cause
         if not self.future.done():
             self.future.set_exception(error)
 
 
-class Planner(Generic[Client]):
-    """Makes plans on the one thread of `pool`, and delivers each, or what is wrong with its request.
+class Planner(Generic[Recipient]):
+    """Makes plans on the one thread of `pool`, and delivers each, or the error of its request.
 
-    Requests that arrive while it is busy are planned together, up to a size; then the thread is free for other work. A
-    text at a time, tokenizing takes longer than a GPU takes for the vectors, and leaves all cores but one idle.
+    Requests that arrive while it is busy are planned together, up to a size; then the thread is free for other work.
+    Tokenizing one text at a time takes longer than the forward pass on a GPU, and leaves all cores but one idle.
     """
 
-    def __init__(self, pool: Executor, deliver: Callable[[Planned[Client]], None]) -> None:
+    def __init__(self, pool: Executor, deliver: Callable[[Planned[Recipient]], None]) -> None:
         self._pool = pool
         self._deliver = deliver
-        self._waiting: deque[tuple[Client, Make, int]] = deque()
-        self._scheduled = False  # whether the thread will look at what waits
+        self._waiting: deque[tuple[Recipient, MakePlan, int]] = deque()
+        self._scheduled = False  # whether `_work` is submitted and not yet running
 
-    def submit(self, client: Client, make: Make, size: int = 0) -> None:
-        """Have a plan made; `size` is about how many characters it reads."""
-        self._waiting.append((client, make, max(size, MIN_CHARACTERS)))
+    def submit(self, recipient: Recipient, make: MakePlan, size: int = 0) -> None:
+        """Have a plan made; `size` is about how many characters its texts have."""
+        self._waiting.append((recipient, make, max(size, MIN_CHARACTERS)))
         self._schedule()
 
     def _schedule(self) -> None:
@@ -232,55 +234,66 @@ class Planner(Generic[Client]):
                 raise
 
     def _work(self) -> None:
-        self._scheduled = False  # first: a request that comes from here on may be too late for this turn
+        self._scheduled = False  # first: a request that is submitted from here on may be too late for this run
         try:
             for group in self._take():
                 plans = complete([draft for _, draft in group])
-                self._deliver([(client, plan) for (client, _), plan in zip(group, plans, strict=True)])
+                self._deliver([(recipient, plan) for (recipient, _), plan in zip(group, plans, strict=True)])
         finally:
             if self._waiting:
                 self._schedule()
 
-    def _take(self) -> list[list[tuple[Client, PlanDraft]]]:
-        """The drafts of the next requests, by tokenizer; what needs no tokens, or is wrong, is delivered at once."""
-        size, drafts = 0, dict[int, list[tuple[Client, PlanDraft]]]()
+    def _take(self) -> list[list[tuple[Recipient, PlanDraft]]]:
+        """The drafts of the next requests, by tokenizer; plans without a draft, and errors, are delivered at once."""
+        size, drafts = 0, dict[int, list[tuple[Recipient, PlanDraft]]]()
         while self._waiting and size < GROUP_CHARACTERS:
-            client, make, characters = self._waiting.popleft()
+            recipient, make, characters = self._waiting.popleft()
             size += characters
-            made = _attempt(make)
-            if isinstance(made, PlanDraft):
-                drafts.setdefault(id(made.tokenizer), []).append((client, made))
+            plan = _attempt(make)
+            if isinstance(plan, PlanDraft):
+                drafts.setdefault(id(plan.tokenizer), []).append((recipient, plan))
             else:
-                self._deliver([(client, made)])
+                self._deliver([(recipient, plan)])
         return [*drafts.values()]
 
 
 def complete(drafts: Sequence[PlanDraft]) -> list[Plan | Exception]:
-    """Plans of drafts with one tokenizer. Where a text is refused, each by itself: only the guilty request fails."""
-    if len(drafts) == 1:  # a long text's tokens may be dropped as they come
+    """Plans of drafts with one tokenizer; if a text is refused, draft by draft, so that only its request fails."""
+    if len(drafts) == 1:  # from an iterator, so that tokens of a long text can be freed one block after the other
         return [_attempt(drafts[0].complete, tokenize(drafts[0].tokenizer, drafts[0].texts))]
     tokens = _attempt(lambda: [*tokenize(drafts[0].tokenizer, [text for draft in drafts for text in draft.texts])])
     if isinstance(tokens, Exception):
         return [plan for draft in drafts for plan in complete([draft])]
-    left = iter(tokens)
-    parts = [list(islice(left, len(draft.texts))) for draft in drafts]
+    remaining = iter(tokens)
+    parts = [list(islice(remaining, len(draft.texts))) for draft in drafts]
     return [_attempt(draft.complete, part) for draft, part in zip(drafts, parts, strict=True)]
 
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[Passage]:
-    """The tokens of each text; not all texts in one call, for encodings are large."""
+    """The tokens of each text, from calls of up to TOKENIZE_CHARACTERS each."""
     start = size = 0
     for stop, text in enumerate(texts, start=1):
         size += len(text)
         if size > TOKENIZE_CHARACTERS or stop == len(texts):
-            yield from (Passage(*plain) for plain in tokenizer.encode_plain(texts[start:stop]))
+            yield from (Passage(*ids_and_segments) for ids_and_segments in tokenizer.encode_plain(texts[start:stop]))
             start, size = stop, 0
 
 
-def _attempt(make: Callable[..., Value], *arguments: object) -> Value | Exception:
+def _attempt(function: Callable[..., Value], *arguments: object) -> Value | Exception:
+    """The function's result, or its error."""
     try:
-        return make(*arguments)
+        return function(*arguments)
     except Exception as error:
         return detached(error)
-    except BaseException as error:  # a library's panic is no Exception, and must not take others' requests along
+    except BaseException as error:  # a Rust library's panic is no Exception, and must not fail other requests
         return BertkitError(f"planning failed: {error}")
+
+
+def size_of(texts: Iterable[object]) -> int:
+    """About how many characters there are to read, counted up to `OFF_LOOP_SIZE`: there may be a million texts."""
+    size = 0
+    for text in texts:
+        size += max(1, len(text)) if isinstance(text, SIZED) else 1
+        if size > OFF_LOOP_SIZE:
+            break
+    return size

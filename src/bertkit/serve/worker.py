@@ -1,4 +1,4 @@
-"""Threads that take batches from the queue and compute them; a request is delivered once, with all its rows."""
+"""Worker threads: each computes the next batch of the queue; a request is delivered when it has all its rows."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
-from bertkit.engine.threads import set_thread_count
+from bertkit.engine.threads import TOKENS_FOR_ONE_THREAD, set_thread_count
 from bertkit.serve.engine import SharedEncoder, TokenSequence
 from bertkit.serve.queue import Waiting, fair_budget, next_batch, seconds_to_wait
 from bertkit.serve.refusals import detached
@@ -15,15 +15,15 @@ from bertkit.serve.refusals import detached
 
 @dataclass(eq=False)
 class Ticket:
-    """One request's sequences in the queue, and the rows that have come back."""
+    """One request in the queue: its sequences, and the rows computed so far."""
 
     shared_encoder: SharedEncoder
     sequences: Sequence[TokenSequence]
-    wake: Callable[["Ticket"], None] = lambda _: None  # called by whoever gets the delivery
+    on_done: Callable[["Ticket"], None] = lambda _: None  # called by whoever `deliver` hands the ticket to
     rows: list[Any] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
-    taken: int = 0  # sequences that are computed or being computed
-    missing: int = 0  # rows that are not computed
+    taken: int = 0  # sequences that are computed or being computed: the first ones
+    missing: int = 0  # rows not computed yet
     cancelled: bool = False
     failure: Exception | None = None
 
@@ -34,7 +34,7 @@ class Ticket:
 
     @property
     def tokens_left(self) -> int:
-        """Tokens that still wait."""
+        """Tokens that no worker has taken yet."""
         return sum(self.lengths[self.taken :])
 
 
@@ -44,27 +44,27 @@ Deliver = Callable[[list[Ticket]], None]
 
 @dataclass(frozen=True)
 class BatchDone:
-    """One batch, for the metrics."""
+    """Counts of one computed batch, for the metrics."""
 
     sequences: int
     tokens: int
-    longest: int
+    longest: int  # tokens of its longest sequence
     seconds: float
     requests: int
 
 
 class Observer(Protocol):
-    """Counts batches."""
+    """Receives the counts of batches."""
 
     def batch_done(self, batch: BatchDone) -> None:
         """Called after each batch, by the thread that computed it."""
 
 
 class Workers:
-    """The queue and the threads at it. `deliver` is called from these threads, once for each batch.
+    """The queue and its worker threads, which call `deliver` with the requests that a batch completed.
 
-    A batch that is computed alone has all `cores`; several have a share each, and need not wait for each other at every
-    linear layer as the threads of one batch do.
+    On a CPU, a batch that is computed alone uses all `cores`, and several at a time have a share each: the threads of
+    one batch wait for each other at every linear layer, separate batches never do.
     """
 
     def __init__(
@@ -80,13 +80,13 @@ class Workers:
         self._deliver = deliver
         self._observer = observer
         self._budget = budget
-        self._most_tokens = max_waiting
+        self._max_waiting = max_waiting
         self._waiting: list[Ticket] = []
-        self._tokens = 0  # of all that wait
-        self._computing = 0  # tokens that are being computed
-        self._speed = 0.0  # tokens per second, moving average
+        self._waiting_tokens = 0
+        self._computing_tokens = 0
+        self._tokens_per_second = 0.0  # moving average
         self._closing = False
-        self._busy = 0  # threads that compute
+        self._busy = 0  # threads that compute a batch
         self._cores = cores
         self._changed = threading.Condition()
         self._threads = [threading.Thread(target=self._work, name=f"worker-{n}", daemon=True) for n in range(threads)]
@@ -97,7 +97,7 @@ class Workers:
             thread.start()
 
     def close(self) -> None:
-        """Compute what waits, then stop."""
+        """Compute the requests in the queue, then stop."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -107,25 +107,25 @@ class Workers:
 
     @property
     def depth(self) -> tuple[int, int]:
-        """(requests, tokens) that wait."""
-        return len(self._waiting), self._tokens
+        """(requests, tokens) in the queue."""
+        return len(self._waiting), self._waiting_tokens
 
     @property
     def seconds_behind(self) -> int:
-        """About when what waits now will be computed."""
-        return seconds_to_wait(self._tokens, self._speed)
+        """Estimated seconds until the tokens in the queue are computed."""
+        return seconds_to_wait(self._waiting_tokens, self._tokens_per_second)
 
     def submit(self, tickets: Sequence[Ticket]) -> list[Ticket]:
-        """Put requests into the queue, before a worker takes any of them; returns those that there is no room for."""
+        """Put requests into the queue, all before a worker takes any; returns those that it has no room for."""
         refused = []
         with self._changed:
             for ticket in tickets:
                 tokens = sum(ticket.lengths)
-                if self._waiting and self._tokens + tokens > self._most_tokens:
+                if self._waiting and self._waiting_tokens + tokens > self._max_waiting:
                     refused.append(ticket)
                 else:
                     self._waiting.append(ticket)
-                    self._tokens += tokens
+                    self._waiting_tokens += tokens
             self._changed.notify()
         return refused
 
@@ -135,26 +135,32 @@ class Workers:
             ticket.cancelled = True
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
-                self._tokens -= ticket.tokens_left
+                self._waiting_tokens -= ticket.tokens_left
 
     def _work(self) -> None:
-        if self._cores is not None:
-            set_thread_count(1)  # short texts are computed right here, on one core
+        thread_count = None  # torch's, in this worker; it is kept from batch to batch
         while taken := self._take():
-            (parts, tokens, cores), started = taken, time.perf_counter()
-            done = self._store(_compute(parts, cores), tokens)
+            (parts, tokens, threads), started = taken, time.perf_counter()
+            if threads is not None and threads != thread_count:
+                set_thread_count(thread_count := threads)
+            done = self._store(_compute(parts), tokens)
             self._count(parts, tokens, time.perf_counter() - started)
             if done:
                 self._deliver(done)
 
-    def _share(self) -> int | None:
-        """Cores for the batch just taken: all where no other is or will be computed; None: torch's default."""
-        if self._cores is None or (self._busy == 1 and not self._waiting):
-            return self._cores
-        return max(1, self._cores // len(self._threads))
+    def _threads_for(self, tokens: int) -> int | None:
+        """Torch threads for the batch just taken; None: torch's default.
+
+        One for few tokens; all cores where no other batch is or will be computed; else this worker's share of them.
+        """
+        if self._cores is None:
+            return None
+        if tokens <= TOKENS_FOR_ONE_THREAD:
+            return 1
+        return self._cores if self._busy == 1 and not self._waiting else max(1, self._cores // len(self._threads))
 
     def _take(self) -> tuple[list[Part], int, int | None] | None:
-        """The next batch, its tokens and its cores; None when there is nothing left and never will be."""
+        """The next batch, its tokens and its torch threads; None when the queue is empty and closed."""
         with self._changed:
             while not self._waiting:
                 if self._closing:
@@ -167,35 +173,34 @@ class Workers:
                     start, ticket.taken = ticket.taken, ticket.taken + count
                     parts.append((ticket, start, ticket.taken))
             taken = sum(sum(ticket.lengths[start:stop]) for ticket, start, stop in parts)
-            self._tokens -= taken
-            self._computing += taken
+            self._waiting_tokens -= taken
+            self._computing_tokens += taken
             self._waiting = [ticket for ticket in self._waiting if ticket.taken < len(ticket.sequences)]
             if self._waiting:
                 self._changed.notify()  # there is work for another thread
             self._busy += 1
-            return parts, taken, self._share()
+            return parts, taken, self._threads_for(taken)
 
     def _batch_budget(self) -> int:
-        """Tokens of the next batch: all that fit for a single thread, a fair part for one of several."""
+        """Most tokens of the next batch: the whole budget for a single worker, a fair share for one of several."""
         if len(self._threads) == 1:
             return self._budget
-        return fair_budget(self._tokens + self._computing, len(self._threads), self._budget)
+        return fair_budget(self._waiting_tokens + self._computing_tokens, len(self._threads), self._budget)
 
     def _counts(self, budget: int) -> list[int]:
-        """How many sequences of each waiting request go next: all, where that is one batch; else by the policy."""
-        only = self._waiting[0].shared_encoder
-        if self._tokens <= budget and all(ticket.shared_encoder is only for ticket in self._waiting):
+        """How many sequences of each waiting request go next: all, where they fit into one batch; else `next_batch`."""
+        first = self._waiting[0].shared_encoder
+        if self._waiting_tokens <= budget and all(ticket.shared_encoder is first for ticket in self._waiting):
             return [len(ticket.lengths) - ticket.taken for ticket in self._waiting]
-        return next_batch(
-            [Waiting(each.shared_encoder.key, each.lengths, each.taken) for each in self._waiting], budget
-        )
+        waiting = [Waiting(ticket.shared_encoder.key, ticket.lengths, ticket.taken) for ticket in self._waiting]
+        return next_batch(waiting, budget)
 
     def _store(self, results: Sequence[tuple[Part, list[Any] | Exception]], tokens: int) -> list[Ticket]:
         """Write rows into their tickets; returns those that are complete."""
         done = []
         with self._changed:
             self._busy -= 1
-            self._computing -= tokens
+            self._computing_tokens -= tokens
             for (ticket, start, stop), rows in results:
                 ticket.missing -= stop - start
                 if isinstance(rows, Exception):
@@ -207,16 +212,18 @@ class Workers:
         return done
 
     def _count(self, parts: Sequence[Part], tokens: int, seconds: float) -> None:
+        """Update the speed, and report the batch to the observer."""
         lengths = [length for ticket, start, stop in parts for length in ticket.lengths[start:stop]]
-        self._speed += 0.2 * (tokens / seconds - self._speed) if self._speed else tokens / seconds
+        speed, previous = tokens / seconds, self._tokens_per_second
+        self._tokens_per_second = 0.8 * previous + 0.2 * speed if previous else speed
         self._observer.batch_done(BatchDone(len(lengths), tokens, max(lengths), seconds, len(parts)))
 
 
-def _compute(parts: Sequence[Part], cores: int | None) -> list[tuple[Part, list[Any] | Exception]]:
-    """Rows for each part. Where a batch fails, its parts are computed one by one, so that only the guilty one fails."""
+def _compute(parts: Sequence[Part]) -> list[tuple[Part, list[Any] | Exception]]:
+    """Rows for each part. If a batch fails, its parts are computed one by one, so that only the faulty one fails."""
     sequences = [sequence for ticket, start, stop in parts for sequence in ticket.sequences[start:stop]]
     try:
-        computed = parts[0][0].shared_encoder.compute(sequences, cores)
+        computed = parts[0][0].shared_encoder.compute(sequences)
         assert len(computed) == len(sequences)
     except Exception as error:
         failure = detached(error)
@@ -225,4 +232,4 @@ def _compute(parts: Sequence[Part], cores: int | None) -> list[tuple[Part, list[
         return [(part, list(islice(rows, part[2] - part[1]))) for part in parts]
     if len(parts) == 1:
         return [(parts[0], failure)]
-    return [result for part in parts for result in _compute([part], cores)]
+    return [result for part in parts for result in _compute([part])]

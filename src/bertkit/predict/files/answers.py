@@ -1,4 +1,4 @@
-"""Rows of a file to predictions in a file."""
+"""From a file of rows to a file of predictions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,8 +10,8 @@ from bertkit.errors import RequestError
 from bertkit.predict.answers import Answers
 from bertkit.predict.bert import Bert
 from bertkit.predict.files.outputs import (
-    TABLES,
-    Kept,
+    TABLE_ENDINGS,
+    KeptColumns,
     arrow_bytes,
     arrow_schema,
     check_ending,
@@ -21,9 +21,8 @@ from bertkit.predict.files.outputs import (
     kept_columns,
 )
 from bertkit.predict.files.pipeline import Computed, Job, Output, RunOptions, describe, long_texts, run_file
-from bertkit.predict.files.resume import ROWS, State, check_outputs
-from bertkit.predict.files.rows import Item, open_source
-from bertkit.predict.files.settings import FileSettings
+from bertkit.predict.files.resume import ROWS_STREAM, State, check_outputs
+from bertkit.predict.files.rows import FileSettings, Item, open_source
 from bertkit.progress import ShowProgress, silent
 from bertkit.tasks.row import Detail
 from bertkit.tasks.table import TASKS
@@ -31,70 +30,70 @@ from bertkit.tasks.table import TASKS
 
 @dataclass(frozen=True)
 class AnsweredFile:
-    """What was done: where the work ended, the task, the columns of the predictions, texts over the limit."""
+    """The result of `predict_file`."""
 
     state: State
     task: str
-    columns: tuple[str, ...]
-    note: str
+    columns: tuple[str, ...]  # of the predictions
+    note: str  # on texts over the limit; empty if there were none
 
 
 def predict_file(
     model: Path | None,
     rows: Path,
     out: Path,
-    reading: FileSettings,
-    how: RunOptions,
+    file: FileSettings,
+    options: RunOptions,
     *,
     show: ShowProgress = silent,
     say: Callable[[str], None] = lambda _: None,
 ) -> AnsweredFile:
-    """A prediction for each row of a file or, with `-`, of standard input, beside the columns it came with.
+    """Write predictions for each row of a file, or with `-` of standard input, beside the columns of the row.
 
-    `say` hears which columns were guessed, and which of the predictions' had to be renamed.
+    `say` is called with notes on which columns were guessed, and which columns of the predictions were renamed.
     """
-    check_ending(out, TABLES)
-    check_outputs(out, {}, resume=how.resume)
-    bert = how.hardware.load(model)
-    answers, detail = bert.answers, reading.detail
+    check_ending(out, TABLE_ENDINGS)
+    check_outputs(out, {}, resume=options.resume)
+    bert = options.hardware.load(model)
+    answers, detail = bert.answers, file.detail
     task = answers.task
     detail.check(task.row, TASKS.values())
-    source = open_source(task.row, rows, reading.columns, reading.format)
-    say(source.said)
+    source = open_source(task.row, rows, file.columns, file.format)
+    say(source.note)
     types = task.row.columns(task.labels, detail)
-    kept, names = _layout(source.table, out.suffix, reading.keep, list(types), say)
+    kept, names = _layout(source.table, out.suffix, file.keep, list(types), say)
     columns = (*kept.names, *names.values())
     schema = None
     if out.suffix == ".parquet":
         schema = arrow_schema(source.table, kept, {names[column]: kind for column, kind in types.items()})
-    job = AnswerJob(model, how.hardware, how.skip, out.suffix, columns, names, kept, detail, schema)
-    begun = {**describe(bert, source, how), "kept": str(reading.keep), "told": str(detail)}
-    state = run_file(source, job, bert, Output("predicting", out, begun), how, show)
+    job = AnswerJob(model, options.hardware, options.skip, out.suffix, columns, names, kept, detail, schema)
+    in_common = {**describe(bert, source, options), "keep": str(file.keep), "detail": str(detail)}
+    state = run_file(source, job, bert, Output("predicting", out, in_common), options, show)
     note = long_texts(state, "cut to, or read through windows of,", task.limit)
     return AnsweredFile(state, task.name, tuple(names.values()), note)
 
 
 def _layout(
     table: Table, ending: str, keep: str | None, columns: Sequence[str], say: Callable[[str], None]
-) -> tuple[Kept, dict[str, str]]:
-    """The kept columns, and the names of the predictions beside them."""
+) -> tuple[KeptColumns, dict[str, str]]:
+    """The columns to copy, and the names of the predictions' columns beside them."""
     names = renamed(columns, kept_columns(table, ending, keep, ()).names)
-    changed = [f"'{new}', for '{old}' is there already" for old, new in names.items() if old != new]
-    if changed:
-        say(f"predictions are called {', '.join(changed)}")
+    changes = [f"'{new}', for '{old}' is there already" for old, new in names.items() if old != new]
+    if changes:
+        say(f"predictions are called {', '.join(changes)}")
     return kept_columns(table, ending, keep, tuple(names.values())), names
 
 
 @dataclass(frozen=True)
 class AnswerJob(Job):
-    """How rows become predictions beside the columns that they came with."""
+    """Rows to predictions beside the columns of the input."""
 
     ending: str
     columns: tuple[str, ...]  # of CSV, in order
-    names: Mapping[str, str]  # what each column of a prediction is called here
-    kept_cells: Kept
+    names: Mapping[str, str]  # columns of a prediction -> their names in the output
+    kept_columns: KeptColumns
     detail: Detail
-    schema: Any  # Parquet's
+    schema: Any  # of Parquet; None for other formats
 
     @property
     def head(self) -> bytes:
@@ -103,29 +102,29 @@ class AnswerJob(Job):
             return bytes(self.schema.serialize())
         return csv_bytes([self.columns]) if self.ending == ".csv" else b""
 
-    def kept(self, row: Row) -> dict[str, Any]:
-        """The row's own cells."""
-        return self.kept_cells.of(row)
+    def kept_cells(self, row: Row) -> dict[str, Any]:
+        """The row's cells that are copied."""
+        return self.kept_columns.cells(row)
 
     def compute(self, bert: Bert, items: Sequence[Item]) -> Computed:
-        """A block of rows as bytes of the output."""
+        """The predictions for a block of rows as bytes of the output."""
         try:
-            return _answered(self, bert.answers, items)
+            return _predict(self, bert.answers, items)
         except RequestError:
             if not self.skip:
                 raise
-            usable, faults = _sifted(bert.answers, items)
-            if not faults:  # it was no row's fault
+            usable, faults = _usable(bert.answers, items)
+            if not faults:  # no single row is the cause
                 raise
-            return replace(_answered(self, bert.answers, usable), faults=faults)
+            return replace(_predict(self, bert.answers, usable), faults=faults)
 
     def finish(self, stream: Path, rows: int) -> Path:
-        """Record batches become Parquet."""
+        """Convert record batches to Parquet."""
         return stream if self.schema is None else finish_parquet(stream)
 
 
 def renamed(columns: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
-    """Names for the columns of a prediction that none of the kept columns has.
+    """Names for the columns of a prediction, different from those `taken`.
 
     >>> renamed(["label", "probability"], ["text", "label"])
     {'label': 'predicted_label', 'probability': 'probability'}
@@ -139,19 +138,19 @@ def renamed(columns: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def _answered(job: AnswerJob, answers: Answers, items: Sequence[Item]) -> Computed:
+def _predict(job: AnswerJob, answers: Answers, items: Sequence[Item]) -> Computed:
     row, examples = answers.task.row, [answers.task.ready(item.example) for item in items]
     rows, long = [], []
     for item, example, prediction in zip(items, examples, answers.predict(examples), strict=True):
         cells = row.cells(example, prediction, job.detail)
-        rows.append({**item.kept, **{job.names[name]: value for name, value in cells.items()}})
+        rows.append({**item.kept_cells, **{job.names[name]: value for name, value in cells.items()}})
         if cells["cut"] or cells["windows"] > 1:
-            long.append((item.place, prediction.seen.tokens))
-    return Computed({ROWS: _bytes(job, rows)}, len(rows), (), tuple(long))
+            long.append((item.location, prediction.seen.tokens))
+    return Computed({ROWS_STREAM: _bytes(job, rows)}, len(rows), (), tuple(long))
 
 
-def _sifted(answers: Answers, items: Sequence[Item]) -> tuple[list[Item], tuple[str, ...]]:
-    """Rows that the task can make windows of, and what it says about the others."""
+def _usable(answers: Answers, items: Sequence[Item]) -> tuple[list[Item], tuple[str, ...]]:
+    """The rows that the task accepts, and the error messages of the others."""
     usable, faults = [], []
     for item in items:
         try:

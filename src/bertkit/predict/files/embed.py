@@ -1,4 +1,4 @@
-"""Texts of a file to vectors in a file."""
+"""From a file of texts to a file of embeddings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from bertkit.model.pooling import EmbedSettings
 from bertkit.poolings import TEXT_POOLINGS
 from bertkit.predict.bert import Bert
 from bertkit.predict.files.outputs import (
-    KINDS,
-    VECTORS,
+    CELL_KINDS,
+    VECTOR_ENDINGS,
     cell_kind,
     check_ending,
     finish_npy,
@@ -24,20 +24,19 @@ from bertkit.predict.files.outputs import (
     plain_type,
 )
 from bertkit.predict.files.pipeline import Computed, Job, Output, RunOptions, describe, long_texts, run_file
-from bertkit.predict.files.resume import ROWS, State, check_outputs
-from bertkit.predict.files.rows import Item, open_source
-from bertkit.predict.files.settings import FileSettings
+from bertkit.predict.files.resume import ROWS_STREAM, State, check_outputs
+from bertkit.predict.files.rows import FileSettings, Item, open_source
 from bertkit.progress import ShowProgress, silent
 from bertkit.settings import pick
 from bertkit.text.length import POLICIES, TooLong, report_lengths
 
-IDS = "ids"  # the stream that becomes vectors.npy.ids.jsonl
-ID_NAMES = ("id", "_id", "idx", "guid", "uid", "doc_id", "index")
+IDS_STREAM = "ids"  # becomes vectors.npy.ids.jsonl
+ID_COLUMNS = ("id", "_id", "idx", "guid", "uid", "doc_id", "index")
 
 
 @dataclass(frozen=True, kw_only=True)
 class VectorSettings:
-    """How vectors are made where it is not as the model's folder says, which is None."""
+    """How embeddings are made; None is the setting of the model's folder."""
 
     pooling: str | None = None
     layers: Sequence[int] | None = None
@@ -50,57 +49,57 @@ class VectorSettings:
             pick(TEXT_POOLINGS, self.pooling, "pooling of one vector per text")
 
     def of(self, bert: Bert) -> EmbedSettings:
-        """With what the folder says."""
+        """The settings for a model: the folder's, with these changes."""
         settings = bert.embed_settings(pooling=self.pooling, layers=self.layers, normalize=self.normalize)
         return settings.one_vector()
 
 
 @dataclass(frozen=True)
 class EmbeddedFile:
-    """What was done: where the work ended, numbers in a vector, what became of texts over the limit."""
+    """The result of `embed_file`."""
 
     state: State
-    width: int
-    note: str
+    width: int  # of an embedding
+    note: str  # on texts over the limit; empty if there were none
 
 
 def embed_file(
     model: Path | None,
     texts: Path,
     out: Path,
-    wanted: VectorSettings,
-    reading: FileSettings,
-    how: RunOptions,
+    vectors: VectorSettings,
+    file: FileSettings,
+    options: RunOptions,
     *,
     show: ShowProgress = silent,
     say: Callable[[str], None] = lambda _: None,
 ) -> EmbeddedFile:
-    """A vector for each text of a file or, with `-`, of standard input, to .npy or .parquet, in little memory.
+    """Embed each text of a file, or with `-` of standard input, to .npy or .parquet, in constant memory.
 
-    `say` hears which columns were guessed.
+    `say` is called with a note on which columns were guessed.
     """
-    check_ending(out, VECTORS)
-    sides = {IDS: out.with_name(f"{out.name}.ids.jsonl")} if out.suffix == ".npy" else {}
-    check_outputs(out, sides, resume=how.resume)
-    bert = how.hardware.load(model)
-    settings, source = wanted.of(bert), open_source(None, texts, reading.columns, reading.format)
-    say(source.said)
-    identity, width = identity_of(source.table, reading.id), bert.width(settings)
-    schema = None if sides else vector_schema(source.table, identity, width)
-    job = EmbedJob(model, how.hardware, how.skip, settings, wanted.too_long, identity, width, schema)
-    begun = {"id": str(identity.column), "vectors": f"{settings}, {wanted.too_long}"}
-    output = Output("embedding", out, {**describe(bert, source, how), **begun}, sides)
-    state = run_file(source, job, bert, output, how, show)
-    done = "cut to" if wanted.too_long == "truncate" else "read through windows of"
+    check_ending(out, VECTOR_ENDINGS)
+    side_files = {IDS_STREAM: out.with_name(f"{out.name}.ids.jsonl")} if out.suffix == ".npy" else {}
+    check_outputs(out, side_files, resume=options.resume)
+    bert = options.hardware.load(model)
+    settings, source = vectors.of(bert), open_source(None, texts, file.columns, file.format)
+    say(source.note)
+    row_id, width = find_row_id(source.table, file.id), bert.width(settings)
+    schema = None if side_files else vector_schema(source.table, row_id, width)
+    job = EmbedJob(model, options.hardware, options.skip, settings, vectors.too_long, row_id, width, schema)
+    in_common = {"id": str(row_id.column), "vectors": f"{settings}, {vectors.too_long}"}
+    output = Output("embedding", out, {**describe(bert, source, options), **in_common}, side_files)
+    state = run_file(source, job, bert, output, options, show)
+    done = "cut to" if vectors.too_long == "truncate" else "read through windows of"
     return EmbeddedFile(state, width, long_texts(state, done, bert.checkpoint.max_length))
 
 
 @dataclass(frozen=True)
-class Identity:
-    """What names a row of the output: a column of the input, or else the row's number there."""
+class RowId:
+    """The id of a row in the output: a column of the input, or else the number of its line."""
 
     column: str | None
-    kind: str  # of its cells: string, int64, double, bool, own
+    kind: str  # of its cells: string, int64 or input
 
     def of(self, row: Row) -> dict[str, Any]:
         """The row's id."""
@@ -109,92 +108,92 @@ class Identity:
         value = cell(row, self.column)
         if value is None or isinstance(value, list | dict):
             raise RequestError(f"{row.place}: the id in '{self.column}' is {json_text(value)[:40]}; give the row one")
-        # Strings hold any id, as digits if need be; a column of the output is of one kind.
+        # A column of the output has one type: in one of strings, ids of other types are written as JSON.
         value = json_text(value) if self.kind == "string" and not isinstance(value, str) else value
-        if self.kind == "int64" and not KINDS["int64"](value):
+        if self.kind == "int64" and not CELL_KINDS["int64"](value):
             raise RequestError(f"{row.place}: the id {json_text(value)[:40]} is no whole number as in the first rows")
         return {"id": checked(value, self.column, row.place) if isinstance(value, str) else value}
 
 
-def identity_of(table: Table, named: str | None) -> Identity:
-    """The id column that was named, or one that is called so."""
+def find_row_id(table: Table, named: str | None) -> RowId:
+    """The named column, or one with a usual name for ids."""
     if named is None and len(table.names) == 1:
-        return Identity(None, "int64")
+        return RowId(None, "int64")
     from bertkit.data.columns import find, first_known
 
-    column = find(table, named, "id") if named else first_known(table, ID_NAMES)
+    column = find(table, named, "id") if named else first_known(table, ID_COLUMNS)
     if column is None:
-        return Identity(None, "int64")
+        return RowId(None, "int64")
     kind = cell_kind(table, column)
-    return Identity(column, kind if kind in ("own", "int64") else "string")
+    return RowId(column, kind if kind in ("input", "int64") else "string")
 
 
-def vector_schema(table: Table, identity: Identity, width: int) -> Any:
-    """The columns of a Parquet file of vectors."""
+def vector_schema(table: Table, row_id: RowId, width: int) -> Any:
+    """The columns of a Parquet file of embeddings."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    simple = {"string": pa.string(), "int64": pa.int64()}
-    own = plain_type(pq.read_schema(table.path).field(identity.column).type) if identity.kind == "own" else None
+    if row_id.kind == "input":
+        id_type = plain_type(pq.read_schema(table.path).field(row_id.column).type)
+    else:
+        id_type = {"string": pa.string(), "int64": pa.int64()}[row_id.kind]
     vector = pa.list_(pa.float32(), width)
-    return pa.schema(
-        [("id", simple.get(identity.kind, own)), ("text", pa.string()), ("cut", pa.int64()), ("vector", vector)]
-    )
+    return pa.schema([("id", id_type), ("text", pa.string()), ("cut", pa.int64()), ("vector", vector)])
 
 
 @dataclass(frozen=True)
 class EmbedJob(Job):
-    """How texts become vectors, in .npy with ids beside it, or in Parquet."""
+    """Texts to embeddings, in .npy with ids beside it, or in Parquet."""
 
     settings: EmbedSettings
     too_long: TooLong
-    identity: Identity
+    row_id: RowId
     width: int
     schema: Any  # of Parquet; None: .npy
 
     @property
     def head(self) -> bytes:
-        """A header without the number of rows, or the schema."""
+        """A .npy header, still without the number of rows, or the schema."""
         return npy_header(0, self.width) if self.schema is None else bytes(self.schema.serialize())
 
-    def kept(self, row: Row) -> dict[str, Any]:
+    def kept_cells(self, row: Row) -> dict[str, Any]:
         """The row's id."""
-        return self.identity.of(row)
+        return self.row_id.of(row)
 
     def compute(self, bert: Bert, items: Sequence[Item]) -> Computed:
-        """A block of texts as bytes of the output."""
+        """The embeddings of a block of texts as bytes of the output."""
         items, faults = self._usable(bert, items)
         texts = [item.example for item in items]
-        blocks = list(bert.embed_blocks(texts, self.settings, self.too_long, lambda number: items[number].place))
+        blocks = list(bert.embed_blocks(texts, self.settings, self.too_long, lambda number: items[number].location))
         long = {number: tokens for block in blocks for number, tokens in block.lengths.long}
         vectors = [np.zeros((0, self.width), dtype=np.float32), *(np.asarray(block.vectors) for block in blocks)]
         vectors_ND = np.ascontiguousarray(np.concatenate(vectors), dtype="<f4")
         parts = self._npy(items, vectors_ND) if self.schema is None else self._parquet(bert, items, vectors_ND, long)
-        return Computed(parts, len(items), faults, tuple((items[n].place, tokens) for n, tokens in long.items()))
+        return Computed(parts, len(items), faults, tuple((items[n].location, tokens) for n, tokens in long.items()))
 
     def finish(self, stream: Path, rows: int) -> Path:
-        """The header gets the number of rows, or record batches become Parquet."""
+        """Write the number of rows into the header, or convert record batches to Parquet."""
         return finish_npy(stream, rows, self.width) if self.schema is None else finish_parquet(stream)
 
     def _usable(self, bert: Bert, items: Sequence[Item]) -> tuple[Sequence[Item], tuple[str, ...]]:
-        """Where long texts are refused and faults are skipped, long texts are faults."""
+        """The items without long texts, where these are refused and faulty rows are skipped; and their messages."""
         if not (self.skip and self.too_long == "refuse"):
             return items, ()
         limit, usable, faults = bert.checkpoint.max_length, [], []
         encodings = bert.tokenizer.encode_batch([self.settings.prefix + item.example for item in items])
         for item, encoding in zip(items, encodings, strict=True):
             try:
-                report_lengths([len(encoding.ids)], limit, "refuse", where=[item.place].__getitem__)
+                report_lengths([len(encoding.ids)], limit, "refuse", where=[item.location].__getitem__)
                 usable.append(item)
             except RequestError as error:
                 faults.append(str(error))
         return usable, tuple(faults)
 
     def _npy(self, items: Sequence[Item], vectors_ND: np.ndarray) -> dict[str, bytes]:
-        """The ids are written where they are not just the numbers of the rows."""
-        named = self.identity.column is not None or self.skip
-        ids = "".join(f"{json_text(item.kept['id'])}\n" for item in items) if named else ""
-        return {ROWS: vectors_ND.tobytes(), IDS: ids.encode()}
+        """Bytes of the vectors, and of the ids where these are not just the numbers of the rows."""
+        with_ids = self.row_id.column is not None or self.skip
+        ids = "".join(f"{json_text(item.kept_cells['id'])}\n" for item in items) if with_ids else ""
+        return {ROWS_STREAM: vectors_ND.tobytes(), IDS_STREAM: ids.encode()}
 
     def _parquet(
         self, bert: Bert, items: Sequence[Item], vectors_ND: np.ndarray, long: Mapping[int, int]
@@ -204,9 +203,9 @@ class EmbedJob(Job):
         limit = bert.checkpoint.max_length
         cut = {n: tokens - limit for n, tokens in long.items()} if self.too_long == "truncate" else {}
         arrays = [
-            pa.array([item.kept["id"] for item in items], self.schema.field("id").type),
+            pa.array([item.kept_cells["id"] for item in items], self.schema.field("id").type),
             pa.array([item.example for item in items], pa.string()),
             pa.array([cut.get(n, 0) for n in range(len(items))], pa.int64()),
             pa.FixedSizeListArray.from_arrays(pa.array(vectors_ND.reshape(-1)), self.width),
         ]
-        return {ROWS: bytes(pa.RecordBatch.from_arrays(arrays, schema=self.schema).serialize())}
+        return {ROWS_STREAM: bytes(pa.RecordBatch.from_arrays(arrays, schema=self.schema).serialize())}

@@ -1,7 +1,7 @@
-"""What is written: JSONL, CSV, Parquet and .npy as streams that grow block by block, and the last step to the file.
+"""Output formats: JSONL, CSV, Parquet and .npy as streams that grow block by block, and the last step to the file.
 
-A stream of Arrow record batches stands in for Parquet until the end: a Parquet file without its end is no file, but
-batches that are whole stay whole whatever comes after them.
+Parquet is written as a stream of Arrow record batches first: a Parquet file cannot be read without its footer, but
+complete record batches can.
 """
 
 import csv
@@ -15,84 +15,84 @@ from typing import Any
 from bertkit.data.tables import SAMPLE, Row, Table, checked, ending
 from bertkit.errors import RequestError
 
-TABLES = (".jsonl", ".csv", ".parquet")
-VECTORS = (".npy", ".parquet")
-NPY_HEADER = 128  # bytes before the numbers of a .npy file, enough for any shape
+TABLE_ENDINGS = (".jsonl", ".csv", ".parquet")
+VECTOR_ENDINGS = (".npy", ".parquet")
+NPY_HEADER = 128  # bytes before the data of a .npy file, enough for any shape
 
 
 def check_ending(path: Path, endings: Sequence[str]) -> None:
-    """The ending must be one that we write."""
+    """Refuse an output file whose ending is none of these."""
     if path.suffix not in endings:
         raise RequestError(f"{path} must end in {', '.join(endings[:-1])} or {endings[-1]}")
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The columns of the input that go on to the output, and what becomes of their cells."""
+class KeptColumns:
+    """The columns of the input that are copied to the output."""
 
-    ending: str
+    ending: str  # of the output
     names: tuple[str, ...]
-    every: bool  # no names were given: a column that turns up later belongs there too
-    reserved: frozenset[str]  # names of what is predicted
-    kinds: Mapping[str, str]  # of Parquet columns: string, int64, double, bool, json, or own (as the input has it)
+    all_columns: bool  # no names were given: a column that appears only in later rows is copied too
+    reserved: frozenset[str]  # names of the predicted columns
+    kinds: Mapping[str, str]  # of Parquet columns: string, int64, double, bool, json, or input (the input's own type)
 
-    def of(self, row: Row) -> dict[str, Any]:
-        """The row's cells for the output; one that does not fit there is a fault of the row."""
-        if self.every and (new := [name for name in row.values if name not in self.names]):
+    def cells(self, row: Row) -> dict[str, Any]:
+        """The row's cells for the output; a cell that the output cannot hold is a fault of the row."""
+        if self.all_columns and (new := [name for name in row.values if name not in self.names]):
             if self.ending != ".jsonl" or new[0] in self.reserved:
                 raise RequestError(
                     f"{row.place}: a column '{new[0]}' that the first {SAMPLE:,} rows do not have; "
                     "name the columns to keep with keep=..., or write .jsonl"
                 )
             return dict(row.values)
-        fit = FITS[self.ending]
-        return {name: fit(self, row, name, row.values[name]) for name in self.names if name in row.values}
+        convert = CONVERT_CELL[self.ending]
+        return {name: convert(self, row, name, row.values[name]) for name in self.names if name in row.values}
 
 
-def kept_columns(table: Table, out: str, keep: str | None, reserved: Sequence[str]) -> Kept:
-    """All columns of a table, or those named with commas between them."""
+def kept_columns(table: Table, out: str, keep: str | None, reserved: Sequence[str]) -> KeptColumns:
+    """All columns of a table, or those named in `keep`, with commas between them; `out` is the output's ending."""
     from bertkit.data.columns import find
 
     listed = () if keep is None else tuple(part.strip() for part in keep.split(",") if part.strip())
     names = table.names if keep is None else tuple(find(table, name, "keep") for name in listed)
     kinds = {name: cell_kind(table, name) for name in names} if out == ".parquet" else {}
-    return Kept(out, names, keep is None, frozenset(reserved), kinds)
+    return KeptColumns(out, names, keep is None, frozenset(reserved), kinds)
 
 
 def cell_kind(table: Table, name: str) -> str:
-    """What a Parquet column of these cells is: from the schema of a Parquet file, else by the first rows."""
+    """The kind of a Parquet column for these cells: that of the input, if it is Parquet, else by the first rows."""
     if ending(table.path) == ".parquet":
-        return "own"
-    found = [row.values[name] for row in table.sample if row.values.get(name) is not None]
-    return next((kind for kind, fits in KINDS.items() if all(map(fits, found))), "json")
+        return "input"
+    values = [row.values[name] for row in table.sample if row.values.get(name) is not None]
+    return next((kind for kind, fits in CELL_KINDS.items() if all(map(fits, values))), "json")
 
 
-def _is_whole(value: Any) -> bool:
+def _is_int64(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
-KINDS: dict[str, Callable[[Any], bool]] = {
+CELL_KINDS: dict[str, Callable[[Any], bool]] = {
     "string": lambda value: isinstance(value, str),
     "bool": lambda value: isinstance(value, bool),
-    "int64": _is_whole,
+    "int64": _is_int64,
     "double": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
     "json": lambda _: True,
 }
 
 
-def _fit_json(kept: Kept, row: Row, name: str, value: Any) -> Any:
+def _json_cell(kept: KeptColumns, row: Row, name: str, value: Any) -> Any:
     return value
 
 
-def _fit_csv(kept: Kept, row: Row, name: str, value: Any) -> str:
+def _csv_cell(kept: KeptColumns, row: Row, name: str, value: Any) -> str:
     return checked(csv_cell(value), name, row.place)
 
 
-def _fit_parquet(kept: Kept, row: Row, name: str, value: Any) -> Any:
+def _parquet_cell(kept: KeptColumns, row: Row, name: str, value: Any) -> Any:
     kind = kept.kinds[name]
-    if value is None or kind == "own":
+    if value is None or kind == "input":
         return value
-    if not KINDS[kind](value):
+    if not CELL_KINDS[kind](value):
         raise RequestError(
             f"{row.place}: '{name}' is {type(value).__name__}, not {kind} as in the first {SAMPLE:,} rows; "
             "repair the row, or write .jsonl"
@@ -101,16 +101,16 @@ def _fit_parquet(kept: Kept, row: Row, name: str, value: Any) -> Any:
     return checked(value, name, row.place) if isinstance(value, str) else value
 
 
-FITS = {".jsonl": _fit_json, ".csv": _fit_csv, ".parquet": _fit_parquet}
+CONVERT_CELL = {".jsonl": _json_cell, ".csv": _csv_cell, ".parquet": _parquet_cell}
 
 
 def csv_cell(value: Any) -> str:
-    """Text as it stands, nothing for null, anything else as JSON."""
+    """Text unchanged, null as an empty cell, anything else as JSON."""
     return value if isinstance(value, str) else "" if value is None else json_text(value)
 
 
 def json_text(value: Any) -> str:
-    """JSON on one line; what JSON cannot say (dates, bytes of a Parquet file) as text."""
+    """JSON on one line; types that JSON lacks (dates, bytes of a Parquet file) as text."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -118,7 +118,7 @@ def jsonl_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """A line for each row."""
     try:
         return "".join(f"{json_text(row)}\n" for row in rows).encode("utf-8")
-    except UnicodeEncodeError:  # half a surrogate pair in a column that is only passed on: as an escape, as it came
+    except UnicodeEncodeError:  # a lone surrogate in a column that is only copied: as an escape, as in the input
         return "".join(f"{json.dumps(row, default=str)}\n" for row in rows).encode("ascii")
 
 
@@ -129,7 +129,7 @@ def csv_bytes(rows: Sequence[Sequence[Any]]) -> bytes:
     return text.getvalue().encode("utf-8")
 
 
-def arrow_schema(table: Table, kept: Kept, predicted: Mapping[str, Any]) -> Any:
+def arrow_schema(table: Table, kept: KeptColumns, predicted: Mapping[str, Any]) -> Any:
     """The columns of a Parquet file: the kept ones and those of the predictions."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -141,15 +141,16 @@ def arrow_schema(table: Table, kept: Kept, predicted: Mapping[str, Any]) -> Any:
         "int64": pa.int64(),
         "double": pa.float64(),
     }
-    own = pq.read_schema(table.path) if "own" in kept.kinds.values() else None
+    input_schema = pq.read_schema(table.path) if "input" in kept.kinds.values() else None
     types = {
-        name: simple[kind] if own is None else plain_type(own.field(name).type) for name, kind in kept.kinds.items()
+        name: simple[kind] if input_schema is None else plain_type(input_schema.field(name).type)
+        for name, kind in kept.kinds.items()
     }
     return pa.schema([*types.items(), *predicted.items()])
 
 
 def plain_type(kind: Any) -> Any:
-    """A column's type without the dictionary that only saves space."""
+    """A column's type without dictionary encoding."""
     import pyarrow as pa
 
     return kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -164,21 +165,21 @@ def arrow_bytes(rows: Sequence[Mapping[str, Any]], schema: Any) -> bytes:
 
 
 def npy_header(rows: int, width: int) -> bytes:
-    """What stands before the numbers."""
+    """The header of a .npy file, [rows, width] float32."""
     described = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {width}), }}"
     magic = b"\x93NUMPY\x01\x00" + (NPY_HEADER - 10).to_bytes(2, "little")
     return magic + described.encode().ljust(NPY_HEADER - 11) + b"\n"
 
 
 def finish_npy(stream: Path, rows: int, width: int) -> Path:
-    """The stream with its header, now that the number of rows is known."""
+    """Write the header again, now that the number of rows is known."""
     with stream.open("r+b") as file:
         file.write(npy_header(rows, width))
     return stream
 
 
 def finish_parquet(stream: Path) -> Path:
-    """The record batches of a stream as a Parquet file beside it, a row group each."""
+    """Convert a stream of record batches to a Parquet file beside it, a row group each."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

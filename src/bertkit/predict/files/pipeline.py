@@ -1,4 +1,4 @@
-"""A file through a model into a file: any size, in order, each row once, whatever happens on the way."""
+"""From an input file through a model to an output file: in blocks, in order, resumable, in one or more processes."""
 
 import os
 from abc import ABC, abstractmethod
@@ -20,34 +20,34 @@ from bertkit.checkpoint.tensors import fingerprint
 from bertkit.data.tables import Row
 from bertkit.errors import BertkitError, RequestError
 from bertkit.predict.bert import Bert, load
-from bertkit.predict.files.resume import ROWS, State, draft_of
+from bertkit.predict.files.resume import ROWS_STREAM, State, draft_of
 from bertkit.predict.files.rows import Item, RowBlock, Source, items_of, row_blocks
 from bertkit.predict.files.workers import Pool, cluster, processes
 from bertkit.progress import ShowProgress
 from bertkit.settings import pick
 from bertkit.text.corpus import STDIN
 
-Begun = TypeVar("Begun")
-SKIPPED = "skipped"  # the stream that becomes out.skipped.txt
-PRINTED_FAULTS = 20
+Started = TypeVar("Started")
+SKIPPED_STREAM = "skipped"  # becomes out.skipped.txt
+MAX_PRINTED_FAULTS = 20
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """Device and dtype of a model."""
+    """The device and dtype of a model."""
 
     device: str
     dtype: str
 
     @classmethod
     def chosen(cls, device: str | None, dtype: str | None) -> "Hardware":
-        """What was asked for; else a GPU if there is one, and there bfloat16, as on a CPU float32. int8 is for CPUs."""
+        """By default a GPU if there is one, with bfloat16, else the CPU with float32; int8 is for CPUs."""
         device = device or ("cuda" if torch.cuda.is_available() and dtype != "int8" else "cpu")
         return cls(device, dtype or ("bfloat16" if device.startswith("cuda") else "float32"))
 
     @property
-    def numbers(self) -> str:
-        """What the last digits depend on; int8 has fewer steps on some CPUs."""
+    def precision(self) -> str:
+        """What the last digits of results depend on; int8 has fewer steps on some CPUs."""
         if self.dtype != "int8":
             return f"{self.dtype} on {self.device}"
         from bertkit.engine.int8 import levels
@@ -55,7 +55,7 @@ class Hardware:
         return f"int8 of {levels()} steps on {self.device}"
 
     def load(self, model: Path | None) -> Bert:
-        """A model folder there; None means the model inside the package."""
+        """Load a model folder onto the device; None is the bundled model."""
         bert = load(model)
         try:
             return bert.to(self.device, self.dtype)
@@ -65,13 +65,13 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """Execution options: resuming, faulty rows, processes, device, dtype."""
+    """Execution options: resuming, error handling, processes, device, dtype."""
 
     resume: bool = False
-    on_error: str = "stop"
-    workers: int = 0  # processes; 0: this one
+    on_error: str = "stop"  # or "skip", for rows that cannot be used
+    workers: int = 0  # processes; 0: only this one
     cluster: bool = False
-    device: str | None = None  # None: a GPU if there is one, unless several processes work
+    device: str | None = None  # None: a GPU if there is one, but the CPU for several processes
     dtype: str | None = None  # None: bfloat16 on a GPU, float32 on a CPU
 
     def __post_init__(self) -> None:
@@ -89,31 +89,31 @@ class RunOptions:
 
     @property
     def skip(self) -> bool:
-        """Whether rows that cannot be used are left out."""
+        """Whether rows that cannot be used are skipped."""
         return self.on_error == "skip"
 
 
 @dataclass(frozen=True)
 class Computed:
-    """What a block became: bytes for each stream of the output, and what the state counts."""
+    """The result of a block: bytes to append to each stream, and what the state counts."""
 
     parts: Mapping[str, bytes]
-    written: int
-    faults: tuple[str, ...] = ()
-    long: tuple[tuple[str, int], ...] = ()  # place and tokens of each text over the limit
+    written: int  # rows
+    faults: tuple[str, ...] = ()  # messages of rows that could not be used
+    long: tuple[tuple[str, int], ...] = ()  # location and tokens of each text over the limit
 
 
 @dataclass(frozen=True)
 class Job(ABC):
-    """How rows become bytes of the output: small, and the same for all blocks, so that it is sent to workers."""
+    """How rows become bytes of the output: the same for all blocks, and small, since it is sent to worker processes."""
 
     model: Path | None  # None: the bundled one
     hardware: Hardware
-    skip: bool  # whether rows that cannot be used are left out
+    skip: bool  # whether rows that cannot be used are skipped
 
     @abstractmethod
-    def kept(self, row: Row) -> Mapping[str, Any]:
-        """What goes on from a row of the input to the output."""
+    def kept_cells(self, row: Row) -> Mapping[str, Any]:
+        """The cells of an input row that are copied to the output."""
 
     @abstractmethod
     def compute(self, bert: Bert, items: Sequence[Item]) -> Computed:
@@ -122,70 +122,70 @@ class Job(ABC):
     @property
     @abstractmethod
     def head(self) -> bytes:
-        """How the stream of rows begins."""
+        """The first bytes of the stream of rows."""
 
     @abstractmethod
     def finish(self, stream: Path, rows: int) -> Path:
-        """The finished file, of so many rows: the stream itself, or one beside it."""
+        """Complete the stream, which has this many rows; returns it, or a finished file beside it."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where the output goes: its file, files beside it by stream, and what a run that resumes must have in common."""
+    """The files of the output, and the settings that a resumed run must have in common."""
 
-    title: str
+    title: str  # of the progress bar
     path: Path
     settings: Mapping[str, str]
-    sides: Mapping[str, Path] = field(default_factory=dict)
+    side_files: Mapping[str, Path] = field(default_factory=dict)  # by stream
 
 
-def run_file(source: Source, job: Job, bert: Bert, output: Output, how: RunOptions, show: ShowProgress) -> State:
-    """Every row through the job into the output, in order; where the work ended. `bert` is the job's model, loaded."""
-    again = source.table.path is not STDIN
-    if how.resume and not again:
+def run_file(source: Source, job: Job, bert: Bert, output: Output, options: RunOptions, show: ShowProgress) -> State:
+    """Write the job's output for every row, in order; returns the final state. `bert` is the job's model, loaded."""
+    rereadable = source.table.path is not STDIN
+    if options.resume and not rereadable:
         raise RequestError("standard input cannot be read again, so there is nothing to --resume; name a file")
-    streams = {ROWS: output.path, SKIPPED: skipped_file(output.path), **output.sides}
-    with draft_of(output.path, streams, output.settings, resume=how.resume, again=again) as draft:
+    streams = {ROWS_STREAM: output.path, SKIPPED_STREAM: skipped_file(output.path), **output.side_files}
+    with draft_of(output.path, streams, output.settings, resume=options.resume, rereadable=rereadable) as draft:
         blocks = row_blocks(source.table.rows)
-        _pass_finished(blocks, draft.state, source)
+        _skip_finished(blocks, draft.state, source)
         draft.cut()
         if not draft.state.blocks:
-            draft.append({ROWS: job.head})
-        with show(output.title, source.total) as meter, _pool(job, bert, how) as pool:
+            draft.append({ROWS_STREAM: job.head})
+        with show(output.title, source.total) as meter, _pool(job, bert, options) as pool:
             state = draft.state
             for block, faults, computed in _computed(blocks, source, job, pool):
                 faults = [*faults, *computed.faults]
-                state = _after(state, block, computed, len(faults))
-                draft.append({**computed.parts, SKIPPED: _listed(faults)})
-                # The last block, if short, is never counted: were the file to grow, it would have been a longer one.
+                state = _next_state(state, block, computed, len(faults))
+                draft.append({**computed.parts, SKIPPED_STREAM: _fault_lines(faults)})
+                # A short last block is not saved: it would be another block if the file grew before a resume.
                 if block.full:
                     draft.save(state)
                 meter.update(source.done(state.rows), {"rows": f"{state.rows:,}"})
         draft.flush()
-        draft.publish(job.finish(draft.path(ROWS), state.written))
+        draft.publish(job.finish(draft.path(ROWS_STREAM), state.written))
     return state
 
 
-def _pool(job: Job, bert: Bert, how: RunOptions) -> AbstractContextManager[Pool[Sequence[Item], Computed]]:
-    """Where blocks are computed: here, when the result is asked for, in several processes, or on a cluster."""
-    if how.cluster:
+def _pool(job: Job, bert: Bert, options: RunOptions) -> AbstractContextManager[Pool[Sequence[Item], Computed]]:
+    """Where blocks are computed: in this process, when the result is requested, in several, or on a cluster."""
+    if options.cluster:
         return cluster(partial(_compute_in_worker, job))
-    if how.workers:
-        return processes(partial(_compute_in_worker, job), how.workers, partial(_loaded, job))
+    if options.workers:
+        return processes(partial(_compute_in_worker, job), options.workers, partial(_load_once, job))
     return nullcontext(((lambda items: partial(job.compute, bert, items)), 0))
 
 
-_models: dict[tuple[Path | None, Hardware], Bert] = {}  # in a worker: the model of the job it works for
+_models: dict[tuple[Path | None, Hardware], Bert] = {}  # in a worker process: the model of its job
 
 
 def _compute_in_worker(job: Job, items: Sequence[Item]) -> Computed:
-    return job.compute(_loaded(job), items)
+    return job.compute(_load_once(job), items)
 
 
-def _loaded(job: Job) -> Bert:
+def _load_once(job: Job) -> Bert:
     key = (job.model, job.hardware)
     if key not in _models:
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there are as many workers as cores already
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each worker process has one core
         torch.set_num_threads(1)
         _models.clear()
         _models[key] = job.hardware.load(job.model)
@@ -195,49 +195,49 @@ def _loaded(job: Job) -> Bert:
 def _computed(
     blocks: Iterator[RowBlock], source: Source, job: Job, pool: Pool[Sequence[Item], Computed]
 ) -> Iterator[tuple[RowBlock, Sequence[str], Computed]]:
-    """Each block with the faults of its rows and what it became."""
+    """Each block with the messages of its faulty rows and its result."""
     submit, ahead = pool
     usable = ((block, *_usable(block, source, job)) for block in blocks)
-    begun = ((block, faults, submit(items)) for block, items, faults in usable)
-    for block, faults, result in ordered(begun, ahead):
+    started = ((block, faults, submit(items)) for block, items, faults in usable)
+    for block, faults, result in ordered(started, ahead):
         yield block, faults, result()
 
 
-def ordered(begun: Iterable[Begun], ahead: int) -> Iterator[Begun]:
-    """What was begun, in order, at most `ahead` more under way; after an error in reading, these come first."""
-    waiting: deque[Begun] = deque()
-    trouble: BertkitError | None = None
-    source = iter(begun)
-    while trouble is None:
+def ordered(started: Iterable[Started], ahead: int) -> Iterator[Started]:
+    """Started work in order, at most `ahead` more than is yielded; an error in reading is raised after all of it."""
+    waiting: deque[Started] = deque()
+    failure: BertkitError | None = None
+    source = iter(started)
+    while failure is None:
         try:
             waiting.append(next(source))
         except StopIteration:
             break
         except BertkitError as error:
-            trouble = error
+            failure = error
             break
         if len(waiting) > ahead:
             yield waiting.popleft()
     yield from waiting
-    if trouble is not None:
-        raise trouble
+    if failure is not None:
+        raise failure
 
 
 def _usable(block: RowBlock, source: Source, job: Job) -> tuple[list[Item], list[str]]:
-    """The items of a block, and the faults of rows that cannot be used, which stop unless they are skipped."""
-    made = list(items_of(block, source.make, job.kept))
-    faults = [each for each in made if isinstance(each, str)]
+    """The items of a block, and the messages of its faulty rows; without `skip` such a row is an error."""
+    results = list(items_of(block, source.make_example, job.kept_cells))
+    faults = [result for result in results if isinstance(result, str)]
     if faults and not job.skip:
         raise RequestError(f"{faults[0]} (--on-error skip leaves such rows out)")
-    return [each for each in made if isinstance(each, Item)], faults
+    return [result for result in results if isinstance(result, Item)], faults
 
 
-def describe(bert: Bert, source: Source, how: RunOptions) -> dict[str, str]:
-    """What a run must have in common with the one that it resumes, whatever it makes."""
+def describe(bert: Bert, source: Source, options: RunOptions) -> dict[str, str]:
+    """The settings that a run must have in common with the one that it resumes."""
     return {
-        # Sums are split between threads, so their number shows in the last digits.
-        "threads": str(1 if how.workers or how.cluster else torch.get_num_threads()),
-        "numbers": how.hardware.numbers,
+        # The last digits of a sum depend on how many threads share it.
+        "threads": str(1 if options.workers or options.cluster else torch.get_num_threads()),
+        "precision": options.hardware.precision,
         "version": __version__,
         "model": model_digest(bert.checkpoint),
         "columns": str(source.columns),
@@ -246,15 +246,15 @@ def describe(bert: Bert, source: Source, how: RunOptions) -> dict[str, str]:
 
 
 def model_digest(checkpoint: Checkpoint) -> str:
-    """Changes with anything that an answer depends on: weights, configuration, tokenizer, labels, limit and task."""
-    words = None if checkpoint.tokenizer is None else checkpoint.tokenizer.hash
-    settings = (checkpoint.model.config, words, checkpoint.labels, checkpoint.max_length, dict(checkpoint.task))
-    told = f"{fingerprint(checkpoint.model.state_dict())} {settings}"
-    return blake2b(told.encode(), digest_size=8).hexdigest()
+    """A digest of all that predictions depend on: weights, configuration, tokenizer, labels, limit and task."""
+    vocabulary = None if checkpoint.tokenizer is None else checkpoint.tokenizer.hash
+    settings = (checkpoint.model.config, vocabulary, checkpoint.labels, checkpoint.max_length, dict(checkpoint.task))
+    content = f"{fingerprint(checkpoint.model.state_dict())} {settings}"
+    return blake2b(content.encode(), digest_size=8).hexdigest()
 
 
 def long_texts(state: State, done: str, limit: int) -> str:
-    """One sentence on texts over the limit and what was `done` with them; empty where there were none."""
+    """One sentence on texts over the limit and what was `done` with them; empty if there were none."""
     if not state.long:
         return ""
     verb = "text was" if state.long == 1 else "texts were"
@@ -262,21 +262,21 @@ def long_texts(state: State, done: str, limit: int) -> str:
 
 
 def skipped_file(out: Path) -> Path:
-    """Where the rows are listed that were left out."""
+    """The file that lists skipped rows."""
     return out.with_name(f"{out.name}.skipped.txt")
 
 
 def first_skipped(out: Path) -> list[str]:
-    """The first of the rows that were left out, with the reasons."""
+    """The first skipped rows, with the reasons."""
     path = skipped_file(out)
     if not path.is_file():
         return []
     with path.open(encoding="utf-8") as lines:
-        return [line.rstrip("\n") for line in islice(lines, PRINTED_FAULTS)]
+        return [line.rstrip("\n") for line in islice(lines, MAX_PRINTED_FAULTS)]
 
 
-def _pass_finished(blocks: Iterator[RowBlock], state: State, source: Source) -> None:
-    """Read over the blocks of an earlier run, which must be the same rows as then."""
+def _skip_finished(blocks: Iterator[RowBlock], state: State, source: Source) -> None:
+    """Read past the blocks of an earlier run, whose rows must not have changed since."""
     digest = ""
     for block in islice(blocks, state.blocks):
         digest = block.digest
@@ -287,9 +287,10 @@ def _pass_finished(blocks: Iterator[RowBlock], state: State, source: Source) -> 
         )
 
 
-def _after(state: State, block: RowBlock, computed: Computed, skipped: int) -> State:
-    place, tokens = max(computed.long, key=lambda each: each[1], default=("", 0))
-    further = tokens > state.longest
+def _next_state(state: State, block: RowBlock, computed: Computed, skipped: int) -> State:
+    """The state after a block."""
+    location, tokens = max(computed.long, key=lambda text: text[1], default=("", 0))
+    is_longest = tokens > state.longest
     return replace(
         state,
         blocks=state.blocks + 1,
@@ -297,11 +298,11 @@ def _after(state: State, block: RowBlock, computed: Computed, skipped: int) -> S
         written=state.written + computed.written,
         skipped=state.skipped + skipped,
         long=state.long + len(computed.long),
-        longest=tokens if further else state.longest,
-        longest_at=place if further else state.longest_at,
+        longest=tokens if is_longest else state.longest,
+        longest_at=location if is_longest else state.longest_at,
         digest=block.digest,
     )
 
 
-def _listed(faults: Sequence[str]) -> bytes:
+def _fault_lines(faults: Sequence[str]) -> bytes:
     return "".join(f"{' '.join(fault.split())}\n" for fault in faults).encode("utf-8", "backslashreplace")

@@ -1,7 +1,7 @@
-"""Work on a file that may be killed at any moment: finished blocks lie beside the output, with a note of how far it is.
+"""Resumable output: finished blocks are kept beside the output file until it is complete, with the state of the run.
 
-`vectors.npy.part/` holds what is written so far and `state.json`. A block is written and flushed before the state
-counts it; what lies behind the counted bytes is cut off on resuming. So each row is there once, whatever happens.
+`vectors.npy.part/` holds the bytes written so far and `state.json`. A block is written and flushed before the state
+counts it, and bytes beyond the counted ones are truncated on resuming: so that each row is written exactly once.
 """
 
 import json
@@ -18,27 +18,27 @@ from bertkit.checkpoint.tensors import read_object
 from bertkit.errors import BertkitError, RequestError
 from bertkit.files import flush, locked, refuse_unwritable, whole_file
 
-ROWS = "rows"  # the stream that becomes the output; the others become files beside it
+ROWS_STREAM = "rows"  # the stream that becomes the output file; the others become files beside it
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Where the work stands after a block."""
+    """The state of a run after a block."""
 
     blocks: int = 0
     rows: int = 0  # of the input
-    written: int = 0
-    skipped: int = 0
-    long: int = 0  # texts that were cut or read through windows
+    written: int = 0  # rows of the output
+    skipped: int = 0  # rows that could not be used
+    long: int = 0  # texts that were truncated or read through windows
     longest: int = 0  # tokens of the longest of them
-    longest_at: str = ""
-    digest: str = ""  # over the rows so far
+    longest_at: str = ""  # its location
+    digest: str = ""  # of the rows so far
     sizes: Mapping[str, int] = field(default_factory=dict)  # bytes of each stream
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)  # that a resumed run must have in common
 
 
 class Draft:
-    """The files that grow beside the output; `streams` maps a name to the file that it becomes."""
+    """The unfinished output, in a folder beside it; `streams` maps the name of a stream to the file it becomes."""
 
     def __init__(self, out: Path, streams: Mapping[str, Path], state: State) -> None:
         self.out, self.streams, self.state = out, dict(streams), state
@@ -47,11 +47,11 @@ class Draft:
         self.published = False
 
     def path(self, name: str) -> Path:
-        """Where a stream is written."""
+        """The file that a stream is written to."""
         return self.folder / name
 
     def cut(self) -> None:
-        """Drop what was written after the last block that counts."""
+        """Truncate the streams after the last block that counts, and open them."""
         for name in self.streams:
             size, path = self.state.sizes.get(name, 0), self.path(name)
             path.touch()
@@ -61,12 +61,12 @@ class Draft:
             self._files[name] = path.open("ab")
 
     def append(self, parts: Mapping[str, bytes]) -> None:
-        """Write behind what is there."""
+        """Append bytes to streams."""
         for name, data in parts.items():
             self._files[name].write(data)
 
     def save(self, state: State) -> None:
-        """From here on everything up to now counts."""
+        """Flush the streams, then save the state: from now on all blocks written so far count."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -77,16 +77,16 @@ class Draft:
         self.state = state
 
     def flush(self) -> None:
-        """Everything is on the disk, and nothing more will be written."""
+        """Flush the streams to disk and close them."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
             file.close()
 
     def publish(self, finished: Path) -> None:
-        """The files beside the output get their names, then `finished` gets the output's: that is the end."""
+        """Rename the other streams to their files, then `finished` to the output, and remove the folder."""
         for name, final in self.streams.items():
-            if name != ROWS and self.path(name).stat().st_size:
+            if name != ROWS_STREAM and self.path(name).stat().st_size:
                 self.path(name).replace(final)
         flush(finished)
         finished.replace(self.out)
@@ -94,26 +94,26 @@ class Draft:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def close(self) -> None:
-        """Let go of the files; what was not yet flushed is lost, and does not count."""
+        """Close the files; bytes that are not flushed yet are lost, and do not count."""
         for file in self._files.values():
             try:
                 file.close()
-            except OSError:  # the full disk, once more
+            except OSError:  # the disk is full
                 continue
 
 
 def part_folder(out: Path) -> Path:
-    """The folder of what is not yet finished."""
+    """The folder of the unfinished output."""
     return out.with_name(f"{out.name}.part")
 
 
 @contextmanager
 def draft_of(
-    out: Path, streams: Mapping[str, Path], settings: Mapping[str, str], *, resume: bool, again: bool = True
+    out: Path, streams: Mapping[str, Path], settings: Mapping[str, str], *, resume: bool, rereadable: bool = True
 ) -> Iterator[Draft]:
-    """A draft to fill and publish. Whatever stops the work, finished blocks stay for `resume`.
+    """A draft to fill and publish. If the run stops before that, finished blocks are kept for `resume`.
 
-    Not `again`: the input, a pipe, cannot be read a second time, so that nothing stays.
+    They are removed where the input is not `rereadable`: a pipe.
     """
     check_outputs(out, streams, resume=resume)
     with ExitStack() as stack:
@@ -121,19 +121,19 @@ def draft_of(
         try:
             yield draft
         except KeyboardInterrupt:
-            if stays := _stays(draft, again):
-                print(f"bertkit: note: {stays}", file=sys.stderr)
+            if kept := _kept_note(draft, rereadable):
+                print(f"bertkit: note: {kept}", file=sys.stderr)
             raise
         except (BertkitError, OSError) as error:
-            raise _with_remedy(error, draft, again) from error
+            raise _with_remedy(error, draft, rereadable) from error
         finally:
             draft.close()
-            if not draft.published and not (draft.state.blocks and again):
+            if not draft.published and not (draft.state.blocks and rereadable):
                 shutil.rmtree(draft.folder, ignore_errors=True)
 
 
 def check_outputs(out: Path, streams: Mapping[str, Path], *, resume: bool) -> None:
-    """Before any work: nobody's file is in the way, and something can be written."""
+    """Check before the work that no output exists already, and that the folder can be written to."""
     if out.exists():
         finished = "; it is finished, so --resume has nothing to do" if resume else ""
         raise RequestError(f"{out} exists already{finished}; name another place or remove it first")
@@ -157,8 +157,8 @@ def _opened(
     state = _read_state(folder) if (folder / "state.json").exists() else State(settings=settings)
     _compare(folder, state.settings, settings)
     for name, final in streams.items():
-        if name != ROWS and final.exists() and not (folder / name).exists():
-            final.replace(folder / name)  # killed between the files' names: everything goes back
+        if name != ROWS_STREAM and final.exists() and not (folder / name).exists():
+            final.replace(folder / name)  # the run was killed while it renamed the streams: undo it
     return Draft(out, streams, state)
 
 
@@ -173,28 +173,30 @@ def _read_state(folder: Path) -> State:
     raise RequestError(f"{folder / 'state.json'} is damaged; remove {folder} and begin again")
 
 
-def _compare(folder: Path, begun: Mapping[str, Any], now: Mapping[str, str]) -> None:
-    for name in dict.fromkeys([*begun, *now]):
-        if begun.get(name) != now.get(name):
+def _compare(folder: Path, saved: Mapping[str, Any], current: Mapping[str, str]) -> None:
+    """Refuse to resume a run with other settings."""
+    for name in dict.fromkeys([*saved, *current]):
+        if saved.get(name) != current.get(name):
             raise RequestError(
-                f"{folder} was begun with {name} {begun.get(name)}, and this is {now.get(name)}; "
-                f"ask as before, or remove {folder} and begin again"
+                f"{folder} was begun with {name} {saved.get(name)}, and this is {current.get(name)}; "
+                f"use the settings of the first run, or remove {folder} and begin again"
             )
 
 
-def _stays(draft: Draft, again: bool) -> str:
-    if not (draft.state.blocks and again):
+def _kept_note(draft: Draft, rereadable: bool) -> str:
+    """How many rows are kept for --resume; empty if none."""
+    if not (draft.state.blocks and rereadable):
         return ""
     return f"{draft.state.rows:,} rows are finished in {draft.folder}; --resume goes on from there"
 
 
-def _with_remedy(error: BertkitError | OSError, draft: Draft, again: bool) -> BertkitError:
-    """The same error with what became of the work."""
-    stays = _stays(draft, again)
+def _with_remedy(error: BertkitError | OSError, draft: Draft, rereadable: bool) -> BertkitError:
+    """The same error, with a note on the rows that are kept."""
+    kept = _kept_note(draft, rereadable)
     if isinstance(error, RequestError):
-        return RequestError(f"{error}; {stays}" if stays else str(error))
+        return RequestError(f"{error}; {kept}" if kept else str(error))
     if isinstance(error, OSError) or isinstance(error.__cause__, OSError):
         cause = error if isinstance(error, OSError) else error.__cause__
-        why = getattr(cause, "strerror", None) or cause
-        return BertkitError(f"{draft.out} was not written: {why}; {stays or 'nothing is left of it'}")
-    return BertkitError(f"{error}; {stays}" if stays else str(error))
+        reason = getattr(cause, "strerror", None) or cause
+        return BertkitError(f"{draft.out} was not written: {reason}; {kept or 'nothing is left of it'}")
+    return BertkitError(f"{error}; {kept}" if kept else str(error))

@@ -1,140 +1,183 @@
-"""A file of any size as rows to answer: read in blocks of bounded size, each row with its place or its fault."""
+"""An input file of any size as examples: read in blocks of bounded size, each row with its location or its error."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.tables import TABLE_FORMATS, Columns, Row, Table, ending, open_table, present_text
 from bertkit.errors import RequestError
-from bertkit.settings import pick
+from bertkit.settings import pick, read_pairs
 from bertkit.text.corpus import STDIN, CorpusReport
 
 if TYPE_CHECKING:
-    from bertkit.tasks.row import TaskRow
+    from bertkit.tasks.row import Detail, TaskRow
 
-# Formats by name and by ending; those of .txt and .label, which hold tables in training data, are texts here.
+# Formats by name and by ending. Files in .txt and .label, which are tables in training data, are lines of text here.
 ENDINGS = {end[1:]: name for name, row in TABLE_FORMATS.items() for end in row.endings if end not in (".txt", ".label")}
 FORMATS = {**ENDINGS, **{name: name for name in TABLE_FORMATS}}
-# A block is what is computed, written and flushed together. Texts are sorted by length within it.
-ROWS = 2048
-CHARACTERS = 1 << 20  # of all cells: about 250,000 tokens, some 50 MB of them while they are worked on
-Make = Callable[[Row], Any]
+# A block is computed, written and flushed together; texts are sorted by length within it.
+ROWS_PER_BLOCK = 2048
+CHARACTERS_PER_BLOCK = 1 << 20  # of all cells: about 250,000 tokens, which take some 50 MB
+READ_SETTINGS = ("text", "header", "quotes", "encoding", "format")
+EMBED_SETTINGS = (*READ_SETTINGS, "id")
+PREDICT_SETTINGS = (*READ_SETTINGS, "pair", "keep", "probabilities", "best")
+MakeExample = Callable[[Row], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSettings:
+    """Columns of the input (None: guessed), its format (None: by its ending), and columns of the output.
+
+    On the command line: `text=review keep=id,text best=5`.
+    """
+
+    text: str | None = None
+    pair: str | None = None
+    header: bool | None = None
+    quotes: bool | None = None
+    encoding: str = "utf-8"
+    format: str | None = None
+    id: str | None = None  # embed: the column with the ids of rows
+    keep: str | None = None  # predict: columns to copy to the output, with commas between them; None: all
+    probabilities: bool = False  # predict: write those of every label or choice
+    best: int = 0  # predict, answer: number of candidates to write
+
+    @property
+    def columns(self) -> Columns:
+        """The settings that readers of tables take."""
+        shared = [field.name for field in fields(Columns) if hasattr(self, field.name)]
+        return Columns(**{name: getattr(self, name) for name in shared})
+
+    @property
+    def detail(self) -> "Detail":
+        """How much of each prediction is written."""
+        from bertkit.tasks.row import Detail  # not needed to embed
+
+        return Detail(probabilities=self.probabilities, best=self.best)
+
+
+def read_file_settings(pairs: Sequence[str], names: Sequence[str]) -> FileSettings:
+    """Settings from pairs such as "text=review"; a name that is not in `names`, or a wrong value, is refused."""
+    return read_pairs(pairs, FileSettings(), names=names)[0]
 
 
 @dataclass(frozen=True)
 class Source:
-    """An open file: its rows, and what makes a question to the model of each."""
+    """An open input file, and the function that makes an example of each row."""
 
     table: Table
     columns: Columns  # those that are used
-    make: Make
-    said: str  # what was guessed; empty for plain lines
-    report: CorpusReport  # its bytes run along
+    make_example: MakeExample
+    note: str  # which columns were guessed; empty for plain lines
+    report: CorpusReport  # its count of bytes grows as the file is read
 
     def done(self, rows: int) -> float:
-        """How much of `total` is read."""
-        return rows if self._counted else self.report.bytes
+        """Progress in units of `total`, after this many rows."""
+        return rows if self._is_parquet else self.report.bytes
 
     @property
     def total(self) -> float:
-        """Rows of a Parquet file, else bytes; 0 where nobody knows."""
-        if self._counted:
+        """Rows of a Parquet file, else bytes; 0 if unknown."""
+        if self._is_parquet:
             import pyarrow.parquet
 
             return float(pyarrow.parquet.ParquetFile(self.table.path).metadata.num_rows)
         return self.table.path.stat().st_size if self.table.path.is_file() else 0
 
     @property
-    def _counted(self) -> bool:
+    def _is_parquet(self) -> bool:
         return ending(self.table.path) == ".parquet"
 
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Rows that are worked on together. The digest is over all rows so far, so that a change shows."""
+    """Rows that are computed together."""
 
     rows: tuple[Row, ...]
-    digest: str
-    full: bool  # False: the file ended here
+    digest: str  # of all rows so far: it shows whether the file has changed when a run is resumed
+    full: bool  # False: the last block, which the end of the file cut short
 
 
 @dataclass(frozen=True)
 class Item:
-    """One row on its way through the model: what is kept of it, and what is asked."""
+    """One row of the input: its location, the cells that are copied to the output, and the example for the model."""
 
-    place: str
-    kept: Mapping[str, Any]
+    location: str
+    kept_cells: Mapping[str, Any]
     example: Any
 
 
-def open_source(task: "TaskRow | None", path: Path, columns: Columns, kind: str | None = None) -> Source:
-    """Open a file for a task, or without one to embed; `-` is standard input. Columns not named are guessed."""
+def open_source(task: "TaskRow | None", path: Path, columns: Columns, format: str | None = None) -> Source:
+    """Open a file for a task, or without one for `embed`; `-` is standard input. Columns not named are guessed."""
     path, report = STDIN if str(path) == "-" else path, CorpusReport()
-    kind = _kind(path, columns) if kind is None else pick(FORMATS, kind, "format")
-    if kind == "lines" and task is not None and task.line_lacks:
+    format = _format_of(path, columns) if format is None else pick(FORMATS, format, "format")
+    if format == "lines" and task is not None and task.line_lacks:
         lacks = f"a question and {task.line_lacks}"
         raise RequestError(f"{path}: a plain line has no room for {lacks}; give JSONL, CSV or Parquet")
-    if path is STDIN and not TABLE_FORMATS[kind].piped:
-        raise RequestError(f"standard input cannot be read as {kind}; name a file, or give JSONL")
-    table = _open(task, path, columns, kind, report)
+    if path is STDIN and not TABLE_FORMATS[format].piped:
+        raise RequestError(f"standard input cannot be read as {format}; name a file, or give JSONL")
+    table = _open(task, path, columns, format, report)
     if all(row.fault for row in table.sample):
         raise RequestError(table.sample[0].fault)
-    used, make = _embed_maker(table, columns) if task is None else task.asker(table, columns)
-    said = "" if kind == "lines" else f"{path}: {', '.join([str(used), *table.notes])}"
-    return Source(table, used, make, said, report)
+    used, make_example = _text_maker(table, columns) if task is None else task.asker(table, columns)
+    note = "" if format == "lines" else f"{path}: {', '.join([str(used), *table.notes])}"
+    return Source(table, used, make_example, note, report)
 
 
-def _kind(path: Path, columns: Columns) -> str:
-    """By the ending; what is in no table is lines, unless columns of it are named."""
+def _format_of(path: Path, columns: Columns) -> str:
+    """The format by the file's ending; an unknown ending is lines of text, or a table where columns are named."""
     named = columns.text or columns.pair or columns.header is not None
     return FORMATS.get(ending(path)[1:], "tsv" if named else "lines")
 
 
-def _open(task: "TaskRow | None", path: Path, columns: Columns, kind: str, report: CorpusReport) -> Table:
+def _open(task: "TaskRow | None", path: Path, columns: Columns, format: str, report: CorpusReport) -> Table:
     if path is not STDIN and (path.is_dir() or not path.exists()):
         raise RequestError(
             f"{path} cannot be read: {'Is a directory' if path.is_dir() else 'No such file or directory'}"
         )
-    if TABLE_FORMATS[kind].holds == "words" and (task is None or not task.word_level):
+    if TABLE_FORMATS[format].holds == "words" and (task is None or not task.word_level):
         name = "embed" if task is None else task.name
         raise RequestError(f"{path}: CoNLL files hold words to tag, and this is '{name}'; give a table of texts")
-    kind = kind if task is None else task.formats.get(kind, kind)
-    return open_table(path, columns, format=kind, labeled=False, report=report)
+    format = format if task is None else task.formats.get(format, format)
+    return open_table(path, columns, format=format, labeled=False, report=report)
 
 
 def row_blocks(rows: Iterable[Row]) -> Iterator[RowBlock]:
-    """Blocks of up to ROWS rows or about CHARACTERS characters: how they fall depends on the rows alone."""
-    held: list[Row] = []
+    """Blocks of up to ROWS_PER_BLOCK rows or about CHARACTERS_PER_BLOCK characters; they depend on the rows alone."""
+    block: list[Row] = []
     size, digest = 0, blake2b(digest_size=16)
     for row in rows:
         content = f"{row.values!r}{bool(row.fault)}\n".encode("utf-8", "surrogatepass")
         digest.update(content)
-        held.append(row)
+        block.append(row)
         size += len(content)
-        if len(held) == ROWS or size >= CHARACTERS:
-            yield RowBlock(tuple(held), digest.hexdigest(), full=True)
-            held, size = [], 0
-    if held:
-        yield RowBlock(tuple(held), digest.hexdigest(), full=False)
+        if len(block) == ROWS_PER_BLOCK or size >= CHARACTERS_PER_BLOCK:
+            yield RowBlock(tuple(block), digest.hexdigest(), full=True)
+            block, size = [], 0
+    if block:
+        yield RowBlock(tuple(block), digest.hexdigest(), full=False)
 
 
-def items_of(block: RowBlock, make: Make, keep: Callable[[Row], Mapping[str, Any]]) -> Iterator[Item | str]:
-    """An item for each row, or the sentence that says why it cannot be used."""
+def items_of(
+    block: RowBlock, make_example: MakeExample, kept_cells: Callable[[Row], Mapping[str, Any]]
+) -> Iterator[Item | str]:
+    """An item for each row, or the message that says why it cannot be used."""
     for row in block.rows:
         try:
             if row.fault:
                 raise RequestError(row.fault)
-            yield Item(str(row.place), keep(row), make(row))
+            yield Item(str(row.place), kept_cells(row), make_example(row))
         except RequestError as error:
             yield str(error)
 
 
-def _embed_maker(table: Table, columns: Columns) -> tuple[Columns, Make]:
+def _text_maker(table: Table, columns: Columns) -> tuple[Columns, MakeExample]:
+    """The text column to embed, and the function that gives a row's text."""
     if columns.pair:
         raise RequestError(f"pair={columns.pair}: a vector is made of one text; leave it out")
-    if columns.text is None and table.names == ("text",):  # as lines have it: nothing is to be guessed
+    if columns.text is None and table.names == ("text",):  # as in lines of text: there is nothing to guess
         used = replace(columns, text="text")
     else:
         from bertkit.data.columns import choose_text_columns

@@ -1,6 +1,6 @@
-"""A function over blocks in other processes, or on the machines of a Ray cluster.
+"""Blocks computed in worker processes, or on the machines of a Ray cluster.
 
-What a block becomes depends on the block alone, so that these and this process give the same bytes.
+The result of a block depends on the block alone, so that it is the same wherever it is computed.
 """
 
 import multiprocessing
@@ -19,30 +19,30 @@ from typing import Any, TypeVar
 from bertkit.errors import BertkitError, RequestError
 
 Block = TypeVar("Block")
-Found = TypeVar("Found")
-# What begins the work on a block and gives what waits for its end; and how many blocks may be under way.
-Pool = tuple[Callable[[Block], Callable[[], Found]], int]
-LOST_MACHINES = 10  # how often a block of a lost machine is computed again
+Result = TypeVar("Result")
+# (a function that starts a block and returns a function that waits for its result, how many blocks may be in progress)
+Pool = tuple[Callable[[Block], Callable[[], Result]], int]
+MAX_RETRIES = 10  # of a block whose machine was lost
 
 
 @contextmanager
 def processes(
-    compute: Callable[[Block], Found], count: int, prepare: Callable[[], object]
-) -> Iterator[Pool[Block, Found]]:
-    """In `count` processes, which each `prepare` first and end when this one does, however it does."""
-    context = multiprocessing.get_context("spawn")  # torch does not survive a fork
+    compute: Callable[[Block], Result], count: int, prepare: Callable[[], object]
+) -> Iterator[Pool[Block, Result]]:
+    """A pool of `count` processes; each calls `prepare` first, and exits when this process does, even if killed."""
+    context = multiprocessing.get_context("spawn")  # torch does not support forking
     lifeline, held = context.Pipe(duplex=False)
     executor = ProcessPoolExecutor(count, context, _start_worker, (lifeline, prepare))
     try:
         yield (lambda block: partial(_result, executor.submit(compute, block))), 2 * count
         executor.shutdown()
     finally:
-        held.close()  # after an error this ends the workers in the middle of their blocks
+        held.close()  # after an error, this ends the workers before they finish their blocks
         executor.shutdown(cancel_futures=True)
         lifeline.close()
 
 
-def _result(future: Future[Found]) -> Found:
+def _result(future: Future[Result]) -> Result:
     try:
         return future.result()
     except BrokenProcessPool as error:
@@ -52,13 +52,13 @@ def _result(future: Future[Found]) -> Found:
 
 
 def _start_worker(lifeline: Connection, prepare: Callable[[], object]) -> None:
-    Thread(target=_end_with, args=(lifeline,), daemon=True).start()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the reader decides
+    Thread(target=_exit_with, args=(lifeline,), daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the main process handles it
     prepare()
 
 
-def _end_with(lifeline: Connection) -> None:
-    """Nothing is ever sent: the end of the pipe is the end of the reader."""
+def _exit_with(lifeline: Connection) -> None:
+    """Exit when the other end of the pipe is closed, which is when the main process ends: nothing is ever sent."""
     try:
         lifeline.recv_bytes()
     except (EOFError, OSError):
@@ -66,26 +66,26 @@ def _end_with(lifeline: Connection) -> None:
 
 
 @contextmanager
-def cluster(compute: Callable[[Block], Found]) -> Iterator[Pool[Block, Found]]:
-    """On the Ray cluster that RAY_ADDRESS names, or on this machine's; a lost machine's blocks are computed again."""
+def cluster(compute: Callable[[Block], Result]) -> Iterator[Pool[Block, Result]]:
+    """A pool on the Ray cluster of RAY_ADDRESS, or a local one; blocks of a lost machine are computed again."""
     try:
         ray: Any = import_module("ray")
     except ImportError as error:
         raise RequestError("--cluster needs Ray; install it with: pip install 'bertkit[cluster]'") from error
-    began = not ray.is_initialized()
-    if began:
+    started_here = not ray.is_initialized()
+    if started_here:
         ray.init(log_to_driver=False, logging_level="error")
     try:
-        remote = ray.remote(num_cpus=1, max_retries=LOST_MACHINES)(_apply)
+        remote = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(_apply)
         shared = ray.put(compute)
-        machines = max(1, int(ray.cluster_resources().get("CPU", 1)))
-        yield (lambda block: partial(_cluster_result, ray, remote.remote(shared, block))), 2 * machines
+        cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        yield (lambda block: partial(_cluster_result, ray, remote.remote(shared, block))), 2 * cores
     finally:
-        if began:
+        if started_here:
             ray.shutdown()
 
 
-def _apply(compute: Callable[[Block], Found], block: Block) -> Found:
+def _apply(compute: Callable[[Block], Result], block: Block) -> Result:
     return compute(block)
 
 

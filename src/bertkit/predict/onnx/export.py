@@ -1,4 +1,4 @@
-"""A model as an ONNX file: encoder, head and pooling in one graph, checked against torch before it is written."""
+"""Export to ONNX: encoder, heads and pooling in one graph, compared with torch before the file is published."""
 
 import copy
 import json
@@ -31,25 +31,25 @@ from bertkit.progress import ShowProgress, silent
 from bertkit.text.tokenizer import Tokenizer
 
 OPSET = 18  # the lowest that torch's exporter writes without converting down
-TOLERANCE = 1e-4  # between onnxruntime's numbers and torch's, relative where a number is over 1
-TEXTS = 100  # in the check: one of the full length alone, then rows of nine
-ROWS = 9
-SHORT, LONG = 96, 512  # the most tokens of a text in a row, and of the one that stands alone
-NEEDED = ("onnx", "onnxscript", "onnxruntime")
-ONE_FILE = 1_900_000_000  # bytes; a file over 2 GB cannot be one protocol buffer, so its weights lie beside it
+TOLERANCE = 1e-4  # between onnxruntime's outputs and torch's; relative for values over 1
+CHECK_TEXTS = 100  # one of the full length by itself, then batches of `BATCH_TEXTS`
+BATCH_TEXTS = 9
+BATCH_TOKENS, LONG_TOKENS = 96, 512  # most tokens of a text in a batch, and of the one by itself
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+MAX_FILE_BYTES = 1_900_000_000  # protocol buffers end at 2 GB: weights of larger models go to a file of their own
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how near it is to torch."""
+    """The written file, and how near its outputs are to torch's."""
 
     path: Path
-    answers: tuple[str, ...]
+    answers: tuple[str, ...]  # "vectors" or names of heads
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    difference: float  # the largest of all numbers of all outputs on all texts, as TOLERANCE counts it
+    difference: float  # the largest between any outputs on any text, measured as for TOLERANCE
     opset: int = OPSET
-    texts: int = TEXTS
+    texts: int = CHECK_TEXTS
     tolerance: float = TOLERANCE
 
     def __str__(self) -> str:
@@ -62,38 +62,38 @@ class Exported:
 def export_onnx(
     checkpoint: Checkpoint, path: Path | str, *, answers: Sequence[str] | None = None, show: ShowProgress = silent
 ) -> Exported:
-    """Write model.onnx, the tokenizer, config.json and bertkit.json to a new folder; whole or not at all.
+    """Write model.onnx, the tokenizer, config.json and bertkit.json to a new folder; all of them or none.
 
-    A path that ends in .onnx names the file in that folder. `answers`: "vectors" or heads of the model; without them
-    all heads, or vectors where there are none or the folder is a sentence model's.
+    A path that ends in .onnx names the file in that folder. `answers`: "vectors" or heads of the model; by default all
+    heads, or vectors for a sentence model and for one without heads.
     """
     _require_packages()
-    folder, name = onnx_place(Path(path))
+    folder, name = onnx_file(Path(path))
     graph = Graph(checkpoint.model, _answers(checkpoint, answers), _embed_settings(checkpoint))
     if checkpoint.tokenizer is None:
         raise RequestError("the model has no tokenizer, and the file would be of no use without; name one: --tokenizer")
     with whole_folder(folder) as draft, torch.inference_mode():
         _write_graph(graph, draft / name)
-        passages = _texts(checkpoint.tokenizer, checkpoint.model.config, checkpoint.max_length)
-        difference = _difference(checkpoint.model, graph, draft / name, passages, show)
+        passages = _check_passages(checkpoint.tokenizer, checkpoint.model.config, checkpoint.max_length)
+        difference = _largest_difference(checkpoint.model, graph, draft / name, passages, show)
         if not difference <= TOLERANCE:  # NaN too
             raise BertkitError(
                 f"{folder / name} was not written: its answers differ from torch's by {difference:.1e}, "
                 f"over the tolerance of {TOLERANCE}"
             )
-        done = Exported(folder / name, graph.answers, graph.inputs, graph.outputs, difference)
-        _write_beside(checkpoint, done, draft)
-    return done
+        exported = Exported(folder / name, graph.answers, graph.inputs, graph.outputs, difference)
+        _write_settings(checkpoint, exported, draft)
+    return exported
 
 
 def _require_packages() -> None:
-    missing = [name for name in NEEDED if find_spec(name) is None]
+    missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise RequestError(f"ONNX files need {' and '.join(missing)}; install: pip install 'bertkit[onnx]'")
 
 
-def onnx_place(path: Path) -> tuple[Path, str]:
-    """The folder and the file's name; files go beside it, so the folder must be new or empty."""
+def onnx_file(path: Path) -> tuple[Path, str]:
+    """The folder and the name of the file; the folder must be new or empty, since other files go there too."""
     folder, name = (path.parent, path.name) if path.suffix == ".onnx" else (path, "model.onnx")
     if folder != path and folder.is_dir() and any(folder.iterdir()):
         raise RequestError(
@@ -104,22 +104,23 @@ def onnx_place(path: Path) -> tuple[Path, str]:
     return folder, name
 
 
-def _answers(checkpoint: Checkpoint, wanted: Sequence[str] | None) -> tuple[str, ...]:
+def _answers(checkpoint: Checkpoint, answers: Sequence[str] | None) -> tuple[str, ...]:
+    """The checked names of answers, or the default."""
     heads = tuple(checkpoint.model.heads)
-    if isinstance(wanted, str):
-        raise RequestError(f"answers={wanted!r} is a text; give a list of names: [{wanted!r}]")
-    if wanted is None:
+    if isinstance(answers, str):
+        raise RequestError(f"answers={answers!r} is a text; give a list of names: [{answers!r}]")
+    if answers is None:
         return heads if heads and checkpoint.embed is None else (VECTORS,)
-    for name in wanted:
+    for name in answers:
         if name not in (VECTORS, *heads):
             raise RequestError(f"this model has no '{name}' to export; choose from: {', '.join((VECTORS, *heads))}")
-    if not wanted or len(set(wanted)) != len(wanted):
-        raise RequestError(f"answers={list(wanted)} must name each answer once, and one at least")
-    return tuple(wanted)
+    if not answers or len(set(answers)) != len(answers):
+        raise RequestError(f"answers={list(answers)} must name each answer once, and one at least")
+    return tuple(answers)
 
 
 def _embed_settings(checkpoint: Checkpoint) -> EmbedSettings:
-    """As `embed` would have them; without a pooling there is no sentence vector, so the default's stands for it."""
+    """The settings of `embed`; a folder without pooling gets the default, since the graph has a sentence embedding."""
     settings, depth = checkpoint.embed or EmbedSettings(), checkpoint.model.config.depth
     if not all(-depth - 1 <= layer <= depth for layer in settings.layers):
         raise RequestError(f"the folder asks for vectors of layers {settings.layers}, and the model has {depth}")
@@ -127,7 +128,7 @@ def _embed_settings(checkpoint: Checkpoint) -> EmbedSettings:
 
 
 def _write_graph(graph: Graph, path: Path) -> None:
-    """Trace the graph with any number of rows and any length, and write it without the traces of this machine."""
+    """Trace the graph with a dynamic batch size and length, and write it without paths of this machine."""
     dimensions = ("batch", "choices", "length") if graph.choosing else ("batch", "length")
     shape = (2, 3, 5) if graph.choosing else (2, 5)
     examples = tuple(torch.ones(shape, dtype=torch.int64) for _ in graph.inputs)
@@ -144,13 +145,13 @@ def _write_graph(graph: Graph, path: Path) -> None:
             dynamic_shapes=[axes] * len(examples),
             verbose=False,
         )
-        assert program is not None  # only the older exporter gives nothing back
-        _forget_source(program.model)
-        program.save(path, external_data=4 * parameter_count(graph) > ONE_FILE)
+        assert program is not None  # only the older exporter returns None
+        _remove_metadata(program.model)
+        program.save(path, external_data=4 * parameter_count(graph) > MAX_FILE_BYTES)
 
 
-def _forget_source(model: Any) -> None:
-    """The exporter writes down where in which file each step was traced; nobody else has those files."""
+def _remove_metadata(model: Any) -> None:
+    """Remove what the exporter notes on each node: the file and line where it was traced."""
     model.producer_name, model.producer_version, model.doc_string = "bertkit", __version__, ""
     model.metadata_props.clear()
     for node in model.graph.all_nodes():
@@ -164,7 +165,7 @@ def _forget_source(model: Any) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter tells of packages that it misses and of its own deprecations."""
+    """Silence the exporter's messages on missing optional packages and its own deprecations."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -176,41 +177,43 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _texts(tokenizer: Tokenizer, config: BertConfig, limit: int) -> list[Passage]:
-    """Random words of the vocabulary, from none to as many as fit; every second text is a pair."""
+def _check_passages(tokenizer: Tokenizer, config: BertConfig, limit: int) -> list[Passage]:
+    """Texts of random words of the vocabulary, from none to as many as fit; every second text is a pair."""
     random, words = np.random.default_rng(0), sorted(tokenizer.vocab)
-    sizes = [limit, *np.geomspace(1, min(limit, SHORT), TEXTS - 1).astype(int)[random.permutation(TEXTS - 1)] - 1]
+    sizes = np.geomspace(1, min(limit, BATCH_TOKENS), CHECK_TEXTS - 1).astype(int) - 1
     passages = []
-    for number, size in enumerate(sizes):
-        chosen = [words[index] for index in random.integers(len(words), size=min(size, LONG))]
+    for number, size in enumerate([limit, *sizes[random.permutation(CHECK_TEXTS - 1)]]):
+        chosen = [words[index] for index in random.integers(len(words), size=min(size, LONG_TOKENS))]
         text, pair = " ".join(chosen[: size // 2]), " ".join(chosen[size // 2 :])
         encoding = tokenizer.encode(text, pair) if number % 2 else tokenizer.encode(" ".join(chosen))
-        passage = truncate(encoding, min(limit, SHORT if number else LONG))
+        passage = truncate(encoding, min(limit, BATCH_TOKENS if number else LONG_TOKENS))
         known = config.segments > max(passage.segments)
         passages.append(passage if known else Passage(passage.ids, [0] * len(passage.ids)))
     return passages
 
 
-def _difference(model: BertModel, graph: Graph, path: Path, passages: Sequence[Passage], show: ShowProgress) -> float:
-    """The largest difference between onnxruntime, in padded rows, and torch, packed."""
+def _largest_difference(
+    model: BertModel, graph: Graph, path: Path, passages: Sequence[Passage], show: ShowProgress
+) -> float:
+    """Between the outputs of onnxruntime on padded batches and of torch on packed ones."""
     session = _session(path)
     if any(parameter.dtype != torch.float32 for parameter in model.parameters()):
         model = copy.deepcopy(model).float()
     largest = np.float64(0)
     with show("checking", len(passages)) as meter:
-        for start in range(1 - ROWS, len(passages), ROWS):
-            rows = passages[max(start, 0) : start + ROWS]
-            batch = make_batch(rows, model.device)
-            found = session.run(list(graph.outputs), _feeds(graph, batch.to("cpu")))
+        for start in range(1 - BATCH_TEXTS, len(passages), BATCH_TEXTS):  # the first batch has one text
+            batch = make_batch(passages[max(start, 0) : start + BATCH_TEXTS], model.device)
+            outputs = session.run(list(graph.outputs), _feeds(graph, batch.to("cpu")))
             expected = [output for answer in graph.answers for output in _expected(model, graph, answer, batch)]
-            for one, two in zip(found, expected, strict=True):
-                largest = np.maximum(largest, _apart(_counted(torch.from_numpy(one), two, batch), two.float().cpu()))
-            meter.update(start + ROWS)
+            for padded, reference in zip(outputs, expected, strict=True):
+                output = _without_padding(torch.from_numpy(padded), reference, batch)
+                largest = np.maximum(largest, _difference(output, reference.float().cpu()))
+            meter.update(start + BATCH_TEXTS)
     return float(largest)
 
 
 def _session(path: Path) -> Any:
-    """With torch's number of threads, and none that spins while torch has its turn."""
+    """An onnxruntime session with torch's number of threads, which do not spin while torch computes."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -220,15 +223,15 @@ def _session(path: Path) -> Any:
 
 
 def _feeds(graph: Graph, batch: Batch) -> dict[str, np.ndarray]:
-    """The batch in rows, as a user would pad it; nine rows are three questions with three choices."""
+    """The batch padded, as a user would do it; for a model of choices, nine texts are 3 questions with 3 choices."""
     cells = (batch.pad(batch.ids, fill=graph.model.config.pad_id), batch.mask.long(), batch.pad(batch.segments))
     side = int(len(batch.lengths) ** 0.5)
-    shaped = [each.view(side, -1, batch.longest) if graph.choosing else each for each in cells]
-    return {name: each.numpy() for name, each in zip(graph.inputs, shaped, strict=False)}
+    shaped = [cell.view(side, -1, batch.longest) if graph.choosing else cell for cell in cells]
+    return {name: cell.numpy() for name, cell in zip(graph.inputs, shaped, strict=False)}
 
 
 def _expected(model: BertModel, graph: Graph, answer: str, batch: Batch) -> list[Tensor]:
-    """What torch says, packed; by the plain encoder, whatever quicker or quantized one answers elsewhere."""
+    """Torch's outputs, packed, by the plain encoder: never a packed-weight, int8 or ONNX engine."""
     if answer == VECTORS:
         states = model.encoder.hidden_states(batch)
         vectors = pool(torch.cat([states[layer] for layer in graph.embed.layers], dim=-1), batch, graph.embed.pooling)
@@ -236,29 +239,29 @@ def _expected(model: BertModel, graph: Graph, answer: str, batch: Batch) -> list
     return named_outputs(answer, model.logits(batch, answer))
 
 
-def _counted(found: Tensor, expected: Tensor, batch: Batch) -> Tensor:
-    """The part of an output that is no padding, packed as torch's."""
-    per_token = len(expected) == len(batch.ids)  # a text has two tokens at least, so no other output is so long
-    return found[batch.mask.cpu()] if per_token else found.reshape(expected.shape)
+def _without_padding(output: Tensor, expected: Tensor, batch: Batch) -> Tensor:
+    """A padded output in the packed shape of the expected one."""
+    per_token = len(expected) == len(batch.ids)  # a text has at least two tokens, so that no other output is as long
+    return output[batch.mask.cpu()] if per_token else output.reshape(expected.shape)
 
 
-def _apart(found: Tensor, expected: Tensor) -> float:
-    if not bool(torch.isfinite(found).all()):
+def _difference(output: Tensor, expected: Tensor) -> float:
+    if not bool(torch.isfinite(output).all()):
         return float("inf")
-    return float(((found - expected).abs() / expected.abs().clamp(min=1)).max())
+    return float(((output - expected).abs() / expected.abs().clamp(min=1)).max())
 
 
-def _write_beside(checkpoint: Checkpoint, done: Exported, folder: Path) -> None:
-    """What a user of the file needs: the tokenizer, config.json for others' tools, and the rest in bertkit.json."""
+def _write_settings(checkpoint: Checkpoint, exported: Exported, folder: Path) -> None:
+    """Write the tokenizer, config.json for other tools, and bertkit.json."""
     assert checkpoint.tokenizer is not None
     checkpoint.tokenizer.save(folder)
     state_length(folder / "tokenizer_config.json", checkpoint.max_length)
     settings, _ = folder_config(checkpoint.model, checkpoint.labels)
-    own = bertkit_settings(checkpoint)
-    if VECTORS in done.answers:
-        own["embed"] = asdict(_embed_settings(checkpoint))
-    own |= {"labels": list(checkpoint.labels), "pad_id": checkpoint.model.config.pad_id}
-    own["onnx"] = {**asdict(done), "path": done.path.name}
-    for name, content in {"config.json": {**settings, **checkpoint.settings}, "bertkit.json": own}.items():
+    bertkit_json = bertkit_settings(checkpoint)
+    if VECTORS in exported.answers:
+        bertkit_json["embed"] = asdict(_embed_settings(checkpoint))
+    bertkit_json |= {"labels": list(checkpoint.labels), "pad_id": checkpoint.model.config.pad_id}
+    bertkit_json["onnx"] = {**asdict(exported), "path": exported.path.name}
+    for name, content in {"config.json": {**settings, **checkpoint.settings}, "bertkit.json": bertkit_json}.items():
         text = json.dumps(content, indent=2, ensure_ascii=False)
         (folder / name).write_text(text + "\n", encoding="utf-8")

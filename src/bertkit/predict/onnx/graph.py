@@ -1,8 +1,8 @@
-"""The model as a graph of fixed steps: a padded rectangle in, named answers out. What ONNX can say.
+"""The model as a module that ONNX can express: padded input of static rank, named outputs.
 
-The layers, norms and heads are the model's own; only what asks for lengths is written anew over rectangles: the
-operation `attend`, and pooling. Padding may stand anywhere: the mask alone says which cells count, and positions are
-counted over those.
+Layers, norms and heads are the model's own. Only what depends on sequence lengths is implemented for padded batches:
+the operation `attend`, and pooling. Padding may be anywhere: the attention mask says which cells are tokens, and
+positions count only these.
 """
 
 import copy
@@ -22,47 +22,48 @@ from bertkit.model.operations import Operations
 from bertkit.model.pooling import EmbedSettings, PackedTokens
 from bertkit.poolings import POOLINGS
 
-VECTORS = "vectors"  # the answer that no head gives
-LOWEST = torch.finfo(torch.float32).min  # not -inf: a cell that sees nothing would become NaN
+VECTORS = "vectors"  # the answer that needs no head: embeddings
+LOWEST = torch.finfo(torch.float32).min  # not -inf: the softmax of a fully masked row would be NaN
 
 
 @dataclass(frozen=True)
 class Rectangle(Batch):
-    """N L cells, each of them a token to the layers; padding is seen by no token that counts."""
+    """A padded batch of N L cells. The layers compute all cells; no token attends to padding."""
 
-    real: Tensor = field(kw_only=True)  # N L bool: which cells count
-    places: Tensor = field(kw_only=True)  # N L: each cell's position among those that count
+    is_token: Tensor = field(kw_only=True)  # N L bool: the attention mask
+    token_positions: Tensor = field(kw_only=True)  # N L: each cell's position among the tokens of its row
 
     @classmethod
     def of(cls, ids_NL: Tensor, mask_NL: Tensor, segments_NL: Tensor) -> "Rectangle":
         """From the inputs of the graph."""
-        places, length = (mask_NL.cumsum(dim=1) - 1).clamp(min=0), ids_NL.shape[1]
-        layout = Layout(mask_NL.new_zeros(1), places.flatten(), length, fixed=True)  # offsets are not read
-        return cls(ids_NL.flatten(), segments_NL.flatten(), (), layout, real=mask_NL.bool(), places=places)
+        positions, length = (mask_NL.cumsum(dim=1) - 1).clamp(min=0), ids_NL.shape[1]
+        layout = Layout(mask_NL.new_zeros(1), positions.flatten(), length, fixed=True)  # offsets are not read
+        cells = {"is_token": mask_NL.bool(), "token_positions": positions}
+        return cls(ids_NL.flatten(), segments_NL.flatten(), (), layout, **cells)
 
     def __post_init__(self) -> None:
-        """Nothing to check: the mask stands for the lengths."""
+        """Nothing to check: the mask replaces the lengths."""
 
     @property
     def mask(self) -> Tensor:
-        """N L bool: which cells count."""
-        return self.real
+        """N L bool: which cells are tokens."""
+        return self.is_token
 
     def rows(self, x_T: Tensor) -> Tensor:
         """T ... -> N L ..."""
-        return x_T.view(*self.real.shape, *x_T.shape[1:])
+        return x_T.view(*self.is_token.shape, *x_T.shape[1:])
 
-    def seen(self, window: AttentionWindow) -> Tensor:
-        """N 1 (1 or L) L bool: which cells a token may see."""
-        seen = self.real[:, None, None, :]
-        before = self.places[:, None, :, None] - self.places[:, None, None, :]
+    def attention_mask(self, window: AttentionWindow) -> Tensor:
+        """N 1 (1 or L) L bool: which cells a token attends to."""
+        mask, positions = self.is_token[:, None, None, :], self.token_positions
+        distance = positions[:, None, :, None] - positions[:, None, None, :]
         if window.radius is not None:
-            seen = seen & (before.abs() <= window.radius)
-        return seen & (before >= 0) if window.causal else seen
+            mask = mask & (distance.abs() <= window.radius)
+        return mask & (distance >= 0) if window.causal else mask
 
 
 class PaddedOperations(Operations):
-    """Torch's operations, with the formula of attention over rectangles: what ONNX can say."""
+    """Torch's operations, with attention over padded batches as matrix products that ONNX has."""
 
     def attend(self, qkv_TX: Tensor, batch: Batch, pattern: AttentionPattern, dropout: float) -> Tensor:
         """T 3D -> T D."""
@@ -70,7 +71,7 @@ class PaddedOperations(Operations):
         qkv = pattern.split(qkv_TX, batch).unbind(dim=1)
         queries, keys, values = (batch.rows(x_THK).transpose(1, 2) for x_THK in qkv)
         scores_NHLL = queries @ keys.mT / math.sqrt(queries.shape[-1])
-        weights = scores_NHLL.masked_fill(~batch.seen(pattern.window), LOWEST).softmax(dim=-1)
+        weights = scores_NHLL.masked_fill(~batch.attention_mask(pattern.window), LOWEST).softmax(dim=-1)
         return (weights @ values).transpose(1, 2).flatten(-2).flatten(0, 1)
 
 
@@ -79,18 +80,18 @@ PADDED = PaddedOperations()
 
 @dataclass(frozen=True, slots=True)
 class PaddedTokens(PackedTokens):
-    """The cells of a rectangle that are tokens, as `Tokens`: x is N L D, weights and scores are N L."""
+    """The tokens of a padded batch, as `Tokens`: x is N L D, weights and scores are N L."""
 
     batch: Rectangle
 
     @property
     def positions(self) -> Tensor:
         """N L."""
-        return self.batch.places + 1
+        return self.batch.token_positions + 1
 
     def first(self, x_NLD: Tensor) -> Tensor:
         """N D."""
-        return self._at(x_NLD, torch.zeros_like(self.batch.places[:, :1]))
+        return self._at(x_NLD, torch.zeros_like(self.batch.token_positions[:, :1]))
 
     def last(self, x_NLD: Tensor) -> Tensor:
         """N D."""
@@ -122,14 +123,14 @@ class PaddedTokens(PackedTokens):
         """N (D + D + ...)."""
         return torch.cat(list(parts), dim=-1)
 
-    def _at(self, x_NLD: Tensor, place_N1: Tensor) -> Tensor:
-        """N D: the vector at one place of each sequence, wherever its padding stands."""
-        chosen_NL = self.batch.mask & (self.batch.places == place_N1)
+    def _at(self, x_NLD: Tensor, position_N1: Tensor) -> Tensor:
+        """N D: the vector of one token of each sequence, wherever its padding is."""
+        chosen_NL = self.batch.mask & (self.batch.token_positions == position_N1)
         return (x_NLD * chosen_NL[:, :, None].to(x_NLD.dtype)).sum(dim=1)
 
 
 class Graph(nn.Module):
-    """A copy of the model, in float32 on the CPU, that answers rectangles: the names of `outputs`, in their order."""
+    """A copy of the model, in float32 on the CPU, for padded inputs; it returns its `outputs`, in their order."""
 
     def __init__(self, model: BertModel, answers: Sequence[str], embed: EmbedSettings) -> None:
         super().__init__()
@@ -140,14 +141,14 @@ class Graph(nn.Module):
     @property
     def inputs(self) -> tuple[str, ...]:
         """As Hugging Face's exports name them: a family without a second segment has no token_type_ids."""
-        both = ("input_ids", "attention_mask")
-        return (*both, "token_type_ids") if self.model.config.segments > 1 else both
+        names = ("input_ids", "attention_mask")
+        return (*names, "token_type_ids") if self.model.config.segments > 1 else names
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """As Hugging Face's exports name them; several heads that would share a name are called as they are here."""
-        alone = len(self.answers) == 1
-        return tuple(name for answer in self.answers for name in _output_names(answer, alone))
+        """As Hugging Face's exports name them; with several heads, whose names would be the same, by the head."""
+        single = len(self.answers) == 1
+        return tuple(name for answer in self.answers for name in _output_names(answer, single))
 
     @property
     def choosing(self) -> bool:
@@ -158,28 +159,29 @@ class Graph(nn.Module):
         """Every output of every answer."""
         segments = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         cells = (input_ids, attention_mask, segments)
-        batch = Rectangle.of(*(each.flatten(0, -2) for each in cells))
-        states = self._states(batch)
-        found = [output for answer in self.answers for output in self._answer(answer, states, batch)]
-        return [output.view(input_ids.shape[:2]) for output in found] if self.choosing else found
+        batch = Rectangle.of(*(cell.flatten(0, -2) for cell in cells))
+        states = self._hidden_states(batch)
+        outputs = [output for answer in self.answers for output in self._answer(answer, states, batch)]
+        return [output.view(input_ids.shape[:2]) for output in outputs] if self.choosing else outputs
 
-    def _states(self, batch: Rectangle) -> list[Tensor]:
+    def _hidden_states(self, batch: Rectangle) -> list[Tensor]:
+        """Of all layers where embeddings may need them, else of the last one."""
         if VECTORS in self.answers:
             return self.model.encoder.hidden_states(batch, ops=PADDED)
         return [self.model.encoder(batch, ops=PADDED)]
 
     def _answer(self, answer: str, states: list[Tensor], batch: Rectangle) -> list[Tensor]:
         if answer == VECTORS:
-            return [batch.rows(states[-1]), self._sentence(states, batch)]
+            return [batch.rows(states[-1]), self._sentence_embedding(states, batch)]
         return named_outputs(answer, self._logits(answer, states[-1], batch))
 
-    def _sentence(self, states: list[Tensor], batch: Rectangle) -> Tensor:
+    def _sentence_embedding(self, states: list[Tensor], batch: Rectangle) -> Tensor:
         x_TD = torch.cat([states[layer] for layer in self.embed.layers], dim=-1)
         pooled = POOLINGS[self.embed.one_vector().pooling].pool(batch.rows(x_TD), PaddedTokens(batch))
         return F.normalize(pooled, dim=-1) if self.embed.normalize else pooled
 
     def _logits(self, head: str, hidden_TD: Tensor, batch: Rectangle) -> Tensor:
-        """As `BertModel.read`, with the pooling of rectangles."""
+        """As `BertModel.read`, with pooling over a padded batch."""
         reader, pooler = self.model.heads[head], self.model.pooler
         if reader.reads == "pooled":
             assert pooler is not None  # made with the head
@@ -189,19 +191,19 @@ class Graph(nn.Module):
 
 
 def _reduce(pooler: Pooler, hidden_TD: Tensor, batch: Rectangle) -> Tensor:
-    """N D: what the pooler's dense map reads of each sequence."""
+    """N D: the input of the pooler's dense layer."""
     x_NLD = batch.rows(hidden_TD)
     scores_NL = None if pooler.query is None else pooler.query(x_NLD).squeeze(-1)
     return POOLINGS[pooler.pooling].pool(x_NLD, PaddedTokens(batch, scores_NL))
 
 
-def _output_names(answer: str, alone: bool) -> tuple[str, ...]:
+def _output_names(answer: str, single: bool) -> tuple[str, ...]:
     if answer == VECTORS:
         return ("last_hidden_state", "sentence_embedding")
     head = HEADS[answer]
-    return head.onnx if alone or len(head.onnx) > 1 else (head.onnx_beside or f"{answer}_logits",)
+    return head.onnx if single or len(head.onnx) > 1 else (head.onnx_beside or f"{answer}_logits",)
 
 
 def named_outputs(head: str, logits: Tensor) -> list[Tensor]:
-    """A head's outputs as the file names them: all in one, or each by itself."""
+    """A head's outputs as the file has them: one tensor, or one for each named output."""
     return list(logits.unbind(dim=-1)) if len(HEADS[head].onnx) > 1 else [logits]

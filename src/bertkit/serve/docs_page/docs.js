@@ -1,11 +1,11 @@
-// The routes of openapi.json, each with its example in a box and a button that sends it.
+// The routes of openapi.json, each with its example request and a button that sends it.
 
-const MOST_SHOWN = 20_000; // characters of a reply
+const MAX_SHOWN = 20_000; // characters of a reply
 
 function element(name, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(name), properties);
-  made.append(...children);
-  return made;
+  const node = Object.assign(document.createElement(name), properties);
+  node.append(...children);
+  return node;
 }
 
 function resolve(schema, document) {
@@ -24,11 +24,11 @@ function kind(schema) {
 
 function fields(schema) {
   const rows = Object.entries(schema?.properties ?? {}).map(([name, field]) => {
-    const needed = schema.required?.includes(name) ? "needed" : JSON.stringify(field.default ?? null);
+    const fallback = schema.required?.includes(name) ? "required" : JSON.stringify(field.default ?? null);
     return element("tr", {},
       element("td", {}, element("code", { textContent: name })),
       element("td", { textContent: kind(field) }),
-      element("td", { textContent: needed }),
+      element("td", { textContent: fallback }),
       element("td", { textContent: field.description ?? "" }));
   });
   return rows.length ? element("table", {}, ...rows) : "";
@@ -42,7 +42,7 @@ async function send(method, path, box, output) {
     const text = await reply.text();
     let shown = text;
     try { shown = JSON.stringify(JSON.parse(text), null, 1); } catch { /* not JSON: shown as it is */ }
-    output.textContent = `${reply.status} ${reply.statusText}\n${shown.slice(0, MOST_SHOWN)}`;
+    output.textContent = `${reply.status} ${reply.statusText}\n${shown.slice(0, MAX_SHOWN)}`;
   } catch (error) {
     output.textContent = `No reply: ${error.message}`;
   }
@@ -63,16 +63,16 @@ function route(path, method, operation, document, models) {
 }
 
 async function start() {
-  const place = document.getElementById("routes");
+  const main = document.getElementById("routes");
   try {
     const [description, models] = await Promise.all(
       ["/openapi.json", "/v1/models"].map(async (path) => (await fetch(path)).json()));
     const names = models.data.map((model) => model.id);
     const routes = Object.entries(description.paths).flatMap(([path, operations]) =>
       Object.entries(operations).map(([method, operation]) => route(path, method, operation, description, names)));
-    place.replaceChildren(element("p", { textContent: `Models: ${names.join(", ")}` }), ...routes);
+    main.replaceChildren(element("p", { textContent: `Models: ${names.join(", ")}` }), ...routes);
   } catch (error) {
-    place.replaceChildren(element("p", { textContent: `The server did not say what it can: ${error.message}` }));
+    main.replaceChildren(element("p", { textContent: `The server did not list its routes: ${error.message}` }));
   }
 }
 

@@ -8,9 +8,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from bertkit.client import KEY_VARIABLE
 from bertkit.errors import RequestError
 
-VARIABLE = "BERTKIT_API_KEY"
 MIN_CHARACTERS = 8  # of a key
 
 
@@ -27,45 +27,46 @@ class Keys:
         """Whether a request with these headers carries a key: as a bearer token, as x-api-key, or as a password."""
         if not self._digests:
             return True
-        given = [_digest(key) for key in _given(headers)]
-        # Every key is compared with every one given, so that the time says nothing about which was nearly right.
-        equal = [hmac.compare_digest(one, other) for one in given for other in self._digests]
+        sent = [_digest(key) for key in _sent_keys(headers)]
+        # Every key is compared with every one sent, so that the time tells nothing about the keys.
+        equal = [hmac.compare_digest(one, other) for one in sent for other in self._digests]
         return any(equal)
 
 
 def read_keys(path: Path | None) -> Keys:
     """One key on each line of the file, and those of BERTKIT_API_KEY, separated by spaces."""
-    keys = os.environ.get(VARIABLE, "").split()
+    keys = os.environ.get(KEY_VARIABLE, "").split()
     if path is not None:
         if not path.is_file():
             raise RequestError(
                 f"there is no file of keys {path}; a key itself does not belong on the command line, "
-                f"where everybody sees it: write it into a file, or into {VARIABLE}"
+                f"where everybody sees it: write it into a file, or into {KEY_VARIABLE}"
             )
-        # Bytes that are not UTF-8 stay what they are, as in the environment.
+        # Bytes that are not UTF-8 are kept, as in the environment.
         lines = path.read_text(encoding="utf-8-sig", errors="surrogateescape").splitlines()
-        own = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
-        if not own:
+        listed = [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
+        if not listed:
             raise RequestError(f"{path} holds no key; write one on each line")
-        keys += own
+        keys += listed
     for key in keys:
         if len(key) < MIN_CHARACTERS:
-            raise RequestError(f"a key of {len(key)} characters is guessed in no time; use {MIN_CHARACTERS} or more")
+            raise RequestError(f"a key of {len(key)} characters is quickly guessed; use {MIN_CHARACTERS} or more")
     return Keys(keys)
 
 
-def _given(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-    given = []
+def _sent_keys(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
+    """Keys in the headers of a request, at most four."""
+    keys = []
     for name, value in headers:
         if name in (b"x-api-key", b"api-key"):
-            given.append(value.strip())
+            keys.append(value.strip())
         elif name == b"authorization":
             scheme, _, rest = value.partition(b" ")
             if scheme.lower() == b"bearer":
-                given.append(rest.strip())
+                keys.append(rest.strip())
             elif scheme.lower() == b"basic":
-                given.append(_password(rest))
-    return given[:4]
+                keys.append(_password(rest))
+    return keys[:4]
 
 
 def _password(encoded: bytes) -> bytes:

@@ -1,12 +1,13 @@
-"""The listening socket, and which hosts and host names are allowed; checked before anything heavy is loaded."""
+"""The listening socket, and which hosts and host names are allowed: checked before torch and the models are loaded."""
 
 import ipaddress
 import socket
 
+from bertkit.client import KEY_VARIABLE
 from bertkit.errors import BertkitError, RequestError
-from bertkit.serve.http.auth import VARIABLE, Keys
+from bertkit.serve.http.auth import Keys
 
-BACKLOG = 4096  # connections that wait to be accepted
+BACKLOG = 4096  # connections that may wait to be accepted
 MAX_PORT = 65_535
 
 
@@ -21,18 +22,18 @@ def is_loopback(host: str) -> bool:
 
 
 def require_key(host: str, keys: Keys, *, no_key: bool) -> None:
-    """Refuse to listen beyond loopback without a key, unless that was asked for."""
+    """Refuse to listen beyond loopback without a key, unless `no_key`."""
     if not keys and not no_key and not is_loopback(host):
         raise RequestError(
-            f"--host {host} lets others in, and no key is set: write one into a file for --api-key or into {VARIABLE}, "
-            "or say --no-key"
+            f"--host {host} lets others in, and no key is set: write one into a file for --api-key or into "
+            f"{KEY_VARIABLE}, or say --no-key"
         )
 
 
 def is_local_name(host: str) -> bool:
     """Whether a request's Host header is localhost or an IP address.
 
-    Any other name may belong to a foreign web page that points it here to read replies (DNS rebinding).
+    Any other name may be that of a foreign web page whose DNS entry points here, to read replies (DNS rebinding).
     """
     name = host.strip().lower()
     name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0].rstrip(".")
@@ -46,11 +47,11 @@ def is_local_name(host: str) -> bool:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; an address that is not available is reported in one sentence."""
+    """A listening socket; an unavailable address is an error of one sentence."""
     if not 0 <= port <= MAX_PORT:
         raise RequestError(f"--port {port} must be from 1 to {MAX_PORT}, or 0 for a free one")
     try:
-        host.encode("idna")  # as the lookup does, whose own error says nothing
+        host.encode("idna")  # as getaddrinfo does, whose own error names neither host nor reason
         [family, kind, protocol, _, address] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Logs as JSON lines. Never a header, a key or a text: of a request its id, method, route, status and seconds."""
+"""Logs as JSON lines: of a request its id, method, route, status and seconds; never a header, a key or a text."""
 
 import logging
 import sys

@@ -19,11 +19,11 @@ ERRORS = {
     "504": "No answer in time.",
 }
 JSON = "application/json"
-MASK = "[MASK]"  # in the examples of request models
+MASK = "[MASK]"  # as the examples of request models write it
 
 
 def openapi(routes: Sequence[JsonRoute], mask: str = MASK) -> dict[str, Any]:
-    """The document; examples have this model's mask token."""
+    """The document; its examples have this mask token."""
     documented = [route for route in routes if route.documented]
     models = [request[1] for route in documented if (request := route.request) is not None]
     _, schemas = models_json_schema(
@@ -43,8 +43,8 @@ def _operation(route: JsonRoute) -> dict[str, Any]:
     operation["operationId"] = f"{name}_{route.method.lower()}"
     names = compile_path(route.path)[2]
     if names:
-        place = {"in": "path", "required": True, "schema": {"type": "string"}}
-        operation["parameters"] = [{"name": name, **place} for name in names]
+        in_path = {"in": "path", "required": True, "schema": {"type": "string"}}
+        operation["parameters"] = [{"name": name, **in_path} for name in names]
     if (request := route.request) is not None:
         schema = {"$ref": f"#/components/schemas/{request[1].__name__}"}
         operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}
@@ -56,5 +56,5 @@ def _with_mask(schema: dict[str, Any], mask: str) -> dict[str, Any]:
     example = schema.get("example")
     if not isinstance(example, dict):
         return schema
-    own = {name: value.replace(MASK, mask) if isinstance(value, str) else value for name, value in example.items()}
-    return {**schema, "example": own}
+    masked = {name: value.replace(MASK, mask) if isinstance(value, str) else value for name, value in example.items()}
+    return {**schema, "example": masked}

@@ -1,4 +1,4 @@
-"""Limits on connections: time and size of request heads, trailers and chunk framing. Bodies: `limits.py`."""
+"""Limits on connections: time and size of request heads, trailers and chunk framing. Bodies: `middleware.py`."""
 
 import asyncio
 from typing import Any
@@ -7,11 +7,11 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 HEADER_SECONDS = 10.0  # for the request line and the headers, from the first byte on
-MAX_HEAD = 64 << 10  # bytes of them; and of trailers or chunk framing
+MAX_HEAD = 64 << 10  # bytes of the request line and the headers; and of trailers or chunk framing
 MAX_TRAILERS = 64  # fields after a chunked body
 FEED_BYTES = 32 << 10  # parsed before the head is measured again
-LINGER_SECONDS = 2.0  # in which a client may read why its head was refused
-FRAMING = (b"content-length", b"transfer-encoding", b"connection")  # headers that say where a body ends
+LINGER_SECONDS = 2.0  # before closing, for a client to read why its head was refused
+FRAMING_HEADERS = (b"content-length", b"transfer-encoding", b"connection")  # they say where a body ends
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -23,11 +23,11 @@ class LimitedProtocol(HttpToolsProtocol):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._deadline: asyncio.TimerHandle | None = None  # while a head is expected
-        self._head = 0  # bytes of the head, without those of the first read
-        self._refused = False  # whether everything that still comes is dropped
+        self._head_bytes = 0  # without those of the first read
+        self._refused = False  # whether all further bytes are dropped
         self._in_request = False  # whether a request has begun and is not complete
         self._trailers = 0  # fields after the body
-        self._framing = 0  # bytes since the last one of the body
+        self._framing_bytes = 0  # since the last byte of the body
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A new connection: a request is expected."""
@@ -46,7 +46,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         self._in_request = True
-        self._trailers = self._framing = 0
+        self._trailers = self._framing_bytes = 0
         super().on_message_begin()
         self._start_deadline()
 
@@ -64,7 +64,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """A part of the body."""
-        self._framing = 0
+        self._framing_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -81,7 +81,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._refused:
             return
         before, rest = self._deadline, data
-        self._framing += len(data)
+        self._framing_bytes += len(data)
         try:
             while rest:
                 rest = self._parse(rest)
@@ -89,12 +89,14 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refused = True
             self.send_400_response("Invalid HTTP request received.")
             return
-        if self._trailers > MAX_TRAILERS or (self._in_request and self._deadline is None and self._framing > MAX_HEAD):
+        if self._trailers > MAX_TRAILERS or (
+            self._in_request and self._deadline is None and self._framing_bytes > MAX_HEAD
+        ):
             self._refuse_trailers()
         elif self._deadline is not None:
             self._measure(len(data), before)
         elif not self._in_request and (self.cycle is None or self.cycle.response_complete):
-            self._start_deadline()  # an empty line, after which uvicorn would wait for ever
+            self._start_deadline()  # an empty line, after which uvicorn would wait without a timeout
 
     def _parse(self, data: bytes) -> bytes:
         """Parse up to the end of a request with an upgrade; returns the bytes after it."""
@@ -106,10 +108,10 @@ class LimitedProtocol(HttpToolsProtocol):
         return b""
 
     def _measure(self, size: int, before: asyncio.TimerHandle | None) -> None:
-        """Count bytes of a head that goes on; the first read may have held mostly the request before it."""
+        """Count the bytes of an incomplete head; not the first read, which may hold mostly the previous request."""
         if self._deadline is before:
-            self._head += size
-            if self._head > MAX_HEAD:
+            self._head_bytes += size
+            if self._head_bytes > MAX_HEAD:
                 self._refuse("headers are")
 
     def _refuse_trailers(self) -> None:
@@ -126,16 +128,18 @@ class LimitedProtocol(HttpToolsProtocol):
         message = f"The {what} over {MAX_HEAD:,} bytes; send fewer of them.".encode()
         lines = [b"content-type: text/plain; charset=utf-8", b"content-length: %d" % len(message), b"connection: close"]
         self.transport.write(STATUS_LINE[431] + b"\r\n".join([*lines, b"", message]))
-        self._refused = True  # and not closed yet: many clients read the reply only when all is sent
+        self._refused = True  # not closed yet: many clients read the reply only when they have sent all
         self._start_deadline(LINGER_SECONDS)
 
     def _ignore_upgrade(self) -> None:
-        """Go on with a request that has an `Upgrade` header, after which the parser stops.
+        """Continue with a request that has an `Upgrade` header, at which the parser stops.
 
-        A new parser first reads a head that states the same body length; its callbacks for that head are dropped.
+        A new parser first reads a head with the same framing headers; its callbacks for that head are dropped.
         """
         lines = [
-            name + b": " + value for name, value in self.headers if name in FRAMING and not _is_upgrade(name, value)
+            name + b": " + value
+            for name, value in self.headers
+            if name in FRAMING_HEADERS and not _is_upgrade(name, value)
         ]
         forwarding = _Forwarding(self)
         self.parser = httptools.HttpRequestParser(forwarding)
@@ -155,19 +159,19 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-            self._head = 0
+            self._head_bytes = 0
 
     def _close(self) -> None:
         self.transport.close()
 
 
 class _Forwarding:
-    """Passes a parser's callbacks on to a protocol once it is `active`; bodies always."""
+    """Forwards a parser's callbacks to a protocol once it is `active`; those of bodies always."""
 
     def __init__(self, protocol: LimitedProtocol) -> None:
         self._protocol = protocol
         self.active = False
-        self.complete = False  # whether the request was complete before that
+        self.complete = False  # whether the request was complete before it was active
 
     def on_message_begin(self) -> None:
         if self.active:

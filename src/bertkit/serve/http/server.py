@@ -14,7 +14,7 @@ from bertkit.serve.http.middleware import Middleware
 from bertkit.serve.http.protocol import LimitedProtocol
 from bertkit.serve.memory import tune_gc
 
-KEEP_ALIVE_SECONDS = 75  # that an idle connection stays open
+KEEP_ALIVE_SECONDS = 75  # after which an idle connection is closed
 
 
 def make_server(app: Middleware, started: Callable[[], None] = lambda: None) -> uvicorn.Server:
@@ -39,7 +39,7 @@ def serve(app: Middleware, listener: socket.socket, started: Callable[[], None] 
     _raise_file_limit()
     tune_gc()
     server = make_server(app, started)
-    # uvicorn raises the signal again when it is done: by then there is nothing left to stop.
+    # uvicorn raises the signal again after its shutdown, which would end the process with an error.
     handlers = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         server.run(sockets=[listener])

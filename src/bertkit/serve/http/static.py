@@ -14,7 +14,7 @@ from starlette.routing import Route
 from bertkit.serve.refusals import Refusal
 from bertkit.tasks.table import routes as task_routes
 
-TYPES = {
+CONTENT_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -26,12 +26,12 @@ TYPES = {
     ".txt": "text/plain; charset=utf-8",
 }
 # Only this origin: no script, style, image or request from elsewhere, and no frames.
-POLICY = (
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-TASK_TOOLS = "/page/task_tools.js"  # made from the table of tasks
-# Address -> folder of the package. The page may use the modules that `bertkit look` is made of.
+TASK_TOOLS = "/page/task_tools.js"  # generated from the table of tasks
+# URL path -> folder of the package. The page imports modules of `bertkit look`.
 FOLDERS = {"/page": "serve/page", "/docs": "serve/docs_page", "/inside": "inside/look/page"}
 
 
@@ -40,25 +40,25 @@ class StaticFile:
     """One file as it is sent."""
 
     content: bytes
-    kind: str
-    tag: str
+    content_type: str
+    etag: str
 
     def response(self, request: Request) -> Response:
         """The file, or 304; browsers cache it, and revalidate each time."""
-        headers = {"etag": self.tag, "cache-control": "no-cache", "content-security-policy": POLICY}
-        if self.tag in [each.strip() for each in request.headers.get("if-none-match", "").split(",")]:
+        headers = {"etag": self.etag, "cache-control": "no-cache", "content-security-policy": CONTENT_SECURITY_POLICY}
+        if self.etag in [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]:
             return Response(status_code=304, headers=headers)
-        return Response(self.content, media_type=self.kind, headers=headers)
+        return Response(self.content, media_type=self.content_type, headers=headers)
 
 
 @cache
 def static_files() -> Mapping[str, StaticFile]:
-    """Every file by its path. A name that is not in here does not exist, whatever is on disk."""
+    """Every file by its URL path. A name that is not in here does not exist, whatever is on disk."""
     table: dict[str, StaticFile] = {}
-    for address, folder in FOLDERS.items():
-        place = files("bertkit").joinpath(*folder.split("/"))
-        if place.is_dir():
-            table |= _read(place, address)
+    for url, name in FOLDERS.items():
+        folder = files("bertkit").joinpath(*name.split("/"))
+        if folder.is_dir():
+            table |= _read(folder, url)
     return table | {TASK_TOOLS: _file(_task_tools().encode(), ".js")}
 
 
@@ -66,42 +66,42 @@ def static_routes() -> list[Route]:
     """/ and /docs, and the files that they are made of."""
 
     async def page(request: Request) -> Response:
-        known = static_files()
-        return known.get("/page/index.html", known["/docs/index.html"]).response(request)
+        table = static_files()
+        return table.get("/page/index.html", table["/docs/index.html"]).response(request)
 
     async def documentation(request: Request) -> Response:
         return static_files()["/docs/index.html"].response(request)
 
-    def folder(address: str) -> Route:
+    def folder(url: str) -> Route:
         async def file(request: Request) -> Response:
-            static = static_files().get(f"{address}/{request.path_params['name']}")
+            static = static_files().get(f"{url}/{request.path_params['name']}")
             if static is None:
                 raise Refusal(404, "there is no such file")
             return static.response(request)
 
-        return Route(f"{address}/{{name:path}}", file)
+        return Route(f"{url}/{{name:path}}", file)
 
     return [Route("/", page), Route("/docs", documentation), *map(folder, FOLDERS)]
 
 
-def _read(place: Traversable, address: str) -> dict[str, StaticFile]:
+def _read(folder: Traversable, url: str) -> dict[str, StaticFile]:
     table: dict[str, StaticFile] = {}
-    for child in place.iterdir():
+    for child in folder.iterdir():
         if child.is_dir():
-            table |= _read(child, f"{address}/{child.name}")
+            table |= _read(child, f"{url}/{child.name}")
             continue
-        kind = "." + child.name.rpartition(".")[2]
-        if kind in TYPES:
-            table[f"{address}/{child.name}"] = _file(child.read_bytes(), kind)
+        ending = "." + child.name.rpartition(".")[2]
+        if ending in CONTENT_TYPES:
+            table[f"{url}/{child.name}"] = _file(child.read_bytes(), ending)
     return table
 
 
 def _file(content: bytes, ending: str) -> StaticFile:
-    return StaticFile(content, TYPES[ending], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+    return StaticFile(content, CONTENT_TYPES[ending], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 
 def _task_tools() -> str:
-    """A module with the tool of every task: each route's is in the module of its name."""
+    """A JavaScript module with the tools of all tasks: each is in the module named after its route."""
     names = list(task_routes())
     lines = [f'import {{ tool as tool{number} }} from "./{name}.js";' for number, name in enumerate(names)]
     return "\n".join([*lines, f"export const TASK_TOOLS = [{', '.join(f'tool{n}' for n in range(len(names)))}];", ""])

@@ -1,9 +1,9 @@
-// Ask a passage: the answer is shown where it stands.
+// Extractive question answering: the answer is marked in the passage.
 
 import { element } from "../inside/drawing.js";
 import { bars, marked, percent, seenNotes, short } from "./parts.js";
 
-const BEST = 5; // candidates
+const CANDIDATES = 5;
 const PASSAGE =
   "The lighthouse at Alexandria was built in the third century before our era, on an island called Pharos. " +
   "It was more than a hundred meters high, and for centuries it was among the tallest structures made by people. " +
@@ -16,46 +16,46 @@ export const tool = {
   lead: "Ask a passage something; the answer is marked where it stands in it. Long passages are read through windows.",
   needs: "It answers a question from a passage, with a model from “bertkit finetune answer”.",
   fields: [
-    { name: "question", label: "Question", kind: "line", wanted: "type a question" },
-    { name: "passage", label: "Passage", rows: 8, wanted: "paste a text that may hold the answer" },
+    { name: "question", label: "Question", kind: "line", hint: "type a question" },
+    { name: "passage", label: "Passage", rows: 8, hint: "paste a text that may hold the answer" },
   ],
   examples: [
     { question: "Where did the lighthouse stand?", passage: PASSAGE },
     { question: "What became of its stones?", passage: PASSAGE },
     { question: "Who paid for it?", passage: PASSAGE },
   ],
-  ask: async ({ question, passage }, model, send) => (await send("answer", { question, passage, best: BEST })).results[0],
-  draw: (found, { passage }) => {
-    const shown = new Answered(found, passage);
-    return { nodes: shown.nodes, said: sentence(found) };
+  ask: async ({ question, passage }, model, send) => (await send("answer", { question, passage, best: CANDIDATES })).results[0],
+  draw: (result, { passage }) => {
+    const view = new AnswerView(result, passage);
+    return { nodes: view.nodes, summary: sentence(result) };
   },
 };
 
 /** The passage with one candidate marked, and the candidates to choose from. */
-class Answered {
-  constructor(found, passage) {
-    Object.assign(this, { found, passage, chosen: found.start === null ? null : 0 });
+class AnswerView {
+  constructor(result, passage) {
+    Object.assign(this, { result, passage, chosen: result.start === null ? null : 0 });
     this.text = element("div", {});
     this.list = element("div", {});
-    this.nodes = [...seenNotes(found.seen), this.text, this.list];
+    this.nodes = [...seenNotes(result.seen), this.text, this.list];
     this.draw();
   }
 
   draw() {
-    const { candidates } = this.found;
+    const { candidates } = this.result;
     const spans = this.chosen === null ? [] : [candidates[this.chosen]];
-    const stretches = spans.map(({ start, end }) => ({ start, end, make: (text) => element("mark", { class: "answer" }, text) }));
-    this.text.replaceChildren(marked(this.passage, stretches));
-    const rows = candidates.map(({ text, probability }, at) => ({
-      label: short(text, 80), share: probability, chosen: at === this.chosen, choose: () => this.choose(at),
+    const marks = spans.map(({ start, end }) => ({ start, end, make: (text) => element("mark", { class: "answer" }, text) }));
+    this.text.replaceChildren(marked(this.passage, marks));
+    const rows = candidates.map(({ text, probability }, index) => ({
+      label: short(text, 80), share: probability, chosen: index === this.chosen, choose: () => this.choose(index),
     }));
     this.list.replaceChildren(rows.length ? bars(rows) : "");
   }
 
-  choose(at) {
-    this.chosen = at;
+  choose(index) {
+    this.chosen = index;
     this.draw();
-    this.list.querySelectorAll("button")[at].focus();
+    this.list.querySelectorAll("button")[index].focus();
     this.text.querySelector("mark")?.scrollIntoView({ block: "nearest" });
   }
 }

@@ -1,20 +1,20 @@
-// Questions to the server: keys, patience while it is busy, and what went wrong in words.
+// Requests to the server: keys, retries while it is busy, and error messages.
 
 import { fromBase64 } from "../inside/numbers.js";
 
-const KEY = "bertkit-key";
-const TRIES = 5; // while the server is busy
-const LONGEST_WAIT = 30; // seconds
+const STORAGE_KEY = "bertkit-key";
+const MAX_ATTEMPTS = 5; // while the server is busy
+const MAX_WAIT = 30; // seconds between two attempts
 
-/** What went wrong, and what to do about it. */
-export class Trouble extends Error {
+/** A failed request: what happened, and what to do about it. */
+export class RequestFailure extends Error {
   constructor(status, what, remedy) {
     super(`${what} ${remedy}`);
     Object.assign(this, { status, what, remedy });
   }
 }
 
-const WORDS = {
+const MESSAGES = { // [what, remedy] by status
   401: ["The server asks for a key.", "Whoever runs it can give you one."],
   404: ["Nothing here answers that.", "Choose another tool or model."],
   408: ["The request came in too slowly.", "Try again."],
@@ -24,40 +24,40 @@ const WORDS = {
   504: ["No answer came in time.", "Shorten the text, or try again when the server has less to do."],
 };
 const WRONG_KEY = ["The server does not take this key.", "Look for a typing error, or ask whoever runs it."];
-const FAILED = ["The server failed.", "Try again; its log says more."];
-const UNREACHED = [
+const SERVER_FAILED = ["The server failed.", "Try again; its log says more."];
+const UNREACHABLE = [
   "The server cannot be reached.",
   "Look whether it still runs and whether you are online, then try again; what you typed is kept.",
 ];
 
-/** What the server says to a question: {content, note}, where the note tells of texts that were too long. */
-export async function ask(path, body, { signal, tell } = {}) {
-  for (let tries = 1; ; tries++) {
+/** The server's reply: {content, note}, where the note is about texts that were too long. */
+export async function ask(path, body, { signal, notify } = {}) {
+  for (let attempt = 1; ; attempt++) {
     const reply = await send(path, body, signal);
     if (reply.ok) return { content: await read(reply, signal), note: reply.headers.get("bertkit-length-note") };
-    if (reply.status !== 429 || tries === TRIES) throw await trouble(reply);
-    const seconds = Math.min(LONGEST_WAIT, Math.max(1, Number(reply.headers.get("retry-after")) || 1));
-    tell?.(`The server is busy; asking again in ${seconds} s.`);
+    if (reply.status !== 429 || attempt === MAX_ATTEMPTS) throw await failure(reply);
+    const seconds = Math.min(MAX_WAIT, Math.max(1, Number(reply.headers.get("retry-after")) || 1));
+    notify?.(`The server is busy; asking again in ${seconds} s.`);
     await pause(seconds, signal);
   }
 }
 
-/** From now on, and until this tab is closed, every question carries the key. */
+/** Send this key with every request until the tab is closed. */
 export function useKey(key) {
-  sessionStorage.setItem(KEY, key);
+  sessionStorage.setItem(STORAGE_KEY, key);
 }
 
-/** The numbers of an array that came in base64. */
+/** A base64 array as float32. */
 export function floats(text) {
   return new Float32Array(fromBase64(text).buffer);
 }
 
 function options(body, signal) {
-  const key = sessionStorage.getItem(KEY);
+  const key = sessionStorage.getItem(STORAGE_KEY);
   const headers = body === undefined ? {} : { "content-type": "application/json" };
   if (key) headers.authorization = `Bearer ${key}`;
-  const told = { headers, signal, credentials: key ? "omit" : "same-origin" }; // "omit": no password dialog over the page
-  return body === undefined ? told : { ...told, method: "POST", body: JSON.stringify(body) };
+  const get = { headers, signal, credentials: key ? "omit" : "same-origin" }; // "omit": no password dialog over the page
+  return body === undefined ? get : { ...get, method: "POST", body: JSON.stringify(body) };
 }
 
 async function send(path, body, signal) {
@@ -65,7 +65,7 @@ async function send(path, body, signal) {
     return await fetch(path, options(body, signal));
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Trouble(0, ...UNREACHED);
+    throw new RequestFailure(0, ...UNREACHABLE);
   }
 }
 
@@ -74,25 +74,25 @@ async function read(reply, signal) {
     return await reply.json();
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Trouble(0, ...UNREACHED); // it went away in the middle of its answer
+    throw new RequestFailure(0, ...UNREACHABLE); // the connection was lost during the reply
   }
 }
 
-async function trouble(reply) {
-  const wrongKey = reply.status === 401 && sessionStorage.getItem(KEY);
-  const [what, remedy] = wrongKey ? WRONG_KEY : (WORDS[reply.status] ?? FAILED);
-  const { error } = await reply.json().catch(() => ({})); // a proxy's reply may be no JSON
+async function failure(reply) {
+  const wrongKey = reply.status === 401 && sessionStorage.getItem(STORAGE_KEY);
+  const [what, remedy] = wrongKey ? WRONG_KEY : (MESSAGES[reply.status] ?? SERVER_FAILED);
+  const { error } = await reply.json().catch(() => ({})); // the reply of a proxy may not be JSON
   const sentence = typeof error === "string" ? error : error?.message;
-  const told = sentence && reply.status !== 401 ? `${sentence[0].toUpperCase()}${sentence.slice(1).replace(/\.$/, "")}.` : "";
-  return new Trouble(reply.status, what, [told, remedy].filter(Boolean).join(" "));
+  const reason = sentence && reply.status !== 401 ? `${sentence[0].toUpperCase()}${sentence.slice(1).replace(/\.$/, "")}.` : "";
+  return new RequestFailure(reply.status, what, [reason, remedy].filter(Boolean).join(" "));
 }
 
 function pause(seconds, signal) {
-  return new Promise((done, stop) => {
-    const timer = setTimeout(done, seconds * 1000);
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, seconds * 1000);
     signal?.addEventListener("abort", () => {
       clearTimeout(timer);
-      stop(signal.reason);
+      reject(signal.reason);
     });
   });
 }

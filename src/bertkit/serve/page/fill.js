@@ -1,9 +1,9 @@
-// Fill a blank while typing.
+// Masked words: candidates for each blank, while typing.
 
 import { element } from "../inside/drawing.js";
 import { bars, percent } from "./parts.js";
 
-const TOP = 8; // words for each blank
+const CANDIDATES = 8; // for each blank
 const UNDERSCORES = /_{3,}/g; // as people write a blank
 
 export const fill = {
@@ -12,7 +12,7 @@ export const fill = {
   ability: "fill",
   lead: "Leave a word out, and the model says what could stand there. Write the blank as ___.",
   needs: "It fills blanks in a text, with a model that kept its masked-word head, as pre-training leaves it.",
-  fields: [{ name: "text", label: "Text with a blank", rows: 3, wanted: "type a text with ___ where a word is missing" }],
+  fields: [{ name: "text", label: "Text with a blank", rows: 3, hint: "type a text with ___ where a word is missing" }],
   examples: [
     { text: "Paris is the ___ of France." },
     { text: "The doctor told the ___ to rest for a week." },
@@ -20,12 +20,12 @@ export const fill = {
     { text: "The bank of the river was covered with ___." },
   ],
   actions: (panel) => [element("button", { type: "button", class: "quiet", onclick: () => insertBlank(panel) }, "Insert a blank")],
-  wanting: ({ text }, model) => (blanked(text, model).includes(model.mask) ? null : "Write ___ where a word is missing."),
-  ask: async ({ text }, model, send) => (await send("fill", { text: blanked(text, model), top: TOP })).results[0],
-  draw: (found, { text }, panel) => {
-    const blanks = byBlank(found);
-    const filled = new Filled(blanked(text, panel.chosen).split(panel.chosen.mask), blanks);
-    return { nodes: filled.nodes, said: filled.sentence };
+  missing: ({ text }, model) => (blanked(text, model).includes(model.mask) ? null : "Write ___ where a word is missing."),
+  ask: async ({ text }, model, send) => (await send("fill", { text: blanked(text, model), top: CANDIDATES })).results[0],
+  draw: (candidates, { text }, panel) => {
+    const blanks = byBlank(candidates);
+    const filled = new FilledText(blanked(text, panel.chosen).split(panel.chosen.mask), blanks);
+    return { nodes: filled.nodes, summary: filled.sentence };
   },
 };
 
@@ -40,14 +40,14 @@ function insertBlank(panel) {
   panel.typed();
 }
 
-function byBlank(found) {
+function byBlank(candidates) {
   const blanks = [];
-  for (const candidate of found) (blanks[candidate.blank] ??= []).push(candidate);
+  for (const candidate of candidates) (blanks[candidate.blank] ??= []).push(candidate);
   return blanks;
 }
 
-/** The text with a word in each blank, and beneath it the candidates; choosing one puts it into the text. */
-class Filled {
+/** The text with a word in each blank, and below it the candidates; choosing one puts it into the text. */
+class FilledText {
   constructor(between, blanks) {
     Object.assign(this, { between, blanks, chosen: blanks.map(() => 0) });
     this.text = element("p", { class: "passage", dir: "auto" });
@@ -57,8 +57,8 @@ class Filled {
   }
 
   get sentence() {
-    const told = this.blanks.map(([best]) => `${best.word}, ${percent(best.probability)}`);
-    return `Best: ${told.join("; ")}.`;
+    const words = this.blanks.map(([best]) => `${best.word}, ${percent(best.probability)}`);
+    return `Best: ${words.join("; ")}.`;
   }
 
   word(blank) { return this.blanks[blank][this.chosen[blank]]; }
@@ -73,16 +73,16 @@ class Filled {
   }
 
   list(blank) {
-    const rows = this.blanks[blank].map(({ word, probability }, at) => ({
-      label: word, share: probability, chosen: at === this.chosen[blank], choose: () => this.choose(blank, at),
+    const rows = this.blanks[blank].map(({ word, probability }, index) => ({
+      label: word, share: probability, chosen: index === this.chosen[blank], choose: () => this.choose(blank, index),
     }));
     const name = this.blanks.length > 1 ? `Blank ${blank + 1}` : "Words";
     return element("section", { "aria-label": name }, element("h3", {}, name), bars(rows));
   }
 
-  choose(blank, at) {
-    this.chosen[blank] = at;
+  choose(blank, index) {
+    this.chosen[blank] = index;
     this.draw();
-    this.lists.children[blank].querySelectorAll("button")[at].focus();
+    this.lists.children[blank].querySelectorAll("button")[index].focus();
   }
 }

@@ -1,4 +1,4 @@
-// The views of `bertkit look` for the text typed here: the same modules, fed by /neuron.
+// The views of `bertkit look` for the text typed here: the same modules, with data from /neuron.
 
 import { element } from "../inside/drawing.js";
 import { mount } from "../inside/look.js";
@@ -10,20 +10,20 @@ export const inside = {
   title: "Look inside",
   verb: "Look",
   ability: "embed",
-  lead: "What every token looks at, in every head of every layer, and the numbers behind it.",
+  lead: "What every token attends to, in every head of every layer, and the queries and keys behind it.",
   needs: "It shows attention, with any encoder.",
   fields: textAndPair(2, "Second text"),
   examples: [
     { text: "The animal did not cross the street because it was too tired." },
-    { called: "A pair", text: "A man plays the guitar on a stage.", pair: "Somebody makes music." },
+    { title: "A pair", text: "A man plays the guitar on a stage.", pair: "Somebody makes music." },
     { text: "The keys to the old cabinet are on the table." },
   ],
   live: false,
-  ask: ({ text, pair }, model, send, tell) => reading(text, pair.trim() ? pair : null, model, send, tell),
+  ask: ({ text, pair }, model, send, notify) => reading(text, pair.trim() ? pair : null, model, send, notify),
   draw: (data, _, panel) => {
     const host = element("div", { id: "look" });
-    panel.result.replaceChildren(host); // the views measure themselves, so they need their place first
+    panel.result.replaceChildren(host); // first into the document: the views measure their size
     mount(host, data);
-    return { nodes: [host], said: `${data.tokens.length} tokens in ${data.layers.length} layers of ${data.heads} heads.` };
+    return { nodes: [host], summary: `${data.tokens.length} tokens in ${data.layers.length} layers of ${data.heads} heads.` };
   },
 };

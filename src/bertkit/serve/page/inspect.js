@@ -1,19 +1,19 @@
-// A text as the model gets it and gives it back: its tokens, and its vector.
+// The tokens of a text, and its embedding.
 
 import { element, number, prepare, strip } from "../inside/drawing.js";
 import { largestSize } from "../inside/numbers.js";
 import { floats } from "./ask.js";
 
-const HEIGHT = 44; // pixels of the drawn vector
-const FIRST = 8; // numbers that are written out
-const SHOWN = 600; // tokens
+const STRIP_HEIGHT = 44; // pixels of the drawn vector
+const SHOWN_NUMBERS = 8; // leading ones, as text
+const SHOWN_TOKENS = 600;
 
 export const inspect = {
   name: "inspect",
   title: "Inspect",
   ability: "embed",
-  lead: "The tokens that the model reads, and the vector that it makes of them.",
-  needs: "It shows tokens and vectors, with any encoder.",
+  lead: "The tokens that the model reads, and the embedding that it computes.",
+  needs: "It shows tokens and embeddings, with any encoder.",
   fields: [
     { name: "text", label: "Text", rows: 3 },
     { name: "pooling", label: "Pooling", kind: "choice", optional: true, options: poolings },
@@ -31,14 +31,15 @@ export const inspect = {
     return { tokens, vector: floats(vector) };
   },
   draw: ({ tokens, vector }, _, panel) => {
-    const nodes = [tokenList(tokens, panel), drawn(vector, panel), figures(vector), copyButton(vector, panel)];
-    return { nodes, said: `${tokens.length} tokens; a vector of ${vector.length} numbers.` };
+    const nodes = [tokenList(tokens, panel), vectorStrip(vector, panel), facts(vector), copyButton(vector, panel)];
+    return { nodes, summary: `${tokens.length} tokens; a vector of ${vector.length} numbers.` };
   },
 };
 
 function poolings({ pooling, poolings: all }) {
-  const own = all.includes(pooling) ? pooling : all[0];
-  return [own, ...all.filter((each) => each !== own)].map((each) => [each, each === pooling ? `${each} (the model's own)` : each]);
+  const first = all.includes(pooling) ? pooling : all[0];
+  const names = [first, ...all.filter((name) => name !== first)];
+  return names.map((name) => [name, name === pooling ? `${name} (the model's own)` : name]);
 }
 
 function layers({ layers: depth }) {
@@ -47,38 +48,40 @@ function layers({ layers: depth }) {
 }
 
 function tokenList(tokens, panel) {
-  const items = tokens.slice(0, SHOWN).map((token, at) => {
-    const where = token.special ? "added by the tokenizer" : `characters ${token.start} to ${token.stop}`;
-    const tell = () => panel.say(`Token ${at}: ${token.text}, number ${token.id} of the vocabulary, ${where}.`);
+  const items = tokens.slice(0, SHOWN_TOKENS).map((token, index) => {
+    const origin = token.special ? "added by the tokenizer" : `characters ${token.start} to ${token.stop}`;
+    const describe = () => panel.say(`Token ${index}: ${token.text}, id ${token.id}, ${origin}.`);
     const parts = [element("bdi", {}, token.text), element("small", {}, `${token.id}`)];
-    const made = element("button", { type: "button", onclick: tell, onfocus: tell, onmouseenter: tell }, ...parts);
-    return element("li", { class: token.special ? "special" : null }, made);
+    const handlers = { onclick: describe, onfocus: describe, onmouseenter: describe };
+    const button = element("button", { type: "button", ...handlers }, ...parts);
+    return element("li", { class: token.special ? "special" : null }, button);
   });
-  const more = tokens.length > SHOWN ? [element("li", { class: "special" }, `and ${tokens.length - SHOWN} more`)] : [];
+  const hidden = tokens.length - SHOWN_TOKENS;
+  const more = hidden > 0 ? [element("li", { class: "special" }, `and ${hidden} more`)] : [];
   return element("ol", { class: "tokens", "aria-label": "tokens" }, ...items, ...more);
 }
 
 /** The vector as a strip of colors: blue above zero, orange below. */
-function drawn(vector, panel) {
+function vectorStrip(vector, panel) {
   const canvas = element("canvas", { class: "vector", role: "img", "aria-label": `a vector of ${vector.length} numbers` });
   const most = Math.max(largestSize(vector), 1e-9);
   const draw = () => {
     const width = canvas.parentElement.clientWidth;
-    strip(prepare(canvas, width, HEIGHT), vector, { x: 0, y: 0, width, height: HEIGHT, most });
+    strip(prepare(canvas, width, STRIP_HEIGHT), vector, { x: 0, y: 0, width, height: STRIP_HEIGHT, most });
   };
   canvas.addEventListener("mousemove", ({ offsetX }) => {
-    const at = Math.min(vector.length - 1, Math.max(0, Math.floor((offsetX / canvas.clientWidth) * vector.length)));
-    panel.say(`Number ${at}: ${number(vector[at], 5)}`);
+    const index = Math.min(vector.length - 1, Math.max(0, Math.floor((offsetX / canvas.clientWidth) * vector.length)));
+    panel.say(`Number ${index}: ${number(vector[index], 5)}`);
   });
   const frame = element("div", { class: "frame" }, canvas);
   new ResizeObserver(draw).observe(frame);
   return frame;
 }
 
-function figures(vector) {
+function facts(vector) {
   const length = Math.sqrt(vector.reduce((sum, value) => sum + value * value, 0));
-  const first = Array.from(vector.slice(0, FIRST), (value) => number(value)).join("  ");
-  const rows = { numbers: `${vector.length}`, length: number(length), first: `${first}${vector.length > FIRST ? "  …" : ""}` };
+  const first = Array.from(vector.slice(0, SHOWN_NUMBERS), (value) => number(value)).join("  ");
+  const rows = { numbers: `${vector.length}`, length: number(length), first: `${first}${vector.length > SHOWN_NUMBERS ? "  …" : ""}` };
   const pairs = Object.entries(rows).flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]);
   return element("dl", { class: "facts" }, ...pairs);
 }

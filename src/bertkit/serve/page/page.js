@@ -1,4 +1,4 @@
-// The page: asks what the models can do, shows a tab for each tool that they allow, keeps the link in step.
+// The page: asks for the models' abilities, shows a tab for each tool that they allow, keeps the link up to date.
 
 import { element } from "../inside/drawing.js";
 import { ask } from "./ask.js";
@@ -6,11 +6,11 @@ import { startColors } from "./colors.js";
 import { readLink, writeLink } from "./link.js";
 import { Panel } from "./panel.js";
 import { TOOLS } from "./tools.js";
-import { troubleBox } from "./trouble.js";
+import { errorBox } from "./trouble.js";
 
-const SETTLED = 300; // milliseconds without a change before the link is rewritten: browsers limit how often it may be
+const LINK_DELAY = 300; // milliseconds without a change before the link is rewritten: browsers limit how often it may be
 const WIDE = matchMedia("(min-width: 860px)");
-const place = (id) => document.getElementById(id);
+const byId = (id) => document.getElementById(id);
 
 class Page {
   constructor(models) {
@@ -19,12 +19,12 @@ class Page {
     this.panels = new Map();
     this.notice = element("p", { class: "note", role: "status", hidden: true });
     this.tabs = new Map(this.tools.map((tool) => [tool, this.tab(tool)]));
-    this.tablist = place("tools");
+    this.tablist = byId("tools");
     this.tablist.replaceChildren(...this.tabs.values());
     this.tablist.onkeydown = (event) => this.move(event);
-    this.turn();
-    WIDE.addEventListener("change", () => this.turn());
-    place("models").replaceChildren(...described(models));
+    this.orient();
+    WIDE.addEventListener("change", () => this.orient());
+    byId("models").replaceChildren(...modelNames(models));
     this.explain(TOOLS.filter((tool) => !this.able.get(tool).length));
     globalThis.onhashchange = () => this.follow();
     this.follow();
@@ -35,86 +35,85 @@ class Page {
     return element("button", { type: "button", role: "tab", ...names, onclick: () => this.choose(tool) }, tool.title);
   }
 
-  turn() { this.tablist.setAttribute("aria-orientation", WIDE.matches ? "vertical" : "horizontal"); }
+  orient() { this.tablist.setAttribute("aria-orientation", WIDE.matches ? "vertical" : "horizontal"); }
 
   move(event) {
-    const at = this.tools.indexOf(this.tool);
+    const index = this.tools.indexOf(this.tool);
     const last = this.tools.length - 1;
-    const ways = { ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1, Home: 0, End: last };
-    if (!(event.key in ways)) return;
+    const targets = { ArrowRight: index + 1, ArrowDown: index + 1, ArrowLeft: index - 1, ArrowUp: index - 1, Home: 0, End: last };
+    if (!(event.key in targets)) return;
     event.preventDefault();
-    this.choose(this.tools[(ways[event.key] + this.tools.length) % this.tools.length]);
+    this.choose(this.tools[(targets[event.key] + this.tools.length) % this.tools.length]);
     this.tabs.get(this.tool).focus();
   }
 
   panel(tool) {
     if (!this.panels.has(tool)) {
-      const made = new Panel(tool, this.able.get(tool), () => this.changed());
-      const names = { id: `panel-${tool.name}`, role: "tabpanel", "aria-labelledby": `tab-${tool.name}` };
-      for (const [name, value] of Object.entries(names)) made.element.setAttribute(name, value);
-      this.panels.set(tool, made);
+      const panel = new Panel(tool, this.able.get(tool), () => this.changed());
+      const attributes = { id: `panel-${tool.name}`, role: "tabpanel", "aria-labelledby": `tab-${tool.name}` };
+      for (const [name, value] of Object.entries(attributes)) panel.element.setAttribute(name, value);
+      this.panels.set(tool, panel);
     }
     return this.panels.get(tool);
   }
 
-  /** Open a tool as its tab does: as it was left, or with its first example. */
+  /** Open a tool in its last state, or with its first example. */
   choose(tool) {
     if (tool === this.tool) return;
     this.notice.hidden = true;
-    writeLink(this.tool.name, this.panel(this.tool).state); // what was typed last, for the way back
-    const fresh = !this.panels.has(tool);
+    writeLink(this.tool.name, this.panel(this.tool).state); // the last input, for the back button
+    const isNew = !this.panels.has(tool);
     this.show(tool);
-    if (fresh) this.panel(tool).restore({});
+    if (isNew) this.panel(tool).restore({});
     writeLink(tool.name, this.panel(tool).state, true);
   }
 
-  /** Open what the link names. */
+  /** Open the tool of the link, with its values. */
   follow() {
     const { tool: name, ...state } = readLink();
     const named = TOOLS.find((tool) => tool.name === name);
-    const lacking = named && !this.able.get(named).length;
-    this.notice.hidden = !lacking;
-    this.notice.textContent = lacking ? `${named.title} is not among the tools here. ${named.needs}` : "";
-    const tool = named && !lacking ? named : this.tools[0];
+    const unavailable = named && !this.able.get(named).length;
+    this.notice.hidden = !unavailable;
+    this.notice.textContent = unavailable ? `${named.title} is not among the tools here. ${named.needs}` : "";
+    const tool = named && !unavailable ? named : this.tools[0];
     this.show(tool);
-    this.panel(tool).restore(lacking ? {} : state);
+    this.panel(tool).restore(unavailable ? {} : state);
   }
 
   show(tool) {
     if (this.tool && this.tool !== tool) this.panel(this.tool).stop();
     this.tool = tool;
-    for (const [each, tab] of this.tabs) {
-      tab.setAttribute("aria-selected", `${each === tool}`);
-      tab.tabIndex = each === tool ? 0 : -1;
+    for (const [other, tab] of this.tabs) {
+      tab.setAttribute("aria-selected", `${other === tool}`);
+      tab.tabIndex = other === tool ? 0 : -1;
     }
-    place("tool").replaceChildren(this.notice, this.panel(tool).element);
+    byId("tool").replaceChildren(this.notice, this.panel(tool).element);
     document.title = `${tool.title} · bertkit`;
   }
 
   changed() {
-    clearTimeout(this.settling);
+    clearTimeout(this.linkTimer);
     const { tool } = this;
-    this.settling = setTimeout(() => tool === this.tool && writeLink(tool.name, this.panel(tool).state), SETTLED);
+    this.linkTimer = setTimeout(() => tool === this.tool && writeLink(tool.name, this.panel(tool).state), LINK_DELAY);
   }
 
-  /** The tools that no model here can do, and what they need. */
-  explain(lacking) {
-    const rows = lacking.flatMap((tool) => [element("dt", {}, tool.title), element("dd", {}, tool.needs)]);
-    place("others").hidden = !rows.length;
-    place("others").replaceChildren(element("h2", {}, "With other models"), element("dl", {}, ...rows));
+  /** List the tools that no model here can do, and what they need. */
+  explain(unavailable) {
+    const rows = unavailable.flatMap((tool) => [element("dt", {}, tool.title), element("dd", {}, tool.needs)]);
+    byId("others").hidden = !rows.length;
+    byId("others").replaceChildren(element("h2", {}, "With other models"), element("dl", {}, ...rows));
   }
 }
 
-/** The models that can do it, those that suit it best first. */
+/** The models with the tool's ability, those that suit it best first. */
 function able(tool, models) {
   const suits = (model) => Number(tool.suits?.(model) ?? false);
   return models.filter((model) => model.abilities.includes(tool.ability)).sort((one, other) => suits(other) - suits(one));
 }
 
-function described(models) {
-  const shape = ({ id, family, layers, width, max_length: most }) =>
-    element("span", { class: "model-name", title: `${family}, ${layers} layers of ${width}, up to ${most} tokens` }, id);
-  return models.map(shape);
+function modelNames(models) {
+  return models.map(({ id, family, layers, width, max_length: limit }) =>
+    element("span", { class: "model-name", title: `${family}, ${layers} layers of ${width}, up to ${limit} tokens` }, id));
 }
 
 async function start() {
@@ -122,13 +121,13 @@ async function start() {
     const { content } = await ask("v1/models");
     new Page(content.data);
   } catch (error) {
-    place("tool").replaceChildren(troubleBox(error, start));
+    byId("tool").replaceChildren(errorBox(error, start));
   }
 }
 
-place("skip").onclick = (event) => {
-  event.preventDefault(); // the link carries the state, not a place
-  place("tool").focus();
+byId("skip").onclick = (event) => {
+  event.preventDefault(); // the hash holds the state of the page
+  byId("tool").focus();
 };
-startColors(place("theme"));
+startColors(byId("theme"));
 start();

@@ -1,33 +1,33 @@
-// One tool on the page: its fields, its examples, the question while one types, the answer or what went wrong.
+// One tool on the page: its fields, its examples, requests while typing, the result or the error.
 
 import { element } from "../inside/drawing.js";
 import { ask } from "./ask.js";
 import { examples, field, request } from "./form.js";
-import { troubleBox } from "./trouble.js";
+import { errorBox } from "./trouble.js";
 
-const TYPING = 250; // milliseconds without a key before a question is sent
-const LIVE = 4_000; // characters: longer texts wait for the button
+const TYPING_DELAY = 250; // milliseconds without a key before a request is sent
+const MAX_LIVE_CHARACTERS = 4_000; // longer texts wait for the button
 
 export class Panel {
-  /** `models` are those that can do it; `changed` is called when what a link carries has changed. */
+  /** `models` are those with the tool's ability; `changed` is called when the state for the link has changed. */
   constructor(tool, models, changed) {
-    Object.assign(this, { tool, models, changed, waiting: null, timer: null });
+    Object.assign(this, { tool, models, changed, running: null, timer: null });
     this.chosen = models[0];
-    this.said = element("output", { class: "said" });
+    this.summary = element("output", { class: "said" });
     this.pending = element("span", { class: "pending", role: "status" });
     this.result = element("div", { class: "result" });
     this.request = request();
-    this.fields = tool.fields.map((each) => field(each, this.chosen, () => this.typed()));
+    this.fields = tool.fields.map((definition) => field(definition, this.chosen, () => this.typed()));
     this.element = element("section", { class: `panel-of-${tool.name}` }, ...this.parts());
     this.element.addEventListener("keydown", (event) => this.keys(event));
   }
 
   parts() {
-    const fields = this.fields.map((each) => each.element);
+    const fields = this.fields.map((control) => control.element);
     const form = element("form", { onsubmit: (event) => this.submit(event) }, ...fields, this.actions());
     const lead = element("p", { class: "lead" }, this.tool.lead);
     const title = element("h2", {}, this.tool.title);
-    return [title, lead, form, examples(this.tool, (values) => this.use(values)), this.said, this.result, this.request.element];
+    return [title, lead, form, examples(this.tool, (values) => this.use(values)), this.summary, this.result, this.request.element];
   }
 
   actions() {
@@ -46,49 +46,49 @@ export class Panel {
   useModel(id) {
     this.chosen = this.models.find((model) => model.id === id) ?? this.chosen;
     this.modelSelect.value = this.chosen.id;
-    for (const each of this.fields) each.fit(this.chosen);
+    for (const control of this.fields) control.fit(this.chosen);
     this.changed();
     this.run();
   }
 
   get values() {
-    return Object.fromEntries(this.fields.map((each) => [each.name, each.value]));
+    return Object.fromEntries(this.fields.map((control) => [control.name, control.value]));
   }
 
-  /** Put values into the fields and ask; names that are no field are left alone. */
+  /** Put values into the fields and run; other names are ignored. */
   use(values) {
-    for (const each of this.fields) each.value = values[each.name] ?? each.first;
+    for (const control of this.fields) control.value = values[control.name] ?? control.first;
     this.changed();
     this.run();
   }
 
-  /** What a link carries. */
+  /** The state for the link. */
   get state() {
-    const own = Object.entries(this.values).filter(([, value]) => value);
-    return { ...(this.models.length > 1 ? { model: this.chosen.id } : {}), ...Object.fromEntries(own) };
+    const filled = Object.entries(this.values).filter(([, value]) => value);
+    return { ...(this.models.length > 1 ? { model: this.chosen.id } : {}), ...Object.fromEntries(filled) };
   }
 
-  /** Take what a link carried; an empty one shows the first example. */
+  /** Restore the state of a link; an empty one shows the first example. */
   restore(state) {
-    const known = this.models.find((model) => model.id === state.model);
-    if (known) [this.chosen, this.modelSelect.value] = [known, known.id];
-    const carried = this.fields.some((each) => each.name in state);
-    this.use(carried ? state : this.tool.examples[0]);
+    const model = this.models.find(({ id }) => id === state.model);
+    if (model) [this.chosen, this.modelSelect.value] = [model, model.id];
+    const hasValues = this.fields.some((control) => control.name in state);
+    this.use(hasValues ? state : this.tool.examples[0]);
   }
 
   typed() {
     this.changed();
     clearTimeout(this.timer);
-    const long = Object.values(this.values).join("").length > LIVE;
+    const long = Object.values(this.values).join("").length > MAX_LIVE_CHARACTERS;
     if (long || !this.tool.live) return this.waitForButton(long ? "Long text" : "Changed");
     this.pending.textContent = "";
-    this.timer = setTimeout(() => this.run(), TYPING);
+    this.timer = setTimeout(() => this.run(), TYPING_DELAY);
   }
 
-  /** The answer on the page is that of another text, until the button is pressed. */
-  waitForButton(why) {
+  /** Mark the result as outdated until the button is pressed. */
+  waitForButton(reason) {
     this.stop();
-    this.pending.textContent = `${why}: press ${this.tool.verb}`;
+    this.pending.textContent = `${reason}: press ${this.tool.verb}`;
     this.element.dataset.stale = "";
   }
 
@@ -103,65 +103,66 @@ export class Panel {
     this.run();
   }
 
-  say(text) { this.said.textContent = text; }
+  say(text) { this.summary.textContent = text; }
 
-  /** Nobody waits for the answer any more. */
+  /** Cancel the request in progress. */
   stop() {
     clearTimeout(this.timer);
-    this.waiting?.abort();
-    this.waiting = null;
+    this.running?.abort();
+    this.running = null;
     this.element.removeAttribute("aria-busy");
   }
 
-  /** Ask, and show the answer; a question that is still under way is given up. */
+  /** Send the requests, and show the result; a request in progress is cancelled. */
   async run() {
     this.stop();
     const values = this.values;
-    const wanting = this.wanting(values);
-    if (wanting) return this.show([], wanting);
-    const own = (this.waiting = new AbortController());
+    const missing = this.missing(values);
+    if (missing) return this.show([], missing);
+    const controller = (this.running = new AbortController());
     this.element.setAttribute("aria-busy", "true");
     try {
       const notes = [];
-      const found = await this.tool.ask(values, this.chosen, this.sender(own.signal, notes), (text) => this.say(text));
-      if (own === this.waiting) this.draw(found, values, notes);
+      const send = this.sender(controller.signal, notes);
+      const result = await this.tool.ask(values, this.chosen, send, (text) => this.say(text));
+      if (controller === this.running) this.draw(result, values, notes);
     } catch (error) {
-      if (own === this.waiting) this.fail(error);
+      if (controller === this.running) this.fail(error);
     } finally {
-      if (own === this.waiting) this.stop();
+      if (controller === this.running) this.stop();
     }
   }
 
-  /** What has to be typed before there is anything to ask. */
-  wanting(values) {
+  /** A sentence on the input that is missing, if any. */
+  missing(values) {
     const empty = this.tool.fields.find(({ name, optional }) => !optional && !values[name].trim());
-    return empty ? `${empty.label}: ${empty.wanted ?? "type something"}.` : this.tool.wanting?.(values, this.chosen);
+    return empty ? `${empty.label}: ${empty.hint ?? "type something"}.` : this.tool.missing?.(values, this.chosen);
   }
 
   sender(signal, notes) {
     return async (path, body) => {
-      const whole = { ...body, model: this.chosen.id };
-      this.request.show(path, whole);
-      const { content, note } = await ask(path, whole, { signal, tell: (text) => this.say(text) });
+      const complete = { ...body, model: this.chosen.id };
+      this.request.show(path, complete);
+      const { content, note } = await ask(path, complete, { signal, notify: (text) => this.say(text) });
       if (note) notes.push(note);
       return content;
     };
   }
 
-  draw(found, values, notes) {
-    const { nodes, said } = this.tool.draw(found, values, this);
-    this.show([...notes.map((note) => element("p", { class: "note" }, note)), ...nodes], said);
+  draw(result, values, notes) {
+    const { nodes, summary } = this.tool.draw(result, values, this);
+    this.show([...notes.map((note) => element("p", { class: "note" }, note)), ...nodes], summary);
   }
 
-  show(nodes, said) {
+  show(nodes, summary) {
     this.result.replaceChildren(...nodes);
-    this.say(said);
+    this.say(summary);
     this.pending.textContent = "";
     delete this.element.dataset.stale;
     this.element.dataset.turn = (Number(this.element.dataset.turn) || 0) + 1;
   }
 
   fail(error) {
-    this.show([troubleBox(error, () => this.run())], "");
+    this.show([errorBox(error, () => this.run())], "");
   }
 }

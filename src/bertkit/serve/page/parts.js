@@ -1,8 +1,8 @@
-// What several tools draw: bars, colored stretches of a text, percentages. Texts become text nodes, never markup.
+// Parts that several tools draw: bars, marked spans of a text, percentages. Texts become text nodes, never markup.
 
 import { element } from "../inside/drawing.js";
 
-/** 0.934 as 93%, 0.042 as 4.2%, and what is next to nothing as such. */
+/** 0.934 as 93%, 0.042 as 4.2%, and less than 0.001 as <0.1%. */
 export function percent(share) {
   if (share < 0.001) return "<0.1%";
   return share < 0.0995 ? `${(share * 100).toFixed(1)}%` : `${Math.round(share * 100)}%`;
@@ -25,19 +25,19 @@ function bar({ label, share, shown = percent(share), chosen = false, choose = nu
 }
 
 /**
- * A text with stretches marked: `spans` are {start, end, make}, in characters (code points, as the server counts),
- * and `make(text)` gives the element for a stretch. A span that overlaps an earlier one is left out.
+ * A text with marked spans: `spans` are {start, end, make}, in characters (code points, as the server counts),
+ * and `make(text)` gives the element of a span. A span that overlaps an earlier one is left out.
  */
 export function marked(text, spans) {
-  const letters = Array.from(text);
+  const characters = Array.from(text);
   const nodes = [];
-  let at = 0;
+  let position = 0;
   for (const { start, end, make } of [...spans].sort((one, other) => one.start - other.start)) {
-    if (start < at || end <= start) continue;
-    nodes.push(letters.slice(at, start).join(""), make(letters.slice(start, end).join("")));
-    at = end;
+    if (start < position || end <= start) continue;
+    nodes.push(characters.slice(position, start).join(""), make(characters.slice(start, end).join("")));
+    position = end;
   }
-  return element("p", { class: "passage", dir: "auto" }, ...nodes, letters.slice(at).join(""));
+  return element("p", { class: "passage", dir: "auto" }, ...nodes, characters.slice(position).join(""));
 }
 
 /** A hue for each label: neighbors in the list get distant ones. */
@@ -45,19 +45,19 @@ export function hue(number) {
   return Math.round(number * 137.5 + 215) % 360;
 }
 
-/** The lines of a text that hold something. */
+/** The lines of a text that are not empty. */
 export function lines(text) {
   return text.split("\n").map((line) => line.trim()).filter(Boolean);
 }
 
-/** What the model did not see, as a list of one note or none. */
+/** A list with one note where tokens were truncated, else empty. */
 export function seenNotes({ tokens, cut }) {
-  const told = `The text is too long for this model: ${cut} of its ${tokens} tokens were not read.`;
-  return cut ? [element("p", { class: "note" }, told)] : [];
+  const note = `The text is too long for this model: ${cut} of its ${tokens} tokens were not read.`;
+  return cut ? [element("p", { class: "note" }, note)] : [];
 }
 
-/** The first so many characters, and that there are more. */
-export function short(text, most = 60) {
-  const letters = Array.from(text);
-  return letters.length > most ? `${letters.slice(0, most - 1).join("")}…` : text;
+/** A text of at most `length` characters, with an ellipsis where it was longer. */
+export function short(text, length = 60) {
+  const characters = Array.from(text);
+  return characters.length > length ? `${characters.slice(0, length - 1).join("")}…` : text;
 }

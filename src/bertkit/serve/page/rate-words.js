@@ -1,4 +1,4 @@
-// A number for each word: the higher, the darker the word's color.
+// A number for each word, as the color of the word.
 
 import { element, number } from "../inside/drawing.js";
 import { marked, seenNotes } from "./parts.js";
@@ -18,23 +18,23 @@ export const tool = {
   ],
   ask: async ({ text }, model, send) => (await send("rate-words", { texts: [text] })).results[0],
   draw: ({ words, values, characters, seen }, { text }) => {
-    const [least, most] = [Math.min(...values), Math.max(...values)];
-    const share = (value) => (most > least ? (value - least) / (most - least) : 0);
-    const stretches = characters.map(([start, end], at) => ({
-      start, end, make: (written) => rated(written, values[at], share(values[at])),
+    const [minimum, maximum] = [Math.min(...values), Math.max(...values)];
+    const share = (value) => (maximum > minimum ? (value - minimum) / (maximum - minimum) : 0);
+    const spans = characters.map(([start, end], index) => ({
+      start, end, make: (word) => ratedWord(word, values[index], share(values[index])),
     }));
-    return { nodes: [...seenNotes(seen), marked(text, stretches)], said: sentence(words, values) };
+    return { nodes: [...seenNotes(seen), marked(text, spans)], summary: sentence(words, values) };
   },
 };
 
-function rated(written, value, share) {
-  const made = element("mark", { class: "tagged", title: number(value) }, written, element("small", {}, number(value)));
-  made.style.setProperty("--hue", Math.round(215 - 215 * share));
-  return made;
+function ratedWord(word, value, share) {
+  const mark = element("mark", { class: "tagged", title: number(value) }, word, element("small", {}, number(value)));
+  mark.style.setProperty("--hue", Math.round(215 - 215 * share));
+  return mark;
 }
 
 function sentence(words, values) {
   if (!words.length) return "There is no word.";
-  const at = values.indexOf(Math.max(...values));
-  return `The highest number, ${number(values[at])}, is that of “${words[at]}”.`;
+  const highest = values.indexOf(Math.max(...values));
+  return `The highest number, ${number(values[highest])}, is that of “${words[highest]}”.`;
 }

@@ -1,12 +1,12 @@
-// Search pasted lines by meaning.
+// Semantic search over pasted lines.
 
 import { element, number } from "../inside/drawing.js";
 import { bars, lines, short } from "./parts.js";
 import { FOR_SENTENCES, cosine, vectors } from "./vectors.js";
 
-const MOST = 2_000; // lines
-const SHOWN = 20; // results
-const LINES = [
+const MAX_LINES = 2_000;
+const SHOWN_RESULTS = 20;
+const EXAMPLE_LINES = [
   "The library opens at nine and closes at six.",
   "Bicycles may be taken on trains outside the rush hour.",
   "Mushrooms should be cooked soon after they are picked.",
@@ -26,29 +26,30 @@ export const search = {
   lead: "Paste lines and search them by meaning, not by words. Each line is read once, then only the query.",
   needs: "It searches lines by meaning, with any encoder.",
   fields: [
-    { name: "query", label: "Query", kind: "line", wanted: "type what you look for" },
-    { name: "texts", label: "Lines to search", rows: 8, wanted: "paste some lines" },
+    { name: "query", label: "Query", kind: "line", hint: "type what you look for" },
+    { name: "texts", label: "Lines to search", rows: 8, hint: "paste some lines" },
   ],
   examples: [
-    { query: "taking my pet for a walk", texts: LINES },
-    { query: "when does the boat leave", texts: LINES },
-    { query: "recycling used electronics", texts: LINES },
-    { query: "a cheap day out with the kids", texts: LINES },
+    { query: "taking my pet for a walk", texts: EXAMPLE_LINES },
+    { query: "when does the boat leave", texts: EXAMPLE_LINES },
+    { query: "recycling used electronics", texts: EXAMPLE_LINES },
+    { query: "a cheap day out with the kids", texts: EXAMPLE_LINES },
   ],
-  wanting: ({ texts }) => {
+  missing: ({ texts }) => {
     const count = lines(texts).length;
-    const [given, most] = [count, MOST].map((each) => each.toLocaleString("en"));
-    return count > MOST ? `These are ${given} lines; the page takes ${most}. Leave some out.` : null;
+    const [pasted, limit] = [count, MAX_LINES].map((lineCount) => lineCount.toLocaleString("en"));
+    return count > MAX_LINES ? `These are ${pasted} lines; the page takes ${limit}. Leave some out.` : null;
   },
-  ask: async ({ query, texts }, model, send, tell) => {
-    const own = [...new Set(lines(texts))];
-    const [first, ...rest] = await vectors([query.trim(), ...own], model, send, tell);
-    return own.map((text, n) => ({ text, score: cosine(first, rest[n]) })).sort((one, other) => other.score - one.score);
+  ask: async ({ query, texts }, model, send, notify) => {
+    const unique = [...new Set(lines(texts))];
+    const [first, ...rest] = await vectors([query.trim(), ...unique], model, send, notify);
+    return unique.map((text, n) => ({ text, score: cosine(first, rest[n]) })).sort((one, other) => other.score - one.score);
   },
-  draw: (found) => {
-    const row = ({ text, score }, at) => ({ label: text, share: score, shown: number(score, 2), chosen: at === 0 });
-    const rows = found.slice(0, SHOWN).map(row);
-    const more = found.length > SHOWN ? [element("p", { class: "note" }, `The first ${SHOWN} of ${found.length} lines.`)] : [];
-    return { nodes: [bars(rows), ...more], said: `Nearest: ${short(found[0].text, 120)}` };
+  draw: (results) => {
+    const row = ({ text, score }, index) => ({ label: text, share: score, shown: number(score, 2), chosen: index === 0 });
+    const rows = results.slice(0, SHOWN_RESULTS).map(row);
+    const hidden = results.length > SHOWN_RESULTS;
+    const more = hidden ? [element("p", { class: "note" }, `The first ${SHOWN_RESULTS} of ${results.length} lines.`)] : [];
+    return { nodes: [bars(rows), ...more], summary: `Nearest: ${short(results[0].text, 120)}` };
   },
 };

@@ -1,8 +1,8 @@
-// Before anything is painted: the colors that were chosen here last time. Without a choice the system's hold.
+// Before the first paint: the colors that were chosen last time; by default the system's.
 
 try {
   const chosen = localStorage.getItem("bertkit-theme");
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
 } catch {
-  // storage is off: the system's colors
+  // no storage: the system's colors
 }

@@ -1,27 +1,27 @@
-// Sentences as vectors of length 1, asked for once each.
+// Embeddings of sentences, normalized and cached.
 
 import { floats } from "./ask.js";
 
-/** What tools of sentences ask of a model: any that embeds, and first those made for sentences, whose folders say so. */
+/** For tools of sentences: any model that embeds, first those that normalize, which are made for sentences. */
 export const FOR_SENTENCES = { ability: "embed", suits: ({ normalize }) => normalize };
 
-const AT_ONCE = 128; // texts in one request
-const KEPT = 5_000; // vectors; more are forgotten before the next question
-const known = new Map(); // model and text -> vector
+const TEXTS_PER_REQUEST = 128;
+const MAX_CACHED = 5_000; // vectors; the cache is cleared when it has more
+const cache = new Map(); // model and text -> vector
 
-/** A vector for each text; those that were asked for before are not asked for again. */
-export async function vectors(texts, model, send, tell) {
-  if (known.size > KEPT) known.clear();
+/** A vector for each text, from the cache where it was requested before. */
+export async function vectors(texts, model, send, notify) {
+  if (cache.size > MAX_CACHED) cache.clear();
   const key = (text) => `${model.id}\n${text}`;
-  const missing = [...new Set(texts)].filter((text) => !known.has(key(text)));
-  const pooling = model.poolings.includes(model.pooling) ? {} : { pooling: model.poolings[0] }; // one vector for each text, whatever the folder says
-  for (let at = 0; at < missing.length; at += AT_ONCE) {
-    if (missing.length > AT_ONCE) tell(`${at} of ${missing.length} texts read …`);
-    const some = missing.slice(at, at + AT_ONCE);
-    const replies = await send("embed", { inputs: some, normalize: true, encoding_format: "base64", ...pooling });
-    some.forEach((text, n) => known.set(key(text), floats(replies[n])));
+  const missing = [...new Set(texts)].filter((text) => !cache.has(key(text)));
+  const pooling = model.poolings.includes(model.pooling) ? {} : { pooling: model.poolings[0] }; // one vector for each text, even where the folder has no pooling
+  for (let start = 0; start < missing.length; start += TEXTS_PER_REQUEST) {
+    if (missing.length > TEXTS_PER_REQUEST) notify(`${start} of ${missing.length} texts read …`);
+    const batch = missing.slice(start, start + TEXTS_PER_REQUEST);
+    const replies = await send("embed", { inputs: batch, normalize: true, encoding_format: "base64", ...pooling });
+    batch.forEach((text, n) => cache.set(key(text), floats(replies[n])));
   }
-  return texts.map((text) => known.get(key(text)));
+  return texts.map((text) => cache.get(key(text)));
 }
 
 /** The cosine of two vectors of length 1. */

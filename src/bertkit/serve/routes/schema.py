@@ -1,21 +1,18 @@
-"""Request models: validated strictly, described in the OpenAPI document, each with an example that works."""
+"""Fields that request models share: validated strictly, described in the OpenAPI document."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema, create_model
-
-from bertkit.tasks.row import TaskRow
-from bertkit.text.length import TooLong
+from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema
 
 TEXT = {"type": "string"}
 IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
-MODEL = Field(None, description="One of /v1/models; without it the first that can do what is asked.")
-LENGTH = Field(None, description="What becomes of texts over the model's length; the server's choice by default.")
+MODEL = Field(None, description="One of /v1/models; by default the first that can answer the request.")
+LENGTH = Field(None, description="What is done with texts over the model's length; by default the server's policy.")
 
 
-def several(kind: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """The schema of one thing, or a list of them."""
-    return {"anyOf": [kind, {"type": "array", "items": kind, "minItems": 1}], **more}
+def one_or_several(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of one item or a list of items."""
+    return {"anyOf": [schema, {"type": "array", "items": schema, "minItems": 1}]}
 
 
 def read_texts(value: object) -> list[str]:
@@ -25,12 +22,12 @@ def read_texts(value: object) -> list[str]:
     return _texts(value, "a text or a list of texts")
 
 
-def _texts(value: object, wanted: str) -> list[str]:
+def _texts(value: object, expected: str) -> list[str]:
     if not isinstance(value, list) or not value:
-        raise ValueError(f"give {wanted}, at least one")
+        raise ValueError(f"give {expected}, at least one")
     for number, item in enumerate(value):
         if not isinstance(item, str):
-            raise ValueError(f"item {number} is {kind_of(item)}; give {wanted}")
+            raise ValueError(f"item {number} is {kind_of(item)}; give {expected}")
     return value
 
 
@@ -51,7 +48,7 @@ def read_choices(value: object) -> list[list[str]]:
 
 
 def kind_of(item: object) -> str:
-    """What a JSON value is, in words."""
+    """The type of a JSON value, for messages."""
     names = {
         bool: "true or false",
         int: "a number",
@@ -63,7 +60,7 @@ def kind_of(item: object) -> str:
     return names.get(type(item), "null")
 
 
-Texts = Annotated[list[str], PlainValidator(read_texts), WithJsonSchema(several(TEXT))]
+Texts = Annotated[list[str], PlainValidator(read_texts), WithJsonSchema(one_or_several(TEXT))]
 WORDS = {"anyOf": [TEXT, {"type": "array", "items": TEXT, "minItems": 1}]}
 Sentences = Annotated[
     list[str | tuple[str, ...]],
@@ -71,7 +68,7 @@ Sentences = Annotated[
     WithJsonSchema({"anyOf": [TEXT, {"type": "array", "items": WORDS, "minItems": 1}]}),
 ]
 CHOICES = {"type": "array", "items": TEXT, "minItems": 1}
-Choices = Annotated[list[list[str]], PlainValidator(read_choices), WithJsonSchema(several(CHOICES))]
+Choices = Annotated[list[list[str]], PlainValidator(read_choices), WithJsonSchema(one_or_several(CHOICES))]
 
 
 def example(**fields: Any) -> ConfigDict:
@@ -80,49 +77,5 @@ def example(**fields: Any) -> ConfigDict:
 
 
 def lenient_example(**fields: Any) -> ConfigDict:
-    """Config with an example; unknown fields are ignored, for clients that send more than is read here."""
+    """Config with an example; unknown fields are ignored, for clients that send fields of other servers."""
     return ConfigDict(extra="ignore", json_schema_extra={"example": fields})
-
-
-class FillRequest(BaseModel):
-    """Texts with blanks."""
-
-    model_config = example(text="Paris is the [MASK] of France.", top=3)
-
-    text: Texts
-    top: int = Field(5, ge=1, description="Words for each blank.")
-    model: str | None = MODEL
-    too_long: TooLong | None = Field(None, description="By default window, unless the server refuses long texts.")
-
-
-INPUT_TYPES: dict[str, Any] = {"texts": Texts, "sentences": Sentences, "choices": Choices}
-
-
-def request_schema(row: TaskRow) -> type[BaseModel]:
-    """What a task's route is asked, as its row says."""
-    fields: dict[str, Any] = {}
-    for given in row.fields:
-        kind = INPUT_TYPES[given.kind]
-        about = given.about or None
-        fields[given.name] = (
-            (kind | None, Field(None, description=about)) if given.optional else (kind, Field(description=about))
-        )
-    for option in row.options:
-        fields[option.name] = (int, Field(option.default, ge=1, le=option.most, description=option.about))
-    fields["model"] = (str | None, MODEL)
-    name = f"{row.route.title().replace('-', '')}Request"
-    config = example(**row.request_example)
-    return create_model(name, __config__=config, __doc__=row.request_summary, **fields)
-
-
-class AttentionRequest(BaseModel):
-    """One text or pair to look at."""
-
-    model_config = example(text="The animal was tired.", layer=1, head=1)
-
-    text: str
-    pair: str | None = None
-    layer: int | None = Field(None, ge=1, description="From 1; without it all.")
-    head: int | None = Field(None, ge=1, description="From 1; without it all.")
-    encoding_format: Literal["float", "base64"] = "float"
-    model: str | None = MODEL

@@ -1,0 +1,51 @@
+"""The models of a server and what each can do."""
+
+from typing import Any
+
+from starlette.responses import Response
+
+from bertkit.poolings import TEXT_POOLINGS
+from bertkit.serve.http.endpoint import reply
+from bertkit.serve.http.routing import Routes
+from bertkit.serve.models import ServedModel
+from bertkit.serve.service import Service
+
+
+def model_routes(service: Service) -> Routes:
+    """/v1/models."""
+    routes = Routes()
+
+    @routes.get("/v1/models", summary="The models of this server", tags=["vectors"])
+    async def models() -> Response:
+        return await reply(service, {"object": "list", "data": model_cards(service)})
+
+    return routes
+
+
+def model_cards(service: Service) -> list[dict[str, Any]]:
+    """All models, as /v1/models and /info list them."""
+    return [_model_card(served) for served in service.models.by_name.values()]
+
+
+def _model_card(served: ServedModel) -> dict[str, Any]:
+    """A model's abilities, shape and default settings."""
+    config, settings = served.bert.model.config, served.bert.embed_settings()
+    return {
+        "id": served.name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "bertkit",
+        "family": config.family,
+        "abilities": served.abilities,
+        "task": served.task,
+        "labels": served.bert.checkpoint.labels,
+        "mask": served.bert.tokenizer.mask_token,
+        "layers": config.depth,
+        "heads": config.heads,
+        "width": config.width,
+        "max_length": served.limit,
+        "pooling": settings.pooling,
+        "poolings": list(TEXT_POOLINGS),
+        "normalize": settings.normalize,
+        "encoder": served.checksum[:16],
+    }
