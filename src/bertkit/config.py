@@ -47,8 +47,8 @@ class Parts:
     global_every: Count = 3  # with a window: every third layer sees all tokens
     theta: Positive = 160_000.0  # rotary base of layers that see all tokens
     local_theta: Positive = 10_000.0  # rotary base of local layers
-    # Activation of the masked-word head; None: the layers'; none: GPT's, which is the vocabulary's projection alone.
-    word_head: Literal["gelu", "gelu_tanh", "relu", "silu", "none"] | None = None
+    # Activation of the masked-word head; None: the layers'; linear: the projection to the vocabulary alone.
+    word_head: Literal["gelu", "gelu_tanh", "relu", "silu", "linear"] | None = None
     word_bias: bool = True  # in the projection to the vocabulary
     pooler: Literal["tanh", "gelu", "relu", "none"] = "tanh"  # activation of the pooler's dense layer; none: no layer
     pooler_norm: bool = False  # ModernBERT: a norm after it

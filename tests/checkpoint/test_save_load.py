@@ -269,8 +269,8 @@ def test_not_a_number_is_refused(folder):
     ("changes", "sentence"),
     [
         ({"num_labels": 10**9, "architectures": ["BertForTokenClassification"]}, "num_labels=1000000000 must be"),
-        ({"model_type": "gpt2"}, "unknown model_type 'gpt2'; choose from: albert, bert"),
-        ({"model_type": None, "architectures": ["GPT2Model"]}, "unknown model_type 'GPT2Model'"),
+        ({"model_type": "t5"}, "unknown model_type 't5'; choose from: albert, bert"),
+        ({"model_type": None, "architectures": ["T5Model"]}, "unknown model_type 'T5Model'"),
         ({"hidden_size": float("inf")}, "hidden_size=inf must be a number"),
         ({"num_hidden_layers": 2.5}, "depth=2.5 is not a whole number"),
         ({"num_labels": "abc"}, "num_labels='abc'"),

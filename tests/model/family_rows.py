@@ -35,13 +35,18 @@ ROWS = [
     for name, family in FAMILIES.items()
     for heads, kind in family.classes.items()
     if heads != ("masked_word", "replaced_token")
+] + [
+    (name, getattr(transformers, family.causal_class), ("masked_word",))
+    for name, family in FAMILIES.items()
+    if family.kind == "decoder"
 ]
 CAUSAL_ROWS = [
     (name, getattr(transformers, family.causal_class), ("masked_word",))
     for name, family in FAMILIES.items()
-    if family.causal_class
+    if family.causal_class and family.kind == "encoder"
 ]
-BASE_ROWS = [row for row in ROWS if not row[2]]
+ENCODERS = [name for name, family in FAMILIES.items() if family.kind == "encoder"]
+BASE_ROWS = [row for row in ROWS if not row[2] and FAMILIES[row[0]].kind == "encoder"]
 
 
 def tiny_config(name: str) -> BertConfig:
@@ -49,14 +54,18 @@ def tiny_config(name: str) -> BertConfig:
     family = FAMILIES[name]
     narrow = NARROW if "embedding_width" in family.config_fields else {}
     local = LOCAL if "window" in family.settings else {}
-    return family_config(name, **SHAPE, **narrow, **local)
+    decoder = {"decoder_depth": 2} if family.kind == "encoder-decoder" else {}
+    inner = {"inner": 4 * SHAPE["width"]} if name == "openai-gpt" else {}  # its config has no field for it
+    return family_config(name, **SHAPE | inner, **narrow, **local, **decoder)
 
 
 def their_config(name: str) -> transformers.PreTrainedConfig:
     """The same shape as transformers' config class has it."""
     kind = getattr(transformers, f"{FAMILIES[name].class_stem}Config")
-    config = kind(**config_to_json(tiny_config(name)), num_labels=LABELS)
-    shape = (config.vocab_size, config.hidden_size, config.num_hidden_layers, config.num_attention_heads)
+    labels = {} if FAMILIES[name].kind == "encoder-decoder" else {"num_labels": LABELS}
+    config = kind(**config_to_json(tiny_config(name)), **labels)
+    part = getattr(config, "encoder", config)  # of two configs in one
+    shape = (part.vocab_size, part.hidden_size, part.num_hidden_layers, part.num_attention_heads)
     assert shape == (VOCAB, 48, 3, 4), f"{name}: transformers reads another shape"
     return config
 
@@ -78,7 +87,8 @@ def random_model(family: str, kind: type, heads: tuple[str, ...], seed: int = 0,
     model = kind(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
+            if parameter.requires_grad:  # not the sinusoids of Marian
+                parameter.add_(0.05 * torch.randn_like(parameter))
     return model
 
 
@@ -95,11 +105,23 @@ def inputs(family: str, length: int, seed: int = 0) -> dict[str, torch.Tensor]:
     return batch
 
 
+def decoder_inputs(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A target for each source, of other lengths: the source backwards, without its first token."""
+    ids = batch["input_ids"].flip(1)[:, : max(1, batch["input_ids"].shape[1] - 1)]
+    lengths = torch.tensor([ids.shape[1], 1, max(1, ids.shape[1] // 2)])
+    return {
+        "decoder_input_ids": ids,
+        "decoder_attention_mask": (torch.arange(ids.shape[1]) < lengths[:, None]).long(),
+    }
+
+
 def their_outputs(model, heads: tuple[str, ...], batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """transformers' logits by the name of our head; "" is the last hidden state."""
     with torch.no_grad():
         if heads == ("choose",):
             batch = {name: value[None] for name, value in batch.items()}
+        if heads == ("decoder",):
+            batch = batch | decoder_inputs(batch)
         out = model(**batch)
     return {
         (): lambda: {"": out.last_hidden_state},
@@ -110,6 +132,7 @@ def their_outputs(model, heads: tuple[str, ...], batch: dict[str, torch.Tensor])
         ("answer",): lambda: {"answer": torch.stack((out.start_logits, out.end_logits), dim=-1)},
         ("next_sentence",): lambda: {"next_sentence": out.logits},
         ("replaced_token",): lambda: {"replaced_token": out.logits},
+        ("decoder",): lambda: {"decoder": out.logits},
         ("masked_word", "next_sentence"): lambda: {
             "masked_word": out.prediction_logits,
             "next_sentence": getattr(out, "seq_relationship_logits", getattr(out, "sop_logits", None)),

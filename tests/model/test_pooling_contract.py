@@ -195,5 +195,5 @@ def test_a_head_reads_it_where_the_row_says_so(name):
     if POOLINGS[name].head:
         assert Parts(pooling=name).pooling == name
     else:
-        with pytest.raises(RequestError, match=f"unknown pooling '{name}'; choose from: first, mean"):
+        with pytest.raises(RequestError, match=f"unknown pooling '{name}'; choose from: first, last, mean"):
             Parts(pooling=name)

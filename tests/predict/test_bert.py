@@ -249,8 +249,8 @@ def test_fill_says_what_is_missing(bert):
         plain.fill("[MASK]")
     with pytest.raises(RequestError, match="no tokenizer; pass one"):
         Bert(Checkpoint(model=bert.model)).embed(["a"])
-    with pytest.raises(RequestError, match="cannot generate"):
-        bert.generate("Once upon")
+    with pytest.raises(RequestError, match="cannot write"):
+        bert.write("Once upon")
 
 
 def test_trace_of_a_pair(bert):

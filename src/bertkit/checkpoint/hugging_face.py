@@ -228,7 +228,7 @@ def fill_model(model: BertModel, tensors: Mapping[str, Tensor], *, seed: int = 0
     state, used, new = {}, set(), []
     for ours, theirs in state_names(model, native=native):
         if all(name in present for name in theirs):
-            stored = None if native else _stored(family, ours)
+            stored = None if native else stored_form(family, ours)
             parts = present if stored is None else {theirs[0]: stored.read(present[theirs[0]])}
             state[ours] = _fitted(ours, theirs, parts, shapes[ours])
             used |= set(theirs)
@@ -248,7 +248,7 @@ def model_tensors(model: BertModel, *, native: bool = False) -> dict[str, Tensor
     prefix = "" if model.heads else family.prefix
     tensors = {}
     for ours, theirs in state_names(model, native=native):
-        if not native and (stored := _stored(family, ours)) is not None:
+        if not native and (stored := stored_form(family, ours)) is not None:
             tensors[theirs[0].removeprefix(prefix)] = stored.write(state[ours]).detach().contiguous()
             continue
         for name, part in zip(theirs, state[ours].chunk(len(theirs)), strict=True):
@@ -266,7 +266,7 @@ def state_names(model: BertModel, *, native: bool = False) -> Iterator[tuple[str
         if native:
             yield ours, (ours,)
             continue
-        if (stored := _stored(family, ours)) is not None:
+        if (stored := stored_form(family, ours)) is not None:
             yield ours, (stored.name,)
             continue
         stem, _, ending = ours.rpartition(".")
@@ -304,7 +304,7 @@ def _numbered(rows: Mapping[str, tuple[str, ...]], depth: int) -> dict[str, tupl
     }
 
 
-def _stored(family: Family, ours: str) -> Stored | None:
+def stored_form(family: Family, ours: str) -> Stored | None:
     """How the file holds a tensor that is stored in another form; None: as it is."""
     if not family.stored:
         return None

@@ -35,6 +35,8 @@ KEPT_FIELDS: tuple[str, ...] = (
     "seq_classif_dropout",
     "qa_dropout",
     "summary_last_dropout",
+    "decoder_start_token_id",
+    "forced_eos_token_id",
     "bos_token_id",
     "eos_token_id",
     "cls_token_id",
@@ -126,7 +128,7 @@ def _save(
     settings, native = folder_config(model, checkpoint.labels)
     tensors = hugging_face.model_tensors(model, native=native)
     with whole_folder(path) as folder:
-        _write_json(folder / "config.json", {**settings, **checkpoint.settings})
+        _write_json(folder / "config.json", {**settings, **_generation_ids(checkpoint), **checkpoint.settings})
         write(tensors, folder)
         if tokenizer is not None and (known is None or known.hash != tokenizer.hash):
             tokenizer.save(folder)
@@ -134,6 +136,16 @@ def _save(
         if checkpoint.embed is not None:
             sentence_transformers.write_settings(folder, checkpoint.embed, model.config.width, checkpoint.max_length)
         _write_json(folder / "bertkit.json", bertkit_settings(checkpoint))
+
+
+def _generation_ids(checkpoint: Checkpoint) -> dict[str, int]:
+    """The tokens with which generation starts and ends, for transformers; of models that generate."""
+    model, tokenizer = checkpoint.model, checkpoint.tokenizer
+    causal = model.config.parts.causal and "masked_word" in model.heads
+    if tokenizer is None or not (causal or model.decoder is not None):
+        return {}
+    ids = {"bos_token_id": tokenizer.cls_id, "eos_token_id": tokenizer.sep_id}
+    return ids if model.decoder is None else {**ids, "decoder_start_token_id": tokenizer.cls_id}
 
 
 def folder_config(model: BertModel, labels: tuple[str, ...] = ()) -> tuple[dict[str, Any], bool]:

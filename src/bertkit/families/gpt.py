@@ -13,7 +13,7 @@ SETTINGS = {
     "causal": True,
     "activation": "gelu_tanh",
     "embedding_norm": False,
-    "word_head": "none",
+    "word_head": "linear",
     "word_bias": False,
     "pooler": "none",
     "pooling": "last",

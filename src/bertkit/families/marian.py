@@ -45,7 +45,8 @@ def _read_config(settings: Settings, config_json: Mapping[str, Any]) -> Settings
     vocabulary = config_json.get("decoder_vocab_size")
     if vocabulary not in (None, settings["vocab_size"]):
         raise RequestError(f"decoder_vocab_size={vocabulary!r} must be vocab_size, {settings['vocab_size']}")
-    return {**settings, "embedding_scale": bool(config_json.get("scale_embedding", False))}
+    activation = settings["activation"] if config_json.get("activation_function") else "gelu"  # transformers' default
+    return {**settings, "activation": activation, "embedding_scale": bool(config_json.get("scale_embedding", False))}
 
 
 def _write_config(settings: Settings) -> dict[str, Any]:
@@ -71,7 +72,7 @@ MARIAN = Family(
         "embedding_norm": False,
         "embedding_scale": True,
         "activation": "silu",
-        "word_head": "none",
+        "word_head": "linear",
         "segments": 0,
         "decoder_depth": 6,
         "norm_epsilon": 1e-5,

@@ -54,7 +54,7 @@ class MaskedWordHead(nn.Module):
     def __init__(self, config: BertConfig, word: nn.Embedding) -> None:
         super().__init__()
         width, parts = config.table_width, config.parts
-        plain = parts.word_head == "none"
+        plain = parts.word_head == "linear"
         self.dense = nn.Identity() if plain else nn.Linear(config.width, width, bias=parts.bias)
         activation = parts.word_head or parts.activation
         self.activation = nn.Identity() if plain else pick(ACTIVATIONS, activation, "activation")

@@ -81,10 +81,6 @@ class BertModel(nn.Module):
         pooled: Tensor = self.pooler(hidden_TD, batch)
         return pooled
 
-    def generate(self, *_: object, **__: object) -> None:
-        """Refused: an encoder sees both sides of every word, so it does not predict a next word."""
-        raise RequestError("an encoder cannot generate text: it fills blanks; put [MASK] in the text and use fill()")
-
     def _source(self, reader: nn.Module, hidden_TD: Tensor, batch: Batch) -> Tensor:
         """A head's input: every token, every token through the pooler's dense layer, or one pooled vector."""
         if reader.reads == "tokens":

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from bertkit.predict.onnx.export import Exported
     from bertkit.predict.quantize import Fidelity
     from bertkit.predict.search import Found, Searched, Stored, VectorBlock
+    from bertkit.predict.writing.search import WriteSettings
+    from bertkit.predict.writing.write import Writer, Written
     from bertkit.tasks.answer import Answered
     from bertkit.tasks.choose import Chosen
     from bertkit.tasks.classify import Classified
@@ -56,6 +58,36 @@ class VectorOptions(TypedDict, total=False):
     layers: Layers | None
     normalize: bool | None
     too_long: TooLong
+
+
+class WriteOptions(TypedDict, total=False):
+    """Keyword arguments of `Bert.write` and `Bert.stream`."""
+
+    tokens: int
+    beams: int
+    length_penalty: float
+    temperature: float | None
+    top_k: int
+    top_p: float
+    seed: int
+    stop: Sequence[str]
+
+
+WRITE_OPTIONS = tuple(WriteOptions.__annotations__)
+
+
+def write_settings(options: WriteOptions) -> "WriteSettings":
+    """The options as settings, checked."""
+    from bertkit.predict.writing.search import WriteSettings
+
+    values: dict[str, Any] = {**options}
+    stop = values.pop("stop", ())
+    try:
+        return WriteSettings(**values, stop=(stop,) if isinstance(stop, str) else tuple(stop))
+    except TypeError as error:
+        raise RequestError(
+            f"unknown option for generation ({error}); choose from: {', '.join(WRITE_OPTIONS)}"
+        ) from None
 
 
 def load(
@@ -304,9 +336,33 @@ class Bert:
         tokens = tuple(self.tokenizer.tokens(encoding.ids))
         return TextTrace(trace.embeddings, trace.layers, trace.output, tokens)
 
-    def generate(self, *arguments: object, **options: object) -> None:
-        """Refused, with the reason: an encoder predicts no next word."""
-        self.model.generate(*arguments, **options)
+    @overload
+    def write(self, texts: str, **settings: Unpack[WriteOptions]) -> "Written": ...  # type: ignore[overload-overlap]
+    @overload
+    def write(self, texts: Sequence[str], **settings: Unpack[WriteOptions]) -> "list[Written]": ...
+    def write(self, texts: str | Sequence[str], **settings: Unpack[WriteOptions]) -> "Written | list[Written]":
+        """A Written: a prompt continued by a decoder, or what an encoder-decoder writes for a source; or a list.
+
+        Greedy unless `beams`, or `temperature`, `top_k` or `top_p` are given, which sample (`seed`). It ends with the
+        model's end token, one of the texts in `stop`, or after `tokens` new tokens.
+        """
+        written = self.writer.write(_listed(texts), write_settings(settings))
+        return written[0] if isinstance(texts, str) else written
+
+    def stream(self, text: str, **settings: Unpack[WriteOptions]) -> Iterator[str]:
+        """The same for one text, piece by piece while it is generated."""
+        return self.writer.stream(text, write_settings(settings))
+
+    def perplexity(self, texts: Sequence[str]) -> list[float]:
+        """How surprised a decoder is by each text: exp of its mean loss per token; lower is better."""
+        return self.writer.perplexity(_listed(texts, single=False))
+
+    @cached_property
+    def writer(self) -> "Writer":
+        """Generates text, where the model can."""
+        from bertkit.predict.writing.write import Writer
+
+        return Writer(self.checkpoint)
 
     def to(self, device: str | torch.device, dtype: str | None = None) -> "Bert":
         """Move the model to a device, and change its dtype: float32, bfloat16, float16 or int8. Returns itself.

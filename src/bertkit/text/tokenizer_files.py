@@ -31,6 +31,9 @@ class SpecialTokens:
 
 BERT_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+GPT2_TOKENS = SpecialTokens(*["<|endoftext|>"] * 5)  # the only one of its vocabulary
+GPT_TOKENS = SpecialTokens(*["<unk>"] * 5)
+DEFAULT_TOKENS = (BERT_TOKENS, ROBERTA_TOKENS, GPT2_TOKENS, GPT_TOKENS)  # the first whose [CLS] a vocabulary has
 
 Loaded = tuple[Backend, SpecialTokens]
 State = Mapping[str, Any]  # tokenizer.json as an object
@@ -164,7 +167,7 @@ def _load_tokenizer_json(path: Path) -> Loaded:
     vocab = backend.get_vocab()
     if len(set(vocab.values())) < len(vocab):
         raise RequestError(f"{path} gives one id to two pieces; copy it again from its source")
-    default = BERT_TOKENS if BERT_TOKENS.cls in vocab else ROBERTA_TOKENS
+    default = next((tokens for tokens in DEFAULT_TOKENS if tokens.cls in vocab), ROBERTA_TOKENS)
     tokens = special_tokens(read_settings(path.parent), default)
     check_special_tokens(vocab, tokens, str(path))
     register_special_tokens(backend, tokens)

@@ -8,6 +8,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 
 from bertkit.errors import RequestError
 from bertkit.text.tokenizer_files import (
+    GPT2_TOKENS,
     ROBERTA_TOKENS,
     Loaded,
     Rebuilt,
@@ -54,9 +55,8 @@ def _place_special_tokens(backend: Backend, tokens: SpecialTokens, add_prefix_sp
 
 
 def _load_vocab_json(path: Path) -> Loaded:
-    settings = read_settings(path.parent)
-    tokens = special_tokens(settings, ROBERTA_TOKENS)
-    vocab = read_json(path)
+    settings, vocab = read_settings(path.parent), read_json(path)
+    tokens = special_tokens(settings, GPT2_TOKENS if GPT2_TOKENS.cls in vocab else ROBERTA_TOKENS)
     ids = {number for number in vocab.values() if type(number) is int}
     if not all(map(is_one_line, vocab)) or ids != set(range(len(vocab))):
         raise RequestError(f"{path} is no vocabulary: it must give each of its {len(vocab)} pieces an id from 0 upward")
