@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.settings import FineTuneSettings
-from bertkit.tasks.decision import Decision
 from bertkit.tasks.regress import Regress
+from bertkit.tasks.shared.decision import Decision
 from bertkit.tasks.task import Part
 from bertkit.train.schedule import Schedule
 

@@ -7,10 +7,10 @@ import torch
 from bertkit.facts import finetuning, tasks, topics
 from bertkit.facts.fact import Outcome, Vocabularies
 from bertkit.finetuning import learner, settings
-from bertkit.tasks import length, words
-from bertkit.tasks.decision import Decision
+from bertkit.tasks.shared import length, word_task
 from bertkit.tasks.multilabel import Multilabel
 from bertkit.tasks.regress import Regress
+from bertkit.tasks.shared.decision import Decision
 
 FACTS = {fact.number: fact for fact in [*finetuning.facts, *tasks.facts]}
 
@@ -87,8 +87,8 @@ def test_windows_that_lose_words_make_facts_fail(monkeypatch):
 
     monkeypatch.setattr(length, "spread", gaps)
     assert not check("F13").ok
-    served = words.words_of_windows
-    monkeypatch.setattr(words, "words_of_windows", lambda *given: [own[1:] for own in served(*given)])
+    served = word_task.words_of_windows
+    monkeypatch.setattr(word_task, "words_of_windows", lambda *given: [own[1:] for own in served(*given)])
     assert not check("F6b").ok
 
 

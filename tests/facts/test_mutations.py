@@ -18,7 +18,7 @@ from bertkit.model.encoder import AttentionRecorder, Encoder
 from bertkit.model.layer import PostNormLayer, SelfAttention
 from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
 from bertkit.tasks.metrics.correlation import pearson
-from bertkit.tasks.texts import TextTask
+from bertkit.tasks.shared.text_task import TextTask
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.train import loop
 

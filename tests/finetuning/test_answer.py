@@ -15,8 +15,8 @@ from span_helpers import ODD, PLACE, assert_near, byte_tokenizer, odd_words, out
 from bertkit.data.examples import AnswerSpan, QuestionExample
 from bertkit.errors import RequestError
 from bertkit.tasks.answer import NO_SPAN, Answer, best_spans, token_span
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.length import LengthPolicy, Seen
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.length import LengthPolicy, Seen
 from bertkit.tasks.task import LossSettings
 from bertkit.text.tokenizer import Tokenizer
 

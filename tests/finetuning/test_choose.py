@@ -11,9 +11,9 @@ from span_helpers import ODD, PLACE, assert_near, outputs_of, pack, three_ways, 
 from bertkit.data.examples import ChoiceExample
 from bertkit.errors import BertkitError, RequestError
 from bertkit.tasks.choose import Choose
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.length import LengthPolicy
-from bertkit.tasks.losses import choice_loss
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.length import LengthPolicy
+from bertkit.tasks.shared.losses import choice_loss
 from bertkit.tasks.task import LossSettings
 from bertkit.text.tokenizer import Tokenizer
 

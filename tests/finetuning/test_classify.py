@@ -18,12 +18,12 @@ from bertkit.finetuning.evaluate import make_windows, run_model
 from bertkit.finetuning.learner import joined_logits, pack
 from bertkit.model.model import new_model
 from bertkit.tasks.classify import Classify
-from bertkit.tasks.decision import Decision
 from bertkit.tasks.folder import read_task, task_json
-from bertkit.tasks.labels import balanced_weights
-from bertkit.tasks.length import LengthPolicy
 from bertkit.tasks.multilabel import Multilabel
 from bertkit.tasks.regress import Regress
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.labels import balanced_weights
+from bertkit.tasks.shared.length import LengthPolicy
 from bertkit.tasks.task import LossSettings
 
 HERE = Place(Path("data.tsv"), 7)

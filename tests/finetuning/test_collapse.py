@@ -15,8 +15,8 @@ from bertkit.finetuning.judge import describe_collapse
 from bertkit.finetuning.prepare import DataFiles, prepare
 from bertkit.finetuning.result import result_from_json
 from bertkit.finetuning.settings import LearningSettings, read_settings
-from bertkit.tasks.calibration import likelihood_gain
-from bertkit.tasks.decision import Decision
+from bertkit.tasks.shared.calibration import likelihood_gain
+from bertkit.tasks.shared.decision import Decision
 from bertkit.tasks.table import TASKS
 
 pytestmark = pytest.mark.usefixtures("_one_thread")

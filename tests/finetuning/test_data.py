@@ -19,7 +19,7 @@ from bertkit.finetuning.prepare import (
     prepare,
 )
 from bertkit.finetuning.settings import read_settings
-from bertkit.tasks.labels import sorted_labels
+from bertkit.tasks.shared.labels import sorted_labels
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import RequestError
-from bertkit.tasks.calibration import (
+from bertkit.tasks.shared.calibration import (
     brier,
     calibration_error,
     class_probabilities,
@@ -20,7 +20,7 @@ from bertkit.tasks.calibration import (
     negative_log_likelihood,
     reliability,
 )
-from bertkit.tasks.decision import Coverage, Decision, coverage_table, fit_abstain, fit_no_answer, fit_thresholds
+from bertkit.tasks.shared.decision import Coverage, Decision, coverage_table, fit_abstain, fit_no_answer, fit_thresholds
 
 SHARE = st.floats(0, 1)
 SURE_AND_RIGHT = st.lists(st.tuples(st.one_of(SHARE, st.sampled_from([0.0, 0.2, 1.0])), st.booleans()), min_size=1)

@@ -15,7 +15,7 @@ from bertkit.finetuning.prepare import DataFiles, prepare
 from bertkit.finetuning.session import open_session
 from bertkit.finetuning.settings import read_settings
 from bertkit.progress import silent
-from bertkit.tasks.fixed import GRAIN, FixedBatch, can_fix, fixed_batch
+from bertkit.tasks.shared.fixed_batch import GRAIN, FixedBatch, can_fix, fixed_batch
 from bertkit.tasks.table import TASKS
 from bertkit.tasks.task import LossSettings
 from bertkit.train.distributed import Ranks

@@ -15,13 +15,13 @@ from bertkit.data.examples import Place, TextExample
 from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.judge import halve, judge_decision, take_part
 from bertkit.finetuning.settings import read_settings
-from bertkit.tasks import calibration
-from bertkit.tasks.calibration import calibration_error
+from bertkit.tasks.shared import calibration
 from bertkit.tasks.classify import Classify
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.length import Seen
 from bertkit.tasks.multilabel import Multilabel
 from bertkit.tasks.regress import Regress
+from bertkit.tasks.shared.calibration import calibration_error
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.length import Seen
 from bertkit.tasks.task import Part, Window
 
 LABELS = tuple("abcde")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bertkit.errors import RequestError
 from bertkit.finetuning.check.label_errors import confident_joint, confident_labels, likely_label_errors
-from bertkit.tasks.calibration import class_probabilities
+from bertkit.tasks.shared.calibration import class_probabilities
 
 
 def slow_confident_labels(probabilities, given):

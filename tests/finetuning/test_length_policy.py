@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bertkit.data.examples import AnswerSpan, Place, QuestionExample, TaggedExample
 from bertkit.errors import RequestError
 from bertkit.tasks.answer import Answer
-from bertkit.tasks.length import (
+from bertkit.tasks.shared.length import (
     CUTS,
     KINDS,
     SPREADS,

@@ -13,11 +13,11 @@ from span_helpers import ODD, PLACE, assert_near, byte_tokenizer, odd_words, out
 from bertkit.data.examples import TaggedExample
 from bertkit.errors import RequestError
 from bertkit.model.word_loss import IGNORE
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.length import LengthPolicy, Seen, spread
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.length import LengthPolicy, Seen, spread
+from bertkit.tasks.shared.word_task import word_pieces, words_of, words_of_windows
 from bertkit.tasks.tag import Tag, located
 from bertkit.tasks.task import LossSettings
-from bertkit.tasks.words import word_pieces, words_of, words_of_windows
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.windows import best_window
 

@@ -24,7 +24,7 @@ from bertkit.serve.models import Models, load_models, share_encoders
 from bertkit.serve.plans.fill import plan_fill
 from bertkit.serve.plans.heads import with_form
 from bertkit.serve.settings import ServeSettings
-from bertkit.tasks.length import LengthPolicy
+from bertkit.tasks.shared.length import LengthPolicy
 
 pytestmark = pytest.mark.filterwarnings("ignore::bertkit.errors.BertkitWarning")
 TEXTS = ["a b c", "hello world", "", "x . y ? " * 30, "ünïcödé 漢字 🙂"]

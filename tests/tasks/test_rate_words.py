@@ -15,10 +15,10 @@ from bertkit.errors import RequestError
 from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.settings import read_settings
 from bertkit.model.batch import Batch
-from bertkit.tasks.decision import Decision
 from bertkit.tasks.rate_words import RateWords
 from bertkit.tasks.read import guess_task, read_examples
 from bertkit.tasks.rows.rate_words import RatedWordsExample
+from bertkit.tasks.shared.decision import Decision
 from bertkit.tasks.task import LossSettings
 
 pytestmark = pytest.mark.usefixtures("_one_thread")

@@ -35,10 +35,10 @@ from bertkit.pretraining.inputs import to_inputs
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.tasks.choose import Choose
-from bertkit.tasks.decision import Decision
 from bertkit.tasks.metrics.classes import accuracy
 from bertkit.tasks.multilabel import Multilabel
 from bertkit.tasks.regress import Regress
+from bertkit.tasks.shared.decision import Decision
 from bertkit.tasks.table import TASKS
 from bertkit.tasks.task import LossSettings, Part, task_class
 from bertkit.text.wordpiece import SPECIALS

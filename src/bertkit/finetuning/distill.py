@@ -12,8 +12,8 @@ from bertkit.errors import RequestError
 from bertkit.finetuning.learner import TASK, Learner, pack, task_logits
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
-from bertkit.tasks.fixed import FixedBatch
 from bertkit.tasks.folder import read_task
+from bertkit.tasks.shared.fixed_batch import FixedBatch
 from bertkit.tasks.task import LossSettings, Task, Window
 from bertkit.train.loop import Sums
 

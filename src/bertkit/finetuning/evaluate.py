@@ -17,8 +17,8 @@ from bertkit.finetuning.learner import task_logits
 from bertkit.model.batch import Batch
 from bertkit.model.heads import PooledHead
 from bertkit.model.model import BertModel
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.fixed import window_segments
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.fixed_batch import window_segments
 from bertkit.tasks.task import LossSettings, Prediction, Task, Window
 
 TOKENS = 8192  # through the model at once on a GPU, unless one example has more

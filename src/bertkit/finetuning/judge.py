@@ -12,8 +12,8 @@ import numpy as np
 from bertkit.data.examples import Example
 from bertkit.finetuning.evaluate import Outputs
 from bertkit.finetuning.settings import LearningSettings
-from bertkit.tasks.calibration import LEAST_GAIN, calibration_error
-from bertkit.tasks.decision import Decision
+from bertkit.tasks.shared.calibration import LEAST_GAIN, calibration_error
+from bertkit.tasks.shared.decision import Decision
 from bertkit.tasks.task import Part, Prediction, Rows, Task
 
 CLEAR_GAIN = 0.5  # share of the loss of guessing that a model must save if it gives one answer to everything

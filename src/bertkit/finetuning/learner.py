@@ -17,8 +17,8 @@ from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.model.batch import Batch
 from bertkit.model.heads import HEADS
 from bertkit.model.model import BertModel, new_model
-from bertkit.tasks.fixed import FixedBatch, fixed_loss, window_segments
 from bertkit.tasks.folder import task_name
+from bertkit.tasks.shared.fixed_batch import FixedBatch, fixed_loss, window_segments
 from bertkit.tasks.task import LossSettings, Task, Window
 from bertkit.train.loop import LossModule, Sums
 

@@ -16,8 +16,8 @@ from bertkit.model.heads import HEADS
 from bertkit.progress import ShowProgress, silent
 from bertkit.settings import pick
 from bertkit.tasks.folder import build_task
-from bertkit.tasks.labels import labels_of
 from bertkit.tasks.read import columns_for_dev, read_examples
+from bertkit.tasks.shared.labels import labels_of
 from bertkit.tasks.table import TASKS
 from bertkit.tasks.task import LossSettings, Part, Task
 

@@ -10,9 +10,9 @@ import numpy as np
 from bertkit.finetuning.check.label_errors import LabelError
 from bertkit.report.chart import FROM_ZERO, Bar, Line, chart, smoothed
 from bertkit.report.page import REPORT, render_page, save_page
-from bertkit.tasks.calibration import confidences, reliability
-from bertkit.tasks.decision import Decision
 from bertkit.tasks.metrics.classes import LabelScore, confusion_matrix
+from bertkit.tasks.shared.calibration import confidences, reliability
+from bertkit.tasks.shared.decision import Decision
 from bertkit.tasks.task import Part, Prediction, Task
 from bertkit.train.records import read_records
 

@@ -32,9 +32,9 @@ from bertkit.finetuning.run_state import (
     copied_to_host,
 )
 from bertkit.finetuning.settings import FineTuneSettings
-from bertkit.tasks.decision import Decision, Fitted
-from bertkit.tasks.fixed import can_fix, fixed_batch
 from bertkit.tasks.folder import task_json
+from bertkit.tasks.shared.decision import Decision, Fitted
+from bertkit.tasks.shared.fixed_batch import can_fix, fixed_batch
 from bertkit.tasks.task import LossSettings, Window
 from bertkit.train.distributed import Ranks
 from bertkit.train.loop import LoopSettings, Micro, StepReport

@@ -18,7 +18,7 @@ from bertkit.settings import (
     pick,
     read_pairs,
 )
-from bertkit.tasks.length import ReadingSettings
+from bertkit.tasks.shared.length import ReadingSettings
 from bertkit.train.optimizer_rows import OPTIMIZERS
 from bertkit.train.schedule import Decay
 

@@ -9,8 +9,8 @@ from bertkit.data.examples import Example
 from bertkit.errors import RequestError
 from bertkit.finetuning.evaluate import predict
 from bertkit.model.model import BertModel
-from bertkit.tasks.decision import Decision
 from bertkit.tasks.folder import read_task
+from bertkit.tasks.shared.decision import Decision
 from bertkit.tasks.task import Prediction, Task
 
 TEXTS_AT_ONCE = 1024  # sorted by length together; memory does not grow with more

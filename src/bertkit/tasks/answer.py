@@ -14,15 +14,15 @@ from bertkit.data.examples import AnswerSpan, Example, QuestionExample
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
-from bertkit.tasks.calibration import NO_GAIN
-from bertkit.tasks.decision import Decision, Fitted, fit_no_answer
-from bertkit.tasks.explain import Request, Target, read_at, refuse_windows, refuse_word, text_tokens
-from bertkit.tasks.length import Seen, layout, refuse_too_long, spread, take
-from bertkit.tasks.losses import LOWEST, choice_loss, choice_losses, divergence
 from bertkit.tasks.metrics.squad import squad_scores
 from bertkit.tasks.rows.answer import AnswerRow
+from bertkit.tasks.shared.calibration import NO_GAIN
+from bertkit.tasks.shared.decision import Decision, Fitted, fit_no_answer
+from bertkit.tasks.shared.explain import Request, Target, read_at, refuse_windows, refuse_word, text_tokens
+from bertkit.tasks.shared.length import Seen, layout, refuse_too_long, spread, take
+from bertkit.tasks.shared.losses import LOWEST, choice_loss, choice_losses, divergence
+from bertkit.tasks.shared.text_task import counting_rows, filled
 from bertkit.tasks.task import LossSettings, Mistake, Part, Predict, Rows, Size, Task, Window
-from bertkit.tasks.texts import counting_rows, filled
 from bertkit.text.characters import whole_words, with_marks
 
 CANDIDATES = 20  # spans that share the probability, and the most that are listed

@@ -13,14 +13,14 @@ from bertkit.data.examples import ChoiceExample, Example
 from bertkit.errors import BertkitError, RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.explain import Request, Target
-from bertkit.tasks.length import Seen, kept, layout, take
-from bertkit.tasks.losses import LOWEST, choice_loss, choice_losses, divergence
 from bertkit.tasks.metrics.table import choice_scores
 from bertkit.tasks.rows.choose import ChooseRow
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.explain import Request, Target
+from bertkit.tasks.shared.length import Seen, kept, layout, take
+from bertkit.tasks.shared.losses import LOWEST, choice_loss, choice_losses, divergence
+from bertkit.tasks.shared.text_task import filled
 from bertkit.tasks.task import LossSettings, Mistake, Part, Predict, Rows, Size, Task, Window, by_example
-from bertkit.tasks.texts import filled
 from bertkit.text.tokenizer import Encoding
 
 

@@ -11,16 +11,16 @@ from torch import Tensor
 
 from bertkit.data.examples import Example, TextExample
 from bertkit.model.batch import Batch
-from bertkit.tasks.calibration import confidences
-from bertkit.tasks.decision import Decision, Fitted, fit_abstain
-from bertkit.tasks.labels import balanced_weights, labels_of
-from bertkit.tasks.length import Seen
-from bertkit.tasks.losses import divergence
 from bertkit.tasks.metrics.classes import LabelScore, precision_recall_f1
 from bertkit.tasks.metrics.table import class_scores
 from bertkit.tasks.rows.classify import ClassifyRow
+from bertkit.tasks.shared.calibration import confidences
+from bertkit.tasks.shared.decision import Decision, Fitted, fit_abstain
+from bertkit.tasks.shared.labels import balanced_weights, labels_of
+from bertkit.tasks.shared.length import Seen
+from bertkit.tasks.shared.losses import divergence
+from bertkit.tasks.shared.text_task import LabelTask, filled, label_number, likeliest, shown_text
 from bertkit.tasks.task import LossSettings, Mistake, Part, Rows, Size, Task, Window
-from bertkit.tasks.texts import LabelTask, filled, label_number, likeliest, shown_text
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import Any
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.errors import RequestError
 from bertkit.settings import pick
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.length import LengthPolicy, ReadingSettings
 from bertkit.tasks.row import TaskRow
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.length import LengthPolicy, ReadingSettings
 from bertkit.tasks.table import TASKS, task_heads
 from bertkit.tasks.task import Task, task_class
 

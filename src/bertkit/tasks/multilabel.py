@@ -12,14 +12,14 @@ from torch import Tensor
 
 from bertkit.data.examples import Example, TextExample
 from bertkit.model.batch import Batch
-from bertkit.tasks.decision import Decision, Fitted, fit_thresholds
-from bertkit.tasks.labels import labels_of
-from bertkit.tasks.length import Seen
 from bertkit.tasks.metrics.classes import LabelScore, precision_recall_f1
 from bertkit.tasks.metrics.table import multilabel_scores
 from bertkit.tasks.rows.multilabel import MultilabelRow
+from bertkit.tasks.shared.decision import Decision, Fitted, fit_thresholds
+from bertkit.tasks.shared.labels import labels_of
+from bertkit.tasks.shared.length import Seen
+from bertkit.tasks.shared.text_task import LabelTask, counting_rows, label_number, shown_text
 from bertkit.tasks.task import LossSettings, Mistake, Part, Rows, Size, Task, Window
-from bertkit.tasks.texts import LabelTask, counting_rows, label_number, shown_text
 
 MOST_WEIGHT = 10.0  # of a rare label's yes
 

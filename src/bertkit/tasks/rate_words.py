@@ -10,14 +10,14 @@ from bertkit.data.examples import Characters, Example
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.explain import Request, Target, read_at, refuse_target
-from bertkit.tasks.length import Seen
-from bertkit.tasks.numbers import NumberTask
 from bertkit.tasks.rows.rate_words import RatedWordsExample, RateWordsRow
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.explain import Request, Target, read_at, refuse_target
+from bertkit.tasks.shared.length import Seen
+from bertkit.tasks.shared.number_task import NumberTask
+from bertkit.tasks.shared.text_task import filled
+from bertkit.tasks.shared.word_task import WordTask, find_word
 from bertkit.tasks.task import LossSettings, Mistake, Predict, Rows, Size, Task, Window
-from bertkit.tasks.texts import filled
-from bertkit.tasks.words import WordTask, find_word
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from bertkit.data.examples import Example, TextExample
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.explain import Request, Target, read_pooled, refuse_target
-from bertkit.tasks.length import Seen
-from bertkit.tasks.numbers import NumberTask
 from bertkit.tasks.rows.regress import RegressRow
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.explain import Request, Target, read_pooled, refuse_target
+from bertkit.tasks.shared.length import Seen
+from bertkit.tasks.shared.number_task import NumberTask
+from bertkit.tasks.shared.text_task import TextTask, counting_rows, filled, shown_text
 from bertkit.tasks.task import LossSettings, Mistake, Predict, Size, Task, Window
-from bertkit.tasks.texts import TextTask, counting_rows, filled, shown_text
 
 
 @dataclass(frozen=True)

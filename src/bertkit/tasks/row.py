@@ -10,8 +10,8 @@ from bertkit.data.columns import ONE_NAME, LabelColumn
 from bertkit.data.examples import Example, Place
 from bertkit.data.tables import Columns, Row, Table, ending, present_text
 from bertkit.errors import RequestError
-from bertkit.tasks.labels import labels_of, learned_labels
-from bertkit.tasks.length import EVERY_KIND, Kind, LengthPolicy
+from bertkit.tasks.shared.labels import labels_of, learned_labels
+from bertkit.tasks.shared.length import EVERY_KIND, Kind, LengthPolicy
 
 if TYPE_CHECKING:
     import pyarrow

@@ -17,18 +17,18 @@ from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.word_loss import IGNORE
 from bertkit.settings import pick
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.explain import Request, Target, read_at
-from bertkit.tasks.labels import balanced_weights
-from bertkit.tasks.length import Seen
-from bertkit.tasks.losses import divergence
 from bertkit.tasks.metrics.classes import LabelScore
 from bertkit.tasks.metrics.spans import span_scores
 from bertkit.tasks.metrics.table import tag_scores
 from bertkit.tasks.rows.tag import TagRow
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.explain import Request, Target, read_at
+from bertkit.tasks.shared.labels import balanced_weights
+from bertkit.tasks.shared.length import Seen
+from bertkit.tasks.shared.losses import divergence
+from bertkit.tasks.shared.text_task import filled
+from bertkit.tasks.shared.word_task import WordTask, at_words, find_word
 from bertkit.tasks.task import LossSettings, Mistake, Part, Predict, Rows, Size, Task, Window
-from bertkit.tasks.texts import filled
-from bertkit.tasks.words import WordTask, at_words, find_word
 
 SHOWN_WORDS = 6  # of a sentence's errors in the report
 

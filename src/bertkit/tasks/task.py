@@ -19,16 +19,16 @@ from torch import Tensor
 from bertkit.data.examples import Example
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
-from bertkit.tasks.calibration import guesses_labels
-from bertkit.tasks.decision import Decision, Fitted, fit_table
-from bertkit.tasks.length import LengthPolicy, check_policy
 from bertkit.tasks.row import TaskRow
+from bertkit.tasks.shared.calibration import guesses_labels
+from bertkit.tasks.shared.decision import Decision, Fitted, fit_table
+from bertkit.tasks.shared.length import LengthPolicy, check_policy
 from bertkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from bertkit.model.model import BertModel
-    from bertkit.tasks.explain import Request, Target
     from bertkit.tasks.metrics.classes import LabelScore
+    from bertkit.tasks.shared.explain import Request, Target
 
 Rows = Sequence[np.ndarray]  # the head's outputs for each window
 # A frozen dataclass of the task's own: Classified, Labeled, Rated, Tagged, RatedWords, Answered, Chosen.

@@ -21,8 +21,8 @@ from bertkit.finetuning.explore.features import FOLDS, Features, fit_classes, ne
 from bertkit.finetuning.learner import with_config
 from bertkit.finetuning.prepare import Prepared
 from bertkit.model.heads import HEADS, TokenHead
-from bertkit.tasks.decision import Decision
 from bertkit.tasks.folder import task_json
+from bertkit.tasks.shared.decision import Decision
 
 MANY = 2000  # rows from which one fifth that is held out says enough
 UNKNOWN = -30.0  # logit, relative to the others', of a label that no training row has

@@ -19,7 +19,7 @@ from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.predict.bert import Bert
 from bertkit.settings import pick
-from bertkit.tasks.explain import Read, Request, Target, refuse_word, text_tokens
+from bertkit.tasks.shared.explain import Read, Request, Target, refuse_word, text_tokens
 from bertkit.tasks.table import task_heads
 
 METHODS = {"integrated": "mask", "gradient": "zero"}  # and the baseline that each is usually taken from

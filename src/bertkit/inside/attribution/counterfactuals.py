@@ -13,8 +13,8 @@ from bertkit.errors import RequestError
 from bertkit.inside.attribution.attribution import why
 from bertkit.inside.attribution.page import Change, Flip, Flips
 from bertkit.predict.bert import Bert
-from bertkit.tasks.explain import Request, text_tokens
-from bertkit.tasks.texts import likeliest
+from bertkit.tasks.shared.explain import Request, text_tokens
+from bertkit.tasks.shared.text_task import likeliest
 from bertkit.text.tokenizer import Tokenizer
 
 MOST_FLIPS = 10  # told, the likeliest first

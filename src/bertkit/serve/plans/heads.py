@@ -18,10 +18,10 @@ from bertkit.serve.models import Served
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.service import Plan
 from bertkit.serve.settings import ServeSettings
-from bertkit.tasks.length import Seen
 from bertkit.tasks.row import TaskRow
+from bertkit.tasks.shared.length import Seen
+from bertkit.tasks.shared.text_task import TextTask
 from bertkit.tasks.task import Window, by_example
-from bertkit.tasks.texts import TextTask
 from bertkit.text.length import LengthReport, TooLong
 
 Inputs = Mapping[str, Any]

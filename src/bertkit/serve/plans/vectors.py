@@ -17,7 +17,7 @@ from bertkit.serve.models import Served
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.service import Plan, PlanDraft
 from bertkit.serve.settings import ServeSettings
-from bertkit.tasks.length import LengthPolicy, sequences, take
+from bertkit.tasks.shared.length import LengthPolicy, sequences, take
 from bertkit.text.length import LengthReport, TooLong
 from bertkit.text.tokenizer import Encoding
 

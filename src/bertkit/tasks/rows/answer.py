@@ -11,7 +11,6 @@ from bertkit.data.columns import first_known
 from bertkit.data.examples import Example, QuestionExample
 from bertkit.data.squad import PASSAGES, QUESTIONS, question_maker
 from bertkit.data.tables import Columns, Row, Table, ending, lines_of
-from bertkit.tasks.length import LengthPolicy
 from bertkit.tasks.row import (
     Detail,
     Maker,
@@ -22,6 +21,7 @@ from bertkit.tasks.row import (
     request_place,
     same_count,
 )
+from bertkit.tasks.shared.length import LengthPolicy
 
 SQUAD_START = 5000  # characters in which a SQuAD file shows its shape
 SPAN = {"start": int, "end": int, "score": float, "probability": float}

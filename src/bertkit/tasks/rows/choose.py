@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 from bertkit.data.choices import choice_maker, has_choices
 from bertkit.data.examples import ChoiceExample, Example
 from bertkit.data.tables import Columns, Row, Table
-from bertkit.tasks.length import CUTS, LengthPolicy
 from bertkit.tasks.row import Detail, Maker, Measures, RequestField, TaskRow, request_place, same_count, text_list
 from bertkit.tasks.rows.answer import has_questions
+from bertkit.tasks.shared.length import CUTS, LengthPolicy
 
 
 class ChooseRow(TaskRow):

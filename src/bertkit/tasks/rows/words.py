@@ -13,8 +13,8 @@ from bertkit.data.formats import TABLE_FORMATS
 from bertkit.data.tables import SAMPLE, Columns, Row, Table, cell, checked, ending, lines_of, present_text
 from bertkit.data.tagged import WordLabels, tagged_maker
 from bertkit.errors import RequestError
-from bertkit.tasks.length import LengthPolicy
 from bertkit.tasks.row import Detail, Maker, RequestField, TaskRow, request_place, text_list
+from bertkit.tasks.shared.length import LengthPolicy
 
 COLUMN_FILES = tuple(end for row in TABLE_FORMATS.values() if row.holds == "words" for end in row.endings)
 TABLES_OF_SENTENCES = (".jsonl", ".ndjson", ".parquet")  # files with other endings are CoNLL columns

@@ -10,8 +10,8 @@ import numpy as np
 from bertkit.data.examples import Example, WordsExample
 from bertkit.errors import RequestError
 from bertkit.model.word_loss import IGNORE
-from bertkit.tasks.explain import ExplainedTokens, Request, Written, refuse_windows
-from bertkit.tasks.length import Seen, refuse_too_long, spread
+from bertkit.tasks.shared.explain import ExplainedTokens, Request, Written, refuse_windows
+from bertkit.tasks.shared.length import Seen, refuse_too_long, spread
 from bertkit.tasks.task import Part, Rows, Task, Window
 from bertkit.text.characters import word_spans
 from bertkit.text.tokenizer import Tokenizer

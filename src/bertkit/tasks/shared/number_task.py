@@ -7,9 +7,9 @@ from torch import Tensor
 
 from bertkit.data.examples import Example
 from bertkit.model.batch import Batch
-from bertkit.tasks.calibration import guesses_numbers
-from bertkit.tasks.explain import ExplainedTokens, Read, Target
 from bertkit.tasks.metrics.table import number_scores
+from bertkit.tasks.shared.calibration import guesses_numbers
+from bertkit.tasks.shared.explain import ExplainedTokens, Read, Target
 from bertkit.tasks.task import Part, Prediction, Rows, Task
 
 

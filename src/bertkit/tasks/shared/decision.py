@@ -9,9 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.errors import RequestError
-from bertkit.tasks.calibration import Array, Calibration, class_probabilities, fit_temperature, label_probabilities
 from bertkit.tasks.metrics.correlation import finite
 from bertkit.tasks.metrics.squad import best_squad_threshold
+from bertkit.tasks.shared.calibration import (
+    Array,
+    Calibration,
+    class_probabilities,
+    fit_temperature,
+    label_probabilities,
+)
 
 THRESHOLD = 0.5  # of a label that dev data do not have
 

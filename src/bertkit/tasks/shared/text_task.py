@@ -13,8 +13,8 @@ from bertkit.data.examples import Example, TextExample
 from bertkit.errors import RequestError
 from bertkit.model.model import BertModel
 from bertkit.settings import pick
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.explain import (
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.explain import (
     ExplainedTokens,
     Request,
     Target,
@@ -23,7 +23,7 @@ from bertkit.tasks.explain import (
     refuse_word,
     text_tokens,
 )
-from bertkit.tasks.length import Seen, refuse_too_long, seen, sequences, take
+from bertkit.tasks.shared.length import Seen, refuse_too_long, seen, sequences, take
 from bertkit.tasks.task import Part, Predict, Prediction, Rows, Size, Task, Window, by_example
 
 
