@@ -7,9 +7,9 @@ import torch
 from bertkit.facts import finetuning, tasks, topics
 from bertkit.facts.fact import Outcome, Vocabularies
 from bertkit.finetuning import learner, settings
-from bertkit.tasks.shared import length, word_task
 from bertkit.tasks.multilabel import Multilabel
 from bertkit.tasks.regress import Regress
+from bertkit.tasks.shared import length, word_task
 from bertkit.tasks.shared.decision import Decision
 
 FACTS = {fact.number: fact for fact in [*finetuning.facts, *tasks.facts]}
@@ -71,7 +71,7 @@ def test_frozen_weights_make_the_fact_that_all_move_fail(monkeypatch, fresh):
 
 
 def test_another_reading_of_a_text_makes_facts_fail(monkeypatch):
-    monkeypatch.setattr(learner, "fitted_config", lambda config, *given: config)
+    monkeypatch.setattr(learner, "config_for_task", lambda config, *given: config)
     assert not check("F5").ok, "every pooling is the model's own"
     monkeypatch.setattr(Multilabel, "target", lambda self, example: (1,))
     assert not check("F10").ok

@@ -74,7 +74,7 @@ def the_objective_weighs_alike(patch: Patch) -> None:
 
 
 def cola_by_accuracy(patch: Patch) -> None:
-    patch.setitem(glue.TASKS, "cola", replace(glue.TASKS["cola"], metric="accuracy"))
+    patch.setitem(glue.GLUE_TASKS, "cola", replace(glue.GLUE_TASKS["cola"], metric="accuracy"))
 
 
 def similarity_by_pearson(patch: Patch) -> None:

@@ -44,7 +44,7 @@ def test_a_sequence_for_each_choice(tokenizer):
     assert [window.example for window in windows] == [0, 0, 1, 1, 1, 1, 1, 2]
     assert windows[1].ids == tokenizer.encode("Where do fish live?", "on the moon").ids
     assert windows[1].segments == tokenizer.encode("Where do fish live?", "on the moon").segments
-    assert task.targets(windows) == 3
+    assert task.count_targets(windows) == 3
     assert [window.target for window in windows] == [0, 0, 1, 1, 1, 1, 1, 0]
 
 
@@ -83,7 +83,7 @@ def test_the_loss_equals_its_slow_twin_and_does_not_depend_on_the_batch(tokenize
         for rows, example in zip(torch.split(logits, [2, 5, 1]), EXAMPLES, strict=True)
     )
     torch.testing.assert_close(total, slow)
-    assert int(count) == task.targets(windows) == 3
+    assert int(count) == task.count_targets(windows) == 3
     first, _ = task.loss(logits[:2], pack(windows[:2]), windows[:2], weights)
     rest, _ = task.loss(logits[2:], pack(windows[2:]), windows[2:], weights)
     torch.testing.assert_close(first + rest, total)

@@ -72,7 +72,7 @@ def test_a_label_of_every_row_and_one_that_is_given_twice_have_weights(model, tm
     found = prepared(model, tmp_path / "a.jsonl", "multilabel", "class_weights=balanced")
     weights = loss_settings(found.task, found.train, read_settings("class_weights=balanced"))
     assert weights.class_weights == (0.25, 1.0)
-    assert all(map(math.isfinite, found.task.prior(found.train, weights)))
+    assert all(map(math.isfinite, found.task.prior_bias(found.train, weights)))
 
 
 def test_texts_without_any_label_are_refused_and_checked(model, tmp_path):

@@ -246,7 +246,7 @@ def test_the_defaults_change_nothing():
     logits = np.array([[1.0, -1.0, 0.0]], dtype=np.float32)
     np.testing.assert_array_equal(decision.class_probabilities(logits), class_probabilities(logits))
     assert decision.accepted(decision.label_probabilities(logits), "abc").tolist() == [[True, False, True]]
-    assert decision.is_sure(0.0)
+    assert decision.is_confident(0.0)
     assert not decision.is_unanswerable(1e9)
 
 
@@ -256,7 +256,7 @@ def test_a_decision_decides():
     assert decision.class_probabilities(logits)[0, 0] == pytest.approx(1 / (1 + math.exp(-2)))
     assert decision.label_probabilities(logits)[0, 0] == pytest.approx(1 / (1 + math.exp(-1)))
     assert decision.accepted(np.array([0.3, 0.3]), ["a", "b"]).tolist() == [False, True]
-    assert [decision.is_sure(value) for value in (0.79, 0.8)] == [False, True]
+    assert [decision.is_confident(value) for value in (0.79, 0.8)] == [False, True]
     assert [decision.is_unanswerable(value) for value in (-1.5, -1.4)] == [False, True]
 
 

@@ -43,7 +43,7 @@ def test_a_teacher_is_given_the_segments_of_its_own_family(students, teachers, t
         [(loss, _, _)] = Student(student, task, LossSettings(), teacher)(batch, windows).values()
         ours = task_logits(student, task, batch, windows)
         theirs = task_logits(model, task, pack(windows, model.config), windows)
-        wanted = task.distance(teacher.task, ours, theirs, batch, windows, teacher.temperature)
+        wanted = task.distillation_loss(teacher.task, ours, theirs, batch, windows, teacher.temperature)
     torch.testing.assert_close(loss, wanted)
 
 

@@ -23,8 +23,7 @@ from bertkit.errors import RequestError
 from bertkit.finetuning.embeddings.data import read_pairs, read_texts
 from bertkit.finetuning.embeddings.session import VectorSession, pair_spearman
 from bertkit.finetuning.embeddings.settings import read_vector_settings
-from bertkit.finetuning.embeddings.teacher import teacher_vectors
-from bertkit.finetuning.embeddings.tuning import encode, tune_vectors
+from bertkit.finetuning.embeddings.tuning import encode, teacher_vectors, tune_vectors
 from bertkit.progress import silent
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -173,7 +172,7 @@ def test_a_teachers_vectors_are_made_once(minilm, model, files, tmp_path, monkey
     assert made.dtype == np.float16
     np.testing.assert_allclose(made, bertkit.load(minilm).embed(texts), atol=2e-3)
     [path] = tmp_path.glob("teacher-*.npy")
-    monkeypatch.setattr("bertkit.finetuning.embeddings.teacher.text_vectors", None)  # it would be called for nothing
+    monkeypatch.setattr("bertkit.finetuning.embeddings.tuning.text_vectors", None)  # it would be called for nothing
     np.testing.assert_array_equal(teacher_vectors(teacher, texts, 32, tmp_path, torch.device("cpu")), made)
     for content in (b"", path.read_bytes()[:100], path.read_bytes()[:-10], b"no array at all"):
         path.write_bytes(content)
@@ -311,7 +310,7 @@ def test_the_command(model, files, tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["task"] == "vectors"
     assert set(found["scores"]) == {"spearman", "loss"}
-    assert read_texts([files / "pairs.tsv"]).said == found["said"][0]
+    assert read_texts([files / "pairs.tsv"]).summary == found["said"][0]
     for more, sentence in (
         (["--out", tmp_path / "x", "rnak=3"], "unknown setting 'rnak'"),
         (["--out", tmp_path / "x", "--seeds", "3"], "do not go with vectors"),

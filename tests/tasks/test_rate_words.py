@@ -73,7 +73,7 @@ def test_only_first_pieces_are_asked_and_every_word_is_asked_once():
         for word, place in zip(window.detail.words, window.detail.positions, strict=True)
     }
     assert asked == dict(enumerate(numbers))
-    assert task().targets(windows) == 32
+    assert task().count_targets(windows) == 32
     assert all(one.detail.words[-1] + 1 == other.detail.words[0] for one, other in pairwise(windows))
 
 

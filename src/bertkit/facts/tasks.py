@@ -230,7 +230,7 @@ def _result(kind: str, scores: dict[str, float]) -> FineTuned:
         best_step=1,
         steps=1,
         finished=True,
-        said=(),
+        notes=(),
     )
 
 

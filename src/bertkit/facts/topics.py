@@ -23,7 +23,7 @@ from bertkit.pretraining.inputs import to_inputs
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.tasks.folder import build_task
-from bertkit.tasks.task import Part
+from bertkit.tasks.task import Dataset
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
 
@@ -108,5 +108,5 @@ def prepared(train: int = 384, dev: int = 200) -> tuple[Prepared, FineTuneSettin
     parts = []
     for seed, count in enumerate((train, dev), start=1):
         examples = topic_examples(count, seed)
-        parts.append(Part(examples, [task.windows(example, number) for number, example in enumerate(examples)]))
+        parts.append(Dataset(examples, [task.windows(example, number) for number, example in enumerate(examples)]))
     return Prepared(task, parts[0], parts[1], ()), settings

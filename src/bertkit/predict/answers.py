@@ -33,7 +33,7 @@ class Answers:
         """A prediction for each example, of the task's own kind."""
         found: list[Prediction] = []
         for start in range(0, len(examples), TEXTS_AT_ONCE):
-            ready = [self.task.ready(example) for example in examples[start : start + TEXTS_AT_ONCE]]
+            ready = [self.task.preprocess(example) for example in examples[start : start + TEXTS_AT_ONCE]]
             found += predict(self.model, self.task, ready, self.decision)
         return found
 

@@ -117,7 +117,7 @@ def _ranked_words(bert: Bert, text: str, pair: str | None, settings: FlipSetting
     """The places of the words; of many, those that add most to the answer. Punctuation is left alone."""
     words = [
         each
-        for each in text_tokens(bert.model, bert.tokenizer, Request(text, pair)).written
+        for each in text_tokens(bert.model, bert.tokenizer, Request(text, pair)).text_words
         if each.part == 0 and _is_word(each.word)
     ]
     if len(words) <= settings.tried:

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertkit.data.conll import CONLL_U
+from bertkit.data.conll import CONLL_U_COLUMNS
 from bertkit.data.examples import Place
 from bertkit.data.tables import ending, lines_of
 from bertkit.errors import RequestError
 
-FORM, UPOS, HEAD, RELATION = (CONLL_U.index(name) for name in ("form", "upos", "head", "deprel"))
+FORM, UPOS, HEAD, RELATION = (CONLL_U_COLUMNS.index(name) for name in ("form", "upos", "head", "deprel"))
 NOT_A_WORD = re.compile(r"\d+[-.]\d+")  # 1-2 repeats the words that follow, 1.1 is not in the text
 Cells = tuple[int, list[str]]  # the number of a line, and its columns
 
@@ -59,8 +59,8 @@ def _sentences(path: Path) -> Iterator[list[Cells]]:
             block = []
         elif not line.startswith("#"):
             cells = line.split("\t")
-            if len(cells) != len(CONLL_U):
-                what = f"{len(cells)} columns where CoNLL-U has {len(CONLL_U)}, with tabs between them"
+            if len(cells) != len(CONLL_U_COLUMNS):
+                what = f"{len(cells)} columns where CoNLL-U has {len(CONLL_U_COLUMNS)}, with tabs between them"
                 raise RequestError(f"{path}, line {number}: {what}; repair the line")
             if not NOT_A_WORD.fullmatch(cells[0]):
                 block.append((number, cells))

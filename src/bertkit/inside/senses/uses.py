@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertkit.data.columns import first_known
+from bertkit.data.columns import first_present
 from bertkit.data.formats import TABLE_ENDINGS, open_table
 from bertkit.data.tables import Columns, Row, Table, ending, text_cell
 from bertkit.errors import RequestError
@@ -82,13 +82,13 @@ def _use(sentence: str, start: int, end: int, source: str, sense: str | None = N
 
 
 def _has_senses(file: Path) -> bool:
-    return first_known(open_table(file, Columns()), SENSES) is not None
+    return first_present(open_table(file, Columns()), SENSES) is not None
 
 
 def _labeled(word: str, pattern: re.Pattern[str], files: list[Path]) -> Iterator[Use]:
     for file in files:
         table = open_table(file, Columns())
-        text, sense = first_known(table, TEXTS), first_known(table, SENSES)
+        text, sense = first_present(table, TEXTS), first_present(table, SENSES)
         if text is None or sense is None:
             has = ", ".join(table.names[:8])
             raise RequestError(f"{file} has no column of texts ({', '.join(TEXTS)}); it has: {has}")

@@ -120,9 +120,9 @@ def identity_of(table: Table, named: str | None) -> Identity:
     """The id column that was named, or one that is called so."""
     if named is None and len(table.names) == 1:
         return Identity(None, "int64")
-    from bertkit.data.columns import find, first_known
+    from bertkit.data.columns import find_column, first_present
 
-    column = find(table, named, "id") if named else first_known(table, ID_NAMES)
+    column = find_column(table, named, "id") if named else first_present(table, ID_NAMES)
     if column is None:
         return Identity(None, "int64")
     kind = cell_kind(table, column)

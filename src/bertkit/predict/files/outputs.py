@@ -51,10 +51,10 @@ class Kept:
 
 def kept_columns(table: Table, out: str, keep: str | None, reserved: Sequence[str]) -> Kept:
     """All columns of a table, or those named with commas between them."""
-    from bertkit.data.columns import find
+    from bertkit.data.columns import find_column
 
     listed = () if keep is None else tuple(part.strip() for part in keep.split(",") if part.strip())
-    names = table.names if keep is None else tuple(find(table, name, "keep") for name in listed)
+    names = table.names if keep is None else tuple(find_column(table, name, "keep") for name in listed)
     kinds = {name: cell_kind(table, name) for name in names} if out == ".parquet" else {}
     return Kept(out, names, keep is None, frozenset(reserved), kinds)
 

@@ -74,15 +74,15 @@ def open_source(task: "TaskRow | None", path: Path, columns: Columns, kind: str 
     """Open a file for a task, or without one to embed; `-` is standard input. Columns not named are guessed."""
     path, report = STDIN if str(path) == "-" else path, CorpusReport()
     kind = _kind(path, columns) if kind is None else pick(FORMATS, kind, "format")
-    if kind == "lines" and task is not None and task.line_lacks:
-        lacks = f"a question and {task.line_lacks}"
+    if kind == "lines" and task is not None and task.missing_from_lines:
+        lacks = f"a question and {task.missing_from_lines}"
         raise RequestError(f"{path}: a plain line has no room for {lacks}; give JSONL, CSV or Parquet")
     if path is STDIN and not TABLE_FORMATS[kind].piped:
         raise RequestError(f"standard input cannot be read as {kind}; name a file, or give JSONL")
     table = _open(task, path, columns, kind, report)
     if all(row.fault for row in table.sample):
         raise RequestError(table.sample[0].fault)
-    used, make = _embed_maker(table, columns) if task is None else task.asker(table, columns)
+    used, make = _embed_maker(table, columns) if task is None else task.unlabeled_reader(table, columns)
     said = "" if kind == "lines" else f"{path}: {', '.join([str(used), *table.notes])}"
     return Source(table, used, make, said, report)
 

@@ -46,7 +46,7 @@ def plan_task(
     row = answers.task.row
     given = {name: value for name, value in inputs.items() if value is not None}
     _check_inputs(row, given, limits, names)
-    examples = [answers.task.ready(example) for example in row.examples(**given)]
+    examples = [answers.task.preprocess(example) for example in row.examples(**given)]
     plan, windows = _planned(served, answers, examples, raw=raw)
     if row.reports_length:
         last = list(given)[-1]
@@ -103,7 +103,7 @@ def _planned(served: Served, answers: Answers, examples: Sequence[Example], *, r
     def finish(rows: list[Any]) -> list[Any]:
         outputs = _joined(answers, windows, rows) if joined else rows
         if raw and isinstance(task, TextTask):
-            return [task.pooled(own) for _, _, own in by_example(examples, windows, outputs)]
+            return [task.pool_outputs(own) for _, _, own in by_example(examples, windows, outputs)]
         return task.decode(examples, windows, outputs, answers.decision)
 
     return Plan(served.shared_encoder, sequences, finish, sum(map(len, sequences))), windows

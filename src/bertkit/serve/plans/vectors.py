@@ -17,7 +17,7 @@ from bertkit.serve.models import Served
 from bertkit.serve.refusals import Refusal
 from bertkit.serve.service import Plan, PlanDraft
 from bertkit.serve.settings import ServeSettings
-from bertkit.tasks.shared.length import LengthPolicy, sequences, take
+from bertkit.tasks.shared.length import LengthPolicy, select_tokens, sequence_positions
 from bertkit.text.length import LengthReport, TooLong
 from bertkit.text.tokenizer import Encoding
 
@@ -181,8 +181,8 @@ def _from_ids(served: Served, ids: list[int], too_long: TooLong, place: str, fie
 def _passages(served: Served, encoding: Encoding | Passage, too_long: TooLong) -> tuple[list[Passage], Spans | None]:
     """What goes through the model for one text; of a pair the longer text is cut first, so that both are there."""
     if isinstance(encoding, Encoding) and len(encoding.ids) > served.limit:
-        cuts = sequences(encoding, served.limit, LengthPolicy("head"))
-        passages, join = [Passage(*take(encoding, places)) for places in cuts], None
+        cuts = sequence_positions(encoding, served.limit, LengthPolicy("head"))
+        passages, join = [Passage(*select_tokens(encoding, places)) for places in cuts], None
     else:
         passages, join = split_text(Passage(encoding.ids, encoding.segments), served.limit, too_long)
     return [Passage(p.ids, served.bert.known_segments(p.segments)) for p in passages], join

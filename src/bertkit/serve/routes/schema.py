@@ -103,12 +103,12 @@ def request_schema(row: TaskRow) -> type[BaseModel]:
     fields: dict[str, Any] = {}
     for given in row.fields:
         kind = INPUT_TYPES[given.kind]
-        about = given.about or None
+        about = given.description or None
         fields[given.name] = (
             (kind | None, Field(None, description=about)) if given.optional else (kind, Field(description=about))
         )
     for option in row.options:
-        fields[option.name] = (int, Field(option.default, ge=1, le=option.most, description=option.about))
+        fields[option.name] = (int, Field(option.default, ge=1, le=option.maximum, description=option.description))
     fields["model"] = (str | None, MODEL)
     name = f"{row.route.title().replace('-', '')}Request"
     config = example(**row.request_example)

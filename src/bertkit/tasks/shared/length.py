@@ -1,11 +1,11 @@
-"""One policy for texts that are too long, the same in training, evaluation and prediction.
+"""Length policies for texts over the model's limit; training, evaluation and prediction apply the same one.
 
-A policy says which tokens of an encoding make up the sequences that the model reads; special tokens are in all of them.
+A policy selects the token positions of each sequence that the model reads; every sequence has the special tokens.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from bertkit.data.examples import Place
 from bertkit.errors import RequestError
@@ -15,40 +15,38 @@ from bertkit.text.tokenizer import Encoding
 from bertkit.text.windows import windows
 
 Kind = Literal["head", "tail", "head-tail", "windows", "hierarchical"]
-Pool = Literal["mean", "max"]
-CUTS: tuple[Kind, ...] = ("head", "tail", "head-tail")
-SPREADS: tuple[Kind, ...] = ("windows", "hierarchical")
-EVERY_KIND: tuple[Kind, ...] = CUTS + SPREADS
-KINDS: dict[str, Kind] = {kind: kind for kind in EVERY_KIND}
-MOST_TOKENS = 65_536  # of one text's windows: they go through the model together, and fill what machines have
-LEAST = 8  # tokens in a sequence: four special ones around a pair, two for each text
-POOLS: dict[str, Pool] = {"mean": "mean", "max": "max"}
+WindowPool = Literal["mean", "max"]
+TRUNCATING_KINDS: tuple[Kind, ...] = ("head", "tail", "head-tail")
+WINDOWED_KINDS: tuple[Kind, ...] = ("windows", "hierarchical")
+ALL_KINDS: tuple[Kind, ...] = TRUNCATING_KINDS + WINDOWED_KINDS
+MAX_WINDOW_TOKENS = 65_536  # in all windows of one text, which are in one batch: more do not fit into usual memory
+MIN_LIMIT = 8  # tokens in a sequence: four special tokens around a pair, and two for each text
 
 
 @dataclass(frozen=True)
 class LengthPolicy:
-    """What is read of a long text: its beginning, its end, both, or all of it through windows.
+    """Which part of a long text the model reads: the beginning, the end, both, or all of it in windows.
 
     `windows` pools the logits of the windows (by `pool`), `hierarchical` averages their [CLS] vectors.
     """
 
     kind: Kind = "head"
-    stride: int | None = None  # tokens that neighboring windows share; None: a quarter
-    pool: Pool = "mean"
+    stride: int | None = None  # overlap of neighboring windows in tokens; None: a quarter of a window
+    pool: WindowPool = "mean"
 
     def __post_init__(self) -> None:
-        pick(KINDS, str(self.kind), "length policy")
-        pick(POOLS, str(self.pool), "pooling of windows")
+        pick(dict.fromkeys(ALL_KINDS), str(self.kind), "length policy")
+        pick(dict.fromkeys(get_args(WindowPool)), str(self.pool), "pooling of windows")
         if self.stride is not None and (type(self.stride) is not int or self.stride < 0):
             raise RequestError(f"stride={self.stride} must be a whole number from 0")
 
     def to_json(self) -> dict[str, Any]:
-        """As bertkit.json keeps it."""
+        """The fields as stored in bertkit.json."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, content: Any) -> "LengthPolicy":
-        """What `to_json` gave; anything else is refused by name."""
+        """The inverse of `to_json`; unknown names and values are refused."""
         if not isinstance(content, Mapping):
             raise RequestError(f"the length policy is {content!r:.60}, not a table of settings")
         for name in content:
@@ -58,43 +56,43 @@ class LengthPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingSettings:
-    """How a text becomes sequences, and a sequence one vector."""
+    """Settings that decide how a text becomes sequences, and a sequence one vector."""
 
-    max_length: Annotated[int, Range(8)] | None = None  # tokens in a sequence; None: the model's, 512 at most
-    length: str | None = None  # of texts over it: head, tail, head-tail, windows, hierarchical; None: the task's own
-    stride: Natural | None = None  # tokens that neighboring windows share; None: the policy's own
-    window_pool: Literal["mean", "max"] = "mean"  # of the logits of a text's windows
-    pooling: Literal["model", HeadPooling] = "model"  # model: as its family does it
+    max_length: Annotated[int, Range(MIN_LIMIT)] | None = None  # tokens in a sequence; None: the model's, 512 at most
+    length: str | None = None  # policy: head, tail, head-tail, windows, hierarchical; None: the task's default
+    stride: Natural | None = None  # overlap of neighboring windows in tokens; None: the task's default
+    window_pool: WindowPool = "mean"  # pooling of the logits of a text's windows
+    pooling: Literal["model", HeadPooling] = "model"  # of token vectors; model: the default of the model's family
 
     def __post_init__(self) -> None:
         check_fields(self)
 
 
-def check_policy(task: str, policy: LengthPolicy, limit: int = LEAST, possible: Sequence[Kind] | None = None) -> None:
-    """Refuse a policy under which the task would lose what it is asked for, and sequences too short for a pair."""
-    if possible is not None and policy.kind not in possible:
+def check_policy(task: str, policy: LengthPolicy, limit: int = MIN_LIMIT, allowed: Sequence[Kind] = ALL_KINDS) -> None:
+    """Refuse a policy that is not `allowed` for the task, and a limit that is too small for a pair of texts."""
+    if policy.kind not in allowed:
         raise RequestError(
-            f"length policy '{policy.kind}' does not go with '{task}'; choose from: {', '.join(possible)}"
+            f"length policy '{policy.kind}' does not go with '{task}'; choose from: {', '.join(allowed)}"
         )
-    if limit < LEAST:
-        raise RequestError(f"sequences of {limit} tokens leave no room for text; allow {LEAST} or more")
+    if limit < MIN_LIMIT:
+        raise RequestError(f"sequences of {limit} tokens leave no room for text; allow {MIN_LIMIT} or more")
 
 
 def refuse_too_long(place: Place, tokens: int, windows: int, limit: int, remedy: str) -> None:
-    """Stop at a text whose windows, of `limit` tokens each, would not fit into memory together."""
-    if windows > 1 and windows * limit > MOST_TOKENS:
+    """Refuse a text whose windows, of `limit` tokens each, do not fit into memory as one batch."""
+    if windows > 1 and windows * limit > MAX_WINDOW_TOKENS:
         raise RequestError(
             f"{place}: a text of {tokens:,} tokens takes {windows:,} windows, "
-            f"over the {max(1, MOST_TOKENS // limit)} that go through the model together; {remedy}"
+            f"over the {max(1, MAX_WINDOW_TOKENS // limit)} that go through the model together; {remedy}"
         )
 
 
 @dataclass(frozen=True)
 class Seen:
-    """How much of a text the model saw."""
+    """How much of a text the model read."""
 
-    tokens: int  # of the text, without [CLS] and [SEP]
-    cut: int = 0  # those in no window
+    tokens: int  # in the text, without special tokens
+    cut: int = 0  # tokens that are in no sequence
     windows: int = 1
 
     def __str__(self) -> str:
@@ -103,26 +101,26 @@ class Seen:
         return ", ".join(filter(None, (through, lost))) or "read whole"
 
 
-def spread(length: int, room: int, stride: int | None = None) -> list[tuple[int, int]]:
-    """Windows over 0..length, neighbors sharing `stride` tokens; a stride over three quarters of a window is shortened.
+def window_spans(length: int, room: int, stride: int | None = None) -> list[tuple[int, int]]:
+    """[start, end) of windows of `room` tokens over `length` tokens; the overlap is `stride`, at most three quarters.
 
-    >>> spread(10, 4)
+    >>> window_spans(10, 4)
     [(0, 4), (3, 7), (6, 10)]
     """
-    most = room - max(1, room // 4)
-    return windows(length, room, overlap=room // 4 if stride is None else min(stride, most))
+    max_overlap = room - max(1, room // 4)
+    return windows(length, room, overlap=room // 4 if stride is None else min(stride, max_overlap))
 
 
-def kept(length: int, room: int, kind: Kind) -> list[int]:
-    """Positions of 0..length that a cut to `room` keeps; of head and tail the head gets a quarter (Sun et al. 2019)."""
+def truncate(length: int, room: int, kind: Kind) -> list[int]:
+    """The `room` positions of 0..length that stay; in head-tail the head gets a quarter (Sun et al. 2019)."""
     if length <= room:
         return list(range(length))
     head = {"head": room, "tail": 0, "head-tail": room // 4}[kind]
     return [*range(head), *range(length - (room - head), length)]
 
 
-def shares(first: int, second: int, room: int) -> tuple[int, int]:
-    """How much of `room` each text of a pair gets: the longer one is cut first, down to halves."""
+def divide_room(first: int, second: int, room: int) -> tuple[int, int]:
+    """Tokens of `room` for each text of a pair: the longer text is cut first, down to half of the room."""
     half = room - room // 2
     if first <= half:
         return first, min(second, room - first)
@@ -131,41 +129,41 @@ def shares(first: int, second: int, room: int) -> tuple[int, int]:
     return half, room - half
 
 
-def sequences(encoding: Encoding, limit: int, policy: LengthPolicy) -> list[tuple[int, ...]]:
-    """Which tokens of a text or pair go through the model together: one sequence, or one for each window."""
+def sequence_positions(encoding: Encoding, limit: int, policy: LengthPolicy) -> list[tuple[int, ...]]:
+    """The token positions of each sequence of a text or pair: one sequence, or one for each window."""
     if len(encoding) <= limit:
         return [tuple(range(len(encoding)))]
     check_policy("", policy, limit)
-    special, first, second = layout(encoding)
+    special, first, second = positions_by_part(encoding)
     room = limit - len(special)
-    if policy.kind in CUTS:
-        shared = shares(len(first), len(second), room)
-        texts = zip((first, second), shared, strict=True)
-        stays = [text[position] for text, share in texts for position in kept(len(text), share, policy.kind)]
-        return [tuple(sorted((*special, *stays)))]
-    # Windows run over the longer text of a pair; the other one is in all of them, at most with its first half window.
-    still, moving = sorted((first, second), key=len)
-    still = still[: room // 2]
-    spans = spread(len(moving), room - len(still), policy.stride)
-    return [tuple(sorted((*special, *still, *moving[a:b]))) for a, b in spans]
+    if policy.kind in TRUNCATING_KINDS:
+        sizes = divide_room(len(first), len(second), room)
+        texts = zip((first, second), sizes, strict=True)
+        selected = [text[position] for text, size in texts for position in truncate(len(text), size, policy.kind)]
+        return [tuple(sorted((*special, *selected)))]
+    # Windows run over the longer text of a pair; every window has the shorter one, cut to half of the room.
+    shorter, longer = sorted((first, second), key=len)
+    shorter = shorter[: room // 2]
+    spans = window_spans(len(longer), room - len(shorter), policy.stride)
+    return [tuple(sorted((*special, *shorter, *longer[start:end]))) for start, end in spans]
 
 
-def layout(encoding: Encoding) -> tuple[list[int], list[int], list[int]]:
-    """Positions of the special tokens, of the first text's tokens and of the second's."""
+def positions_by_part(encoding: Encoding) -> tuple[list[int], list[int], list[int]]:
+    """Positions of the special tokens, of the first text's tokens and of the second text's tokens."""
     positions: dict[int | None, list[int]] = {None: [], 0: [], 1: []}
     for position, part in enumerate(encoding.part):
         positions[part].append(position)
     return positions[None], positions[0], positions[1]
 
 
-def take(encoding: Encoding, positions: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def select_tokens(encoding: Encoding, positions: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(ids, segments) of the tokens at these positions."""
     if len(positions) == len(encoding):
         return encoding.ids, encoding.segments
     return tuple(encoding.ids[i] for i in positions), tuple(encoding.segments[i] for i in positions)
 
 
-def seen(encoding: Encoding, chosen: Sequence[Sequence[int]]) -> Seen:
-    """How much of an encoding these sequences show."""
-    shown = len(set().union(*chosen))
-    return Seen(len(encoding) - sum(encoding.special), len(encoding) - shown, len(chosen))
+def count_seen(encoding: Encoding, sequences: Sequence[Sequence[int]]) -> Seen:
+    """How much of an encoding is in these sequences, given by their token positions."""
+    covered = len(set().union(*sequences))
+    return Seen(len(encoding) - sum(encoding.special), len(encoding) - covered, len(sequences))
