@@ -81,7 +81,7 @@ def test_labels(write):
     assert "'common' has 60 rows, 'Rare' 1" in notes["uneven labels"][1]
     assert notes["labels with under 5 rows"][0] == 2
     assert notes["labels that differ in case or spaces only"] == (2, f"'rare' in {train}")
-    assert found(report, "stops")["labels in dev that train has not"][0] == 1
+    assert found(report, "stops")["labels in dev that are not in train"][0] == 1
     only = check_data(write("one.tsv", "text\tlabel", "a\tx", "b\tx"), task="classify")
     assert "every row" in found(only, "stops")["one label only"][1]
     flat = check_data(write("flat.tsv", "sentence1\tsentence2\tscore", "a\tb\t2.5", "c\td\t2.5"), task="regress")

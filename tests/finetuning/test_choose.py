@@ -103,7 +103,7 @@ def test_missing_choices_take_no_share():
 def test_choices_of_a_question_belong_together(tokenizer):
     task = Choose(tokenizer=tokenizer, limit=64)
     windows = windows_of(task, EXAMPLES)[1:]
-    with pytest.raises(BertkitError, match="the choices of a question were parted"):
+    with pytest.raises(BertkitError, match="the choices of a question are in different batches"):
         task.loss(torch.zeros(7, 1), pack(windows), windows, LossSettings())
 
 

@@ -642,7 +642,7 @@ def test_twelve_choices_come_in_the_order_of_their_numbers(write):
 
 def test_choice_faults(write):
     fewer = '{"question": "He", "choices": {"text": ["a", "b", "c"], "label": ["A", "B"]}, "answerKey": "A"}'
-    refused("choose", write("g.jsonl", fewer), "line 1", "other labels than texts")
+    refused("choose", write("g.jsonl", fewer), "line 1", "more or fewer labels than texts")
     refused("choose", write("a.jsonl", commonsense(answerKey="F")), "line 1", "'F' is not among the choices (A, B)")
     refused("choose", write("b.jsonl", commonsense(question={"choices": []})), "line 1", "no 'stem'")
     one = {"stem": "x", "choices": [{"label": "A", "text": "bank"}]}

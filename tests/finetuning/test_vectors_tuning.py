@@ -126,7 +126,7 @@ def test_twins_learn_from_lines_alone(model, files, tmp_path):
     assert (result.metric, result.best_step) == ("loss", 24)
     losses = [line["loss"]["task"] for line in lines_of(tmp_path / "run")]
     assert np.mean(losses[-6:]) < np.mean(losses[:6])
-    with pytest.raises(RequestError, match="twins are told apart by dropout alone"):
+    with pytest.raises(RequestError, match="objective=twins needs dropout"):
         tune(model, files / "lines.txt", None, tmp_path / "other", "dropout=0")
     assert not (tmp_path / "other").exists()
 
@@ -289,7 +289,7 @@ def test_long_texts_are_cut_as_embed_cuts_them(model):
     ("pairs", "options", "sentence"),
     [
         (["objective=teacher"], {}, "objective=teacher needs a teacher; name one with --teacher FOLDER"),
-        (["objective=pairs"], {"teacher": Path("t")}, "objective=pairs has no use for a teacher"),
+        (["objective=pairs"], {"teacher": Path("t")}, "objective=pairs does not use a teacher"),
         (["objective=scores"], {}, "no column looks like the label"),
     ],
 )

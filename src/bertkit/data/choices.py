@@ -108,7 +108,9 @@ def _choices(row: Row, listed: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if isinstance(listed, dict) and isinstance(listed.get("text"), list):  # how `datasets` stores lists of objects
         texts, labels = listed["text"], listed.get("label")
         if labels is not None and (not isinstance(labels, list) or len(labels) != len(texts)):
-            raise RequestError(f"{row.place}: the choices have other labels than texts; repair or remove the row")
+            raise RequestError(
+                f"{row.place}: the choices have more or fewer labels than texts; repair the row"
+            )
         listed = [{"text": t, "label": n} for t, n in zip(texts, labels, strict=True)] if labels else texts
     if not isinstance(listed, list) or len(listed) < 2:
         raise RequestError(f"{row.place}: fewer than two choices; repair or remove the row")

@@ -88,7 +88,7 @@ def _from_columns(columns: Mapping[str, Any], name: str) -> Any:
             arrays[str(column)] = pyarrow.array(values)
         except (pyarrow.ArrowException, TypeError, ValueError) as error:
             raise RequestError(
-                f"{name}=: the column '{column}' mixes kinds of values ({error}); make them one"
+                f"{name}=: the column '{column}' mixes kinds of values ({error}); give values of one type"
             ) from error
     try:
         return pyarrow.table(arrays)

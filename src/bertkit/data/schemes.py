@@ -167,7 +167,7 @@ def tags_from_spans(spans: Iterable[Span], length: int, scheme: str) -> tuple[st
     tags, last = ["O"] * length, Span(0, 0, "")
     for span in sorted(spans):
         if not last.end <= span.start < span.end <= length:
-            raise RequestError(f"{span} overlaps {last} or leaves its {length} words; give spans that stand apart")
+            raise RequestError(f"{span} overlaps {last} or leaves its {length} words; give spans that do not overlap")
         tags[span.start : span.end] = _span_tags(span, letters)
         touches = span.start == last.end and span.label == last.label and last.end > 0
         if scheme == "IOB1" and touches:

@@ -21,7 +21,7 @@ def squad_table(file: TableFile) -> Table:
     """A SQuAD 1.1 or 2.0 file as flat rows: one per question, with its passage."""
     path, content = file.path, parse_json(file.path, file.columns.encoding)
     if not isinstance(content, dict) or not isinstance(content.get("data"), list):
-        raise RequestError(f"{path} is no SQuAD file: it has no list 'data'; rows of questions belong into JSONL")
+        raise RequestError(f"{path} is no SQuAD file: it has no list 'data'; give rows of questions as JSONL")
     names = ("id", "question", "context", "answers", "is_impossible", "title")
     return file.table(_squad_rows(path, content["data"]), names=names, unit="questions")
 
@@ -84,7 +84,7 @@ def _answers(row: Row, name: str, passage: str) -> tuple[AnswerSpan, ...]:
     pairs = list(_answer_pairs(row, name))
     if row.values.get("is_impossible") is True:
         if pairs:
-            raise RequestError(f"{_where(row)}: is_impossible is true, but there are answers; take out one of the two")
+            raise RequestError(f"{_where(row)}: is_impossible is true, but there are answers; remove one of the two")
         return ()
     return tuple(_span(row, passage, text, start) for text, start in pairs)
 
@@ -95,7 +95,9 @@ def _answer_pairs(row: Row, name: str) -> Iterator[tuple[Any, Any]]:
     if isinstance(value, Mapping) and isinstance(value.get("text"), list):
         starts = value.get("answer_start", value.get("start"))
         if not isinstance(starts, list) or len(starts) != len(value["text"]):
-            raise RequestError(f"{_where(row)}: 'answers' has not as many 'answer_start' as 'text'; repair the row")
+            raise RequestError(
+                f"{_where(row)}: 'answers' has more or fewer 'answer_start' than 'text'; repair the row"
+            )
         yield from zip(value["text"], starts, strict=True)
     elif isinstance(value, list):
         for answer in value:

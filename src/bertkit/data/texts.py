@@ -99,7 +99,7 @@ def split_label(example: Example, separator: str) -> Example:
         return example
     parts = tuple(part.strip() for part in example.label.split(separator))
     if "" in parts:
-        raise RequestError(f"{example.place}: an empty label in {example.label!r}; take out the extra '{separator}'")
+        raise RequestError(f"{example.place}: an empty label in {example.label!r}; remove the extra '{separator}'")
     return replace(example, label=parts)
 
 

@@ -74,7 +74,7 @@ def refuse_mismatch(task: Task, settings: FineTuneSettings) -> None:
     """Refuse settings that do not apply to the task."""
     if settings.run.abstain is not None and not task.row.abstains:
         able = ", ".join(row.name for row in TASKS.values() if row.abstains)
-        raise RequestError(f"abstain={settings.run.abstain:g} goes with {able}; '{task.name}' has no use for it")
+        raise RequestError(f"abstain={settings.run.abstain:g} goes with {able}; '{task.name}' does not use it")
     if settings.reading.pooling != "model" and not HEADS[task.head].pooled:
         raise RequestError(f"pooling={settings.reading.pooling}: '{task.name}' reads every token; leave it out")
     if settings.run.metric is not None:
@@ -92,7 +92,9 @@ def read_files(name: str, files: DataFiles, seed: int) -> tuple[list[Example], l
         raise RequestError(f"{files.train} has {len(file.examples)} examples; give more, and a --dev file")
     train, dev = hold_out(file.examples, seed, labeled=TASKS[name].labeled)
     if not dev:
-        raise RequestError(f"{files.train}: nothing can be held out, for each label has one example; give a --dev file")
+        raise RequestError(
+            f"{files.train}: nothing can be held out, as each label has one example; give a --dev file"
+        )
     note = f"no dev file: {len(dev)} of {len(file.examples)} training examples are held out"
     return train, dev, (file.summary, note)
 

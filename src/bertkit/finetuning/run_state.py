@@ -79,7 +79,7 @@ def read_state(folder: Path) -> dict[str, Tensor]:
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise RequestError(
             f"{folder / WEIGHTS} is truncated or corrupt ({error}); "
-            f"remove {folder.parent}, and the run begins anew, or goes on from the checkpoint before it if there is one"
+            f"remove {folder.parent}: the run then resumes from the checkpoint before it, or starts again"
         ) from error
 
 

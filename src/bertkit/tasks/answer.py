@@ -217,7 +217,7 @@ def _span(predict: Predict, example: Example) -> AnswerSpan | None:
 def _find_answer(passage: str, text: str) -> AnswerSpan:
     start = passage.find(text)
     if start < 0 or not text:
-        raise RequestError(f"the passage has no '{text}'; name an answer that stands in it")
+        raise RequestError(f"the passage has no '{text}'; name an answer that is in it")
     return AnswerSpan(start, text)
 
 

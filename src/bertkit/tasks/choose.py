@@ -80,7 +80,7 @@ class Choose(Task):
         """Sum of the cross-entropies over the choices of each example; logits are N 1."""
         groups = [list(group) for _, group in groupby(windows, key=lambda window: window.example)]
         if any(len(group) != group[0].detail.choices for group in groups):
-            raise BertkitError("the choices of a question were parted; all of them belong in one batch")
+            raise BertkitError("the choices of a question are in different batches; put all of them into one")
         target = torch.tensor([group[0].target for group in groups], device=logits.device)
         rows = torch.split(logits.flatten(), [len(group) for group in groups])
         padded_NC = pad_sequence(list(rows), batch_first=True, padding_value=-torch.inf)

@@ -57,7 +57,9 @@ class Detail:
     def check(self, row: "TaskRow", rows: Iterable["TaskRow"]) -> None:
         """Refuse options that the task `row` does not have; `rows` are all tasks."""
         if self.probabilities and not row.has_probabilities:
-            raise RequestError(f"probabilities=true does not go with '{row.name}', which has no labels to share them")
+            raise RequestError(
+                f"probabilities=true does not go with '{row.name}', which has no probabilities of labels"
+            )
         if self.best and not row.candidate:
             able = ", ".join(f"'{other.name}'" for other in rows if other.candidate)
             raise RequestError(f"best={self.best} does not go with '{row.name}'; it is for {able}")

@@ -192,7 +192,7 @@ def _unknown_labels(task: str, files: Sequence[FileSummary]) -> Iterator[Finding
         missing = [label for label in dev.labels if label not in train.labels]
         if missing:
             what = f"{', '.join(map(repr, missing[:5]))} in {dev.file}; a model predicts only labels of train"
-            yield Finding("labels in dev that train has not", len(missing), what)
+            yield Finding("labels in dev that are not in train", len(missing), what)
 
 
 def _lines(report: DataReport) -> Iterator[str]:

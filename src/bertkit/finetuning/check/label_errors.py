@@ -51,7 +51,7 @@ def likely_label_errors(probabilities: NDArray[Any], given: NDArray[Any], labels
     """
     probabilities, given = _checked(probabilities, given)
     if len(labels) != probabilities.shape[1]:
-        raise RequestError(f"{probabilities.shape[1]} probabilities an example for {len(labels)} labels")
+        raise RequestError(f"{probabilities.shape[1]} probabilities per example for {len(labels)} labels")
     confident = confident_labels(probabilities, given)
     doubtful = np.flatnonzero((confident >= 0) & (confident != given))
     margin = probabilities[doubtful, confident[doubtful]] - probabilities[doubtful, given[doubtful]]

@@ -114,7 +114,7 @@ def refuse_mismatch(objective: str, teacher: Path | None) -> None:
     if objective == TEACHER and teacher is None:
         raise RequestError("objective=teacher needs a teacher; name one with --teacher FOLDER")
     if objective not in (TEACHER, "auto") and teacher is not None:
-        raise RequestError(f"objective={objective} has no use for a teacher; leave objective= or --teacher out")
+        raise RequestError(f"objective={objective} does not use a teacher; leave objective= or --teacher out")
 
 
 def objective_of(rows: TextRows, teacher: object | None) -> str:
@@ -184,7 +184,9 @@ def config_with_dropout(config: BertConfig, settings: VectorTuning, objective: s
     if dropout is None and objective == "twins" and not config.dropout:
         dropout = TWINS_DROPOUT
     if objective == "twins" and dropout == 0:
-        raise RequestError("twins are told apart by dropout alone; give dropout=0.1, or pairs to learn from")
+        raise RequestError(
+            "objective=twins needs dropout to encode a text in two ways; give dropout=0.1, or pairs"
+        )
     return config if dropout is None else replace(config, dropout=dropout, attention_dropout=dropout)
 
 

@@ -120,7 +120,7 @@ def training_subset(prepared: Prepared, count: int, seed: int) -> Prepared:
     """The first `count` training examples of a random order, so that smaller subsets are in larger ones."""
     total = len(prepared.train.examples)
     if count > total:
-        raise RequestError(f"{count} training examples were asked for, but there are {total}")
+        raise RequestError(f"{count} training examples are needed, but there are {total}")
     order = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, 1, 0])).permutation(total)[:count]
     examples = [prepared.train.examples[number] for number in order]
     windows = [prepared.train.windows[number] for number in order]

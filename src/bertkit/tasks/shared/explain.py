@@ -92,7 +92,7 @@ def read_at(model: BertModel, head: str, position: int, output: int) -> ReadOutp
 def refuse_windows(windows: int) -> None:
     """Refuse texts of several windows: an attribution is over one sequence."""
     if windows > 1:
-        raise RequestError(f"the text is read through {windows} windows; an explanation is of one: give a part of it")
+        raise RequestError(f"the text is read through {windows} windows; only one can be explained: give a part of it")
 
 
 def refuse_word(request: Request) -> None:

@@ -53,7 +53,7 @@ class WordTask(Task):
         spans = window_spans(len(pieces), self.limit - 2, self.length.stride)
         gold = self.gold(example)
         if gold is not None:  # in training, all windows and their activations are in memory
-            refuse_too_long(example.place, len(pieces), len(spans), self.limit, "part it into sentences")
+            refuse_too_long(example.place, len(pieces), len(spans), self.limit, "split it into sentences")
         seen = Seen(len(pieces), 0, len(spans))
         windows = []
         for (start, stop), words in zip(spans, words_of_windows(spans, firsts), strict=True):
@@ -70,7 +70,7 @@ class WordTask(Task):
     def explained_words(self, request: Request) -> tuple[WordsExample, Window, ExplainedTokens]:
         """A text to explain: its words, its only window, and the tokens of the window."""
         if request.pair is not None:
-            raise RequestError("tags are of one text; leave out the pair")
+            raise RequestError("only the words of one text are tagged; leave out the pair")
         [example] = map(self.preprocess, self.row.examples(texts=[request.text]))
         assert isinstance(example, WordsExample)
         if not example.words:
