@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bertkit.checkpoint.save_load import Checkpoint
-from bertkit.data.examples import Example, Place, QuestionExample, TextExample
+from bertkit.data.examples import Example, Location, QuestionExample, TextExample
 from bertkit.errors import RequestError
 from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.settings import FineTuneSettings, read_settings
@@ -168,7 +168,7 @@ def _read(bench: BenchTask, path: Path) -> list[Example]:
     made: list[Example] = []
     for number, line in read_lines(path, report=CorpusReport(), encoding="latin-1"):
         kind, text = line.split(" ", 1)  # TREC: `NUM:dist How far is it from Denver to Aspen ?`
-        made.append(TextExample(text, None, kind.split(":")[0], Place(path, number)))
+        made.append(TextExample(text, None, kind.split(":")[0], Location(path, number)))
     return made
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.examples import ChoiceExample, Place, QuestionExample, TaggedExample, TextExample
+from bertkit.data.examples import ChoiceExample, Location, QuestionExample, TaggedExample, TextExample
 from bertkit.data.tables import Columns
 from bertkit.errors import RequestError
 from bertkit.finetuning.check.check_data import check_data, token_counts
@@ -15,7 +15,7 @@ from bertkit.finetuning.check.faults import folded
 from bertkit.tasks.read import read_examples
 from bertkit.text.tokenizer import Tokenizer
 
-HERE = Place(Path("a.tsv"), 1)
+HERE = Location(Path("a.tsv"), 1)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import bertkit
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
-from bertkit.data.examples import Place, TextExample
+from bertkit.data.examples import Location, TextExample
 from bertkit.errors import RequestError
 from bertkit.finetuning.evaluate import make_windows, run_model
 from bertkit.finetuning.learner import joined_logits, pack
@@ -26,7 +26,7 @@ from bertkit.tasks.shared.labels import balanced_weights
 from bertkit.tasks.shared.length import LengthPolicy
 from bertkit.tasks.task import LossSettings
 
-HERE = Place(Path("data.tsv"), 7)
+HERE = Location(Path("data.tsv"), 7)
 LABELS = ("bad", "good", "so")
 
 

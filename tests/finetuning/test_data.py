@@ -7,7 +7,7 @@ import pytest
 import tiny
 
 from bertkit.checkpoint.save_load import load_checkpoint
-from bertkit.data.examples import Example, Place, TextExample
+from bertkit.data.examples import Example, Location, TextExample
 from bertkit.errors import RequestError
 from bertkit.finetuning.check.check_data import check_data
 from bertkit.finetuning.embeddings.settings import VectorTuning
@@ -28,7 +28,7 @@ def model(tmp_path_factory) -> Path:
 
 
 def labeled(*labels: str | tuple[str, ...]) -> list[Example]:
-    return [TextExample("a", None, label, Place(Path("f"), number)) for number, label in enumerate(labels)]
+    return [TextExample("a", None, label, Location(Path("f"), number)) for number, label in enumerate(labels)]
 
 
 def prepared(model: Path, train: Path, task: str, *settings: str) -> Prepared:

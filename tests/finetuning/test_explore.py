@@ -165,7 +165,7 @@ def test_smaller_subsets_are_parts_of_larger_ones(model, tmp_path):
     _, prepared = data("classify", model, tmp_path)
     small, large = (training_subset(prepared, size, seed=5).train.examples for size in (10, 30))
     assert large[:10] == small
-    assert len({example.place for example in large}) == 30
+    assert len({example.location for example in large}) == 30
     with pytest.raises(RequestError, match="65 training examples are needed, but there are 64"):
         training_subset(prepared, 65, 0)
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 import bertkit
 from bertkit.checkpoint.save_load import load_checkpoint
-from bertkit.data.examples import Place, TextExample
+from bertkit.data.examples import Location, TextExample
 from bertkit.errors import RequestError
 from bertkit.finetuning.batches import EpochPlan, epoch_steps, within_budget
 from bertkit.finetuning.evaluate import predict, run_model
@@ -154,7 +154,7 @@ def test_with_no_gradient_left_for_its_bias_a_new_head_of_many_labels_begins(pai
 
 
 def test_labels_that_no_text_or_every_text_has_leave_the_odds_finite():
-    rows = [TextExample("x", None, ("a",), Place(Path("a.tsv"), 1)) for _ in range(4)]
+    rows = [TextExample("x", None, ("a",), Location(Path("a.tsv"), 1)) for _ in range(4)]
     task = Multilabel(tokenizer=tiny.tokenizer(), limit=16, labels=("a", "b"))
     odds = task.prior_bias(Dataset(rows, []), LossSettings())
     assert odds == pytest.approx((math.log(7), -math.log(7)))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.special import expit, softmax
 from sklearn.metrics import f1_score
 
-from bertkit.data.examples import Place, TextExample
+from bertkit.data.examples import Location, TextExample
 from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.judge import cross_validate_decision, random_halves, subset
 from bertkit.finetuning.settings import read_settings
@@ -29,7 +29,7 @@ LABELS = tuple("abcde")
 
 def texts(labels, targets, windows: int = 1) -> Dataset:
     """A part of dev whose texts are their numbers, each read through so many windows."""
-    examples = [TextExample(str(n), None, label, Place(Path("dev"), n + 1)) for n, label in enumerate(labels)]
+    examples = [TextExample(str(n), None, label, Location(Path("dev"), n + 1)) for n, label in enumerate(labels)]
     made = [[Window((2, 3), (0, 0), n, target, Seen(1, 0, windows))] * windows for n, target in enumerate(targets)]
     return Dataset(examples, made)
 

@@ -9,7 +9,7 @@ import tiny
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.examples import AnswerSpan, Place, QuestionExample, TaggedExample
+from bertkit.data.examples import AnswerSpan, Location, QuestionExample, TaggedExample
 from bertkit.errors import RequestError
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.shared.length import (
@@ -176,7 +176,7 @@ def test_every_task_has_a_policy_it_accepts():
     ("windows", "limit", "fits"), [(1, 100_000, True), (128, 512, True), (129, 512, False), (4000, 16, True)]
 )
 def test_a_text_over_what_memory_holds_is_refused_by_its_line(windows, limit, fits):
-    place = Place(Path("train.tsv"), 7)
+    place = Location(Path("train.tsv"), 7)
     if fits:
         refuse_too_long(place, 9, windows, limit, "split it")
     else:
@@ -189,7 +189,7 @@ def test_a_text_over_what_memory_holds_is_refused_by_its_line(windows, limit, fi
 @pytest.mark.parametrize("task", ["tag", "answer"])
 def test_a_million_characters_to_learn_from_are_refused_and_to_answer_about_are_not(task):
     words = ("ada", "lives", "in", "rome") * 20_000
-    place = Place(Path("train"), 3)
+    place = Location(Path("train"), 3)
     if task == "tag":
         asked = Tag(tokenizer=tiny.tokenizer(), limit=64, labels=("O", "B-X"))
         known, unknown = TaggedExample(words, ("O",) * len(words), place), TaggedExample(words, None, place)

@@ -14,7 +14,7 @@ import torch
 from serving import fill_folder, running, same
 
 import bertkit
-from bertkit.data.examples import Place, TextExample
+from bertkit.data.examples import Location, TextExample
 from bertkit.finetuning.evaluate import make_windows, run_model
 from bertkit.finetuning.explore.features import read_features
 from bertkit.finetuning.explore.features_model import save_layer
@@ -134,7 +134,7 @@ def test_raw_scores_are_logits(server, task):
     """What the head gives: before softmax or sigmoid, and before the decision layer's temperature."""
     answers = server.service.models.named(task).answers
     cooler = replace(answers, decision=replace(answers.decision, temperature=3.0))
-    examples = [TextExample(text, None, None, Place(Path("a"), 0, "number")) for text in ("a b", "c d e " * 20)]
+    examples = [TextExample(text, None, None, Location(Path("a"), 0, "number")) for text in ("a b", "c d e " * 20)]
     windows = make_windows(answers.task, examples)
     expected = run_model(answers.model, answers.task, windows).rows
     with pytest.MonkeyPatch.context() as patch:

@@ -10,7 +10,7 @@ import tiny
 import torch
 
 import bertkit
-from bertkit.data.examples import Place
+from bertkit.data.examples import Location
 from bertkit.errors import RequestError
 from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.settings import read_settings
@@ -22,7 +22,7 @@ from bertkit.tasks.shared.decision import Decision
 from bertkit.tasks.task import LossSettings
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
-PLACE = Place(Path("f"), 1)
+PLACE = Location(Path("f"), 1)
 
 
 def rated(words: str, *numbers: float) -> RatedWordsExample:

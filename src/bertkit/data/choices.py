@@ -39,7 +39,7 @@ def choice_reader(table: Table, columns: Columns, labeled: bool) -> ExampleReade
         text, names, choices = _read(row, used, numbered)
         text = f"{text} {_copa_question(row, copa_column)}" if copa_column else text
         correct = _correct(row, used.label, names, choices, label_is_text) if used.label else None
-        return ChoiceExample(text, choices, correct, row.place)
+        return ChoiceExample(text, choices, correct, row.location)
 
     return used, make
 
@@ -54,7 +54,9 @@ def _copa_column(table: Table) -> str | None:
 def _copa_question(row: Row, column: str) -> str:
     text = text_cell(row, column).strip().casefold()
     if text not in COPA_QUESTIONS:
-        raise RequestError(f"{row.place}: '{column}' is {text[:40]!r}, not cause or effect; repair or remove the row")
+        raise RequestError(
+            f"{row.location}: '{column}' is {text[:40]!r}, not cause or effect; repair or remove the row"
+        )
     return COPA_QUESTIONS[text]
 
 
@@ -92,8 +94,8 @@ def _read(row: Row, columns: Columns, numbered: Sequence[str]) -> tuple[str, tup
     if nested is not None:
         text = nested.get("stem")
         if not isinstance(text, str):
-            raise RequestError(f"{row.place}: the question has no 'stem'; repair or remove the row")
-        checked(text, "stem", row.place)
+            raise RequestError(f"{row.location}: the question has no 'stem'; repair or remove the row")
+        checked(text, "stem", row.location)
     else:
         text = " ".join(text_cell(row, name) for name in ((columns.text,) if columns.text else STORY_COLUMNS))
     source = row.values if nested is None or "choices" not in nested else nested
@@ -108,12 +110,10 @@ def _choices(row: Row, listed: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if isinstance(listed, dict) and isinstance(listed.get("text"), list):  # how `datasets` stores lists of objects
         texts, labels = listed["text"], listed.get("label")
         if labels is not None and (not isinstance(labels, list) or len(labels) != len(texts)):
-            raise RequestError(
-                f"{row.place}: the choices have more or fewer labels than texts; repair the row"
-            )
+            raise RequestError(f"{row.location}: the choices have more or fewer labels than texts; repair the row")
         listed = [{"text": t, "label": n} for t, n in zip(texts, labels, strict=True)] if labels else texts
     if not isinstance(listed, list) or len(listed) < 2:
-        raise RequestError(f"{row.place}: fewer than two choices; repair or remove the row")
+        raise RequestError(f"{row.location}: fewer than two choices; repair or remove the row")
     texts = [choice.get("text") if isinstance(choice, dict) else choice for choice in listed]
     names = tuple(str(choice.get("label", "")) for choice in listed if isinstance(choice, dict))
     return names, tuple(_choice(row, text) for text in texts)
@@ -121,8 +121,8 @@ def _choices(row: Row, listed: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _choice(row: Row, text: Any) -> str:
     if not isinstance(text, str) or not text.strip():
-        raise RequestError(f"{row.place}: a choice is {text!r}, not a text; repair or remove the row")
-    return checked(text, "choice", row.place)
+        raise RequestError(f"{row.location}: a choice is {text!r}, not a text; repair or remove the row")
+    return checked(text, "choice", row.location)
 
 
 def _correct(row: Row, column: str, names: Sequence[str], choices: Sequence[str], label_is_text: bool) -> int:
@@ -141,4 +141,6 @@ def _correct(row: Row, column: str, names: Sequence[str], choices: Sequence[str]
     if re.fullmatch("[A-Z]", text) and ord(text) - ord("A") < len(choices):
         return ord(text) - ord("A")
     valid = ", ".join(names) if names else f"{first} to {len(choices) - 1 + first}"
-    raise RequestError(f"{row.place}: the answer {text!r} is not among the choices ({valid}); repair or remove the row")
+    raise RequestError(
+        f"{row.location}: the answer {text!r} is not among the choices ({valid}); repair or remove the row"
+    )

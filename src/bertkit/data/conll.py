@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 
-from bertkit.data.examples import Place
+from bertkit.data.examples import Location
 from bertkit.data.tables import NoLabels, Row, Table, TableFile
 from bertkit.errors import RequestError
 from bertkit.settings import pick
@@ -68,40 +68,40 @@ def _cells(line: str) -> list[str]:
 
 
 def _conll_row(path: Path, block: Lines, width: int, word: int, tag: int | None) -> Row:
-    words, tags, place = [], [], Place(path, block[0][0])
+    words, tags, location = [], [], Location(path, block[0][0])
     for number, line in block:
         cells = _cells(line)
         if len(cells) != width:
             what = f"{len(cells)} columns where the first line has {width}"
-            return Row(place, {}, f"{path}, line {number}: {what}; each line is a word and its tags")
+            return Row(location, {}, f"{path}, line {number}: {what}; each line is a word and its tags")
         if not cells[word].strip() or (tag is not None and not cells[tag].strip()):
             which = "tag" if cells[word].strip() else "word"
-            return Row(place, {}, f"{path}, line {number}: the {which} is empty; fill it in or remove the line")
+            return Row(location, {}, f"{path}, line {number}: the {which} is empty; fill it in or remove the line")
         words.append(cells[word].strip())
         tags.append("" if tag is None else cells[tag].strip())
-    return Row(place, {str(word + 1): words, **({} if tag is None else {str(tag + 1): tags})})
+    return Row(location, {str(word + 1): words, **({} if tag is None else {str(tag + 1): tags})})
 
 
 def _conllu_row(path: Path, block: Lines, word: int, tag: int | None) -> Row | None:
     """One sentence without ranges (1-2), which repeat the following words, and empty nodes (1.1), which are no text."""
-    words, tags, place = [], [], Place(path, block[0][0])
+    words, tags, location = [], [], Location(path, block[0][0])
     for number, line in block:
         if line.startswith("#"):
             continue
         cells = line.split("\t")
         if len(cells) != len(CONLL_U_COLUMNS):
             what = f"{len(cells)} columns where CoNLL-U has {len(CONLL_U_COLUMNS)}"
-            return Row(place, {}, f"{path}, line {number}: {what}, with tabs between them")
+            return Row(location, {}, f"{path}, line {number}: {what}, with tabs between them")
         if re.fullmatch(r"\d+[-.]\d+", cells[0]):
             continue
         fault = _conllu_fault(cells, word, tag)
         if fault:
-            return Row(place, {}, f"{path}, line {number}: {fault}")
+            return Row(location, {}, f"{path}, line {number}: {fault}")
         words.append(cells[word])
         tags.append("" if tag is None else cells[tag])
     if not words:
         return None
-    return Row(place, {CONLL_U_COLUMNS[word]: words, **({} if tag is None else {CONLL_U_COLUMNS[tag]: tags})})
+    return Row(location, {CONLL_U_COLUMNS[word]: words, **({} if tag is None else {CONLL_U_COLUMNS[tag]: tags})})
 
 
 def _conllu_fault(cells: list[str], word: int, tag: int | None) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 
-from bertkit.data.examples import Place
+from bertkit.data.examples import Location
 from bertkit.data.tables import SAMPLE, Row, Table, TableFile, lines_of
 from bertkit.errors import RequestError
 from bertkit.text.corpus import LONGEST_ROW, STDIN
@@ -56,15 +56,17 @@ def _rows(
     path: Path, names: Sequence[str], header: bool, records: Iterable[tuple[int, list[str]]], *, commas: bool
 ) -> Iterator[Row]:
     for line, cells in records:
-        place = Place(path, line)
+        location = Location(path, line)
         if header and len(cells) != len(names):
             what = f"{len(cells)} columns where the header has {len(names)}"
         elif not header and commas and any(cell.strip() for cell in cells[len(names) :]):
             what = f"{len(cells)} columns where other rows have {len(names)}"
         else:
-            yield Row(place, dict(zip(names, cells, strict=False)))
+            yield Row(location, dict(zip(names, cells, strict=False)))
             continue
-        yield Row(place, {}, f"{place}: {what}; look for a stray tab, comma or quote, or a line end inside a cell")
+        yield Row(
+            location, {}, f"{location}: {what}; look for a stray tab, comma or quote, or a line end inside a cell"
+        )
 
 
 def detect_dialect(

@@ -9,7 +9,7 @@ Characters: TypeAlias = tuple[tuple[int, int], ...]  # [start, end) of each word
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """A line of a file; in formats without lines a row (Parquet) or a question (SQuAD)."""
 
     file: Path
@@ -24,7 +24,7 @@ class Example:
     """The interface of every kind of example."""
 
     __slots__ = ()
-    place: Place
+    location: Location
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -68,7 +68,7 @@ class TextExample(Example):
     text: str
     pair: str | None
     label: Label
-    place: Place
+    location: Location
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ class TextExample(Example):
             label = tuple(names.get(name, name) for name in label)
         elif isinstance(label, str):
             label = names.get(label, label)
-        return TextExample(self.text, self.pair, label, self.place)
+        return TextExample(self.text, self.pair, label, self.location)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class WordsExample(Example):
 
     words: tuple[str, ...]
     labels: tuple[Any, ...] | None
-    place: Place
+    location: Location
     text: str | None = None
     characters: Characters | None = None
 
@@ -155,7 +155,7 @@ class TaggedExample(WordsExample):
         """A copy with renamed tags."""
         if not self.tags:
             return self
-        return TaggedExample(self.words, tuple(names.get(tag, tag) for tag in self.tags), self.place)
+        return TaggedExample(self.words, tuple(names.get(tag, tag) for tag in self.tags), self.location)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class QuestionExample(Example):
     passage: str
     answers: tuple[AnswerSpan, ...]
     title: str
-    place: Place
+    location: Location
     labeled: bool = True
 
     @property
@@ -206,7 +206,7 @@ class ChoiceExample(Example):
     question: str
     choices: tuple[str, ...]
     label: int | None
-    place: Place
+    location: Location
 
     @property
     def texts(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from bertkit.data.conll import conll_table, conllu_table
 from bertkit.data.delimited import delimited_table
-from bertkit.data.examples import Place
+from bertkit.data.examples import Location
 from bertkit.data.squad import squad_table
 from bertkit.data.tables import SAMPLE, Columns, Row, Table, TableFile, ending, lines_of, parse_json
 from bertkit.errors import RequestError
@@ -27,17 +27,19 @@ def _jsonl_table(file: TableFile) -> Table:
 def _jsonl_rows(file: TableFile) -> Iterator[Row]:
     for number, line in file.lines():
         if line and not line.isspace():
-            place = file.place(number)
+            location = file.location(number)
             try:
-                yield _object_row(place, json.loads(line))
+                yield _object_row(location, json.loads(line))
             except (ValueError, RecursionError) as error:
-                yield Row(place, {}, f"{place}: the row is torn or no JSON ({error}); repair or remove it")
+                yield Row(location, {}, f"{location}: the row is torn or no JSON ({error}); repair or remove it")
 
 
-def _object_row(place: Place, value: Any) -> Row:
+def _object_row(location: Location, value: Any) -> Row:
     if isinstance(value, dict):
-        return Row(place, value)
-    return Row(place, {}, f"{place}: the row is {type(value).__name__}, not an object with fields; repair or remove it")
+        return Row(location, value)
+    return Row(
+        location, {}, f"{location}: the row is {type(value).__name__}, not an object with fields; repair or remove it"
+    )
 
 
 def _json_table(file: TableFile) -> Table:
@@ -49,7 +51,7 @@ def _json_table(file: TableFile) -> Table:
     values = parse_json(file.path, encoding)
     if not isinstance(values, list):
         raise RequestError(f"{file.path} holds {type(values).__name__}, not a list of rows; write it as JSONL")
-    return file.table(_object_row(file.place(n, "row"), value) for n, value in enumerate(values, start=1))
+    return file.table(_object_row(file.location(n, "row"), value) for n, value in enumerate(values, start=1))
 
 
 def _parquet_table(file: TableFile) -> Table:
@@ -74,7 +76,7 @@ def _parquet_rows(path: Path, file: Any) -> Iterator[Row]:
         for batch in file.iter_batches(batch_size=SAMPLE):
             for values in batch.to_pylist():
                 number += 1
-                yield Row(Place(path, number, "row"), values)
+                yield Row(Location(path, number, "row"), values)
     except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
         raise RequestError(f"{path} is damaged after row {number:,} ({error}); copy or write it again") from error
 
@@ -98,16 +100,16 @@ def _trec_rows(file: TableFile) -> Iterator[Row]:
     for number, line in file.lines():
         if not line.strip():
             continue
-        place = file.place(number)
+        location = file.location(number)
         if found := re.match(r"(\w+):(\S+)\s+(.*)", line):
-            yield Row(place, {"label": found[1], "fine": f"{found[1]}:{found[2]}", "text": found[3].strip()})
+            yield Row(location, {"label": found[1], "fine": f"{found[1]}:{found[2]}", "text": found[3].strip()})
         else:
-            yield Row(place, {}, f"{place}: no 'COARSE:fine question' as in the other rows; repair or remove it")
+            yield Row(location, {}, f"{location}: no 'COARSE:fine question' as in the other rows; repair or remove it")
 
 
 def _lines_table(file: TableFile) -> Table:
     """Each line is a text, blank ones too, so that line n of the input is row n of the output."""
-    rows = (Row(file.place(number), {"text": line}) for number, line in file.lines())
+    rows = (Row(file.location(number), {"text": line}) for number, line in file.lines())
     sample = tuple(islice(rows, SAMPLE))
     return Table(file.path, ("text",), True, sample, chain(sample, rows))
 

@@ -97,13 +97,13 @@ def first_violation(tags: Sequence[str], scheme: str) -> Violation | None:
     return None if may_follow(before, "O", scheme) else Violation(len(tags), None, before, scheme)
 
 
-def check_tags(sentences: Iterable[Sequence[str]], scheme: str, places: Sequence[object] | None = None) -> None:
-    """Raise RequestError at the first invalid tag; `places` locate the sentences, such as `train.conll, line 7`."""
+def check_tags(sentences: Iterable[Sequence[str]], scheme: str, locations: Sequence[object] | None = None) -> None:
+    """Raise RequestError at the first invalid tag; `locations` locate the sentences, such as `train.conll, line 7`."""
     for number, tags in enumerate(sentences, start=1):
         violation = first_violation(tags, scheme)
         if violation is not None:
-            place = f"sentence {number}" if places is None else places[number - 1]
-            raise RequestError(f"{place}, {violation}; correct the tag there")
+            location = f"sentence {number}" if locations is None else locations[number - 1]
+            raise RequestError(f"{location}, {violation}; correct the tag there")
 
 
 def recognize(sentences: Iterable[Sequence[str]]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.columns import ExampleReader, find_or_guess, missing_column
-from bertkit.data.examples import AnswerSpan, Place, QuestionExample
+from bertkit.data.examples import AnswerSpan, Location, QuestionExample
 from bertkit.data.tables import Columns, Row, Table, TableFile, cell, checked, parse_json, text_cell
 from bertkit.errors import RequestError
 
@@ -33,11 +33,11 @@ def _squad_rows(path: Path, articles: list[Any]) -> Iterator[Row]:
             passage = paragraph.get("context") if isinstance(paragraph, dict) else None
             for question in _part(path, paragraph, "qas", f"a paragraph of article {at}"):
                 number += 1
-                place = Place(path, number, "question")
+                location = Location(path, number, "question")
                 if not isinstance(question, dict) or not isinstance(passage, str):
-                    yield Row(place, {}, f"{place}: not a question with a 'context' above it; repair the file")
+                    yield Row(location, {}, f"{location}: not a question with a 'context' above it; repair the file")
                     continue
-                yield Row(place, {"title": article.get("title") or "", "context": passage, **question})
+                yield Row(location, {"title": article.get("title") or "", "context": passage, **question})
 
 
 def _part(path: Path, value: Any, name: str, where: str) -> list[Any]:
@@ -68,12 +68,12 @@ def _question(row: Row, columns: Columns) -> QuestionExample:
         passage = passage.removesuffix(SUBJQA_NO_ANSWER).rstrip()
     answers = _answers(row, columns.label, passage) if columns.label else ()
     return QuestionExample(
-        id=str(row.values.get("id", row.place.line)),
+        id=str(row.values.get("id", row.location.line)),
         question=text_cell(row, columns.text or ""),
         passage=passage,
         answers=answers,
         title=str(row.values.get("title") or ""),
-        place=row.place,
+        location=row.location,
         labeled=columns.label is not None,
     )
 
@@ -95,9 +95,7 @@ def _answer_pairs(row: Row, name: str) -> Iterator[tuple[Any, Any]]:
     if isinstance(value, Mapping) and isinstance(value.get("text"), list):
         starts = value.get("answer_start", value.get("start"))
         if not isinstance(starts, list) or len(starts) != len(value["text"]):
-            raise RequestError(
-                f"{_where(row)}: 'answers' has more or fewer 'answer_start' than 'text'; repair the row"
-            )
+            raise RequestError(f"{_where(row)}: 'answers' has more or fewer 'answer_start' than 'text'; repair the row")
         yield from zip(value["text"], starts, strict=True)
     elif isinstance(value, list):
         for answer in value:
@@ -115,7 +113,7 @@ def _span(row: Row, passage: str, text: Any, start: Any) -> AnswerSpan:
     """An answer whose text is in the passage at `start`; anything else raises RequestError."""
     if not isinstance(text, str) or not text.strip():
         raise RequestError(f"{_where(row)}: an answer without text; leave the list empty if there is no answer")
-    checked(text, "answer", row.place)
+    checked(text, "answer", row.location)
     if isinstance(start, str) and start.strip().isdecimal():
         start = int(start)
     if start is None or start == "":
@@ -145,14 +143,14 @@ def _subjqa(row: Row, passage: str) -> tuple[AnswerSpan, ...]:
     """The answer of a SubjQA row: a slice of the passage by `(start, end)`, as SubjQA's answer texts are tokenized."""
     match = re.fullmatch(r"\(\s*(\d+)\s*,\s*(\d+)\s*\)", text_cell(row, "human_ans_indices").strip())
     if not match:
-        raise RequestError(f"{row.place}: 'human_ans_indices' is not (start, end); repair or remove the row")
+        raise RequestError(f"{row.location}: 'human_ans_indices' is not (start, end); repair or remove the row")
     start, end = int(match[1]), int(match[2])
     length = len(text_cell(row, "review"))
     if not start < end <= length:
-        raise RequestError(f"{row.place}: the answer ({start}, {end}) is outside the review of {length} characters")
+        raise RequestError(f"{row.location}: the answer ({start}, {end}) is outside the review of {length} characters")
     text = passage[start:end].rstrip()
     return (AnswerSpan(start, text),) if text else ()
 
 
 def _where(row: Row) -> str:
-    return f"{row.place} (id {row.values['id']})" if "id" in row.values else str(row.place)
+    return f"{row.location} (id {row.values['id']})" if "id" in row.values else str(row.location)

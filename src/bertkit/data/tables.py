@@ -1,4 +1,4 @@
-"""What a table of rows is, whatever format it was read from: rows with their place, cells, columns.
+"""What a table of rows is, whatever format it was read from: rows with their locations, cells, columns.
 
 A row that cannot be used carries its `fault`, so that training can stop at the first and a check can list them all.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from bertkit.data.examples import Example, Place
+from bertkit.data.examples import Example, Location
 from bertkit.errors import RequestError
 from bertkit.settings import pick
 from bertkit.text.corpus import COMPRESSED, LONE_SURROGATE, LONGEST_ROW, CorpusReport, read_lines
@@ -60,7 +60,7 @@ class NoLabels(RequestError):
 class Row:
     """One row: its cells by column, or the sentence that says why it has none."""
 
-    place: Place
+    location: Location
     values: Mapping[str, Any]
     fault: str = ""
 
@@ -91,9 +91,9 @@ class TableFile:
         """Line numbers and lines."""
         return lines_of(self.path, self.columns.encoding, self.report)
 
-    def place(self, number: int, unit: str = "line") -> Place:
-        """A place in the file."""
-        return Place(self.path, number, unit)
+    def location(self, number: int, unit: str = "line") -> Location:
+        """A line, row or question of the file."""
+        return Location(self.path, number, unit)
 
     def table(
         self,
@@ -146,14 +146,14 @@ def text_cell(row: Row, name: str) -> str:
     if value is None or isinstance(value, bool | int | float):
         value = "" if value is None else json.dumps(value)
     if not isinstance(value, str):
-        raise RequestError(f"{row.place}: '{name}' is {type(value).__name__}, not a text; repair or remove the row")
-    return checked(value, name, row.place)
+        raise RequestError(f"{row.location}: '{name}' is {type(value).__name__}, not a text; repair or remove the row")
+    return checked(value, name, row.location)
 
 
 def present_text(row: Row, name: str) -> str:
     """A text that must be there: null is none, unlike in training data, where it stands for an empty one."""
     if cell(row, name) is None:
-        raise RequestError(f"{row.place}: '{name}' is null, not a text; repair or remove the row")
+        raise RequestError(f"{row.location}: '{name}' is null, not a text; repair or remove the row")
     return text_cell(row, name)
 
 
@@ -170,10 +170,12 @@ def made_examples(items: Iterable[Item], make: Callable[[Item], Example], faults
     return examples
 
 
-def checked(text: str, name: str, place: Place) -> str:
+def checked(text: str, name: str, location: Location) -> str:
     """`text`, unless it holds half a surrogate pair: JSON can spell that, UTF-8 and tokenizers cannot."""
     if not text.isascii() and (lone := LONE_SURROGATE.search(text)):
-        raise RequestError(f"{place}: '{name}' holds half a surrogate pair (\\u{ord(lone[0]):04x}); repair the escape")
+        raise RequestError(
+            f"{location}: '{name}' holds half a surrogate pair (\\u{ord(lone[0]):04x}); repair the escape"
+        )
     return text
 
 
@@ -181,5 +183,5 @@ def cell(row: Row, name: str) -> object:
     """A cell that must be there."""
     if name not in row.values:
         has = ", ".join(map(str, list(row.values)[:8])) or "nothing"
-        raise RequestError(f"{row.place}: no column '{name}' (the row has: {has}); add it or remove the row")
+        raise RequestError(f"{row.location}: no column '{name}' (the row has: {has}); add it or remove the row")
     return row.values[name]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bertkit.data.columns import TAG_NAMES, ExampleReader, choose_tag_columns, missing_column
-from bertkit.data.examples import Example, Place, TaggedExample
+from bertkit.data.examples import Example, Location, TaggedExample
 from bertkit.data.tables import Columns, Row, Table, cell, checked
 from bertkit.data.texts import label_name
 from bertkit.errors import RequestError
@@ -18,7 +18,9 @@ class WordLabels:
     label: str  # what one label is called in messages
     names: Sequence[str]  # names of label columns to look for
     read: Callable[[Row, str, Any, Table], Any]  # (row, column, cell, table) to a label
-    make: Callable[[tuple[str, ...], tuple[Any, ...] | None, Place, str | None], Example]  # words, labels, place, text
+    make: Callable[
+        [tuple[str, ...], tuple[Any, ...] | None, Location, str | None], Example
+    ]  # words, labels, location, text
 
 
 TAG_LABELS = WordLabels("tag", TAG_NAMES, label_name, TaggedExample)
@@ -35,12 +37,12 @@ def word_reader(table: Table, columns: Columns, labeled: bool, kind: WordLabels 
     def make(row: Row) -> Example:
         words = tuple(_word(row, word) for word in _list(row, chosen.text or "", kind))
         if chosen.label is None:
-            return kind.make(words, None, row.place, None)
+            return kind.make(words, None, row.location, None)
         labels = tuple(kind.read(row, chosen.label, label, table) for label in _list(row, chosen.label, kind))
         if len(words) != len(labels):
             counts = f"{len(words)} words and {len(labels)} {kind.label}s; give one {kind.label} to each word"
-            raise RequestError(f"{row.place}: {counts}")
-        return kind.make(words, labels, row.place, None)
+            raise RequestError(f"{row.location}: {counts}")
+        return kind.make(words, labels, row.location, None)
 
     return chosen, make
 
@@ -50,11 +52,11 @@ def _list(row: Row, name: str, kind: WordLabels) -> list[Any]:
     if not isinstance(values, list) or not values:
         what = "empty" if values in ([], None, "") else f"{type(values).__name__}, not a list"
         needed = f"a list of words and a list of {kind.label}s are needed"
-        raise RequestError(f"{row.place}: '{name}' is {what}; {needed}")
+        raise RequestError(f"{row.location}: '{name}' is {what}; {needed}")
     return values
 
 
 def _word(row: Row, word: Any) -> str:
     if not isinstance(word, str) or not word.strip():
-        raise RequestError(f"{row.place}: {word!r} is no word; repair or remove the row")
-    return checked(word, "word", row.place)
+        raise RequestError(f"{row.location}: {word!r} is no word; repair or remove the row")
+    return checked(word, "word", row.location)

@@ -28,7 +28,7 @@ def text_reader(label_column: LabelColumn, table: Table, columns: Columns, label
     def make(row: Row) -> Example:
         pair = text_cell(row, chosen.pair) if chosen.pair else None
         label = _label(label_column, row, table, chosen.label) if chosen.label else None
-        return TextExample(text_cell(row, chosen.text or ""), pair, label, row.place)
+        return TextExample(text_cell(row, chosen.text or ""), pair, label, row.location)
 
     return chosen, make
 
@@ -52,21 +52,25 @@ def label_name(row: Row, column: str, value: Any, table: Table) -> str:
     classes = table.classes.get(column)
     if classes and isinstance(value, int) and not isinstance(value, bool):
         if not 0 <= value < len(classes):
-            raise RequestError(f"{row.place}: label {value} is not one of the file's {len(classes)} names; repair it")
+            raise RequestError(
+                f"{row.location}: label {value} is not one of the file's {len(classes)} names; repair it"
+            )
         return classes[value]
     if isinstance(value, list | dict):
-        raise RequestError(f"{row.place}: the label '{column}' is a {type(value).__name__}; is the task multilabel?")
+        raise RequestError(f"{row.location}: the label '{column}' is a {type(value).__name__}; is the task multilabel?")
     name = "" if value is None else value if isinstance(value, str) else json.dumps(value)
     if not name.strip():
-        raise RequestError(f"{row.place}: the label in '{column}' is empty; fill it in or remove the row")
-    return checked(name.strip(), column, row.place)
+        raise RequestError(f"{row.location}: the label in '{column}' is empty; fill it in or remove the row")
+    return checked(name.strip(), column, row.location)
 
 
 def _binary_labels(row: Row, names: Sequence[str]) -> tuple[str, ...]:
     """The names of the columns that are 1 in this row."""
     for name in names:
         if not is_binary(cell(row, name)):
-            raise RequestError(f"{row.place}: '{name}' holds {cell(row, name)!r}, not 0 or 1; repair or remove the row")
+            raise RequestError(
+                f"{row.location}: '{name}' holds {cell(row, name)!r}, not 0 or 1; repair or remove the row"
+            )
     return tuple(name for name in names if str(cell(row, name)).strip().casefold() in ("1", "true", "1.0"))
 
 
@@ -81,7 +85,7 @@ def number_cell(row: Row, name: str, value: Any) -> float:
     if math.isnan(number) or abs(number) > LARGEST_NUMBER:
         expected = "a number such as 3.5" if math.isnan(number) else f"a number up to {LARGEST_NUMBER:g}"
         shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}..."
-        raise RequestError(f"{row.place}: '{name}' holds {shown}, not {expected}; repair or remove the row")
+        raise RequestError(f"{row.location}: '{name}' holds {shown}, not {expected}; repair or remove the row")
     return number
 
 
@@ -99,7 +103,7 @@ def split_label(example: Example, separator: str) -> Example:
         return example
     parts = tuple(part.strip() for part in example.label.split(separator))
     if "" in parts:
-        raise RequestError(f"{example.place}: an empty label in {example.label!r}; remove the extra '{separator}'")
+        raise RequestError(f"{example.location}: an empty label in {example.label!r}; remove the extra '{separator}'")
     return replace(example, label=parts)
 
 

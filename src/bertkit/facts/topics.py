@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config
-from bertkit.data.examples import Example, Place, TextExample
+from bertkit.data.examples import Example, Location, TextExample
 from bertkit.facts.random_text import RandomText
 from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.settings import FineTuneSettings, read_settings
@@ -31,7 +31,7 @@ TOPICS, WORDS, SHARED = 3, 40, 20
 OWN_SHARE = 0.6
 DOCUMENTS, LENGTH = 4000, 30  # a document and its wiring fill one sequence of 32 tokens
 STEPS, RATE = 250, 4e-3
-PLACE = Place(Path("topics"), 1)
+PLACE = Location(Path("topics"), 1)
 # A model of 85,000 parameters takes larger steps than one of 100 million.
 SMALL_MODEL = ("learning_rate=2e-3", "batch=8")
 

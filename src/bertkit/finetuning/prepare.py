@@ -92,9 +92,7 @@ def read_files(name: str, files: DataFiles, seed: int) -> tuple[list[Example], l
         raise RequestError(f"{files.train} has {len(file.examples)} examples; give more, and a --dev file")
     train, dev = hold_out(file.examples, seed, labeled=TASKS[name].labeled)
     if not dev:
-        raise RequestError(
-            f"{files.train}: nothing can be held out, as each label has one example; give a --dev file"
-        )
+        raise RequestError(f"{files.train}: nothing can be held out, as each label has one example; give a --dev file")
     note = f"no dev file: {len(dev)} of {len(file.examples)} training examples are held out"
     return train, dev, (file.summary, note)
 

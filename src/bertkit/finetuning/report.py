@@ -119,7 +119,7 @@ def mistakes(content: Evaluated) -> Iterable[tuple[float, str, str, str, str]]:
     for example, prediction in zip(content.dev.examples, content.predictions, strict=True):
         mistake = content.task.mistake(example, prediction)
         if mistake is not None:
-            yield mistake.weight, mistake.text, mistake.truth, mistake.predicted, str(example.place)
+            yield mistake.weight, mistake.text, mistake.truth, mistake.predicted, str(example.location)
 
 
 def _doubt_row(error: LabelError, text: str) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ class Answer(Task):
         cut_question = question[: room // 2]
         spans = window_spans(len(passage), room - len(cut_question), self.length.stride)
         if example.labeled:  # in training, all windows and their activations are in memory
-            refuse_too_long(example.place, len(passage), len(spans), self.limit, "split the passage")
+            refuse_too_long(example.location, len(passage), len(spans), self.limit, "split the passage")
         seen = Seen(len(question) + len(passage), len(question) - len(cut_question), len(spans))
         offsets = with_marks([encoding.offsets[position] for position in passage], example.passage)
         gold = [token_span(offsets, answer) for answer in example.answers]

@@ -65,9 +65,11 @@ class Choose(Task):
         assert isinstance(example, ChoiceExample)
         count = len(example.choices)
         if not count:
-            raise RequestError(f"{example.place}: the question has no choices; give two or more")
+            raise RequestError(f"{example.location}: the question has no choices; give two or more")
         if example.label is not None and not 0 <= example.label < count:
-            raise RequestError(f"{example.place}: label {example.label} is none of the {count} choices, counted from 0")
+            raise RequestError(
+                f"{example.location}: label {example.label} is none of the {count} choices, counted from 0"
+            )
         windows = []
         for encoding in self.tokenizer.encode_batch([example.question] * count, example.choices):
             positions = self._positions(encoding)

@@ -47,7 +47,7 @@ class RateWords(WordTask, NumberTask):
             return None
         if len(example.labels) != len(example.words):
             counts = f"{len(example.words)} words came with {len(example.labels)} numbers"
-            raise RequestError(f"{example.place}: {counts}; give as many")
+            raise RequestError(f"{example.location}: {counts}; give as many")
         return [self.standardize(number) for number in example.labels]
 
     def loss_sum(self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings) -> Tensor:

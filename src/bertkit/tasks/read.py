@@ -90,7 +90,7 @@ def _read(
     left_out: list[Row] = []
     examples = made_examples(_without_excluded(table, used.label, left_out), lambda row: _example(row, make), faults)
     notes = [*table.notes]
-    notes += [f"{len(left_out)} rows left out as is usual, the first at {left_out[0].place}"] if left_out else []
+    notes += [f"{len(left_out)} rows left out as is usual, the first at {left_out[0].location}"] if left_out else []
     if labeled:
         examples, split = task.split_labels(examples, used, faults)
         notes += [f"labels split at '{split.separator}'"] if split is not used else []

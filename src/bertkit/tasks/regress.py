@@ -79,5 +79,5 @@ class Regress(TextTask, NumberTask):
 
 def _number(example: TextExample) -> float:
     if not isinstance(example.label, int | float):
-        raise RequestError(f"{example.place}: the label {example.label!r} is not a number")
+        raise RequestError(f"{example.location}: the label {example.label!r} is not a number")
     return float(example.label)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bertkit.data.columns import ONE_LABEL, ExampleReader, LabelColumn
-from bertkit.data.examples import Example, Place
+from bertkit.data.examples import Example, Location
 from bertkit.data.tables import Columns, Row, Table, ending, present_text
 from bertkit.errors import RequestError
 from bertkit.tasks.shared.labels import count_labels, training_labels
@@ -57,9 +57,7 @@ class Detail:
     def check(self, row: "TaskRow", rows: Iterable["TaskRow"]) -> None:
         """Refuse options that the task `row` does not have; `rows` are all tasks."""
         if self.probabilities and not row.has_probabilities:
-            raise RequestError(
-                f"probabilities=true does not go with '{row.name}', which has no probabilities of labels"
-            )
+            raise RequestError(f"probabilities=true does not go with '{row.name}', which has no probabilities")
         if self.best and not row.candidate:
             able = ", ".join(f"'{other.name}'" for other in rows if other.candidate)
             raise RequestError(f"best={self.best} does not go with '{row.name}'; it is for {able}")
@@ -209,9 +207,9 @@ def arrow_type(kind: Any) -> "pyarrow.DataType":
     return {str: pa.string(), int: pa.int64(), float: pa.float64()}[kind]
 
 
-def request_place(number: int) -> Place:
+def request_location(number: int) -> Location:
     """The location of example `number` of a request, for messages."""
-    return Place(Path("the request"), number, "number")
+    return Location(Path("the request"), number, "number")
 
 
 def check_same_count(

@@ -78,11 +78,13 @@ class Tag(WordTask):
             return None
         tags = example.tags
         if len(tags) != len(example.words):
-            raise RequestError(f"{example.place}: {len(example.words)} words came with {len(tags)} tags; give as many")
+            raise RequestError(
+                f"{example.location}: {len(example.words)} words came with {len(tags)} tags; give as many"
+            )
         for tag in tags:
             if tag not in self.label_ids:
                 raise RequestError(
-                    f"{example.place}: the tag '{tag}' is not among the labels: {', '.join(self.labels)}; "
+                    f"{example.location}: the tag '{tag}' is not among the labels: {', '.join(self.labels)}; "
                     "correct it, or train on data that has it"
                 )
         return [self.label_ids[tag] for tag in tags]

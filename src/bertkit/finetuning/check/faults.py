@@ -70,8 +70,8 @@ def leaks(train: Sequence[Example], dev: Sequence[Example]) -> Iterator[Finding]
     """Dev examples that are in train: exactly, or ignoring case and spaces."""
     exact = 0
     for fold, how in ((str, "letter by letter"), (folded, "case and spaces aside")):
-        train_places = {key(example, fold): example.place for example in train}
-        pairs = [(e.place, train_places[k]) for e in dev if (k := key(e, fold)) in train_places]
+        train_locations = {key(example, fold): example.location for example in train}
+        pairs = [(e.location, train_locations[k]) for e in dev if (k := key(e, fold)) in train_locations]
         share = f" ({len(pairs) / max(len(dev), 1):.1%} of dev)"
         lines = [f"the first is {a}, as in {b}{share}" for a, b in pairs]
         yield from _finding(f"dev examples that are in train, {how}", lines if len(pairs) > exact else [])
@@ -81,15 +81,15 @@ def leaks(train: Sequence[Example], dev: Sequence[Example]) -> Iterator[Finding]
 def shared_passages(train: Sequence[Example], dev: Sequence[Example]) -> Iterator[Finding]:
     """Dev questions about a passage that is also in train."""
     passages = {folded(e.passage) for e in train if isinstance(e, QuestionExample)}
-    shared = [e.place for e in dev if isinstance(e, QuestionExample) and folded(e.passage) in passages]
-    yield from _finding("dev questions on a passage of train", [f"the first is {place}" for place in shared])
+    shared = [e.location for e in dev if isinstance(e, QuestionExample) and folded(e.passage) in passages]
+    yield from _finding("dev questions on a passage of train", [f"the first is {location}" for location in shared])
 
 
 def corrupted_texts(examples: Sequence[Example]) -> Iterator[Finding]:
     """Texts with traces of a faulty conversion, and empty texts."""
     for what, pattern in CORRUPTED_TEXT.items():
-        affected = [example.place for example in examples if any(map(pattern.search, example.texts))]
-        yield from _finding(what, [f"the first is {place}" for place in affected])
+        affected = [example.location for example in examples if any(map(pattern.search, example.texts))]
+        yield from _finding(what, [f"the first is {location}" for location in affected])
 
 
 def invalid_tags(examples: Sequence[Example]) -> Iterator[Finding]:
@@ -98,7 +98,7 @@ def invalid_tags(examples: Sequence[Example]) -> Iterator[Finding]:
     if not tagged:
         return
     scheme = recognize(tags for _, tags in tagged)
-    invalid = [f"{e.place}, {fault}" for e, tags in tagged if (fault := first_violation(tags, scheme)) is not None]
+    invalid = [f"{e.location}, {fault}" for e, tags in tagged if (fault := first_violation(tags, scheme)) is not None]
     yield from _finding(f"sentences with tags that {scheme} forbids", invalid, more=4)
 
 
@@ -109,7 +109,7 @@ def _finding(what: str, lines: Sequence[str], more: int = 0) -> Iterator[Finding
 
 
 def _both(first: Example, later: Example) -> str:
-    return f"the first is {later.place}, as in {first.place.unit} {first.place.line}"
+    return f"the first is {later.location}, as in {first.location.unit} {first.location.line}"
 
 
 def _short(label: object) -> str:

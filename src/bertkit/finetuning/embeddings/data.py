@@ -82,7 +82,7 @@ def read_pairs(path: Path, columns: Columns | None = None, *, scored: bool | Non
     for example in file.examples:
         assert isinstance(example, TextExample)
         if example.pair is None:
-            raise RequestError(f"{example.place}: a pair has two texts; name the second column with pair=...")
+            raise RequestError(f"{example.location}: a pair has two texts; name the second column with pair=...")
         builder.add(example.text, example.pair)
         scores += [example.label] if isinstance(example.label, float) else []
     return builder.finish("scores" if scores else "pairs", file.summary, scores or None)

@@ -184,9 +184,7 @@ def config_with_dropout(config: BertConfig, settings: VectorTuning, objective: s
     if dropout is None and objective == "twins" and not config.dropout:
         dropout = TWINS_DROPOUT
     if objective == "twins" and dropout == 0:
-        raise RequestError(
-            "objective=twins needs dropout to encode a text in two ways; give dropout=0.1, or pairs"
-        )
+        raise RequestError("objective=twins needs dropout to encode a text in two ways; give dropout=0.1, or pairs")
     return config if dropout is None else replace(config, dropout=dropout, attention_dropout=dropout)
 
 

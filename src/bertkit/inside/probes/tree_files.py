@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertkit.data.conll import CONLL_U_COLUMNS
-from bertkit.data.examples import Place
+from bertkit.data.examples import Location
 from bertkit.data.tables import ending, lines_of
 from bertkit.errors import RequestError
 
@@ -23,7 +23,7 @@ class Tree:
     tags: tuple[str, ...]  # UPOS
     heads: tuple[int, ...]
     relations: tuple[str, ...]  # universal ones: nsubj, not nsubj:pass
-    place: Place
+    location: Location
 
     @property
     def root(self) -> int:
@@ -80,7 +80,7 @@ def _tree(path: Path, block: Sequence[Cells]) -> Tree:
         tags=tuple(cells[UPOS] for _, cells in block),
         heads=heads,
         relations=tuple(cells[RELATION].partition(":")[0] for _, cells in block),
-        place=Place(path, block[0][0]),
+        location=Location(path, block[0][0]),
     )
 
 

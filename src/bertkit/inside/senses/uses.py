@@ -100,10 +100,10 @@ def _rows(word: str, pattern: re.Pattern[str], table: Table, text: str, sense: s
         sentence, label = text_cell(_whole(row), text), text_cell(row, sense)
         place = pattern.search(sentence)
         if place is None:
-            raise RequestError(f"{row.place}: the text has no word '{word}'; add it or remove the row")
+            raise RequestError(f"{row.location}: the text has no word '{word}'; add it or remove the row")
         if not label.strip():
-            raise RequestError(f"{row.place}: '{sense}' is empty; write the sense or remove the row")
-        yield _use(sentence, *place.span(), str(row.place), label.strip())
+            raise RequestError(f"{row.location}: '{sense}' is empty; write the sense or remove the row")
+        yield _use(sentence, *place.span(), str(row.location), label.strip())
 
 
 def _whole(row: Row) -> Row:

@@ -105,15 +105,19 @@ class Identity:
     def of(self, row: Row) -> dict[str, Any]:
         """The row's id."""
         if self.column is None:
-            return {"id": row.place.line}
+            return {"id": row.location.line}
         value = cell(row, self.column)
         if value is None or isinstance(value, list | dict):
-            raise RequestError(f"{row.place}: the id in '{self.column}' is {json_text(value)[:40]}; give the row one")
+            raise RequestError(
+                f"{row.location}: the id in '{self.column}' is {json_text(value)[:40]}; give the row one"
+            )
         # Strings hold any id, as digits if need be; a column of the output is of one kind.
         value = json_text(value) if self.kind == "string" and not isinstance(value, str) else value
         if self.kind == "int64" and not KINDS["int64"](value):
-            raise RequestError(f"{row.place}: the id {json_text(value)[:40]} is no whole number as in the first rows")
-        return {"id": checked(value, self.column, row.place) if isinstance(value, str) else value}
+            raise RequestError(
+                f"{row.location}: the id {json_text(value)[:40]} is no whole number as in the first rows"
+            )
+        return {"id": checked(value, self.column, row.location) if isinstance(value, str) else value}
 
 
 def identity_of(table: Table, named: str | None) -> Identity:

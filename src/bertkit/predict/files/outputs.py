@@ -41,7 +41,7 @@ class Kept:
         if self.every and (new := [name for name in row.values if name not in self.names]):
             if self.ending != ".jsonl" or new[0] in self.reserved:
                 raise RequestError(
-                    f"{row.place}: a column '{new[0]}' that the first {SAMPLE:,} rows do not have; "
+                    f"{row.location}: a column '{new[0]}' that the first {SAMPLE:,} rows do not have; "
                     "name the columns to keep with keep=..., or write .jsonl"
                 )
             return dict(row.values)
@@ -85,7 +85,7 @@ def _fit_json(kept: Kept, row: Row, name: str, value: Any) -> Any:
 
 
 def _fit_csv(kept: Kept, row: Row, name: str, value: Any) -> str:
-    return checked(csv_cell(value), name, row.place)
+    return checked(csv_cell(value), name, row.location)
 
 
 def _fit_parquet(kept: Kept, row: Row, name: str, value: Any) -> Any:
@@ -94,11 +94,11 @@ def _fit_parquet(kept: Kept, row: Row, name: str, value: Any) -> Any:
         return value
     if not KINDS[kind](value):
         raise RequestError(
-            f"{row.place}: '{name}' is {type(value).__name__}, not {kind} as in the first {SAMPLE:,} rows; "
+            f"{row.location}: '{name}' is {type(value).__name__}, not {kind} as in the first {SAMPLE:,} rows; "
             "repair the row, or write .jsonl"
         )
     value = json_text(value) if kind == "json" else value
-    return checked(value, name, row.place) if isinstance(value, str) else value
+    return checked(value, name, row.location) if isinstance(value, str) else value
 
 
 FITS = {".jsonl": _fit_json, ".csv": _fit_csv, ".parquet": _fit_parquet}

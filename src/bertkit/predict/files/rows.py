@@ -127,7 +127,7 @@ def items_of(block: RowBlock, make: Make, keep: Callable[[Row], Mapping[str, Any
         try:
             if row.fault:
                 raise RequestError(row.fault)
-            yield Item(str(row.place), keep(row), make(row))
+            yield Item(str(row.location), keep(row), make(row))
         except RequestError as error:
             yield str(error)
 

@@ -11,7 +11,7 @@ from bertkit.data.columns import ExampleReader, first_present
 from bertkit.data.examples import Example, QuestionExample
 from bertkit.data.squad import PASSAGE_NAMES, QUESTION_NAMES, question_reader
 from bertkit.data.tables import Columns, Row, Table, ending, lines_of
-from bertkit.tasks.row import RequestField, RequestOption, TaskMetrics, TaskRow, check_same_count, request_place
+from bertkit.tasks.row import RequestField, RequestOption, TaskMetrics, TaskRow, check_same_count, request_location
 from bertkit.tasks.shared.length import LengthPolicy
 
 INSPECTED_CHARACTERS = 5000  # of a JSON file, to recognize SQuAD
@@ -79,7 +79,7 @@ class AnswerRow(TaskRow):
         """An example for each question and its passage."""
         check_same_count(question, passage, "questions and passages")
         pairs = enumerate(zip(question, passage, strict=True))
-        return [QuestionExample(str(n), q, p, (), "", request_place(n), labeled=False) for n, (q, p) in pairs]
+        return [QuestionExample(str(n), q, p, (), "", request_location(n), labeled=False) for n, (q, p) in pairs]
 
     def reply(self, prediction: Any, **options: int) -> dict[str, Any]:
         """The fields of the prediction with the `best` candidates, and without the id, which no request has."""

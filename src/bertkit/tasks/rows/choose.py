@@ -8,7 +8,7 @@ from bertkit.data.choices import choice_reader, has_choices
 from bertkit.data.columns import ExampleReader
 from bertkit.data.examples import ChoiceExample, Example
 from bertkit.data.tables import Columns, Row, Table
-from bertkit.tasks.row import RequestField, TaskMetrics, TaskRow, check_same_count, check_text_list, request_place
+from bertkit.tasks.row import RequestField, TaskMetrics, TaskRow, check_same_count, check_text_list, request_location
 from bertkit.tasks.rows.answer import has_questions
 from bertkit.tasks.shared.length import TRUNCATING_KINDS, LengthPolicy
 
@@ -59,4 +59,4 @@ class ChooseRow(TaskRow):
         check_same_count(question, choices, "questions and lists of choices", "give as many")
         lists = [check_text_list(texts, f"what question {n} has to choose from") for n, texts in enumerate(choices)]
         pairs = enumerate(zip(question, lists, strict=True))
-        return [ChoiceExample(text, texts, None, request_place(n)) for n, (text, texts) in pairs]
+        return [ChoiceExample(text, texts, None, request_location(n)) for n, (text, texts) in pairs]

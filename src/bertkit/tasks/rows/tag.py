@@ -34,8 +34,10 @@ class TagRow(WordRow):
 
     def check(self, examples: Sequence[Example]) -> None:
         """Refuse the first tag that is invalid in the scheme of the file."""
-        tagged = [(e.tags, e.place) for e in examples if isinstance(e, TaggedExample) and e.tags]
-        check_tags([tags for tags, _ in tagged], recognize(tags for tags, _ in tagged), [place for _, place in tagged])
+        tagged = [(e.tags, e.location) for e in examples if isinstance(e, TaggedExample) and e.tags]
+        check_tags(
+            [tags for tags, _ in tagged], recognize(tags for tags, _ in tagged), [location for _, location in tagged]
+        )
 
     def output_cells(self, example: Example, prediction: Any) -> dict[str, Any]:
         """Words, tags, and spans; characters are None if the words do not come from a plain text."""

@@ -8,7 +8,7 @@ from bertkit.data.examples import Example, TextExample
 from bertkit.data.glue import LAYOUTS, LabelKind
 from bertkit.data.tables import Columns, Row, Table
 from bertkit.data.texts import text_reader
-from bertkit.tasks.row import RequestField, TaskRow, check_same_count, request_place
+from bertkit.tasks.row import RequestField, TaskRow, check_same_count, request_location
 
 MIN_MARKED_SHARE = 0.05  # of labels with a separator or decimals, from which on these decide the task of a file
 
@@ -32,7 +32,7 @@ class TextRow(TaskRow):
         seconds: Sequence[str | None] = [None] * len(texts) if pairs is None else list(pairs)
         check_same_count(texts, seconds, "texts and pairs")
         rows = enumerate(zip(texts, seconds, strict=True))
-        return [TextExample(text, pair, None, request_place(number)) for number, (text, pair) in rows]
+        return [TextExample(text, pair, None, request_location(number)) for number, (text, pair) in rows]
 
 
 def known_layout(table: Table, rows: Sequence[Row], columns: Columns) -> LabelKind | None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bertkit.data.columns import WORD_NAMES, ExampleReader, choose_text_columns, find_column, first_present
-from bertkit.data.examples import Example, Place, WordsExample
+from bertkit.data.examples import Example, Location, WordsExample
 from bertkit.data.formats import TABLE_FORMATS
 from bertkit.data.tables import SAMPLE, Columns, Row, Table, cell, checked, ending, lines_of, present_text
 from bertkit.data.tagged import WordLabels, word_reader
 from bertkit.errors import RequestError
-from bertkit.tasks.row import RequestField, TaskRow, check_text_list, request_place
+from bertkit.tasks.row import RequestField, TaskRow, check_text_list, request_location
 from bertkit.tasks.shared.length import LengthPolicy
 
 CONLL_ENDINGS = tuple(end for row in TABLE_FORMATS.values() if row.holds == "words" for end in row.endings)
@@ -63,12 +63,12 @@ class WordRow(TaskRow):
             used = replace(choose_text_columns(table, columns), pair=None, label=None)
         else:
             used = replace(columns, text=find_column(table, columns.text, "text"), label=None)
-        return used, lambda row: self.sentence(_words_or_text(row, used.text or ""), row.place)
+        return used, lambda row: self.sentence(_words_or_text(row, used.text or ""), row.location)
 
     def examples(self, texts: Sequence[str | Sequence[str]]) -> list[Example]:  # type: ignore[override]
         """An example for each text or list of words."""
         return [
-            self.sentence(text if isinstance(text, str) else check_text_list(text, f"texts[{n}]"), request_place(n))
+            self.sentence(text if isinstance(text, str) else check_text_list(text, f"texts[{n}]"), request_location(n))
             for n, text in enumerate(texts)
         ]
 
@@ -78,11 +78,11 @@ class WordRow(TaskRow):
         characters = None if example.characters is None else [list(span) for span in example.characters]
         return super().output_cells(example, prediction) | {"characters": characters}
 
-    def sentence(self, text: str | Sequence[str], place: Place) -> Example:
+    def sentence(self, text: str | Sequence[str], location: Location) -> Example:
         """An unlabeled example; a plain text is split into words later, by the model's tokenizer."""
         if isinstance(text, str):
-            return self.word_labels.make((), None, place, text)
-        return self.word_labels.make(tuple(text), None, place, None)
+            return self.word_labels.make((), None, location, text)
+        return self.word_labels.make(tuple(text), None, location, None)
 
 
 def _in_blocks(path: Path, columns: Columns) -> bool:
@@ -107,6 +107,6 @@ def _words_or_text(row: Row, name: str) -> str | tuple[str, ...]:
         return present_text(row, name)
     for word in value:
         if not isinstance(word, str) or not word.strip():
-            raise RequestError(f"{row.place}: {json.dumps(word)[:40]} is no word; repair or remove the row")
-        checked(word, name, row.place)
+            raise RequestError(f"{row.location}: {json.dumps(word)[:40]} is no word; repair or remove the row")
+        checked(word, name, row.location)
     return tuple(value)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, Literal, get_args
 
-from bertkit.data.examples import Place
+from bertkit.data.examples import Location
 from bertkit.errors import RequestError
 from bertkit.poolings import HeadPooling
 from bertkit.settings import Natural, Range, check_fields, pick
@@ -78,11 +78,11 @@ def check_policy(task: str, policy: LengthPolicy, limit: int = MIN_LIMIT, allowe
         raise RequestError(f"sequences of {limit} tokens leave no room for text; allow {MIN_LIMIT} or more")
 
 
-def refuse_too_long(place: Place, tokens: int, windows: int, limit: int, remedy: str) -> None:
+def refuse_too_long(location: Location, tokens: int, windows: int, limit: int, remedy: str) -> None:
     """Refuse a text whose windows, of `limit` tokens each, do not fit into memory as one batch."""
     if windows > 1 and windows * limit > MAX_WINDOW_TOKENS:
         raise RequestError(
-            f"{place}: a text of {tokens:,} tokens takes {windows:,} windows, "
+            f"{location}: a text of {tokens:,} tokens takes {windows:,} windows, "
             f"over the {max(1, MAX_WINDOW_TOKENS // limit)} that go through the model together; {remedy}"
         )
 

@@ -43,7 +43,9 @@ class TextTask(Task):
         assert isinstance(example, TextExample)
         encoding = self.tokenizer.encode(example.text, example.pair)
         sequences = sequence_positions(encoding, self.limit, self.length)
-        refuse_too_long(example.place, len(encoding), len(sequences), self.limit, "split it, or use length=head-tail")
+        refuse_too_long(
+            example.location, len(encoding), len(sequences), self.limit, "split it, or use length=head-tail"
+        )
         target, seen = self.target(example), count_seen(encoding, sequences)
         return [Window(*select_tokens(encoding, positions), number, target, seen) for positions in sequences]
 
@@ -118,7 +120,7 @@ def label_id(label_ids: Mapping[str, int], label: str, example: Example) -> int:
     if label not in label_ids:
         labels = ", ".join(list(label_ids)[:20])
         raise RequestError(
-            f"{example.place}: the label '{label}' is not among those of the training data ({labels}); "
+            f"{example.location}: the label '{label}' is not among those of the training data ({labels}); "
             "correct it, or add examples of it to the training data"
         )
     return label_ids[label]

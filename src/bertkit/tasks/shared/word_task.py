@@ -53,7 +53,7 @@ class WordTask(Task):
         spans = window_spans(len(pieces), self.limit - 2, self.length.stride)
         gold = self.gold(example)
         if gold is not None:  # in training, all windows and their activations are in memory
-            refuse_too_long(example.place, len(pieces), len(spans), self.limit, "split it into sentences")
+            refuse_too_long(example.location, len(pieces), len(spans), self.limit, "split it into sentences")
         seen = Seen(len(pieces), 0, len(spans))
         windows = []
         for (start, stop), words in zip(spans, words_of_windows(spans, firsts), strict=True):
