@@ -549,7 +549,9 @@ def test_flat_questions(write):
     refused(
         "answer", write("b.jsonl", json.dumps(row | {"answers": ["n"]})), "line 1", "occurs", "give its answer_start"
     )
-    refused("answer", write("c.jsonl", json.dumps(row | {"answers": {"text": ["a"], "answer_start": []}})), "as many")
+    refused(
+        "answer", write("c.jsonl", json.dumps(row | {"answers": {"text": ["a"], "answer_start": []}})), "more or fewer"
+    )
     refused("answer", write("d.jsonl", '{"question": "a", "text_of_it": "b"}'), "passage", "pair=")
 
 

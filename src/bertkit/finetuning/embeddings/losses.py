@@ -41,10 +41,8 @@ def contrastive_loss(vectors_TD: Tensor, targets: VectorTargets, temperature: fl
     same = ((first[:, None] == first) | (second[:, None] == second) | (first[:, None] == second)) & ~diagonal
     logits_NN = (first_ND @ second_ND.T / temperature).masked_fill(same, MASKED_LOGIT)
     partners = torch.arange(len(first), device=first.device)
-    loss = F.cross_entropy(logits_NN, partners, reduction="sum") + F.cross_entropy(
-        logits_NN.T, partners, reduction="sum"
-    )
-    return loss / 2, (logits_NN.argmax(dim=1) == partners).sum()
+    forth, back = (F.cross_entropy(logits, partners, reduction="sum") for logits in (logits_NN, logits_NN.T))
+    return (forth + back) / 2, (logits_NN.argmax(dim=1) == partners).sum()
 
 
 def teacher_loss(vectors_TD: Tensor, targets: VectorTargets, temperature: float) -> tuple[Tensor, Tensor]:

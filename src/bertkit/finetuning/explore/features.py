@@ -78,8 +78,11 @@ def feature_scores(features: Features) -> list[FeatureScore]:
         train_vectors, dev_vectors = (vectors[:, layers].reshape(len(vectors), -1) for vectors in (train, dev))
         predictions[name] = predict_labels(train_vectors, train_labels, dev_vectors)
     predictions["learned mixture"], _ = predict_from_mixture(train, train_labels, dev)
-    gold = features.dev_labels
-    return [FeatureScore(name, accuracy(gold, labels), label_f1(gold, labels)) for name, labels in predictions.items()]
+    dev_labels = features.dev_labels
+    return [
+        FeatureScore(name, accuracy(dev_labels, predicted), label_f1(dev_labels, predicted))
+        for name, predicted in predictions.items()
+    ]
 
 
 def layer_features(model: BertModel, task: Task, dataset: Dataset, pooling: str = "mean") -> np.ndarray:
