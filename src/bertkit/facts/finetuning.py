@@ -27,13 +27,14 @@ from bertkit.finetuning.fine_tuning import run_prepared
 from bertkit.finetuning.learner import load_start, pack
 from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.result import FineTuned
-from bertkit.finetuning.settings import FineTuneSettings, LearningSettings, change_settings, read_settings
+from bertkit.finetuning.settings import FineTuneSettings, LearningSettings, read_settings
 from bertkit.model.batch import Batch
 from bertkit.model.heads import ScalarMix
 from bertkit.model.model import BertModel
 from bertkit.pretraining.inputs import to_inputs
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.table import objective_rows
+from bertkit.settings import change
 from bertkit.tasks.choose import Choose
 from bertkit.tasks.metrics.classes import accuracy
 from bertkit.tasks.multilabel import Multilabel
@@ -61,7 +62,7 @@ def start_of(name: str, settings: FineTuneSettings | None = None) -> Checkpoint:
 def taught(examples: int, **changes: str) -> tuple[FineTuned, Mapping[str, Tensor], Checkpoint]:
     """A run on labeled texts: what came of it, the weights it began with, and the model it ended with."""
     data, settings = prepared(dev=100)
-    settings = change_settings(settings, changes)
+    settings = change(settings, changes)
     data = training_subset(data, examples, 0)
     start = load_start(pretrained(), data.task, settings)
     before = {name: tensor.clone() for name, tensor in start.model.state_dict().items()}
@@ -147,7 +148,7 @@ def what_a_class_reads(_: Vocabularies) -> Outcome:
     batch = Batch.pack([[2, 7, 8, 9, 3]])
     found = {}
     for pooling in POOLINGS:
-        settings = change_settings(FineTuneSettings(), {"pooling": pooling})
+        settings = change(FineTuneSettings(), {"pooling": pooling})
         model = start_of("classify", settings).model.eval()
         hidden = model(batch)
         gaps = []

@@ -1,6 +1,5 @@
 """The settings of a fine-tuning run, given as flat keys and validated on construction."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -12,7 +11,6 @@ from bertkit.settings import (
     Positive,
     Range,
     Share,
-    change,
     check_fields,
     flat,
     pick,
@@ -96,8 +94,3 @@ def read_settings(*pairs: str) -> FineTuneSettings:
 def read_request(*pairs: str) -> tuple[FineTuneSettings, Columns]:
     """Settings and columns (`text=review`, `label=stars`) from one list of pairs; unknown keys are refused."""
     return read_pairs(pairs, FineTuneSettings(), Columns())
-
-
-def change_settings(settings: FineTuneSettings, changes: Mapping[str, str]) -> FineTuneSettings:
-    """The settings with some keys changed; values are given as text."""
-    return change(settings, changes)

@@ -19,8 +19,9 @@ from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.result import FineTuned
 from bertkit.finetuning.run_state import locked_folder, write_json
 from bertkit.finetuning.session import open_session
-from bertkit.finetuning.settings import FineTuneSettings, change_settings
+from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.progress import ShowProgress, silent
+from bertkit.settings import change
 from bertkit.tasks.metrics.table import is_better
 from bertkit.tasks.task import Dataset
 from bertkit.train.distributed import process_group
@@ -74,7 +75,7 @@ def search(
         refuse_other_runs(out, "search")
 
         def run_trial(part: Prepared, changes: Mapping[str, str], folder: Path) -> FineTuned:
-            changed = change_settings(settings, changes)
+            changed = change(settings, changes)
             start = partial(load_start, base, part.task, changed)
             return run_or_resume(Run(folder), part, start, changed, model=model, show=show)
 
