@@ -85,7 +85,7 @@ def test_windows_that_lose_words_make_facts_fail(monkeypatch):
     def gaps(tokens: int, room: int, stride: int | None = None) -> list[tuple[int, int]]:
         return [(start, min(start + room, tokens)) for start in range(0, tokens, room + 5)]
 
-    monkeypatch.setattr(length, "spread", gaps)
+    monkeypatch.setattr(length, "window_spans", gaps)
     assert not check("F13").ok
     served = word_task.words_of_windows
     monkeypatch.setattr(word_task, "words_of_windows", lambda *given: [own[1:] for own in served(*given)])
