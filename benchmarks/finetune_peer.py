@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.settings import FineTuneSettings
-from bertkit.tasks.decision import Decision
 from bertkit.tasks.regress import Regress
-from bertkit.tasks.task import Part
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.task import Dataset
 from bertkit.train.schedule import Schedule
 
 Windows = list[list[Any]]  # of each example in a batch
@@ -153,7 +153,7 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     ]
 
 
-def _batches(train: Part, settings: FineTuneSettings) -> Iterator[Windows]:
+def _batches(train: Dataset, settings: FineTuneSettings) -> Iterator[Windows]:
     draw = torch.Generator().manual_seed(settings.learning.seed)
     size = settings.learning.batch
     for _ in range(settings.learning.epochs):

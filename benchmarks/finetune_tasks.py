@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.data.examples import Example, QuestionExample, TextExample
-from bertkit.data.tables import Place
+from bertkit.data.tables import Location
 from bertkit.errors import RequestError
 from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.settings import FineTuneSettings, read_settings
@@ -25,7 +25,7 @@ from bertkit.settings import pick
 from bertkit.tasks.folder import build_task
 from bertkit.tasks.read import read_examples
 from bertkit.tasks.table import TASKS as ROWS
-from bertkit.tasks.task import Part, Task
+from bertkit.tasks.task import Dataset, Task
 from bertkit.text.corpus import CorpusReport, read_lines
 
 HELD_OUT = 5  # every fifth article of SQuAD is for the test
@@ -169,7 +169,7 @@ def _read(bench: BenchTask, path: Path) -> list[Example]:
     made: list[Example] = []
     for number, line in read_lines(path, report=CorpusReport(), encoding="latin-1"):
         kind, text = line.split(" ", 1)  # TREC: `NUM:dist How far is it from Denver to Aspen ?`
-        made.append(TextExample(text, None, kind.split(":")[0], Place(path, number)))
+        made.append(TextExample(text, None, kind.split(":")[0], Location(path, number)))
     return made
 
 
@@ -186,7 +186,7 @@ def prepare_task(
 ) -> Prepared:
     """Examples as windows, made once for all seeds and both sides; `rows` limits both parts, to try things out."""
     train, dev = read_task_files(bench, data)
-    content = ROWS[bench.task].content(train, data / bench.train)  # labels of all rows, whatever the limit
+    content = ROWS[bench.task].arguments_from_data(train, data / bench.train)  # labels of all rows, whatever the limit
     task = build_task(bench.task, start, settings.reading, **content)
     train, dev = spread(train, rows or bench.rows), spread(dev, rows or bench.dev_rows)
     return Prepared(task, _part(task, train), _part(task, dev), ())
@@ -198,8 +198,8 @@ def spread(examples: list[Example], most: int | None) -> list[Example]:
     return [examples[number * len(examples) // count] for number in range(count)]
 
 
-def _part(task: Task, examples: list[Example]) -> Part:
-    return Part(examples, [task.windows(example, number) for number, example in enumerate(examples)])
+def _part(task: Task, examples: list[Example]) -> Dataset:
+    return Dataset(examples, [task.windows(example, number) for number, example in enumerate(examples)])
 
 
 def _is_held_out(example: Example) -> bool:

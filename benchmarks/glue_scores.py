@@ -24,8 +24,8 @@ from many_runs import results_of
 from bertkit.checkpoint.bundled import bundled_folder
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.files import whole_file
-from bertkit.finetuning.explore.glue import Data, find_tasks
-from bertkit.finetuning.explore.search import subset
+from bertkit.finetuning.explore.glue import GlueFiles, find_tasks
+from bertkit.finetuning.explore.search import training_subset
 from bertkit.finetuning.fine_tuning import run_prepared
 from bertkit.finetuning.learner import load_start
 from bertkit.finetuning.prepare import DataFiles, Prepared, prepare
@@ -66,12 +66,14 @@ class Scoring:
         own += [pair.removeprefix(f"{name}:") for pair in self.finetune if pair.startswith(f"{name}:")]
         return [*FIXED, *own, f"metric={METRICS[name]}"]
 
-    def found(self) -> list[Data]:
+    def found(self) -> list[GlueFiles]:
         """Those of the five tasks that the folder holds."""
         return [data for data in find_tasks(self.tasks) if data.task.name in METRICS] if self.tasks else []
 
 
-def score_tasks(wanted: Sequence[Data], model: Path, scoring: Scoring) -> Iterator[tuple[Data, dict[str, Any]]]:
+def score_tasks(
+    wanted: Sequence[GlueFiles], model: Path, scoring: Scoring
+) -> Iterator[tuple[GlueFiles, dict[str, Any]]]:
     """Each task's metric times 100 for each seed, the medians, and the settings, as soon as they are known."""
     began, found = time.perf_counter(), {data: dict[int, dict[str, Any]]() for data in wanted}
     calls = [(data, model, scoring, seed) for data in wanted for seed in range(scoring.seeds)]
@@ -90,15 +92,15 @@ def score_tasks(wanted: Sequence[Data], model: Path, scoring: Scoring) -> Iterat
 
 
 @cache
-def prepared_once(data: Data, model: Path, scoring: Scoring) -> Prepared:
+def prepared_once(data: GlueFiles, model: Path, scoring: Scoring) -> Prepared:
     """A task's windows, once in each process; at most `rows` to learn from, the same ones for every model."""
     files = DataFiles(train=data.train, dev=data.dev)
     settings = read_settings(*scoring.settings_of(data.task.name))
     prepared = prepare(data.task.task, load_checkpoint(model), files, settings)
-    return subset(prepared, min(scoring.rows, len(prepared.train.examples)), seed=0)
+    return training_subset(prepared, min(scoring.rows, len(prepared.train.examples)), seed=0)
 
 
-def fine_tune_once(data: Data, model: Path, scoring: Scoring, seed: int) -> tuple[Data, int, dict[str, Any]]:
+def fine_tune_once(data: GlueFiles, model: Path, scoring: Scoring, seed: int) -> tuple[GlueFiles, int, dict[str, Any]]:
     """One run, of which only the scores are kept: at its last step, and of its best epoch on dev."""
     if scoring.jobs > 1:
         torch.set_num_threads(1)

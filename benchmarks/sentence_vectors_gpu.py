@@ -117,7 +117,7 @@ def bench(given: Bench, *, with_model: bool) -> None:
     done = tune_vectors(
         given.settings, given.model, files, dev, given.run, teacher=given.teacher, resume=True, show=progress
     )
-    results.put(result=asdict(done), seconds=round(time.perf_counter() - began, 1))
+    results.put(result=done.to_json(), seconds=round(time.perf_counter() - began, 1))
     shutil.copy(given.run / "metrics.jsonl", given.out)
     tuned = on(given.run, device)
     results.put(tuned=scores(tuned, sticks))

@@ -13,7 +13,7 @@ ORDER = [
     "_version",
     "errors",
     "poolings",
-    "given",
+    "text_inputs",
     "client",
     "bert_client",
     "files",
@@ -31,7 +31,7 @@ ORDER += ["data", "tasks", "train", "pretraining", "finetuning", "predict", "ins
 ORDER += ["api", "cli", "__main__"]
 SIBLINGS = [{"pretraining", "finetuning"}, {"inside", "serve"}]
 MOST_MODULES = 16  # of a folder
-FOLDERS_OF_ROWS = {"cli", "facts", "tasks"}  # a verb, a topic, a task is a file
+FOLDERS_OF_ROWS = {"cli", "facts"}  # a verb, a topic is a file
 RETURN_ANY = {
     "bertkit.checkpoint.tensors.read_json",
     "bertkit.settings.Rule.cast",

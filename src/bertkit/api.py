@@ -22,8 +22,8 @@ from bertkit.report.page import REPORT
 from bertkit.settings import as_text
 from bertkit.tasks.read import read_examples
 
-VECTORS = "vectors"
-EXAMPLES_AT_ONCE = 1024
+VECTORS = "vectors"  # the task name that tunes embeddings
+EXAMPLES_AT_ONCE = 1024  # between updates of the progress bar
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Report:
 
     @property
     def html(self) -> str:
-        """The page, complete; no script runs on it."""
+        """The complete page, without scripts."""
         return self.path.read_text(encoding="utf-8")
 
     def _repr_html_(self) -> str:
@@ -45,7 +45,7 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """A run and what came of it; a notebook shows the scores."""
+    """The result of a training run; a notebook shows the scores."""
 
     folder: Path
     scores: Mapping[str, float]
@@ -55,12 +55,12 @@ class TrainingResult:
 
     @cached_property
     def model(self) -> Bert:
-        """The trained model, ready to answer."""
+        """The trained model."""
         return load(self.folder)
 
     @property
     def report(self) -> Report:
-        """The run as a page: curves, scores, errors."""
+        """The run's report: curves, scores, mistakes."""
         return Report(self.folder / REPORT)
 
     def _repr_html_(self) -> str:
@@ -75,7 +75,7 @@ class EvaluationResult:
 
     task: str
     examples: int
-    metric: str  # the main one of the task
+    metric: str  # the main metric of the task
     scores: Mapping[str, float]
     note: str  # which columns were read
 
@@ -85,7 +85,7 @@ class EvaluationResult:
         return self.scores[self.metric]
 
     def to_json(self) -> dict[str, object]:
-        """Everything, for a file."""
+        """All fields as JSON values."""
         return asdict(self)
 
     def _repr_html_(self) -> str:
@@ -113,16 +113,16 @@ def finetune(
     `settings` are those of the command line (epochs=3), names of columns too (text="review", label="stars").
     """
     folder, temporary = _run_folder(out)
-    data = folder.with_name(f"{folder.name}.data")  # Python data go there while the run needs them
+    data = folder.with_name(f"{folder.name}.data")  # for Python data, until the run has finished
     train_file, columns = example_file(train, data, "train")
     dev_file = None if dev is None else example_file(dev, data, "dev")[0]
     start, pairs = Path("bundled" if model is None else model), _pairs({**columns, **settings})
-    more: dict[str, Any] = {"teacher": None if teacher is None else Path(teacher), "resume": resume, "show": progress}
+    options: dict[str, Any] = {"teacher": teacher if teacher is None else Path(teacher), "resume": resume}
     tune = _tune_vectors if task == VECTORS else _fine_tune
-    result = tune(task, pairs, start, train_file, dev_file, folder, more)
+    result = tune(task, pairs, start, train_file, dev_file, folder, {**options, "show": progress})
     if result.finished:
         shutil.rmtree(data, ignore_errors=True)
-    notes = (*result.said, *([result.collapsed] if result.collapsed else []))
+    notes = (*result.notes, *([result.collapsed] if result.collapsed else []))
     scores = dict(result.scores)
     return TrainingResult(folder=folder, scores=scores, finished=result.finished, notes=notes, temporary=temporary)
 
@@ -145,11 +145,11 @@ def pretrain(
 
     changes = {**({"shards": shards} if shards is not None else {}), **settings}
     if isinstance(recipe, Mapping):
-        wanted = build_recipe(_texts({**recipe, **changes}))
+        changed = build_recipe(_texts({**recipe, **changes}))
     else:
-        wanted = read_recipe(recipe, *_pairs(changes))
+        changed = read_recipe(recipe, *_pairs(changes))
     folder, temporary = _run_folder(out)
-    last = pretraining.pretrain(wanted, folder, start=model, resume=resume, show=progress)
+    last = pretraining.pretrain(changed, folder, start=model, resume=resume, show=progress)
     scores = {**(last.losses if last else {}), **_last_evaluation(folder)}
     finished = (folder / "model").is_dir()
     return TrainingResult(folder=folder, scores=scores, finished=finished, temporary=temporary)
@@ -160,43 +160,43 @@ def evaluate(model: Bert | Path | str, examples: Examples, /, **columns: object)
     answers = (model if isinstance(model, Bert) else load(model)).answers
     with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
         path, named = example_file(examples, Path(folder), "examples")
-        found = read_examples(answers.task.name, path, named_columns(_pairs({**named, **columns})))
+        file = read_examples(answers.task.name, path, named_columns(_pairs({**named, **columns})))
     predictions: list[Any] = []
-    with progress("evaluating", len(found.examples)) as meter:
-        for start in range(0, len(found.examples), EXAMPLES_AT_ONCE):
-            predictions += answers.predict(found.examples[start : start + EXAMPLES_AT_ONCE])
+    with progress("evaluating", len(file.examples)) as meter:
+        for start in range(0, len(file.examples), EXAMPLES_AT_ONCE):
+            predictions += answers.predict(file.examples[start : start + EXAMPLES_AT_ONCE])
             meter.update(len(predictions))
     return EvaluationResult(
         task=answers.task.name,
-        examples=len(found.examples),
-        metric=answers.task.main,
-        scores=answers.task.score(found.examples, predictions),
-        note=found.summary,
+        examples=len(file.examples),
+        metric=answers.task.main_metric,
+        scores=answers.task.score(file.examples, predictions),
+        note=file.summary,
     )
 
 
 def _fine_tune(
-    task: str, pairs: list[str], start: Path, train: Path, dev: Path | None, out: Path, more: dict[str, Any]
+    task: str, pairs: list[str], start: Path, train: Path, dev: Path | None, out: Path, options: dict[str, Any]
 ) -> FineTuned:
     from bertkit.finetuning.fine_tuning import fine_tune
     from bertkit.finetuning.settings import read_request
 
     settings, columns = read_request(*pairs)
-    return fine_tune(task, settings, start, train, dev, out, columns=columns, **more)
+    return fine_tune(task, settings, start, train, dev, out, columns=columns, **options)
 
 
 def _tune_vectors(
-    task: str, pairs: list[str], start: Path, train: Path, dev: Path | None, out: Path, more: dict[str, Any]
+    task: str, pairs: list[str], start: Path, train: Path, dev: Path | None, out: Path, options: dict[str, Any]
 ) -> FineTuned:
     from bertkit.finetuning.embeddings.settings import read_vector_request
     from bertkit.finetuning.embeddings.tuning import tune_vectors
 
     settings, columns = read_vector_request(*pairs)
-    return tune_vectors(settings, start, train, dev, out, columns=columns, **more)
+    return tune_vectors(settings, start, train, dev, out, columns=columns, **options)
 
 
 def _run_folder(out: Path | str | None) -> tuple[Path, "tempfile.TemporaryDirectory[str] | None"]:
-    """The run's folder; a temporary one is removed when nobody holds it any more."""
+    """(folder of the run, temporary folder around it or None, which is removed when it is garbage-collected)."""
     if out is not None:
         return Path(out), None
     temporary = tempfile.TemporaryDirectory(prefix="bertkit-", ignore_cleanup_errors=True)
@@ -204,7 +204,7 @@ def _run_folder(out: Path | str | None) -> tuple[Path, "tempfile.TemporaryDirect
 
 
 def _last_evaluation(folder: Path) -> dict[str, float]:
-    """The scores on held-out text, if there is any."""
+    """The scores of the last evaluation on held-out text; empty if there is none."""
     from bertkit.train.records import read_records
 
     lines = read_records(folder / "metrics.jsonl").evaluations
@@ -212,7 +212,7 @@ def _last_evaluation(folder: Path) -> dict[str, float]:
 
 
 def _texts(settings: Mapping[str, object]) -> dict[str, str]:
-    """Settings as a recipe writes them."""
+    """Settings as the texts of `key=value` pairs."""
     return {name: as_text(value) for name, value in settings.items() if value is not None}
 
 

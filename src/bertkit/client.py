@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypedDi
 from urllib.parse import SplitResult, urlsplit
 
 from bertkit.errors import BertkitError, RequestError
-from bertkit.given import ChoicesCall, Many, One, PairsCall, TextsCall, listed_texts, overloaded, refuse_unlisted
 from bertkit.poolings import NO_POOLING, NoPooling
+from bertkit.text_inputs import ChoicesCall, Many, One, PairsCall, TextsCall, listed_texts, overloaded, refuse_unlisted
 
 if TYPE_CHECKING:
     import numpy as np

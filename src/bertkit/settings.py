@@ -1,7 +1,7 @@
-"""Settings: dataclasses whose annotations are their rules, read from `key=value` pairs and from TOML.
+"""Settings: dataclasses that are validated by their annotations and read from `key=value` pairs and TOML files.
 
 A field's type, the choices of its Literal and the ranges in its Annotated are checked by `check_fields`, which a class
-calls in `__post_init__`; a class adds only what concerns several fields. Fields of nested settings count as its own.
+calls in `__post_init__`; a class adds only checks across fields. Fields of nested settings are keys like its own.
 """
 
 import difflib
@@ -20,12 +20,12 @@ from bertkit.errors import RequestError, UnknownSetting
 
 Value = TypeVar("Value")
 Settings = TypeVar("Settings")
-Several = TypeVarTuple("Several")
-KINDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+SettingsTuple = TypeVarTuple("SettingsTuple")
+TYPE_NAMES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
 
 
 def pick(table: Mapping[str, Value], name: str, what: str) -> Value:
-    """The row called `name`; the error lists the rows."""
+    """`table[name]`; an unknown name raises RequestError with the list of names."""
     if name not in table:
         raise RequestError(f"unknown {what} '{name}'; choose from: {', '.join(sorted(table))}")
     return table[name]
@@ -33,7 +33,7 @@ def pick(table: Mapping[str, Value], name: str, what: str) -> Value:
 
 @dataclass(frozen=True)
 class Range:
-    """Values that a number may have: [least, most], with open ends (over, under)."""
+    """Allowed values of a number: inclusive bounds (least, most) or exclusive ones (over, under)."""
 
     least: float | None = None
     most: float | None = None
@@ -41,12 +41,12 @@ class Range:
     under: float | None = None
 
     def __contains__(self, value: float) -> bool:
-        lower = value >= self.least if self.least is not None else self.over is None or value > self.over
-        upper = value <= self.most if self.most is not None else self.under is None or value < self.under
-        return lower and upper and value == value  # NaN is in no range
+        above = value >= self.least if self.least is not None else self.over is None or value > self.over
+        below = value <= self.most if self.most is not None else self.under is None or value < self.under
+        return above and below and value == value  # NaN is in no range
 
     def __str__(self) -> str:
-        least, most, over, under = (_digits(end) for end in (self.least, self.most, self.over, self.under))
+        least, most, over, under = (_digits(bound) for bound in (self.least, self.most, self.over, self.under))
         if under:
             return f"in {'[' + least if least else '(' + over}, {under})"
         if most:
@@ -56,7 +56,7 @@ class Range:
         return f"at least {least}" if least else f"over {over}"
 
 
-# Ranges that many fields have.
+# Common ranges.
 Natural = Annotated[int, Range(0)]
 Count = Annotated[int, Range(1)]
 Share = Annotated[float, Range(0, 1)]
@@ -64,13 +64,13 @@ Positive = Annotated[float, Range(over=0)]
 NotNegative = Annotated[float, Range(0)]
 
 
-def _digits(end: float | None) -> str:
-    return "" if end is None else f"{end:,}" if isinstance(end, int) else f"{end:g}"
+def _digits(bound: float | None) -> str:
+    return "" if bound is None else f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a field's annotation says: its type, whether None is allowed, choices and ranges."""
+    """The rule in a field's annotation: its type, whether None is allowed, choices and ranges."""
 
     name: str
     kind: Any
@@ -79,21 +79,21 @@ class Rule:
     ranges: tuple[Range, ...]
 
     def check(self, value: Any) -> None:
-        """Raise RequestError unless the field may have this value."""
+        """Raise RequestError if the value breaks the rule."""
         if value is None and self.optional:
             return
         if self.choices and value not in self.choices:
             raise RequestError(f"unknown {self.name} '{value}'; choose from: {', '.join(map(str, self.choices))}")
-        if self.kind in KINDS and not _is_a(value, self.kind):
-            raise RequestError(f"{self.name}={value!r} is not {KINDS[self.kind]}")
+        if self.kind in TYPE_NAMES and not _is_a(value, self.kind):
+            raise RequestError(f"{self.name}={value!r} is not {TYPE_NAMES[self.kind]}")
         for allowed in self.ranges:
             if value not in allowed:
                 raise RequestError(f"{self.name}={value} must be {allowed}")
         if self.kind is float and not math.isfinite(value):
-            raise RequestError(f"{self.name}={value!r} is not {KINDS[float]}")
+            raise RequestError(f"{self.name}={value!r} is not {TYPE_NAMES[float]}")
 
     def cast(self, text: str) -> Any:
-        """The value that is written as `text`; `none` clears a field that may be None, nothing empties a list."""
+        """The value that `text` spells; `none` is None for an optional field, an empty text is an empty list."""
         if self.optional and text.lower() == "none":
             return None
         if typing.get_origin(self.kind) is tuple:
@@ -105,7 +105,7 @@ class Rule:
         try:
             return {"true": True, "false": False}[text.lower()] if self.kind is bool else self.kind(text)
         except (KeyError, ValueError) as error:
-            raise RequestError(f"{self.name}={text} is not {KINDS[self.kind]}") from error
+            raise RequestError(f"{self.name}={text} is not {TYPE_NAMES[self.kind]}") from error
 
 
 def _is_a(value: object, kind: type) -> bool:
@@ -115,7 +115,7 @@ def _is_a(value: object, kind: type) -> bool:
 
 
 def rules(settings: object) -> dict[str, Rule]:
-    """The rule of each field of a dataclass, by name."""
+    """The rules of the fields of a dataclass, by name."""
     kind: type = type(settings)
     return _rules(kind)
 
@@ -134,7 +134,7 @@ def _rule(name: str, hint: Any) -> Rule:
 
 
 def _parts(hint: Any) -> Iterator[Any]:
-    """`Annotated[int, Range(1)] | None` as int, Range(1), NoneType."""
+    """The parts of an annotation: `Annotated[int, Range(1)] | None` gives int, Range(1), NoneType."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union, typing.Annotated):
         for part in (hint.__origin__, *hint.__metadata__) if hasattr(hint, "__metadata__") else typing.get_args(hint):
             yield from _parts(part)
@@ -143,13 +143,13 @@ def _parts(hint: Any) -> Iterator[Any]:
 
 
 def check_fields(settings: object) -> None:
-    """Every field obeys its annotation: a file or a caller can say anything."""
+    """Raise RequestError if a field breaks the rule in its annotation."""
     for name, rule in rules(settings).items():
         rule.check(getattr(settings, name))
 
 
 def flat(settings: Any) -> dict[str, Any]:
-    """Every key with its value, those of nested settings among them."""
+    """All keys with their values, with those of nested settings."""
     values: dict[str, Any] = {}
     for field in fields(settings):
         value = getattr(settings, field.name)
@@ -158,7 +158,7 @@ def flat(settings: Any) -> dict[str, Any]:
 
 
 def change(settings: Settings, changes: Mapping[str, str]) -> Settings:
-    """The settings with some keys, given as text, changed; unknown keys stop here."""
+    """The settings with some keys changed; values are given as text, and unknown keys are refused."""
     names = flat(settings)
     for name in changes:
         check_name(name, names)
@@ -177,16 +177,16 @@ def _changed(settings: Any, changes: Mapping[str, str]) -> Any:
 
 
 def read_pairs(
-    pairs: Iterable[str], *defaults: *Several, names: Collection[str] = (), what: str = "setting"
-) -> tuple[*Several]:
-    """Each of the defaults with its changes out of one list of `key=value`; `names`: only these may be given."""
-    known = names or [name for settings in defaults for name in flat(settings)]
-    changes = dict(split_pair(pair, known, what) for pair in pairs)
-    return typing.cast("tuple[*Several]", tuple(_changed(settings, changes) for settings in defaults))
+    pairs: Iterable[str], *defaults: *SettingsTuple, names: Collection[str] = (), what: str = "setting"
+) -> tuple[*SettingsTuple]:
+    """The defaults, each with its changes from one list of `key=value` pairs; `names` restricts the keys."""
+    allowed = names or [name for settings in defaults for name in flat(settings)]
+    changes = dict(split_pair(pair, allowed, what) for pair in pairs)
+    return typing.cast("tuple[*SettingsTuple]", tuple(_changed(settings, changes) for settings in defaults))
 
 
 def split_pair(pair: str, names: Collection[str], what: str = "setting") -> tuple[str, str]:
-    """`depth=6` as ("depth", "6")."""
+    """(name, text) of a pair such as `depth=6`; an unknown name and a missing value are refused."""
     name, equals, text = pair.partition("=")
     check_name(name, names, what)
     if not equals:
@@ -195,16 +195,16 @@ def split_pair(pair: str, names: Collection[str], what: str = "setting") -> tupl
 
 
 def check_name(name: str, names: Collection[str], what: str = "setting") -> None:
-    """Raise RequestError, with the nearest name if one is near, unless there is such a setting."""
+    """Raise UnknownSetting, with the most similar name as suggestion, if `name` is not among `names`."""
     try:
         pick(dict.fromkeys(names), name, what)
     except RequestError as error:
-        near = difflib.get_close_matches(name, list(names), n=1)
-        raise UnknownSetting(f"{error}; did you mean '{near[0]}'?" if near else str(error), name, names) from None
+        similar = difflib.get_close_matches(name, list(names), n=1)
+        raise UnknownSetting(f"{error}; did you mean '{similar[0]}'?" if similar else str(error), name, names) from None
 
 
 def read_toml(path: Path, what: str = "TOML file") -> dict[str, Any]:
-    """The tables of a TOML file."""
+    """The content of a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -212,14 +212,14 @@ def read_toml(path: Path, what: str = "TOML file") -> dict[str, Any]:
 
 
 def as_text(value: Any) -> str:
-    """A value of a TOML file as it would be written in `key=value`."""
+    """A value of a TOML file as the text of a `key=value` pair."""
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def toml_lines(values: Mapping[str, Any]) -> str:
-    """`name = value` lines; None is written as "none", which `change` reads."""
+    """Lines `name = value` of a TOML file; None is written as "none", which `change` reads."""
     return "".join(f"{name} = {_toml('none' if value is None else value)}\n" for name, value in values.items())
 
 
@@ -230,5 +230,5 @@ def _toml(value: Any) -> str:
 
 
 def toml_string(text: str) -> str:
-    """Text as a TOML string: JSON's, but for one character more that is escaped."""
+    """Text as a TOML string: a JSON string in which DEL is escaped, too."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -29,7 +29,7 @@ def test_json_with_a_dev_file_and_a_model(bertkit_command, place, minilm):
     done = bertkit_command("check", "train.tsv", "--dev", "dev.tsv", "--model", minilm, "--json", cwd=place)
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
-    assert [stop["what"] for stop in report["stops"]] == ["labels in dev that train has not"]
+    assert [stop["what"] for stop in report["stops"]] == ["labels in dev that are not in train"]
     assert any("letter by letter" in note["what"] for note in report["notes"])
     assert report["files"][0]["lengths"] == {"mean": 5.0, "median": 5, "most": 5, "longest": 5, "limit": 256, "over": 0}
 

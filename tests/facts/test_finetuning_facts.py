@@ -7,10 +7,10 @@ import torch
 from bertkit.facts import finetuning, tasks, topics
 from bertkit.facts.fact import Outcome, Vocabularies
 from bertkit.finetuning import learner, settings
-from bertkit.tasks import length, words
-from bertkit.tasks.decision import Decision
 from bertkit.tasks.multilabel import Multilabel
 from bertkit.tasks.regress import Regress
+from bertkit.tasks.shared import length, word_task
+from bertkit.tasks.shared.decision import Decision
 
 FACTS = {fact.number: fact for fact in [*finetuning.facts, *tasks.facts]}
 
@@ -71,7 +71,7 @@ def test_frozen_weights_make_the_fact_that_all_move_fail(monkeypatch, fresh):
 
 
 def test_another_reading_of_a_text_makes_facts_fail(monkeypatch):
-    monkeypatch.setattr(learner, "fitted_config", lambda config, *given: config)
+    monkeypatch.setattr(learner, "config_for_task", lambda config, *given: config)
     assert not check("F5").ok, "every pooling is the model's own"
     monkeypatch.setattr(Multilabel, "target", lambda self, example: (1,))
     assert not check("F10").ok
@@ -85,10 +85,10 @@ def test_windows_that_lose_words_make_facts_fail(monkeypatch):
     def gaps(tokens: int, room: int, stride: int | None = None) -> list[tuple[int, int]]:
         return [(start, min(start + room, tokens)) for start in range(0, tokens, room + 5)]
 
-    monkeypatch.setattr(length, "spread", gaps)
+    monkeypatch.setattr(length, "window_spans", gaps)
     assert not check("F13").ok
-    served = words.words_of_windows
-    monkeypatch.setattr(words, "words_of_windows", lambda *given: [own[1:] for own in served(*given)])
+    served = word_task.words_of_windows
+    monkeypatch.setattr(word_task, "words_of_windows", lambda *given: [own[1:] for own in served(*given)])
     assert not check("F6b").ok
 
 

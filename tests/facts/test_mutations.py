@@ -18,7 +18,7 @@ from bertkit.model.encoder import AttentionRecorder, Encoder
 from bertkit.model.layer import PostNormLayer, SelfAttention
 from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
 from bertkit.tasks.metrics.correlation import pearson
-from bertkit.tasks.texts import TextTask
+from bertkit.tasks.shared.text_task import TextTask
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.train import loop
 
@@ -74,7 +74,7 @@ def the_objective_weighs_alike(patch: Patch) -> None:
 
 
 def cola_by_accuracy(patch: Patch) -> None:
-    patch.setitem(glue.TASKS, "cola", replace(glue.TASKS["cola"], metric="accuracy"))
+    patch.setitem(glue.GLUE_TASKS, "cola", replace(glue.GLUE_TASKS["cola"], metric="accuracy"))
 
 
 def similarity_by_pearson(patch: Patch) -> None:

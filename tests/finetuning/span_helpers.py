@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import ByteLevel
 
 from bertkit.config import family_config
-from bertkit.data.tables import Place
+from bertkit.data.tables import Location
 from bertkit.model import operations
 from bertkit.model.attention import KERNELS
 from bertkit.model.batch import Batch
@@ -18,7 +18,7 @@ from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.tokenizer_files import ROBERTA_TOKENS
 from bertkit.text.tokenizer_kinds.byte_level_bpe import byte_level_backend
 
-PLACE = Place(Path("train.tsv"), 7)
+PLACE = Location(Path("train.tsv"), 7)
 
 # Letters, accents composed and apart, CJK, emoji with joiners, controls, spaces of no width, specials, odd casings.
 ODD = [

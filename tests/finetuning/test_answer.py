@@ -14,9 +14,9 @@ from span_helpers import ODD, PLACE, assert_near, byte_tokenizer, odd_words, out
 
 from bertkit.data.examples import AnswerSpan, QuestionExample
 from bertkit.errors import RequestError
-from bertkit.tasks.answer import NO_SPAN, Answer, best_spans, token_span
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.length import LengthPolicy, Seen
+from bertkit.tasks.answer import NO_SPAN_SCORE, Answer, best_spans, token_span
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.length import LengthPolicy, Seen
 from bertkit.tasks.task import LossSettings
 from bertkit.text.tokenizer import Tokenizer
 
@@ -66,7 +66,7 @@ def test_answers_round_trip_on_odd_unicode(any_tokenizer, words, limit, data):
     start = len(" ".join([*words[:first], ""]))
     gold = AnswerSpan(start, " ".join(words[first : last + 1]))
     example = example_of(passage, gold)
-    task = task_of(any_tokenizer, limit, longest=limit)
+    task = task_of(any_tokenizer, limit, max_answer_tokens=limit)
     windows = task.windows(example, 0)
     assume(any(window.target != (0, 0) for window in windows))  # longer than what windows share, or nothing but dropped
     [answered] = task.decode([example], windows, perfect(windows), Decision())
@@ -160,7 +160,8 @@ def test_best_spans_equal_their_slow_twin(length, longest, top, seed, ties):
 
 
 def test_no_span_leaves_the_passage_or_is_too_long(tokenizer):
-    task, example = task_of(tokenizer, 24, longest=3), example_of(PASSAGE, question="Who wrote the first program?")
+    task = task_of(tokenizer, 24, max_answer_tokens=3)
+    example = example_of(PASSAGE, question="Who wrote the first program?")
     windows = task.windows(example, 0)
     assert len(windows) > 1
     rows = []
@@ -215,8 +216,8 @@ def test_an_empty_passage_has_no_answer(tokenizer, passage):
     windows = task.windows(example, 0)
     [answered] = task.decode([example], windows, perfect(windows), Decision())
     assert (answered.text, answered.start, answered.candidates) == ("", None, ())
-    assert answered.no_answer == NO_SPAN
-    assert json.loads(json.dumps(asdict(answered), allow_nan=False))["no_answer"] == NO_SPAN
+    assert answered.no_answer == NO_SPAN_SCORE
+    assert json.loads(json.dumps(asdict(answered), allow_nan=False))["no_answer"] == NO_SPAN_SCORE
 
 
 def test_a_long_question_is_cut_at_its_end_and_said_so(tokenizer):
@@ -331,7 +332,7 @@ def test_the_loss_equals_its_slow_twin_and_does_not_depend_on_the_batch(tokenize
         one, _ = task.loss(rows, pack([window]), [window], weights)
         torch.testing.assert_close(one, F.cross_entropy(rows.T, torch.tensor(window.target), label_smoothing=smoothing))
     torch.testing.assert_close(total, slow)
-    assert int(count) == task.targets(windows) == len(windows)
+    assert int(count) == task.count_targets(windows) == len(windows)
     total.backward()
     assert torch.isfinite(logits.grad).all()
 
@@ -343,7 +344,7 @@ def test_scores(tokenizer):
     predictions = task.decode(examples, windows, perfect(windows), Decision(no_answer=0.0))
     assert [prediction.text for prediction in predictions] == ["London", ""]
     scores = task.score(examples, predictions)
-    assert (scores[task.main], scores["exact_match"], scores["unanswerable_accuracy"]) == (1, 1, 1)
+    assert (scores[task.main_metric], scores["exact_match"], scores["unanswerable_accuracy"]) == (1, 1, 1)
 
 
 def test_faults(tokenizer):

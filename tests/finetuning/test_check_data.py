@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.data.examples import ChoiceExample, QuestionExample, TaggedExample, TextExample
-from bertkit.data.tables import Columns, Place
+from bertkit.data.tables import Columns, Location
 from bertkit.errors import RequestError
 from bertkit.finetuning.check.check_data import check_data, token_counts
 from bertkit.finetuning.check.faults import folded
 from bertkit.tasks.read import read_examples
 from bertkit.text.tokenizer import Tokenizer
 
-HERE = Place(Path("a.tsv"), 1)
+HERE = Location(Path("a.tsv"), 1)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_labels(write):
     assert "'common' has 60 rows, 'Rare' 1" in notes["uneven labels"][1]
     assert notes["labels with under 5 rows"][0] == 2
     assert notes["labels that differ in case or spaces only"] == (2, f"'rare' in {train}")
-    assert found(report, "stops")["labels in dev that train has not"][0] == 1
+    assert found(report, "stops")["labels in dev that are not in train"][0] == 1
     only = check_data(write("one.tsv", "text\tlabel", "a\tx", "b\tx"), task="classify")
     assert "every row" in found(only, "stops")["one label only"][1]
     flat = check_data(write("flat.tsv", "sentence1\tsentence2\tscore", "a\tb\t2.5", "c\td\t2.5"), task="regress")

@@ -11,9 +11,9 @@ from span_helpers import ODD, PLACE, assert_near, outputs_of, pack, three_ways, 
 from bertkit.data.examples import ChoiceExample
 from bertkit.errors import BertkitError, RequestError
 from bertkit.tasks.choose import Choose
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.length import LengthPolicy
-from bertkit.tasks.losses import choice_loss
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.length import LengthPolicy
+from bertkit.tasks.shared.losses import choice_loss
 from bertkit.tasks.task import LossSettings
 from bertkit.text.tokenizer import Tokenizer
 
@@ -44,7 +44,7 @@ def test_a_sequence_for_each_choice(tokenizer):
     assert [window.example for window in windows] == [0, 0, 1, 1, 1, 1, 1, 2]
     assert windows[1].ids == tokenizer.encode("Where do fish live?", "on the moon").ids
     assert windows[1].segments == tokenizer.encode("Where do fish live?", "on the moon").segments
-    assert task.targets(windows) == 3
+    assert task.count_targets(windows) == 3
     assert [window.target for window in windows] == [0, 0, 1, 1, 1, 1, 1, 0]
 
 
@@ -83,7 +83,7 @@ def test_the_loss_equals_its_slow_twin_and_does_not_depend_on_the_batch(tokenize
         for rows, example in zip(torch.split(logits, [2, 5, 1]), EXAMPLES, strict=True)
     )
     torch.testing.assert_close(total, slow)
-    assert int(count) == task.targets(windows) == 3
+    assert int(count) == task.count_targets(windows) == 3
     first, _ = task.loss(logits[:2], pack(windows[:2]), windows[:2], weights)
     rest, _ = task.loss(logits[2:], pack(windows[2:]), windows[2:], weights)
     torch.testing.assert_close(first + rest, total)
@@ -103,7 +103,7 @@ def test_missing_choices_take_no_share():
 def test_choices_of_a_question_belong_together(tokenizer):
     task = Choose(tokenizer=tokenizer, limit=64)
     windows = windows_of(task, EXAMPLES)[1:]
-    with pytest.raises(BertkitError, match="the choices of a question were parted"):
+    with pytest.raises(BertkitError, match="the choices of a question are in different batches"):
         task.loss(torch.zeros(7, 1), pack(windows), windows, LossSettings())
 
 

@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 import bertkit
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
 from bertkit.data.examples import TextExample
-from bertkit.data.tables import Place
+from bertkit.data.tables import Location
 from bertkit.errors import RequestError
 from bertkit.finetuning.evaluate import make_windows, run_model
 from bertkit.finetuning.learner import joined_logits, pack
 from bertkit.model.model import new_model
 from bertkit.tasks.classify import Classify
-from bertkit.tasks.decision import Decision
 from bertkit.tasks.folder import read_task, task_json
-from bertkit.tasks.labels import balanced_weights
-from bertkit.tasks.length import LengthPolicy
 from bertkit.tasks.multilabel import Multilabel
 from bertkit.tasks.regress import Regress
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.labels import balanced_weights
+from bertkit.tasks.shared.length import LengthPolicy
 from bertkit.tasks.task import LossSettings
 
-HERE = Place(Path("data.tsv"), 7)
+HERE = Location(Path("data.tsv"), 7)
 LABELS = ("bad", "good", "so")
 
 

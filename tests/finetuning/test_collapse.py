@@ -15,8 +15,8 @@ from bertkit.finetuning.judge import describe_collapse
 from bertkit.finetuning.prepare import DataFiles, prepare
 from bertkit.finetuning.result import result_from_json
 from bertkit.finetuning.settings import LearningSettings, read_settings
-from bertkit.tasks.calibration import likelihood_gain
-from bertkit.tasks.decision import Decision
+from bertkit.tasks.shared.calibration import likelihood_gain
+from bertkit.tasks.shared.decision import Decision
 from bertkit.tasks.table import TASKS
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -111,7 +111,7 @@ def test_retry_starts_again_at_a_third_of_the_rate_and_says_so(model, tmp_path):
     result = teach("tag", model, tmp_path, "epochs=3", "learning_rate=0.1", "batch=16", retry=True)
     assert result.collapsed is None
     assert result.scores["f1"] > 0.9
-    assert "attempt 1 learned nothing; started again with learning_rate=0.0333" in result.said
+    assert "attempt 1 learned nothing; started again with learning_rate=0.0333" in result.notes
     run = tmp_path / "run"
     assert json.loads((run / "collapsed-1" / "result.json").read_text())["collapsed"]
     assert not (run / "collapsed-1" / "model").exists()
@@ -125,7 +125,7 @@ def test_retry_starts_again_at_a_third_of_the_rate_and_says_so(model, tmp_path):
 def test_it_gives_up_after_two_retries(model, tmp_path):
     result = teach("classify", model, tmp_path, "epochs=1", "learning_rate=1e-9", retry=True)
     assert result.collapsed
-    assert len(result.said) >= 2
+    assert len(result.notes) >= 2
     assert [path.name for path in sorted((tmp_path / "run").glob("*collapsed*"))] == ["collapsed-1", "collapsed-2"]
     assert (tmp_path / "run" / "model").is_dir()
 

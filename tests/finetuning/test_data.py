@@ -8,7 +8,7 @@ import tiny
 
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.data.examples import Example, TextExample
-from bertkit.data.tables import Place
+from bertkit.data.tables import Location
 from bertkit.errors import RequestError
 from bertkit.finetuning.check.check_data import check_data
 from bertkit.finetuning.embeddings.settings import VectorTuning
@@ -20,7 +20,7 @@ from bertkit.finetuning.prepare import (
     prepare,
 )
 from bertkit.finetuning.settings import read_settings
-from bertkit.tasks.labels import sorted_labels
+from bertkit.tasks.shared.labels import sorted_labels
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def model(tmp_path_factory) -> Path:
 
 
 def labeled(*labels: str | tuple[str, ...]) -> list[Example]:
-    return [TextExample("a", None, label, Place(Path("f"), number)) for number, label in enumerate(labels)]
+    return [TextExample("a", None, label, Location(Path("f"), number)) for number, label in enumerate(labels)]
 
 
 def prepared(model: Path, train: Path, task: str, *settings: str) -> Prepared:
@@ -73,7 +73,7 @@ def test_a_label_of_every_row_and_one_that_is_given_twice_have_weights(model, tm
     found = prepared(model, tmp_path / "a.jsonl", "multilabel", "class_weights=balanced")
     weights = loss_settings(found.task, found.train, read_settings("class_weights=balanced"))
     assert weights.class_weights == (0.25, 1.0)
-    assert all(map(math.isfinite, found.task.prior(found.train, weights)))
+    assert all(map(math.isfinite, found.task.prior_bias(found.train, weights)))
 
 
 def test_texts_without_any_label_are_refused_and_checked(model, tmp_path):

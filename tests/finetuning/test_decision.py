@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertkit.errors import RequestError
-from bertkit.tasks.calibration import (
+from bertkit.tasks.shared.calibration import (
     brier,
     calibration_error,
     class_probabilities,
@@ -20,7 +20,7 @@ from bertkit.tasks.calibration import (
     negative_log_likelihood,
     reliability,
 )
-from bertkit.tasks.decision import Coverage, Decision, coverage_table, fit_abstain, fit_no_answer, fit_thresholds
+from bertkit.tasks.shared.decision import Coverage, Decision, coverage_table, fit_abstain, fit_no_answer, fit_thresholds
 
 SHARE = st.floats(0, 1)
 SURE_AND_RIGHT = st.lists(st.tuples(st.one_of(SHARE, st.sampled_from([0.0, 0.2, 1.0])), st.booleans()), min_size=1)
@@ -246,7 +246,7 @@ def test_the_defaults_change_nothing():
     logits = np.array([[1.0, -1.0, 0.0]], dtype=np.float32)
     np.testing.assert_array_equal(decision.class_probabilities(logits), class_probabilities(logits))
     assert decision.accepted(decision.label_probabilities(logits), "abc").tolist() == [[True, False, True]]
-    assert decision.is_sure(0.0)
+    assert decision.is_confident(0.0)
     assert not decision.is_unanswerable(1e9)
 
 
@@ -256,7 +256,7 @@ def test_a_decision_decides():
     assert decision.class_probabilities(logits)[0, 0] == pytest.approx(1 / (1 + math.exp(-2)))
     assert decision.label_probabilities(logits)[0, 0] == pytest.approx(1 / (1 + math.exp(-1)))
     assert decision.accepted(np.array([0.3, 0.3]), ["a", "b"]).tolist() == [False, True]
-    assert [decision.is_sure(value) for value in (0.79, 0.8)] == [False, True]
+    assert [decision.is_confident(value) for value in (0.79, 0.8)] == [False, True]
     assert [decision.is_unanswerable(value) for value in (-1.5, -1.4)] == [False, True]
 
 

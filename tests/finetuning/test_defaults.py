@@ -71,7 +71,7 @@ def test_a_classifier_starts_where_the_loss_of_guessing_is_least(smoothing, weig
     data.write_text("text\tlabel\n" + "a\tno\n" * 15 + "b\tyes\n" * 5)
     prepared = prepare("classify", begin, DataFiles(train=data, dev=data), read_settings())
     settings = LossSettings(label_smoothing=smoothing, class_weights=weights)
-    logits = torch.tensor(prepared.task.prior(prepared.train, settings), requires_grad=True)
+    logits = torch.tensor(prepared.task.prior_bias(prepared.train, settings), requires_grad=True)
     windows = prepared.train.flat
     loss, count = prepared.task.loss(
         logits.expand(len(windows), 2), pack(windows, begin.model.config), windows, settings

@@ -9,7 +9,7 @@ import torch
 
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.data.examples import TextExample
-from bertkit.data.tables import Place
+from bertkit.data.tables import Location
 from bertkit.errors import RequestError
 from bertkit.finetuning.distill import Student, Teacher
 from bertkit.finetuning.fine_tuning import fine_tune
@@ -38,13 +38,13 @@ def classifier(family: str, folder: Path):
 def test_a_teacher_is_given_the_segments_of_its_own_family(students, teachers, tmp_path):
     student, model = classifier(students, tmp_path / "student"), classifier(teachers, tmp_path / "teacher")
     task = Classify(tokenizer=tiny.tokenizer(), limit=64, labels=("0", "1"))
-    windows = task.windows(TextExample("the film was good", "it is great", "1", Place(Path("x"), 0)), 0)
+    windows = task.windows(TextExample("the film was good", "it is great", "1", Location(Path("x"), 0)), 0)
     teacher, batch = Teacher(model=model, task=task, weight=1.0), pack(windows, student.config)
     with torch.no_grad():
         [(loss, _, _)] = Student(student, task, LossSettings(), teacher)(batch, windows).values()
         ours = task_logits(student, task, batch, windows)
         theirs = task_logits(model, task, pack(windows, model.config), windows)
-        wanted = task.distance(teacher.task, ours, theirs, batch, windows, teacher.temperature)
+        wanted = task.distillation_loss(teacher.task, ours, theirs, batch, windows, teacher.temperature)
     torch.testing.assert_close(loss, wanted)
 
 

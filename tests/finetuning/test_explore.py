@@ -20,22 +20,22 @@ from bertkit.finetuning.explore.features import (
     Features,
     doubtful_labels,
     feature_scores,
-    fit_classes,
+    fit_classifier,
     layer_features,
-    mix_classes,
+    predict_from_mixture,
+    predict_labels,
     read_features,
-    regress_classes,
 )
 from bertkit.finetuning.explore.features_model import choose_layer, save_layer, saveable_layers
 from bertkit.finetuning.explore.glue import PUBLISHED, find_tasks, glue_table, run_glue
-from bertkit.finetuning.explore.search import SHARES, ranked, rate_range, search, subset
+from bertkit.finetuning.explore.search import DATA_SHARES, ranked, rate_range, search, training_subset
 from bertkit.finetuning.explore.seeds import Seeds, run_seeds
 from bertkit.finetuning.fine_tuning import fine_tune, open_data
 from bertkit.finetuning.learner import load_start, pack, task_logits
 from bertkit.finetuning.result import FineTuned
 from bertkit.finetuning.settings import read_settings
 from bertkit.tasks.table import TASKS
-from bertkit.tasks.task import LossSettings, Part
+from bertkit.tasks.task import Dataset, LossSettings
 
 QUICK = read_settings("epochs=6", "learning_rate=3e-3", "batch=16")
 ONE = read_settings("epochs=1", "learning_rate=3e-3", "batch=16")
@@ -63,7 +63,7 @@ def data(task, model, folder, settings=ONE, train=64):
 
 def result(score: float, loss: float = 0.0, metric: str = "accuracy") -> FineTuned:
     scores = {"accuracy": score, "loss": loss}
-    done = {"best_step": 1, "steps": 1, "finished": True, "said": ()}
+    done = {"best_step": 1, "steps": 1, "finished": True, "notes": ()}
     return FineTuned(task="classify", metric=metric, scores=scores, plain=scores, calibration={}, **done)
 
 
@@ -134,7 +134,7 @@ def test_search_halves_the_grid_and_keeps_the_winner(model, tmp_path):
     begin, prepared = data("classify", model, tmp_path, train=256)
     grid = {"learning_rate": ("1e-7", "3e-3"), "batch": ("8", "16")}
     found = search(prepared, begin, read_settings("epochs=10"), tmp_path / "out", grid=grid)
-    assert [trial.share for trial in found.trials] == [SHARES[0]] * 4 + [SHARES[1]] * 2 + [SHARES[2]]
+    assert [trial.share for trial in found.trials] == [DATA_SHARES[0]] * 4 + [DATA_SHARES[1]] * 2 + [DATA_SHARES[2]]
     assert found.changes["learning_rate"] == "3e-3"
     assert len(list((tmp_path / "out").rglob("model.safetensors"))) <= 3
     assert bertkit.load(tmp_path / "out").answers.task.labels == ("negative", "positive")
@@ -146,7 +146,7 @@ def test_trials_go_on_only_from_their_own_data_and_model(model, tmp_path):
     grid = {"learning_rate": ("1e-3",)}
     search(prepared, begin, ONE, tmp_path / "out", grid=grid, model=model)
     search(prepared, begin, ONE, tmp_path / "out", grid=grid, model=model)  # the same again
-    other = subset(prepared, 40, seed=1)
+    other = training_subset(prepared, 40, seed=1)
     with pytest.raises(RequestError, match="begun with data="):
         search(other, begin, ONE, tmp_path / "out", grid=grid, model=model)
     with pytest.raises(RequestError, match="begun with from="):
@@ -163,11 +163,11 @@ def test_ranking_prefers_scores_then_losses_and_knows_errors():
 
 def test_smaller_subsets_are_parts_of_larger_ones(model, tmp_path):
     _, prepared = data("classify", model, tmp_path)
-    small, large = (subset(prepared, size, seed=5).train.examples for size in (10, 30))
+    small, large = (training_subset(prepared, size, seed=5).train.examples for size in (10, 30))
     assert large[:10] == small
-    assert len({example.place for example in large}) == 30
-    with pytest.raises(RequestError, match="65 training examples were asked for, but there are 64"):
-        subset(prepared, 65, 0)
+    assert len({example.location for example in large}) == 30
+    with pytest.raises(RequestError, match="65 training examples are needed, but there are 64"):
+        training_subset(prepared, 65, 0)
 
 
 def test_the_rate_grows_until_it_breaks_and_a_smaller_one_is_suggested(model, tmp_path):
@@ -195,9 +195,9 @@ def test_a_pupil_like_its_teacher_has_no_distance_and_another_has_some(task, mod
     with torch.no_grad():
         logits = task_logits(own, prepared.task, batch, windows)
         teacher = Teacher(model=own, task=prepared.task)
-        same = prepared.task.distance(teacher.task, logits, logits, batch, windows, teacher.temperature)
+        same = prepared.task.distillation_loss(teacher.task, logits, logits, batch, windows, teacher.temperature)
         noise = torch.randn(logits.shape, generator=torch.Generator().manual_seed(0))
-        other = prepared.task.distance(teacher.task, 3 * noise, logits, batch, windows, teacher.temperature)
+        other = prepared.task.distillation_loss(teacher.task, 3 * noise, logits, batch, windows, teacher.temperature)
     least = 0.0 if task != "multilabel" else float(same)  # cross entropy against itself is its entropy
     assert float(same) == pytest.approx(least, abs=1e-4)
     assert float(other) > float(same) + 1e-4
@@ -210,7 +210,7 @@ def test_class_distance_is_kl_times_the_square_of_the_temperature(model, tmp_pat
     ours, theirs = torch.randn(4, 2, generator=draw), torch.randn(4, 2, generator=draw)
     teacher = Teacher(model=begin.model, task=prepared.task, temperature=3.0)
     slow = sum(kl((t / 3).softmax(-1), (o / 3).softmax(-1)) for t, o in zip(theirs, ours, strict=True)) * 9
-    found = prepared.task.distance(teacher.task, ours, theirs, batch, windows, teacher.temperature)
+    found = prepared.task.distillation_loss(teacher.task, ours, theirs, batch, windows, teacher.temperature)
     torch.testing.assert_close(found, slow)
 
 
@@ -259,7 +259,7 @@ def test_features_of_a_frozen_encoder(task, model, tmp_path):
 
 def test_layer_features_are_the_encoder_s_own(model, tmp_path):
     begin, prepared = data("classify", model, tmp_path)
-    found = layer_features(begin.model, prepared.task, Part(prepared.dev.examples[:5], prepared.dev.windows[:5]))
+    found = layer_features(begin.model, prepared.task, Dataset(prepared.dev.examples[:5], prepared.dev.windows[:5]))
     bert = bertkit.Bert(begin)
     texts = [example.text for example in prepared.dev.examples[:5]]
     for layer in range(3):
@@ -271,7 +271,7 @@ def test_a_mixture_finds_the_layer_that_knows():
     known = draw.integers(2, size=200)
     features = draw.normal(size=(200, 4, 8))
     features[:, 2, 0] += 6 * known
-    said, weights = mix_classes(features, known, features)
+    said, weights = predict_from_mixture(features, known, features)
     assert (said == known).mean() > 0.95
     assert weights.argmax() == 2
 
@@ -292,7 +292,7 @@ def test_a_layer_s_regression_is_saved_as_a_model_that_predicts_the_same(task, f
     assert layers == ([2] if family == "modernbert" else [1, 2])
     for layer in layers:
         save_layer(begin, prepared, features, layer, tmp_path / f"layer-{layer}")
-        said = regress_classes(features.train[:, layer], features.known, features.dev[:, layer])
+        said = predict_labels(features.train[:, layer], features.train_labels, features.dev[:, layer])
         bert = bertkit.load(tmp_path / f"layer-{layer}")
         found = bert.answers.predict(prepared.dev.examples)
         given = [tag for each in found for tag in each.tags] if task == "tag" else [each.label for each in found]
@@ -306,7 +306,7 @@ def test_two_classes_and_more_give_the_regression_s_own_probabilities(model, tmp
     begin, prepared = data("classify", model, tmp_path, train=128)
     features = read_features(begin.model, prepared)
     save_layer(begin, prepared, features, 2, tmp_path / "saved")
-    expected = fit_classes(features.train[:, 2], features.known).predict_proba(features.dev[:, 2])
+    expected = fit_classifier(features.train[:, 2], features.train_labels).predict_proba(features.dev[:, 2])
     found = bertkit.load(tmp_path / "saved").answers.predict(prepared.dev.examples)
     np.testing.assert_allclose([list(each.probabilities.values()) for each in found], expected, atol=1e-4)
 
@@ -328,7 +328,7 @@ def test_flipped_labels_are_doubted(model, tmp_path):
     for number in wrong:
         examples[number] = replace(examples[number], label=flipped[examples[number].label])
     windows = [prepared.task.windows(example, number) for number, example in enumerate(examples)]
-    found = doubtful_labels(begin.model, replace(prepared, train=Part(examples, windows)))
+    found = doubtful_labels(begin.model, replace(prepared, train=Dataset(examples, windows)))
     assert len({error.example for error, _ in found[:20]} & set(wrong)) >= 8  # 1 by chance
     assert found[0][1] == examples[found[0][0].example].text
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 import bertkit
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.data.examples import TextExample
-from bertkit.data.tables import Place
+from bertkit.data.tables import Location
 from bertkit.errors import RequestError
 from bertkit.finetuning.batches import EpochPlan, epoch_steps, within_budget
 from bertkit.finetuning.evaluate import predict, run_model
@@ -43,7 +43,7 @@ from bertkit.tasks.folder import read_task
 from bertkit.tasks.multilabel import Multilabel
 from bertkit.tasks.read import read_examples
 from bertkit.tasks.table import TASKS
-from bertkit.tasks.task import LossSettings, Part
+from bertkit.tasks.task import Dataset, LossSettings
 
 QUICK = ("epochs=6", "learning_rate=3e-3", "batch=16")
 
@@ -112,7 +112,7 @@ def test_the_count_known_before_the_forward_is_the_loss_s_own(task, model, tmp_p
     batch = pack(windows, start.model.config)
     logits = task_logits(start.model, prepared.task, batch, windows)
     total, count = prepared.task.loss(logits, batch, windows, loss_of(settings))
-    assert int(count) == prepared.task.targets(windows)
+    assert int(count) == prepared.task.count_targets(windows)
     assert torch.isfinite(total)
 
 
@@ -137,7 +137,7 @@ def test_with_no_gradient_left_for_its_bias_a_new_head_of_many_labels_begins(pai
     begin = load_checkpoint(model)
     prepared = prepare("multilabel", begin, DataFiles(train=train, dev=train), settings)
     start, weights = load_start(begin, prepared.task, settings), loss_settings(prepared.task, prepared.train, settings)
-    odds = prepared.task.prior(prepared.train, weights)
+    odds = prepared.task.prior_bias(prepared.train, weights)
     start_at_prior(start.model, prepared.task, odds)
     bias = start.model.heads["classify"].out.bias
     if not pairs:
@@ -155,9 +155,9 @@ def test_with_no_gradient_left_for_its_bias_a_new_head_of_many_labels_begins(pai
 
 
 def test_labels_that_no_text_or_every_text_has_leave_the_odds_finite():
-    rows = [TextExample("x", None, ("a",), Place(Path("a.tsv"), 1)) for _ in range(4)]
+    rows = [TextExample("x", None, ("a",), Location(Path("a.tsv"), 1)) for _ in range(4)]
     task = Multilabel(tokenizer=tiny.tokenizer(), limit=16, labels=("a", "b"))
-    odds = task.prior(Part(rows, []), LossSettings())
+    odds = task.prior_bias(Dataset(rows, []), LossSettings())
     assert odds == pytest.approx((math.log(7), -math.log(7)))
 
 
@@ -365,7 +365,7 @@ def test_the_same_task_with_the_same_labels_goes_on_with_its_head(model, tmp_pat
 def test_without_a_dev_file_a_tenth_is_held_out(model, tmp_path):
     train, _ = tiny.files(tmp_path, "classify", 100)
     result = fine_tune("classify", read_settings("epochs=1"), model, train, None, tmp_path / "run")
-    assert "no dev file: 10 of 100 training examples are held out" in result.said
+    assert "no dev file: 10 of 100 training examples are held out" in result.notes
     assert result.steps == 3  # 90 examples, 32 a step
 
 
@@ -436,7 +436,7 @@ def test_data_that_cannot_be_used_is_named(train, dev, sentence, model, tmp_path
 def test_a_million_characters_are_cut_and_said_or_refused_with_the_line(model, tmp_path):
     files = faulty(tmp_path, "text\tlabel\n" + "good " * 200_000 + "\ta\nbad\tb\n")
     result = fine_tune("classify", read_settings("epochs=1"), model, *files, tmp_path / "run")
-    assert "train.tsv: 1 of 2 texts are cut to the model's length" in result.said
+    assert "train.tsv: 1 of 2 texts are cut to the model's length" in result.notes
     with pytest.raises(RequestError, match=r"train.tsv, line 2: a text of 200,002 tokens takes .* windows"):
         fine_tune("classify", read_settings("epochs=1", "length=windows"), model, *files, tmp_path / "other")
 

@@ -15,7 +15,7 @@ from bertkit.finetuning.prepare import DataFiles, prepare
 from bertkit.finetuning.session import open_session
 from bertkit.finetuning.settings import read_settings
 from bertkit.progress import silent
-from bertkit.tasks.fixed import GRAIN, FixedBatch, can_fix, fixed_batch
+from bertkit.tasks.shared.fixed_batch import LENGTH_MULTIPLE, FixedBatch, fixed_batch, supports_fixed_batches
 from bertkit.tasks.table import TASKS
 from bertkit.tasks.task import LossSettings
 from bertkit.train.distributed import Ranks
@@ -87,13 +87,15 @@ def test_what_has_no_twin_stays_as_it_is(model, tmp_path):
     windows = windows_of(prepared, 0, 8)
     assert len(windows) > 8
     assert fixed_batch(prepared.task, windows, start.model.config, PLAIN, 8) is None
-    assert can_fix(prepared.task, PLAIN, start.model.config)
+    assert supports_fixed_batches(prepared.task, PLAIN, start.model.config)
     mean = replace(start.model.config, parts=replace(start.model.config.parts, pooling="mean"))
-    assert not can_fix(prepared.task, PLAIN, mean)
+    assert not supports_fixed_batches(prepared.task, PLAIN, mean)
     joined, start, _ = prepared_for("classify", model, tmp_path, "max_length=8", "length=hierarchical")
-    assert not can_fix(joined.task, PLAIN, start.model.config)
+    assert not supports_fixed_batches(joined.task, PLAIN, start.model.config)
     tags, start, _ = prepared_for("tag", model, tmp_path)
-    assert not can_fix(tags.task, LossSettings(label_smoothing=0.1, class_weights=(1.0, 2.0, 3.0)), start.model.config)
+    assert not supports_fixed_batches(
+        tags.task, LossSettings(label_smoothing=0.1, class_weights=(1.0, 2.0, 3.0)), start.model.config
+    )
 
 
 def test_a_form_never_asks_for_positions_that_the_model_lacks(tmp_path):
@@ -115,7 +117,7 @@ def test_steps_have_few_forms(task, model, tmp_path):
     for step in range(session.plan.steps):
         windows = [window for number in session.plan.step(step) for window in prepared.train.windows[number]]
         fixed = fixed_batch(prepared.task, windows, start.model.config, PLAIN, 8)
-        assert len(fixed.ids) % (8 * GRAIN) == 0
+        assert len(fixed.ids) % (8 * LENGTH_MULTIPLE) == 0
         forms.add(fixed.form)
     assert len(forms) <= 4
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bertkit.errors import RequestError
 from bertkit.finetuning.check.label_errors import confident_joint, confident_labels, likely_label_errors
-from bertkit.tasks.calibration import class_probabilities
+from bertkit.tasks.shared.calibration import class_probabilities
 
 
 def slow_confident_labels(probabilities, given):
@@ -62,7 +62,7 @@ def test_planted_label_errors_are_found_and_nothing_else():
         (np.zeros((2, 2)), [0], "do not go with"),
         (np.zeros((1, 2)), [2], "not from 0 to 1"),
         (np.full((1, 2), np.nan), [0], "not finite"),
-        (np.zeros((1, 3)), [0], "3 probabilities an example for 2 labels"),
+        (np.zeros((1, 3)), [0], "3 probabilities per example for 2 labels"),
     ],
 )
 def test_label_errors_refuse_what_they_cannot_use(probabilities, given, said):

@@ -10,24 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.data.examples import AnswerSpan, QuestionExample, TaggedExample
-from bertkit.data.tables import Place
+from bertkit.data.tables import Location
 from bertkit.errors import RequestError
 from bertkit.tasks.answer import Answer
-from bertkit.tasks.length import (
-    CUTS,
-    KINDS,
-    SPREADS,
+from bertkit.tasks.shared.length import (
+    ALL_KINDS,
+    TRUNCATING_KINDS,
+    WINDOWED_KINDS,
     LengthPolicy,
     Seen,
     check_policy,
-    kept,
-    layout,
+    count_seen,
+    divide_room,
+    positions_by_part,
     refuse_too_long,
-    seen,
-    sequences,
-    shares,
-    spread,
-    take,
+    select_tokens,
+    sequence_positions,
+    truncate,
+    window_spans,
 )
 from bertkit.tasks.table import TASKS
 from bertkit.tasks.tag import Tag
@@ -52,10 +52,10 @@ encodings = st.one_of(
 strides = st.none() | st.integers(0, 200)
 
 
-@given(encodings, st.integers(8, 60), st.sampled_from(SPREADS), strides)
+@given(encodings, st.integers(8, 60), st.sampled_from(WINDOWED_KINDS), strides)
 def test_every_token_is_in_a_window(encoding, limit, kind, stride):
-    chosen = sequences(encoding, limit, LengthPolicy(kind, stride))
-    wiring, first, second = layout(encoding)
+    chosen = sequence_positions(encoding, limit, LengthPolicy(kind, stride))
+    wiring, first, second = positions_by_part(encoding)
     assert all(len(places) <= limit for places in chosen)
     assert all(set(wiring) <= set(places) and list(places) == sorted(set(places)) for places in chosen)
     shown = set().union(*chosen)
@@ -63,15 +63,15 @@ def test_every_token_is_in_a_window(encoding, limit, kind, stride):
     assert set(longer) <= shown
     missing = [place for place in shorter if place not in shown]
     assert not missing or len(shorter) > (limit - len(wiring)) // 2
-    assert seen(encoding, chosen) == Seen(len(first) + len(second), len(missing), len(chosen))
+    assert count_seen(encoding, chosen) == Seen(len(first) + len(second), len(missing), len(chosen))
     if len(encoding) <= limit:
         assert chosen == [tuple(range(len(encoding)))]
 
 
-@given(encodings, st.integers(8, 60), st.sampled_from(CUTS))
+@given(encodings, st.integers(8, 60), st.sampled_from(TRUNCATING_KINDS))
 def test_a_cut_fills_the_limit_from_the_right_side(encoding, limit, kind):
-    [places] = sequences(encoding, limit, LengthPolicy(kind))
-    wiring, first, second = layout(encoding)
+    [places] = sequence_positions(encoding, limit, LengthPolicy(kind))
+    wiring, first, second = positions_by_part(encoding)
     assert len(places) == min(limit, len(encoding))
     assert set(wiring) <= set(places)
     for text in (first, second):
@@ -84,7 +84,7 @@ def test_a_cut_fills_the_limit_from_the_right_side(encoding, limit, kind):
             lost = [place for place, stay in enumerate(stays) if not stay]
             assert lost == list(range(lost[0], lost[-1] + 1) if lost else [])
             assert not lost or len(stays) - 1 - lost[-1] >= lost[0], "the tail gets more"
-    assert seen(encoding, [places]).cut == len(encoding) - len(places)
+    assert count_seen(encoding, [places]).cut == len(encoding) - len(places)
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(0, 60))
@@ -92,12 +92,12 @@ def test_shares_are_cut_token_by_token_from_the_longer(first, second, room):
     left, right = first, second
     while left + right > room:
         left, right = (left - 1, right) if left > right else (left, right - 1)
-    assert shares(first, second, room) == (left, right)
+    assert divide_room(first, second, room) == (left, right)
 
 
 @given(st.integers(0, 200), st.integers(1, 50), strides)
 def test_no_stride_skips_a_place_and_each_is_served_once(length, room, stride):
-    spans = spread(length, room, stride)
+    spans = window_spans(length, room, stride)
     assert set().union(*(range(a, b) for a, b in spans)) == set(range(length))
     assert all(0 <= b - a <= room for a, b in spans)
     assert len(spans) <= 1 + max(0, length) // max(1, room // 4)
@@ -112,24 +112,24 @@ def test_no_stride_skips_a_place_and_each_is_served_once(length, room, stride):
 
 def test_take_keeps_ids_and_segments_together():
     encoding = encoding_of(2, 3)
-    assert take(encoding, [0, 1, 3, 6, 7]) == ((100, 101, 103, 106, 107), (0, 0, 0, 1, 1))
-    assert take(encoding, range(8)) == (encoding.ids, encoding.segments)
+    assert select_tokens(encoding, [0, 1, 3, 6, 7]) == ((100, 101, 103, 106, 107), (0, 0, 0, 1, 1))
+    assert select_tokens(encoding, range(8)) == (encoding.ids, encoding.segments)
 
 
 def test_kept():
-    assert kept(10, 4, "head") == [0, 1, 2, 3]
-    assert kept(10, 4, "tail") == [6, 7, 8, 9]
-    assert kept(10, 4, "head-tail") == [0, 7, 8, 9]
-    assert kept(10, 0, "tail") == []
-    assert kept(3, 4, "tail") == [0, 1, 2]
+    assert truncate(10, 4, "head") == [0, 1, 2, 3]
+    assert truncate(10, 4, "tail") == [6, 7, 8, 9]
+    assert truncate(10, 4, "head-tail") == [0, 7, 8, 9]
+    assert truncate(10, 0, "tail") == []
+    assert truncate(3, 4, "tail") == [0, 1, 2]
 
 
 def test_a_huge_document_is_spread_in_no_time():
     encoding = encoding_of(300_000)
     start = time.perf_counter()
-    chosen = sequences(encoding, 512, LengthPolicy("windows"))
+    chosen = sequence_positions(encoding, 512, LengthPolicy("windows"))
     assert time.perf_counter() - start < 5
-    assert seen(encoding, chosen).cut == 0
+    assert count_seen(encoding, chosen).cut == 0
 
 
 def test_what_was_seen_is_said():
@@ -140,7 +140,7 @@ def test_what_was_seen_is_said():
 
 
 def test_policies_travel_in_json():
-    for kind in KINDS:
+    for kind in ALL_KINDS:
         policy = LengthPolicy(kind, 5, "max")
         assert LengthPolicy.from_json(policy.to_json()) == policy
     assert LengthPolicy.from_json({}) == LengthPolicy()
@@ -166,9 +166,9 @@ def test_bad_policies_are_refused(content, message):
 
 def test_every_task_has_a_policy_it_accepts():
     for row in TASKS.values():
-        check_policy(row.name, row.length, possible=row.lengths)
+        check_policy(row.name, row.length, allowed=row.length_kinds)
     with pytest.raises(RequestError, match="length policy 'head' does not go with 'tag'; choose from: windows"):
-        check_policy("tag", LengthPolicy("head"), possible=TASKS["tag"].lengths)
+        check_policy("tag", LengthPolicy("head"), allowed=TASKS["tag"].length_kinds)
     with pytest.raises(RequestError, match="sequences of 7 tokens leave no room for text; allow 8 or more"):
         check_policy("tag", LengthPolicy("windows"), 7)
 
@@ -177,7 +177,7 @@ def test_every_task_has_a_policy_it_accepts():
     ("windows", "limit", "fits"), [(1, 100_000, True), (128, 512, True), (129, 512, False), (4000, 16, True)]
 )
 def test_a_text_over_what_memory_holds_is_refused_by_its_line(windows, limit, fits):
-    place = Place(Path("train.tsv"), 7)
+    place = Location(Path("train.tsv"), 7)
     if fits:
         refuse_too_long(place, 9, windows, limit, "split it")
     else:
@@ -190,7 +190,7 @@ def test_a_text_over_what_memory_holds_is_refused_by_its_line(windows, limit, fi
 @pytest.mark.parametrize("task", ["tag", "answer"])
 def test_a_million_characters_to_learn_from_are_refused_and_to_answer_about_are_not(task):
     words = ("ada", "lives", "in", "rome") * 20_000
-    place = Place(Path("train"), 3)
+    place = Location(Path("train"), 3)
     if task == "tag":
         asked = Tag(tokenizer=tiny.tokenizer(), limit=64, labels=("O", "B-X"))
         known, unknown = TaggedExample(words, ("O",) * len(words), place), TaggedExample(words, None, place)

@@ -12,7 +12,7 @@ from bertkit.errors import RequestError
 from bertkit.finetuning.embeddings.settings import read_vector_settings
 from bertkit.finetuning.embeddings.tuning import tune_vectors
 from bertkit.finetuning.explore.curve import learning_curve
-from bertkit.finetuning.explore.glue import TASKS, Data, run_glue
+from bertkit.finetuning.explore.glue import GLUE_TASKS, GlueFiles, run_glue
 from bertkit.finetuning.explore.search import search
 from bertkit.finetuning.explore.seeds import run_seeds
 from bertkit.finetuning.fine_tuning import fine_tune, open_data
@@ -55,7 +55,7 @@ def curve(model, folder, out):
 
 
 def glue(model, folder, out):
-    return run_glue([Data(TASKS["sst2"], *tiny.files(folder, "classify", 64, 32))], model, ONE, out)
+    return run_glue([GlueFiles(GLUE_TASKS["sst2"], *tiny.files(folder, "classify", 64, 32))], model, ONE, out)
 
 
 @pytest.mark.parametrize("work", [fine_tuned, tuned_vectors, seeds, searched, curve, glue])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bertkit.data import delimited
 from bertkit.data.columns import named_columns
 from bertkit.data.examples import AnswerSpan, ChoiceExample, QuestionExample, TaggedExample, TextExample
-from bertkit.data.tables import SAMPLE, Columns, NoLabels, Place
+from bertkit.data.tables import SAMPLE, Columns, Location, NoLabels
 from bertkit.errors import RequestError
 from bertkit.finetuning.prepare import DataFiles, read_files
 from bertkit.predict.files.rows import open_source
@@ -115,7 +115,7 @@ def test_a_glue_test_file_has_no_labels_and_says_so(write):
     path = write("test.tsv", "index\tsentence\n0\tBill left.\n")
     refused("classify", path, "label=", "index, sentence", error=NoLabels)
     read = read_examples("classify", path, labeled=False)
-    assert read.examples == [TextExample("Bill left.", None, None, Place(path, 2))]
+    assert read.examples == [TextExample("Bill left.", None, None, Location(path, 2))]
 
 
 def test_labels_are_not_read_where_they_are_not_asked_for(write):
@@ -126,7 +126,7 @@ def test_labels_are_not_read_where_they_are_not_asked_for(write):
 def test_torn_rows_of_quora_and_rows_without_agreement_are_left_out_and_said(write):
     torn = write("train.tsv", GLUE["qqp"][1] + "torn\n5\t6\t7\tWhy?\tWhy not?\t0\n")
     read = read_examples("classify", torn)
-    assert [e.place.line for e in read.examples] == [2, 4]
+    assert [e.location.line for e in read.examples] == [2, 4]
     assert f"1 rows left out as is usual, the first at {torn}, line 3" in read.summary
     nli = write(
         "dev.jsonl",
@@ -148,7 +148,7 @@ def test_what_was_guessed_is_said(write):
 def test_csv_keeps_quotes_line_ends_and_the_line_where_a_row_begins(write):
     path = write("a.csv", 'text,label\n"one, ""two""\nthree",yes\nfour,no\n')
     read = read_examples("classify", path).examples
-    assert [(e.text, e.label, e.place.line) for e in read] == [('one, "two"\nthree', "yes", 2), ("four", "no", 4)]
+    assert [(e.text, e.label, e.location.line) for e in read] == [('one, "two"\nthree', "yes", 2), ("four", "no", 4)]
 
 
 @pytest.mark.parametrize("mark", [",", ";", "\t"])
@@ -276,7 +276,7 @@ def test_jsonl_json_and_parquet_agree(write, tmp_path):
     parquet = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), parquet)
     assert texts(lines) == texts(whole) == texts(parquet) == [("good", None, "1"), ("bad 😀", None, "0")]
-    assert str(read_examples("classify", parquet).examples[1].place) == f"{parquet}, row 2"
+    assert str(read_examples("classify", parquet).examples[1].location) == f"{parquet}, row 2"
 
 
 def test_parquet_files_give_numbered_labels_their_names(tmp_path):
@@ -285,7 +285,9 @@ def test_parquet_files_give_numbered_labels_their_names(tmp_path):
     path = tmp_path / "ner.parquet"
     table = pyarrow.Table.from_pylist([{"tokens": ["Ada", "ran"], "ner_tags": [1, 0]}])
     pyarrow.parquet.write_table(table.replace_schema_metadata(note), path)
-    assert read_examples("tag", path).examples == [TaggedExample(("Ada", "ran"), ("B-PER", "O"), Place(path, 1, "row"))]
+    assert read_examples("tag", path).examples == [
+        TaggedExample(("Ada", "ran"), ("B-PER", "O"), Location(path, 1, "row"))
+    ]
     path.write_bytes(path.read_bytes()[:100])
     refused("tag", path, "cannot be read as Parquet")
 
@@ -410,15 +412,15 @@ CONLL = "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\nrejects VBZ B-VP O\n\n\nPete
 def test_conll_columns(write):
     path = write("train.txt", CONLL)
     read = read_examples("tag", path)
-    first = TaggedExample(("EU", "rejects"), ("B-ORG", "O"), Place(path, 3))
-    assert read.examples == [first, TaggedExample(("Peter",), ("B-PER",), Place(path, 7))]
+    first = TaggedExample(("EU", "rejects"), ("B-ORG", "O"), Location(path, 3))
+    assert read.examples == [first, TaggedExample(("Peter",), ("B-PER",), Location(path, 7))]
     assert read.summary == f"{path}: text = column 1, label = column 4 (3 tags, 2 sentences)"
     assert guess_task(path) == "tag"
     pos = read_examples("tag", path, Columns(label="2"))
     assert pos.examples[0].tags == ("NNP", "VBZ")
     assert read_examples("tag", path, pos.columns).examples == pos.examples
     assert read_examples("tag", path, labeled=False).examples[0] == TaggedExample(
-        ("EU", "rejects"), None, Place(path, 3)
+        ("EU", "rejects"), None, Location(path, 3)
     )
 
 
@@ -458,7 +460,7 @@ def test_conllu(write):
         (("New York",), ("PROPN",)),
     ]
     named = read_examples("tag", path, Columns(text="LEMMA", label="xpos"))
-    assert named.examples[0] == TaggedExample(("do", "not", "go"), ("VB", "RB", "VB"), Place(path, 1))
+    assert named.examples[0] == TaggedExample(("do", "not", "go"), ("VB", "RB", "VB"), Location(path, 1))
     refused("tag", path, "unknown CoNLL-U column", "upos", columns=Columns(label="pos"))
     refused("tag", write("a.conllu", CONLLU.replace("VERB", "_")), "line 7", "no upos for 'go'")
     refused("tag", write("b.conllu", CONLLU + "2\tshort\n"), "line 12", "2 columns where CoNLL-U has 10")
@@ -467,7 +469,7 @@ def test_conllu(write):
 
 def test_tagged_rows(write):
     path = write("a.jsonl", '{"tokens": ["Ada", "ran"], "tags": ["B-PER", "O"]}\n')
-    assert read_examples("tag", path).examples == [TaggedExample(("Ada", "ran"), ("B-PER", "O"), Place(path, 1))]
+    assert read_examples("tag", path).examples == [TaggedExample(("Ada", "ran"), ("B-PER", "O"), Location(path, 1))]
     refused("tag", write("b.jsonl", '{"tokens": ["Ada", "ran"], "tags": ["O"]}\n'), "line 1", "2 words and 1 tags")
     refused("tag", write("c.jsonl", '{"tokens": "Ada ran", "tags": ["O"]}\n'), "line 1", "not a list")
     refused("tag", write("d.jsonl", '{"tokens": ["Ada", " "], "tags": ["O", "O"]}\n'), "line 1", "is no word")
@@ -480,7 +482,7 @@ def test_squad(write):
     impossible = {"id": "q2", "question": "Why?", "answers": [], "is_impossible": True, "plausible_answers": [{}]}
     path = write("dev.json", squad(born(), impossible))
     read = read_examples("answer", path)
-    place = Place(path, 1, "question")
+    place = Location(path, 1, "question")
     assert read.examples[0] == QuestionExample("q1", "Where?", PASSAGE, (AnswerSpan(25, "London"),), "Ada", place)
     assert read.examples[1].answers == ()
     assert "(2 questions, 1 without an answer)" in read.summary
@@ -540,7 +542,9 @@ def test_flat_questions(write):
     refused(
         "answer", write("b.jsonl", json.dumps(row | {"answers": ["n"]})), "line 1", "occurs", "give its answer_start"
     )
-    refused("answer", write("c.jsonl", json.dumps(row | {"answers": {"text": ["a"], "answer_start": []}})), "as many")
+    refused(
+        "answer", write("c.jsonl", json.dumps(row | {"answers": {"text": ["a"], "answer_start": []}})), "more or fewer"
+    )
     refused("answer", write("d.jsonl", '{"question": "a", "text_of_it": "b"}'), "passage", "pair=")
 
 
@@ -635,7 +639,7 @@ def test_twelve_choices_come_in_the_order_of_their_numbers(write):
 
 def test_choice_faults(write):
     fewer = '{"question": "He", "choices": {"text": ["a", "b", "c"], "label": ["A", "B"]}, "answerKey": "A"}'
-    refused("choose", write("g.jsonl", fewer), "line 1", "other labels than texts")
+    refused("choose", write("g.jsonl", fewer), "line 1", "more or fewer labels than texts")
     refused("choose", write("a.jsonl", commonsense(answerKey="F")), "line 1", "'F' is not among the choices (A, B)")
     refused("choose", write("b.jsonl", commonsense(question={"choices": []})), "line 1", "no 'stem'")
     one = {"stem": "x", "choices": [{"label": "A", "text": "bank"}]}

@@ -127,7 +127,7 @@ def test_a_head_goes_on_where_task_and_labels_are_the_same_whoever_taught_it(tau
         start = load_start(found, expected, settings).model.state_dict()
         kept = [torch.equal(start[name], tensor) for name, tensor in own.model.state_dict().items() if "heads." in name]
         assert kept
-        assert all(kept) == (not TASKS[task].saved), task
+        assert all(kept) == (not TASKS[task].saved_fields), task
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ from span_helpers import ODD, PLACE, assert_near, byte_tokenizer, odd_words, out
 from bertkit.data.examples import TaggedExample
 from bertkit.errors import RequestError
 from bertkit.model.word_loss import IGNORE
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.length import LengthPolicy, Seen, spread
-from bertkit.tasks.tag import Tag, located
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.length import LengthPolicy, Seen, window_spans
+from bertkit.tasks.shared.word_task import split_words, word_pieces, words_of_windows
+from bertkit.tasks.tag import Tag, with_characters
 from bertkit.tasks.task import LossSettings
-from bertkit.tasks.words import word_pieces, words_of, words_of_windows
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.windows import best_window
 
@@ -68,7 +68,7 @@ def test_every_gold_tag_is_scored_exactly_once(any_tokenizer, words, limit, stri
     assert [word for window in windows for word in window.detail.words] == list(range(len(words)))
     scored = [label for window in windows for label in window.target if label != IGNORE]
     assert [LABELS[label] for label in scored] == tags
-    assert task.targets(windows) == len(words)
+    assert task.count_targets(windows) == len(words)
     [tagged] = task.decode([example], windows, perfect(windows), Decision())
     assert tagged.tags == tuple(tags)
     assert len(tagged.probabilities) == len(words)
@@ -79,7 +79,7 @@ def test_every_gold_tag_is_scored_exactly_once(any_tokenizer, words, limit, stri
 @given(sentences, st.integers(8, 40))
 def test_a_word_is_scored_at_its_first_piece_in_its_best_window(any_tokenizer, words, limit):
     pieces, firsts = word_pieces(any_tokenizer, words)
-    spans = spread(len(pieces), limit - 2)
+    spans = window_spans(len(pieces), limit - 2)
     windows = task_of(any_tokenizer, limit).windows(example_of(words), 0)
     shown = set().union(*(range(start, stop) for start, stop in spans))
     assert shown == set(range(len(pieces)))
@@ -151,7 +151,7 @@ def test_windowed_equals_whole_where_the_text_fits(tokenizer):
 
 def test_spans_stand_at_their_characters(tokenizer):
     text = "\u200b Ada  Lovelace's caf\u00e9 in Sao\u0303 Paulo\u0301\u0301, 日本 👩‍👩‍👧!"
-    characters = words_of(tokenizer, text)
+    characters = split_words(tokenizer, text)
     words = [text[start:end] for start, end in characters]
     assert words[:4] == ["Ada", "Lovelace", "'", "s"]
     assert words[-7:] == ["Sao\u0303", "Paulo\u0301\u0301", ",", "日", "本", "👩‍👩‍👧", "!"]
@@ -163,7 +163,7 @@ def test_spans_stand_at_their_characters(tokenizer):
     windows = task.windows(example, 0)
     [tagged] = task.decode([example], windows, perfect(windows), Decision())
     assert [span.characters for span in tagged.spans] == [None, None]
-    placed = located(tagged, text, characters)
+    placed = with_characters(tagged, text, characters)
     assert [(span.label, span.text) for span in placed.spans] == [
         ("PER", "Ada  Lovelace"),
         ("LOC", "Sao\u0303 Paulo\u0301\u0301"),
@@ -175,7 +175,7 @@ def test_spans_stand_at_their_characters(tokenizer):
 @settings(max_examples=80)
 @given(st.lists(odd_words | st.just(" "), max_size=12).map("".join))
 def test_words_of_any_text_are_its_tokens(any_tokenizer, text):
-    characters = words_of(any_tokenizer, text)
+    characters = split_words(any_tokenizer, text)
     assert all(0 <= start < end <= len(text) for start, end in characters)
     assert all(left[1] <= right[0] for left, right in pairwise(characters))
     words = [text[start:end] for start, end in characters]
@@ -198,7 +198,7 @@ def test_the_loss_equals_its_slow_twin_and_does_not_depend_on_the_batch(tokenize
         rows = logits[start : start + len(window.ids)]
         start += len(window.ids)
         parts.append(task.loss(rows, pack([window]), [window], weights))
-    assert int(count) == sum(int(part[1]) for part in parts) == task.targets(windows) == 20
+    assert int(count) == sum(int(part[1]) for part in parts) == task.count_targets(windows) == 20
     torch.testing.assert_close(total, torch.stack([part[0] for part in parts]).sum())
     slow, labels = torch.zeros(()), list(chain.from_iterable(window.target for window in windows))
     for row, label in zip(logits, labels, strict=True):
@@ -228,7 +228,7 @@ def test_scores(tokenizer):
     examples = [example_of(["Ada", "L", "in", "Rome"], ["B-PER", "I-PER", "O", "B-LOC"])]
     windows = task.windows(examples[0], 0)
     right = task.decode(examples, windows, perfect(windows), Decision())
-    assert task.main == "f1"
+    assert task.main_metric == "f1"
     assert task.score(examples, right) | {"f1": 1.0, "accuracy": 1.0} == task.score(examples, right)
     wrong = task.decode(examples, windows, [np.roll(rows, 1, axis=-1) for rows in perfect(windows)], Decision())
     assert task.score(examples, wrong)["f1"] == pytest.approx(1 / 3), "of four spans found one is one of the two"
@@ -241,7 +241,7 @@ def test_plain_tags_are_scored_by_word(tokenizer):
     rows = [np.eye(3, dtype=np.float32)[np.maximum(window.target, 0)] for window in windows]
     [tagged] = task.decode([example], windows, rows, Decision())
     assert (tagged.tags, tagged.spans) == (("NOUN", "VERB"), ())
-    assert task.main == "accuracy"
+    assert task.main_metric == "accuracy"
     assert task.score([example], [tagged])["accuracy"] == 1
 
 

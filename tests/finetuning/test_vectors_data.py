@@ -25,7 +25,7 @@ def test_lines_are_texts_of_their_own(tmp_path):
     assert found.kind == "twins"
     assert list(found.texts) == ["One line. With two sentences.", "short", "Ünïcode 你好 😀"]
     assert found.rows.tolist() == [[0], [1], [2], [1]]
-    assert found.said == "lines.txt: 4 texts, a line each"
+    assert found.summary == "lines.txt: 4 texts, a line each"
     with pytest.raises(RequestError, match="has 0 texts or pairs"):
         read_texts([path], kind="neighbors")
 
@@ -41,7 +41,7 @@ def test_documents_give_neighboring_sentences(tmp_path):
         ("A third one dries up in summer.", "It is known for its stones."),
         ("It goes on for a while.", "And then it ends at last."),
     ], "Yes. is too short, and what stands around it is not next to each other"
-    assert "1 sentences under 4 words" in found.said
+    assert "1 sentences under 4 words" in found.summary
     assert read_texts([path], kind="twins").kind == "twins"
 
 

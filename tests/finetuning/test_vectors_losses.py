@@ -8,7 +8,13 @@ import torch
 import torch.nn.functional as F
 
 from bertkit.errors import RequestError
-from bertkit.finetuning.embeddings.contrast import Asked, VectorLearner, contrast, follow, rate
+from bertkit.finetuning.embeddings.losses import (
+    VectorLearner,
+    VectorTargets,
+    contrastive_loss,
+    score_loss,
+    teacher_loss,
+)
 from bertkit.finetuning.embeddings.low_rank import LowRank
 from bertkit.finetuning.learner import freeze_below
 from bertkit.model.batch import Batch
@@ -22,8 +28,8 @@ def units(count: int, width: int = 6, seed: int = 0) -> torch.Tensor:
     return F.normalize(torch.randn(count, width, generator=torch.Generator().manual_seed(seed)), dim=-1)
 
 
-def asked(names: list[int], rows: int, wanted: torch.Tensor | None = None) -> Asked:
-    return Asked(rows, torch.tensor(names), wanted)
+def targets(names: list[int], rows: int, wanted: torch.Tensor | None = None) -> VectorTargets:
+    return VectorTargets(rows, torch.tensor(names), wanted)
 
 
 def contrast_plain(vectors, names, heat):
@@ -51,7 +57,7 @@ def contrast_plain(vectors, names, heat):
 @pytest.mark.parametrize("heat", [0.05, 0.5])
 def test_contrast_is_what_the_loop_says(names, heat):
     vectors = units(8)
-    loss, right = contrast(vectors, asked(names, 4), heat)
+    loss, right = contrastive_loss(vectors, targets(names, 4), heat)
     plain, hits = contrast_plain(vectors, names, heat)
     assert float(loss) == pytest.approx(plain, rel=1e-4, abs=1e-6)
     assert int(right) == hits
@@ -60,8 +66,8 @@ def test_contrast_is_what_the_loop_says(names, heat):
 def test_a_text_that_stands_twice_is_no_wrong_answer():
     one = units(3)
     vectors = one[[0, 0, 1, 0, 0, 1]]
-    apart, _ = contrast(vectors, asked([0, 0, 1, 2, 2, 1], 3), 0.05)
-    counted, _ = contrast(vectors, asked([0, 3, 1, 2, 4, 1], 3), 0.05)
+    apart, _ = contrastive_loss(vectors, targets([0, 0, 1, 2, 2, 1], 3), 0.05)
+    counted, _ = contrastive_loss(vectors, targets([0, 3, 1, 2, 4, 1], 3), 0.05)
     assert float(counted) - float(apart) == pytest.approx(2 * math.log(2), abs=0.01), (
         "else both copies share one half of the probability"
     )
@@ -70,11 +76,11 @@ def test_a_text_that_stands_twice_is_no_wrong_answer():
 def test_a_text_on_the_other_side_of_another_pair_is_no_wrong_answer():
     """(a, b), (b, c): b is nearest to its own copy, which says nothing against c being its partner."""
     a, b, c = units(3)
-    loss, right = contrast(torch.stack((a, b, b, c)), asked([0, 1, 1, 2], 2), 0.05)
+    loss, right = contrastive_loss(torch.stack((a, b, b, c)), targets([0, 1, 1, 2], 2), 0.05)
     of_a, of_c = (float(-(torch.stack((x @ b, a @ c)) / 0.05).log_softmax(0)[0]) for x in (a, c))
     assert float(loss) == pytest.approx((of_a + of_c) / 2, rel=1e-4), "b has nobody else to choose from, on either side"
     assert int(right) == 1 + int(a @ b > a @ c)
-    turned, _ = contrast(torch.stack((a, b, b, a)), asked([0, 1, 1, 0], 2), 0.05)
+    turned, _ = contrastive_loss(torch.stack((a, b, b, a)), targets([0, 1, 1, 0], 2), 0.05)
     assert float(turned) == 0
 
 
@@ -94,21 +100,21 @@ def follow_plain(vectors, teacher, names, heat):
 @pytest.mark.parametrize(("names", "rows"), [([0, 1, 2, 3, 4, 5], 3), ([0, 1, 2, 0, 4, 5], 3), ([0, 1, 2, 3], 4)])
 def test_following_a_teacher_is_what_the_loop_says(names, rows):
     vectors, teacher = units(len(names)), units(len(names), width=9, seed=1)
-    loss, _ = follow(vectors, asked(names, rows, 3 * teacher.half()), 0.1)  # of any length
+    loss, _ = teacher_loss(vectors, targets(names, rows, 3 * teacher.half()), 0.1)  # of any length
     plain = follow_plain(vectors, F.normalize(teacher.half().float(), dim=-1), names, 0.1)
     assert float(loss) == pytest.approx(plain * rows / len(names), rel=1e-3)
-    same, _ = follow(vectors, asked(names, rows, vectors), 0.1)
+    same, _ = teacher_loss(vectors, targets(names, rows, vectors), 0.1)
     assert float(same) == pytest.approx(0, abs=1e-5)
 
 
 def test_a_batch_of_one_text_teaches_nothing_and_breaks_nothing():
     vectors = units(1).requires_grad_()
-    loss, _ = follow(vectors, asked([0], 1, units(1, 4)), 0.05)
+    loss, _ = teacher_loss(vectors, targets([0], 1, units(1, 4)), 0.05)
     loss.backward()
     assert loss.item() == 0
     assert not vectors.grad.any()
     pair = units(2).requires_grad_()
-    loss, right = contrast(pair, asked([0, 1], 1), 0.05)
+    loss, right = contrastive_loss(pair, targets([0, 1], 1), 0.05)
     loss.backward()
     assert (loss.item(), right.item()) == (0, 1)
     assert torch.isfinite(pair.grad).all()
@@ -116,7 +122,7 @@ def test_a_batch_of_one_text_teaches_nothing_and_breaks_nothing():
 
 def test_rating_is_the_squared_distance_of_cosines_from_scores():
     vectors, scores = units(6), torch.tensor([0.0, 0.5, 1.0])
-    loss, _ = rate(vectors, asked(list(range(6)), 3, scores), 0.05)
+    loss, _ = score_loss(vectors, targets(list(range(6)), 3, scores), 0.05)
     plain = sum((float(vectors[i] @ vectors[i + 3]) - float(scores[i])) ** 2 for i in range(3))
     assert float(loss) == pytest.approx(plain, rel=1e-5)
 
@@ -129,7 +135,7 @@ def model(dropout: float = 0.0):
 
 
 BATCH = Batch.pack([[2, 5, 6, 3], [2, 9, 3], [2, 12, 13, 14, 3], [2, 7, 3]])
-ASKED = asked([0, 1, 2, 3], 2)
+ASKED = targets([0, 1, 2, 3], 2)
 
 
 def test_low_rank_starts_where_the_model_is_and_moves_within_its_rank():
@@ -143,7 +149,7 @@ def test_low_rank_starts_where_the_model_is_and_moves_within_its_rank():
         low(BATCH, ASKED)["task"][0].backward()
         optimizer.step()
         optimizer.zero_grad()
-    now = {**dict(learner.named_parameters()), **low.moved()}
+    now = {**dict(learner.named_parameters()), **low.updated_matrices()}
     for name, tensor in now.items():
         change = (tensor - before[name]).detach()
         if "embeddings" in name and tensor.dim() == 2:

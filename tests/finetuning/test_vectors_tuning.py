@@ -23,8 +23,7 @@ from bertkit.errors import RequestError
 from bertkit.finetuning.embeddings.data import read_pairs, read_texts
 from bertkit.finetuning.embeddings.session import VectorSession, pair_spearman
 from bertkit.finetuning.embeddings.settings import read_vector_settings
-from bertkit.finetuning.embeddings.teacher import teacher_vectors
-from bertkit.finetuning.embeddings.tuning import encode, tune_vectors
+from bertkit.finetuning.embeddings.tuning import encode, teacher_vectors, tune_vectors
 from bertkit.progress import silent
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -127,7 +126,7 @@ def test_twins_learn_from_lines_alone(model, files, tmp_path):
     assert (result.metric, result.best_step) == ("loss", 24)
     losses = [line["loss"]["task"] for line in lines_of(tmp_path / "run")]
     assert np.mean(losses[-6:]) < np.mean(losses[:6])
-    with pytest.raises(RequestError, match="twins are told apart by dropout alone"):
+    with pytest.raises(RequestError, match="objective=twins needs dropout"):
         tune(model, files / "lines.txt", None, tmp_path / "other", "dropout=0")
     assert not (tmp_path / "other").exists()
 
@@ -173,7 +172,7 @@ def test_a_teachers_vectors_are_made_once(minilm, model, files, tmp_path, monkey
     assert made.dtype == np.float16
     np.testing.assert_allclose(made, bertkit.load(minilm).embed(texts), atol=2e-3)
     [path] = tmp_path.glob("teacher-*.npy")
-    monkeypatch.setattr("bertkit.finetuning.embeddings.teacher.text_vectors", None)  # it would be called for nothing
+    monkeypatch.setattr("bertkit.finetuning.embeddings.tuning.text_vectors", None)  # it would be called for nothing
     np.testing.assert_array_equal(teacher_vectors(teacher, texts, 32, tmp_path, torch.device("cpu")), made)
     for content in (b"", path.read_bytes()[:100], path.read_bytes()[:-10], b"no array at all"):
         path.write_bytes(content)
@@ -290,7 +289,7 @@ def test_long_texts_are_cut_as_embed_cuts_them(model):
     ("pairs", "options", "sentence"),
     [
         (["objective=teacher"], {}, "objective=teacher needs a teacher; name one with --teacher FOLDER"),
-        (["objective=pairs"], {"teacher": Path("t")}, "objective=pairs has no use for a teacher"),
+        (["objective=pairs"], {"teacher": Path("t")}, "objective=pairs does not use a teacher"),
         (["objective=scores"], {}, "no column looks like the label"),
     ],
 )
@@ -311,7 +310,7 @@ def test_the_command(model, files, tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["task"] == "vectors"
     assert set(found["scores"]) == {"spearman", "loss"}
-    assert read_texts([files / "pairs.tsv"]).said == found["said"][0]
+    assert read_texts([files / "pairs.tsv"]).summary == found["said"][0]
     for more, sentence in (
         (["--out", tmp_path / "x", "rnak=3"], "unknown setting 'rnak'"),
         (["--out", tmp_path / "x", "--seeds", "3"], "do not go with vectors"),

@@ -212,7 +212,7 @@ REFUSED = [
     ("tag", ("",), {}, "no word to tag"),
     ("tag", (TEXT,), {"word": "dog"}, "no word 'dog'; its words are: a, cab, up, hill, ."),
     ("tag", (TEXT, "b"), {}, "leave out the pair"),
-    ("tag", ("a " * 100,), {}, "windows; an explanation is of one"),
+    ("tag", ("a " * 100,), {}, "windows; only one can be explained"),
     ("answer", (TEXT,), {}, "needs the passage"),
     ("answer", (TEXT, "a"), {"target": "dog"}, "the passage has no 'dog'"),
     ("answer", ("a " * 40, "a"), {}, "shorten it"),

@@ -8,7 +8,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from bertkit.data.examples import TaggedExample
-from bertkit.data.tables import Place
+from bertkit.data.tables import Location
 from bertkit.errors import RequestError
 from bertkit.inside.probes.data import ProbeSettings
 from bertkit.inside.probes.labels import control_label, expected_layer, label_task, probe_labels
@@ -108,7 +108,7 @@ def test_two_words_are_read_side_by_side(sides):
 
 def tagged(*pairs):
     words, tags = zip(*pairs, strict=True)
-    return TaggedExample(words, tags, Place("a.conllu", 1))
+    return TaggedExample(words, tags, Location("a.conllu", 1))
 
 
 def test_control_labels_belong_to_words_and_have_the_tasks_shares():
@@ -139,7 +139,7 @@ def test_a_task_numbers_labels_and_words():
 
 
 def test_arcs_are_pairs_without_the_root():
-    tree = Tree(("a", "b", "c"), ("X",) * 3, (1, -1, 1), ("det", "root", "obj"), Place("a.conllu", 1))
+    tree = Tree(("a", "b", "c"), ("X",) * 3, (1, -1, 1), ("det", "root", "obj"), Location("a.conllu", 1))
     task = label_task([tree, tree], [tree], 0)
     assert [(words, label) for words, _, label in task.train] == [
         ((0, 1), "det"),

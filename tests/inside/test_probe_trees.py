@@ -44,7 +44,7 @@ def test_a_tree_is_read_with_its_universal_relations(tmp_path):
     assert first.heads == (1, -1, 1)
     assert first.relations == ("nsubj", "root", "punct")
     assert (first.root, first.counted) == (1, (0, 1))
-    assert (second.words, second.place.line) == (("Yes",), 7)
+    assert (second.words, second.location.line) == (("Yes",), 7)
 
 
 def test_ranges_and_empty_nodes_are_no_words_and_files_may_be_compressed(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertkit.data.tables import Place
+from bertkit.data.tables import Location
 from bertkit.facts.knowledge import planted_vectors
 from bertkit.inside.probes.data import ProbeSettings
 from bertkit.inside.probes.page import draw_space, draw_tree
@@ -25,7 +25,7 @@ def random_tree(draw, size):
     for at in range(1, size):
         heads[order[at]] = int(order[draw.integers(0, at)])
     tags = tuple("PUNCT" if n == size - 1 and heads[n] != -1 and n not in heads else "X" for n in range(size))
-    return Tree(tuple(f"w{n}" for n in range(size)), tags, tuple(heads), ("dep",) * size, Place("a.conllu", 1))
+    return Tree(tuple(f"w{n}" for n in range(size)), tags, tuple(heads), ("dep",) * size, Location("a.conllu", 1))
 
 
 def planted(seed, count):
@@ -120,7 +120,7 @@ def test_true_distances_score_in_full_and_wrong_ones_do_not(sides):
 def test_the_chain_is_counted_by_hand():
     """`The old dog barked .`: the -> dog, old -> dog, dog -> barked, . -> barked."""
     words, tags = ("The", "old", "dog", "barked", "."), ("DET", "ADJ", "NOUN", "VERB", "PUNCT")
-    tree = Tree(words, tags, (2, 2, 3, -1, 3), ("dep",) * 5, Place("a.conllu", 1))
+    tree = Tree(words, tags, (2, 2, 3, -1, 3), ("dep",) * 5, Location("a.conllu", 1))
     [score] = score_trees(chain_predictions([tree]))
     assert score.uuas == pytest.approx(2 / 3)  # old-dog, dog-barked; not the-dog; the full stop is not counted
     assert score.root == 0  # the first word is not the root
@@ -128,13 +128,13 @@ def test_the_chain_is_counted_by_hand():
 
 
 def test_sentences_of_three_words_have_edges_and_no_correlation():
-    tree = Tree(("a", "b", "c"), ("X",) * 3, (1, -1, 1), ("dep",) * 3, Place("a.conllu", 1))
+    tree = Tree(("a", "b", "c"), ("X",) * 3, (1, -1, 1), ("dep",) * 3, Location("a.conllu", 1))
     [score] = score_trees(chain_predictions([tree]))
     assert (score.uuas, score.distance_spearman, score.depth_spearman) == (1, None, None)
 
 
 def test_only_punctuation_is_no_reason_to_fail():
-    tree = Tree(("!", "?"), ("PUNCT",) * 2, (-1, 0), ("root", "punct"), Place("a.conllu", 1))
+    tree = Tree(("!", "?"), ("PUNCT",) * 2, (-1, 0), ("root", "punct"), Location("a.conllu", 1))
     [score] = score_trees(chain_predictions([tree]))
     assert (score.uuas, score.root) == (0, 0)
 

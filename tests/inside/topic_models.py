@@ -8,8 +8,8 @@ import bertkit
 from bertkit.facts.topics import prepared, pretrained
 from bertkit.finetuning.fine_tuning import run_prepared
 from bertkit.finetuning.learner import load_start
-from bertkit.finetuning.settings import change_settings
 from bertkit.predict.bert import Bert
+from bertkit.settings import change
 from bertkit.train.runs import Run
 
 
@@ -17,7 +17,7 @@ from bertkit.train.runs import Run
 def topic_classifier() -> Bert:
     """Tells which of three topics a text's words are from."""
     data, settings = prepared()
-    settings = change_settings(settings, {"epochs": "3", "layer_decay": "1", "warmup": "0.1"})
+    settings = change(settings, {"epochs": "3", "layer_decay": "1", "warmup": "0.1"})
     start = load_start(pretrained(), data.task, settings)
     with TemporaryDirectory() as folder:
         run_prepared(Run(Path(folder)), data, start, settings, device="cpu")

@@ -15,7 +15,7 @@ from serving import fill_folder, running, same
 
 import bertkit
 from bertkit.data.examples import TextExample
-from bertkit.data.tables import Place
+from bertkit.data.tables import Location
 from bertkit.finetuning.evaluate import make_windows, run_model
 from bertkit.finetuning.explore.features import read_features
 from bertkit.finetuning.explore.features_model import save_layer
@@ -25,7 +25,7 @@ from bertkit.serve.models import Models, load_models, share_encoders
 from bertkit.serve.routes.fill import plan_fill
 from bertkit.serve.routes.tasks import converted
 from bertkit.serve.settings import ServeSettings
-from bertkit.tasks.length import LengthPolicy
+from bertkit.tasks.shared.length import LengthPolicy
 
 pytestmark = pytest.mark.filterwarnings("ignore::bertkit.errors.BertkitWarning")
 TEXTS = ["a b c", "hello world", "", "x . y ? " * 30, "ünïcödé 漢字 🙂"]
@@ -135,7 +135,7 @@ def test_raw_scores_are_logits(server, task):
     """What the head gives: before softmax or sigmoid, and before the decision layer's temperature."""
     answers = server.service.models.named(task).answers
     cooler = replace(answers, decision=replace(answers.decision, temperature=3.0))
-    examples = [TextExample(text, None, None, Place(Path("a"), 0, "number")) for text in ("a b", "c d e " * 20)]
+    examples = [TextExample(text, None, None, Location(Path("a"), 0, "number")) for text in ("a b", "c d e " * 20)]
     windows = make_windows(answers.task, examples)
     expected = run_model(answers.model, answers.task, windows).rows
     with pytest.MonkeyPatch.context() as patch:

@@ -82,12 +82,12 @@ def test_a_row_says_what_it_is(task):
     assert row.name == task
     assert row.head in HEADS
     assert row.metrics.main in row.metrics.names
-    assert row.length.kind in row.lengths
+    assert row.length.kind in row.length_kinds
     assert issubclass(task_class(row), Task)
     assert type(task_class(row).row) is type(row)
     assert set(row.request_example) <= {field.name for field in row.fields}
     assert row.summary
-    assert row.written
+    assert row.main_columns
     for other in routes()[row.route]:
         assert (other.fields, other.options) == (row.fields, row.options), "rows that share a route share its request"
 
@@ -115,7 +115,7 @@ def test_a_trained_model_is_saved_and_loaded_whole(task, made):
     loaded, decision = read_task(bert.checkpoint)
     saved = json.loads((found.folder / "bertkit.json").read_text())["task"]
     assert (loaded.name, saved["name"]) == (task, task)
-    assert loaded.saved == {name: saved[name] for name in found.row.saved}
+    assert loaded.saved_fields == {name: saved[name] for name in found.row.saved_fields}
     assert saved["decision"] == decision.to_json()
     assert bool(loaded.labels) == found.row.labeled
     config = json.loads((found.folder / "config.json").read_text())

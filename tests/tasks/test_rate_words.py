@@ -10,19 +10,19 @@ import tiny
 import torch
 
 import bertkit
-from bertkit.data.tables import Place
+from bertkit.data.tables import Location
 from bertkit.errors import RequestError
 from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.settings import read_settings
 from bertkit.model.batch import Batch
-from bertkit.tasks.decision import Decision
 from bertkit.tasks.rate_words import RateWords
 from bertkit.tasks.read import guess_task, read_examples
 from bertkit.tasks.rows.rate_words import RatedWordsExample
+from bertkit.tasks.shared.decision import Decision
 from bertkit.tasks.task import LossSettings
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
-PLACE = Place(Path("f"), 1)
+PLACE = Location(Path("f"), 1)
 
 
 def rated(words: str, *numbers: float) -> RatedWordsExample:
@@ -73,7 +73,7 @@ def test_only_first_pieces_are_asked_and_every_word_is_asked_once():
         for word, place in zip(window.detail.words, window.detail.positions, strict=True)
     }
     assert asked == dict(enumerate(numbers))
-    assert task().targets(windows) == 32
+    assert task().count_targets(windows) == 32
     assert all(one.detail.words[-1] + 1 == other.detail.words[0] for one, other in pairwise(windows))
 
 

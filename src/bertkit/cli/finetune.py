@@ -184,7 +184,7 @@ def _explore(
         last = ""
     elif name == "curve":
         rows += curve.learning_curve(prepared, begin, settings, sizes, out, **named)
-        last = curve.curve_table(rows, settings.run.metric or prepared.task.main)
+        last = curve.curve_table(rows, settings.run.metric or prepared.task.main_metric)
     else:
         read = features.read_features(begin.model, prepared)
         rows, layer = features.feature_scores(read), features_model.save_best_layer(begin, prepared, read, model)
@@ -205,11 +205,11 @@ def _sizes(text: str | None) -> list[int]:
 def _print_result(result: "FineTuned", out: Path, as_json: bool) -> None:
     """The scores, and where the model is; an interrupted run leaves with its own exit code."""
     if as_json:
-        print(json.dumps({**asdict(result), "out": str(out)}))
+        print(json.dumps({**result.to_json(), "out": str(out)}))
     else:
         names = [result.metric, *(name for name in result.scores if name != result.metric)]
         done = f"best of {result.steps:,} steps: {result.best_step:,}; model in {out / 'model'}"
-        print(*result.said, ", ".join(f"{name} {result.scores[name]:.4f}" for name in names), sep="\n")
+        print(*result.notes, ", ".join(f"{name} {result.scores[name]:.4f}" for name in names), sep="\n")
         print(done if result.finished else f"stopped; {done}; --resume goes on")
         if result.collapsed:
             print(result.collapsed)

@@ -50,4 +50,4 @@ def predict(
     print(json.dumps({**done, "columns": found.columns}) if as_json else told)
 
 
-predict.__doc__ = f"{predict.__doc__}{'; '.join(f'{row.name}: {row.written}' for row in TASKS.values())}."
+predict.__doc__ = f"{predict.__doc__}{'; '.join(f'{row.name}: {row.main_columns}' for row in TASKS.values())}."

@@ -1,122 +1,122 @@
-"""Labeled examples, one frozen dataclass per kind of input, each with the place it came from."""
+"""Examples: one frozen dataclass per kind of input, each with its location in the file that it was read from."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from bertkit.data.tables import Place
+from bertkit.data.tables import Location
 
 Label: TypeAlias = str | tuple[str, ...] | float | None
 Characters: TypeAlias = tuple[tuple[int, int], ...]  # [start, end) of each word in the original text
 
 
 class Example:
-    """What every kind of example has in common."""
+    """The interface of every kind of example."""
 
     __slots__ = ()
-    place: Place
+    location: Location
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Its texts, without the label."""
+        """All input texts."""
         raise NotImplementedError
 
     @property
     def sequences(self) -> list[tuple[str, str | None]]:
-        """The texts or pairs of texts that go through the model one by one."""
+        """Each text or pair of texts that is encoded as one sequence."""
         raise NotImplementedError
 
     @property
     def outcome(self) -> object:
-        """The label, in a form that is equal where labels mean the same; None if there is none."""
+        """The label in a form that can be compared with `==`; None if unlabeled."""
         raise NotImplementedError
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of its labels, as often as they are given; empty where labels are not names."""
+        """The label names or tags, with repetitions; empty if labels are not names."""
         return ()
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """Its labels, where they are numbers."""
+        """The labels, if they are numbers."""
         return ()
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """What a summary of a file counts."""
+        """The names that `bertkit check` counts in a file."""
         return self.names
 
     def renamed(self, names: dict[str, str]) -> "Example":
-        """With labels that have another name in `names` under that name."""
+        """A copy whose labels are replaced by `names[label]`; labels that are not in `names` stay."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class TextExample(Example):
-    """A text or a pair. Its label is a name, several names, a number, or None (unlabeled)."""
+    """A text or a pair of texts. The label is a name, several names, a number, or None (unlabeled)."""
 
     text: str
     pair: str | None
     label: Label
-    place: Place
+    location: Location
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The text, and the second one of a pair."""
+        """The text, and the second text of a pair."""
         return (self.text,) if self.pair is None else (self.text, self.pair)
 
     @property
     def sequences(self) -> list[tuple[str, str | None]]:
-        """One."""
+        """One sequence."""
         return [(self.text, self.pair)]
 
     @property
     def outcome(self) -> object:
-        """The label; several labels without order."""
+        """The label; several labels as a set."""
         return frozenset(self.label) if isinstance(self.label, tuple) else self.label
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Its one label, or each of its labels."""
+        """The label, or each of several labels once."""
         if isinstance(self.label, tuple):
             return tuple(dict.fromkeys(self.label))
         return (self.label,) if isinstance(self.label, str) else ()
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """Its label, where it is a number."""
+        """The label, if it is a number."""
         return (float(self.label),) if isinstance(self.label, int | float) else ()
 
     def renamed(self, names: dict[str, str]) -> "TextExample":
-        """With other names for its labels."""
+        """A copy with renamed labels."""
         label = self.label
         if isinstance(label, tuple):
             label = tuple(names.get(name, name) for name in label)
         elif isinstance(label, str):
             label = names.get(label, label)
-        return TextExample(self.text, self.pair, label, self.place)
+        return TextExample(self.text, self.pair, label, self.location)
 
 
 @dataclass(frozen=True, slots=True)
 class WordsExample(Example):
-    """A sentence in words, and a label for each of them unless it is unlabeled.
+    """A sentence as a list of words, with a label for each word or None (unlabeled).
 
-    One from a plain text has the text, and once it is split the characters of its words in it.
+    `text` is set if the sentence came as plain text; `characters` are the spans of its words once it has been split.
     """
 
     words: tuple[str, ...]
     labels: tuple[Any, ...] | None
-    place: Place
+    location: Location
     text: str | None = None
     characters: Characters | None = None
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The words."""
+        """Each word."""
         return self.words
 
     @property
     def sequences(self) -> list[tuple[str, str | None]]:
-        """One."""
+        """One sequence."""
         return [(" ".join(self.words), None)]
 
     @property
@@ -126,7 +126,7 @@ class WordsExample(Example):
 
 
 class TaggedExample(WordsExample):
-    """A sentence in words, and a tag for each of them."""
+    """A sentence with a tag for each word."""
 
     __slots__ = ()
 
@@ -141,10 +141,10 @@ class TaggedExample(WordsExample):
         return self.tags or ()
 
     def renamed(self, names: dict[str, str]) -> "TaggedExample":
-        """With other names for its tags."""
+        """A copy with renamed tags."""
         if not self.tags:
             return self
-        return TaggedExample(self.words, tuple(names.get(tag, tag) for tag in self.tags), self.place)
+        return TaggedExample(self.words, tuple(names.get(tag, tag) for tag in self.tags), self.location)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,19 +157,19 @@ class AnswerSpan:
 
 @dataclass(frozen=True, slots=True)
 class QuestionExample(Example):
-    """A question and the passage to answer it from; labeled and without answers means unanswerable."""
+    """A question and a passage; if `labeled`, no answers means that the question is unanswerable."""
 
     id: str
     question: str
     passage: str
     answers: tuple[AnswerSpan, ...]
     title: str
-    place: Place
+    location: Location
     labeled: bool = True
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Question and passage."""
+        """The question and the passage."""
         return self.question, self.passage
 
     @property
@@ -179,23 +179,23 @@ class QuestionExample(Example):
 
     @property
     def outcome(self) -> object:
-        """The texts of the answers."""
+        """The set of answer texts."""
         return frozenset(answer.text for answer in self.answers) if self.labeled else None
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """Whether there is an answer."""
+        """Whether the question has an answer."""
         return (("answered" if self.answers else "no answer"),) if self.labeled else ()
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceExample(Example):
-    """A question and several answers, of which number `label` is correct."""
+    """A question and several choices; `label` is the index of the correct one."""
 
     question: str
     choices: tuple[str, ...]
     label: int | None
-    place: Place
+    location: Location
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -209,10 +209,10 @@ class ChoiceExample(Example):
 
     @property
     def outcome(self) -> object:
-        """The number of the correct choice."""
+        """The index of the correct choice."""
         return self.label
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """Which choice is correct, from 1."""
+        """The number of the correct choice, counted from 1."""
         return () if self.label is None else (f"choice {self.label + 1}",)

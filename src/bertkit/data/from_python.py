@@ -1,6 +1,6 @@
-"""Examples that a Python program holds, as a Parquet file for the readers: rows, columns, frames, tables, datasets.
+"""Examples as Python objects (rows, columns, data frames, Arrow tables, datasets), written to a Parquet file to read.
 
-Libraries are recognized by what their objects can do, and never imported for it.
+Libraries are recognized by the methods of their objects and are not imported.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,15 +9,15 @@ from typing import Any, Protocol, TypeAlias
 
 from bertkit.errors import RequestError
 
-# What the cells of a row that is a tuple are called, by their number.
+# Column names of rows that are tuples, by their length.
 TUPLE_COLUMNS = {2: ("text", "label"), 3: ("text", "pair", "label")}
 
 
 class ArrowStream(Protocol):
-    """What gives its columns by Arrow's C interface: tables of pyarrow, frames of pandas and polars."""
+    """An object with Arrow's C stream interface: tables of pyarrow, frames of pandas and polars."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The columns, for another library."""
+        """A PyCapsule with the stream of record batches."""
 
 
 Row: TypeAlias = Mapping[str, object] | Sequence[object]
@@ -26,9 +26,9 @@ Examples: TypeAlias = Path | str | Iterable[Row] | Mapping[str, Sequence[object]
 
 
 def example_file(data: Examples, folder: Path, name: str) -> tuple[Path, dict[str, str]]:
-    """The file that holds the examples, and its columns where they have no names of their own.
+    """(path, column settings): a path is returned as it is; other data are written to `folder/name.parquet`.
 
-    A path is taken as it is; anything else becomes `folder/name.parquet`.
+    Column settings such as {"text": "text"} are given for rows without column names (tuples and strings).
     """
     if isinstance(data, str | Path):
         return Path(data), {}
@@ -44,13 +44,13 @@ def example_file(data: Examples, folder: Path, name: str) -> tuple[Path, dict[st
 
 
 def _table(data: Any, name: str) -> tuple[Any, dict[str, str]]:
-    """The data as an Arrow table, and the columns of rows without names."""
+    """The data as an Arrow table, and the column settings of rows without column names."""
     import pyarrow
 
-    if hasattr(data, "with_format") and hasattr(data, "features"):  # datasets.Dataset; its schema names the labels
+    if hasattr(data, "with_format") and hasattr(data, "features"):  # datasets.Dataset; its schema has the label names
         table = data.with_format("arrow")[:]
         return table.replace_schema_metadata(data.features.arrow_schema.metadata), {}
-    if hasattr(data, "iloc"):  # pandas: its index is no column
+    if hasattr(data, "iloc"):  # pandas; the index is not a column
         return pyarrow.Table.from_pandas(data, preserve_index=False), {}
     if hasattr(data, "to_arrow"):  # polars
         return data.to_arrow(), {}
@@ -75,7 +75,7 @@ def _from_rows(rows: list[Any], name: str) -> tuple[Any, dict[str, str]]:
     columns = TUPLE_COLUMNS[sizes.pop()]
     if columns[1] == "pair" and all(isinstance(row[1], list | tuple) for row in rows):
         columns = ("text", "choices", "label")
-    cells = {column: [row[place] for row in rows] for place, column in enumerate(columns)}
+    cells = {column: [row[index] for row in rows] for index, column in enumerate(columns)}
     return _from_columns(cells, name), {column: column for column in columns if column != "choices"}
 
 
@@ -88,7 +88,7 @@ def _from_columns(columns: Mapping[str, Any], name: str) -> Any:
             arrays[str(column)] = pyarrow.array(values)
         except (pyarrow.ArrowException, TypeError, ValueError) as error:
             raise RequestError(
-                f"{name}=: the column '{column}' mixes kinds of values ({error}); make them one"
+                f"{name}=: the column '{column}' mixes kinds of values ({error}); give values of one type"
             ) from error
     try:
         return pyarrow.table(arrays)

@@ -1,4 +1,4 @@
-"""The quirks of published files: layouts without a header, rows that their own authors leave out."""
+"""Special cases of published files: layouts without a header line, rows that are excluded by convention."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -7,16 +7,16 @@ from typing import Any, Literal
 
 from bertkit.data.tables import Row, Table
 
-# GLUE's copy of Quora's questions has rows that were torn at a line end inside a question; all leave them out.
-QQP = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
-NO_AGREEMENT = ("gold_label", "-")  # SNLI and MNLI: the five annotators did not agree
+# GLUE's copy of QQP_COLUMNS has rows that were broken at a line end inside a question; everyone leaves them out.
+QQP_COLUMNS = ("id", "qid1", "qid2", "question1", "question2", "is_duplicate")
+NO_AGREEMENT = ("gold_label", "-")  # column and value in SNLI and MNLI where the annotators did not agree
 
-LabelKind = Literal["name", "names", "number"]  # what a label is: one of several names, any of them, a number
+LabelKind = Literal["name", "names", "number"]  # one of several names, any number of names, or a number
 
 
 @dataclass(frozen=True)
 class ColumnLayout:
-    """Columns, by number, of a published file without a header line, and how its rows are known."""
+    """Column numbers of a published file without a header line, and a test that recognizes its rows."""
 
     name: str
     kind: LabelKind  # of its labels
@@ -26,10 +26,10 @@ class ColumnLayout:
     fits: Callable[[Sequence[Row]], bool]
 
 
-def leaves_out(table: Table, row: Row, label: str | None) -> bool:
-    """Whether the makers of this file leave out this row; `label` is the column that is read, if one is."""
+def is_excluded(table: Table, row: Row, label: str | None) -> bool:
+    """Whether this row is left out by convention; `label` is the label column, None if labels are not read."""
     if row.fault:
-        return tuple(name.casefold() for name in table.names) == QQP
+        return tuple(name.casefold() for name in table.names) == QQP_COLUMNS
     name, value = NO_AGREEMENT
     return label == name and bool(row.values.get(name) == value)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.tables import SAMPLE, Place, Row, Table, TableFile, lines_of, parse_json
+from bertkit.data.tables import SAMPLE, Location, Row, Table, TableFile, lines_of, parse_json
 from bertkit.errors import RequestError
 from bertkit.text.corpus import COMPRESSED
 
@@ -19,17 +19,19 @@ def jsonl_table(file: TableFile) -> Table:
 def _jsonl_rows(file: TableFile) -> Iterator[Row]:
     for number, line in file.lines():
         if line and not line.isspace():
-            place = file.place(number)
+            location = file.location(number)
             try:
-                yield _object_row(place, json.loads(line))
+                yield _object_row(location, json.loads(line))
             except (ValueError, RecursionError) as error:
-                yield Row(place, {}, f"{place}: the row is torn or no JSON ({error}); repair or remove it")
+                yield Row(location, {}, f"{location}: the row is torn or no JSON ({error}); repair or remove it")
 
 
-def _object_row(place: Place, value: Any) -> Row:
+def _object_row(location: Location, value: Any) -> Row:
     if isinstance(value, dict):
-        return Row(place, value)
-    return Row(place, {}, f"{place}: the row is {type(value).__name__}, not an object with fields; repair or remove it")
+        return Row(location, value)
+    return Row(
+        location, {}, f"{location}: the row is {type(value).__name__}, not an object with fields; repair or remove it"
+    )
 
 
 def json_table(file: TableFile) -> Table:
@@ -41,7 +43,7 @@ def json_table(file: TableFile) -> Table:
     values = parse_json(file.path, encoding)
     if not isinstance(values, list):
         raise RequestError(f"{file.path} holds {type(values).__name__}, not a list of rows; write it as JSONL")
-    rows = (_object_row(file.place(number, "row"), value) for number, value in enumerate(values, start=1))
+    rows = (_object_row(file.location(number, "row"), value) for number, value in enumerate(values, start=1))
     return file.table(rows)
 
 
@@ -68,7 +70,7 @@ def _parquet_rows(path: Path, file: Any) -> Iterator[Row]:
         for batch in file.iter_batches(batch_size=SAMPLE):
             for values in batch.to_pylist():
                 number += 1
-                yield Row(Place(path, number, "row"), values)
+                yield Row(Location(path, number, "row"), values)
     except (OSError, UnicodeDecodeError, pyarrow.ArrowException) as error:
         raise RequestError(f"{path} is damaged after row {number:,} ({error}); copy or write it again") from error
 
@@ -92,9 +94,9 @@ def _trec_rows(file: TableFile) -> Iterator[Row]:
     for number, line in file.lines():
         if not line.strip():
             continue
-        place = file.place(number)
+        location = file.location(number)
         if match := re.match(r"(\w+):(\S+)\s+(.*)", line):
             coarse, fine, text = match.groups()
-            yield Row(place, {"label": coarse, "fine": f"{coarse}:{fine}", "text": text.strip()})
+            yield Row(location, {"label": coarse, "fine": f"{coarse}:{fine}", "text": text.strip()})
         else:
-            yield Row(place, {}, f"{place}: no 'COARSE:fine question' as in the other rows; repair or remove it")
+            yield Row(location, {}, f"{location}: no 'COARSE:fine question' as in the other rows; repair or remove it")

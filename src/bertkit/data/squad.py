@@ -1,27 +1,27 @@
-"""SQuAD files, and rows with a question and a passage, to questions with checked answer offsets: answer."""
+"""SQuAD files, and table rows with a question and a passage, to question examples with checked answer offsets."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.columns import named_or_known, no_column
-from bertkit.data.examples import AnswerSpan, Example, QuestionExample
-from bertkit.data.tables import Columns, Place, Row, Table, TableFile, cell, checked, parse_json, text_cell
+from bertkit.data.columns import ExampleReader, find_or_guess, missing_column
+from bertkit.data.examples import AnswerSpan, QuestionExample
+from bertkit.data.tables import Columns, Location, Row, Table, TableFile, cell, checked, parse_json, text_cell
 from bertkit.errors import RequestError
 
-QUESTIONS = ("question", "query")
-PASSAGES = ("context", "passage", "document", "review", "text")
-ANSWERS = ("answers", "answer", "human_ans_indices", "answer_text")
-SUBJQA_MARK = "ANSWERNOTFOUND"  # SubjQA ends every review with it; an answer that points there means: no answer
+QUESTION_NAMES = ("question", "query")
+PASSAGE_NAMES = ("context", "passage", "document", "review", "text")
+ANSWER_NAMES = ("answers", "answer", "human_ans_indices", "answer_text")
+SUBJQA_NO_ANSWER = "ANSWERNOTFOUND"  # the end of every review in SubjQA; an answer there means no answer
 
 
 def squad_table(file: TableFile) -> Table:
-    """SQuAD 1.1 or 2.0 as flat rows: one per question, with its passage."""
+    """A SQuAD 1.1 or 2.0 file as flat rows: one per question, with its passage."""
     path, content = file.path, parse_json(file.path, file.columns.encoding)
     if not isinstance(content, dict) or not isinstance(content.get("data"), list):
-        raise RequestError(f"{path} is no SQuAD file: it has no list 'data'; rows of questions belong into JSONL")
+        raise RequestError(f"{path} is no SQuAD file: it has no list 'data'; give rows of questions as JSONL")
     names = ("id", "question", "context", "answers", "is_impossible", "title")
     return file.table(_squad_rows(path, content["data"]), names=names, unit="questions")
 
@@ -33,11 +33,11 @@ def _squad_rows(path: Path, articles: list[Any]) -> Iterator[Row]:
             passage = paragraph.get("context") if isinstance(paragraph, dict) else None
             for question in _part(path, paragraph, "qas", f"a paragraph of article {at}"):
                 number += 1
-                place = Place(path, number, "question")
+                location = Location(path, number, "question")
                 if not isinstance(question, dict) or not isinstance(passage, str):
-                    yield Row(place, {}, f"{place}: not a question with a 'context' above it; repair the file")
+                    yield Row(location, {}, f"{location}: not a question with a 'context' above it; repair the file")
                     continue
-                yield Row(place, {"title": article.get("title") or "", "context": passage, **question})
+                yield Row(location, {"title": article.get("title") or "", "context": passage, **question})
 
 
 def _part(path: Path, value: Any, name: str, where: str) -> list[Any]:
@@ -47,17 +47,17 @@ def _part(path: Path, value: Any, name: str, where: str) -> list[Any]:
     return part
 
 
-def question_maker(table: Table, columns: Columns, labeled: bool) -> tuple[Columns, Callable[[Row], Example]]:
-    """The columns that are used, and what makes a question of a row."""
-    question = named_or_known(table, columns.text, "text", QUESTIONS)
-    passage = named_or_known(table, columns.pair, "pair", PASSAGES)
-    answers = named_or_known(table, columns.label, "label", ANSWERS)
+def question_reader(table: Table, columns: Columns, labeled: bool) -> ExampleReader:
+    """The columns to read, and a function that makes a question example of a row."""
+    question = find_or_guess(table, columns.text, "text", QUESTION_NAMES)
+    passage = find_or_guess(table, columns.pair, "pair", PASSAGE_NAMES)
+    answers = find_or_guess(table, columns.label, "label", ANSWER_NAMES)
     if question is None:
-        raise no_column(table, "looks like the question", "text")
+        raise missing_column(table, "looks like the question", "text")
     if passage is None:
-        raise no_column(table, "looks like the passage", "pair")
+        raise missing_column(table, "looks like the passage", "pair")
     if labeled and answers is None:
-        raise no_column(table, "of answers", "label")
+        raise missing_column(table, "of answers", "label")
     used = replace(columns, text=question, pair=passage, label=answers if labeled else None)
     return used, lambda row: _question(row, used)
 
@@ -65,15 +65,15 @@ def question_maker(table: Table, columns: Columns, labeled: bool) -> tuple[Colum
 def _question(row: Row, columns: Columns) -> QuestionExample:
     passage = text_cell(row, columns.pair or "")
     if columns.label == "human_ans_indices":
-        passage = passage.removesuffix(SUBJQA_MARK).rstrip()
+        passage = passage.removesuffix(SUBJQA_NO_ANSWER).rstrip()
     answers = _answers(row, columns.label, passage) if columns.label else ()
     return QuestionExample(
-        id=str(row.values.get("id", row.place.line)),
+        id=str(row.values.get("id", row.location.line)),
         question=text_cell(row, columns.text or ""),
         passage=passage,
         answers=answers,
         title=str(row.values.get("title") or ""),
-        place=row.place,
+        location=row.location,
         labeled=columns.label is not None,
     )
 
@@ -81,21 +81,21 @@ def _question(row: Row, columns: Columns) -> QuestionExample:
 def _answers(row: Row, name: str, passage: str) -> tuple[AnswerSpan, ...]:
     if name == "human_ans_indices":
         return _subjqa(row, passage)
-    given = list(_listed(row, name))
+    pairs = list(_answer_pairs(row, name))
     if row.values.get("is_impossible") is True:
-        if given:
-            raise RequestError(f"{_where(row)}: is_impossible is true, but there are answers; take out one of the two")
+        if pairs:
+            raise RequestError(f"{_where(row)}: is_impossible is true, but there are answers; remove one of the two")
         return ()
-    return tuple(_span(row, passage, text, start) for text, start in given)
+    return tuple(_span(row, passage, text, start) for text, start in pairs)
 
 
-def _listed(row: Row, name: str) -> Iterator[tuple[Any, Any]]:
-    """(text, start) of each answer, in any of the shapes in use: SQuAD's, that of `datasets`, or plain columns."""
+def _answer_pairs(row: Row, name: str) -> Iterator[tuple[Any, Any]]:
+    """(text, start) of each answer in the layout of SQuAD, of `datasets`, or of plain columns."""
     value = cell(row, name)
     if isinstance(value, Mapping) and isinstance(value.get("text"), list):
         starts = value.get("answer_start", value.get("start"))
         if not isinstance(starts, list) or len(starts) != len(value["text"]):
-            raise RequestError(f"{_where(row)}: 'answers' has not as many 'answer_start' as 'text'; repair the row")
+            raise RequestError(f"{_where(row)}: 'answers' has more or fewer 'answer_start' than 'text'; repair the row")
         yield from zip(value["text"], starts, strict=True)
     elif isinstance(value, list):
         for answer in value:
@@ -110,14 +110,14 @@ def _listed(row: Row, name: str) -> Iterator[tuple[Any, Any]]:
 
 
 def _span(row: Row, passage: str, text: Any, start: Any) -> AnswerSpan:
-    """An answer that stands in the passage where it says, or a sentence on why not."""
+    """An answer whose text is in the passage at `start`; anything else raises RequestError."""
     if not isinstance(text, str) or not text.strip():
         raise RequestError(f"{_where(row)}: an answer without text; leave the list empty if there is no answer")
-    checked(text, "answer", row.place)
+    checked(text, "answer", row.location)
     if isinstance(start, str) and start.strip().isdecimal():
         start = int(start)
     if start is None or start == "":
-        return AnswerSpan(_only_place(row, passage, text), text)
+        return AnswerSpan(_only_start(row, passage, text), text)
     if not isinstance(start, int) or isinstance(start, bool):
         raise RequestError(f"{_where(row)}: answer_start is {start!r}, not a whole number; repair the row")
     if start < 0 or passage[start : start + len(text)] != text:
@@ -131,7 +131,7 @@ def _span(row: Row, passage: str, text: Any, start: Any) -> AnswerSpan:
     return AnswerSpan(start, text)
 
 
-def _only_place(row: Row, passage: str, text: str) -> int:
+def _only_start(row: Row, passage: str, text: str) -> int:
     count = passage.count(text)
     if count != 1:
         times = "does not occur" if not count else f"occurs {count} times"
@@ -140,17 +140,17 @@ def _only_place(row: Row, passage: str, text: str) -> int:
 
 
 def _subjqa(row: Row, passage: str) -> tuple[AnswerSpan, ...]:
-    """SubjQA gives `(start, end)`; its answer texts are tokenized, so the passage's own characters are taken."""
+    """The answer of a SubjQA row: a slice of the passage by `(start, end)`, as SubjQA's answer texts are tokenized."""
     match = re.fullmatch(r"\(\s*(\d+)\s*,\s*(\d+)\s*\)", text_cell(row, "human_ans_indices").strip())
     if not match:
-        raise RequestError(f"{row.place}: 'human_ans_indices' is not (start, end); repair or remove the row")
+        raise RequestError(f"{row.location}: 'human_ans_indices' is not (start, end); repair or remove the row")
     start, end = int(match[1]), int(match[2])
-    whole = len(text_cell(row, "review"))
-    if not start < end <= whole:
-        raise RequestError(f"{row.place}: the answer ({start}, {end}) is outside the review of {whole} characters")
+    length = len(text_cell(row, "review"))
+    if not start < end <= length:
+        raise RequestError(f"{row.location}: the answer ({start}, {end}) is outside the review of {length} characters")
     text = passage[start:end].rstrip()
     return (AnswerSpan(start, text),) if text else ()
 
 
 def _where(row: Row) -> str:
-    return f"{row.place} (id {row.values['id']})" if "id" in row.values else str(row.place)
+    return f"{row.location} (id {row.values['id']})" if "id" in row.values else str(row.location)

@@ -1,4 +1,4 @@
-"""Tables of rows from files of any format: columns, rows with their place in the file, cells; and the formats.
+"""Tables of rows from files of any format: columns, rows with their location in the file, cells; and the formats.
 
 A row that cannot be used carries its `fault`, so that training can stop at the first and a check can list them all.
 """
@@ -24,7 +24,7 @@ MAX_JSON_CHARACTERS = 2**31  # of a JSON file, which is parsed as a whole
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """Where an example is in its file; files without lines (Parquet, SQuAD) count rows or questions instead."""
 
     file: Path
@@ -73,7 +73,7 @@ class NoLabels(RequestError):
 class Row:
     """One row: its cells by column, or the message that says why it cannot be used."""
 
-    place: Place
+    location: Location
     values: Mapping[str, Any]
     fault: str = ""
 
@@ -104,9 +104,9 @@ class TableFile:
         """Line numbers and lines."""
         return lines_of(self.path, self.columns.encoding, self.report)
 
-    def place(self, number: int, unit: str = "line") -> Place:
-        """A place in the file."""
-        return Place(self.path, number, unit)
+    def location(self, number: int, unit: str = "line") -> Location:
+        """A line, row or question of the file."""
+        return Location(self.path, number, unit)
 
     def table(
         self,
@@ -161,14 +161,14 @@ def text_cell(row: Row, name: str) -> str:
     if value is None or isinstance(value, bool | int | float):
         value = "" if value is None else json.dumps(value)
     if not isinstance(value, str):
-        raise RequestError(f"{row.place}: '{name}' is {type(value).__name__}, not a text; repair or remove the row")
-    return checked(value, name, row.place)
+        raise RequestError(f"{row.location}: '{name}' is {type(value).__name__}, not a text; repair or remove the row")
+    return checked(value, name, row.location)
 
 
 def present_text(row: Row, name: str) -> str:
     """A cell that must be text and not null (in training data null is an empty text)."""
     if cell(row, name) is None:
-        raise RequestError(f"{row.place}: '{name}' is null, not a text; repair or remove the row")
+        raise RequestError(f"{row.location}: '{name}' is null, not a text; repair or remove the row")
     return text_cell(row, name)
 
 
@@ -185,10 +185,12 @@ def made_examples(items: Iterable[Item], make: Callable[[Item], Made], faults: l
     return examples
 
 
-def checked(text: str, name: str, place: Place) -> str:
+def checked(text: str, name: str, location: Location) -> str:
     """The text; half a surrogate pair, which JSON can express but UTF-8 and tokenizers cannot, is refused."""
     if not text.isascii() and (lone := LONE_SURROGATE.search(text)):
-        raise RequestError(f"{place}: '{name}' holds half a surrogate pair (\\u{ord(lone[0]):04x}); repair the escape")
+        raise RequestError(
+            f"{location}: '{name}' holds half a surrogate pair (\\u{ord(lone[0]):04x}); repair the escape"
+        )
     return text
 
 
@@ -196,13 +198,13 @@ def cell(row: Row, name: str) -> object:
     """The value of a column; a row without it is refused."""
     if name not in row.values:
         names = ", ".join(map(str, list(row.values)[:8])) or "nothing"
-        raise RequestError(f"{row.place}: no column '{name}' (the row has: {names}); add it or remove the row")
+        raise RequestError(f"{row.location}: no column '{name}' (the row has: {names}); add it or remove the row")
     return row.values[name]
 
 
 def lines_table(file: TableFile) -> Table:
     """Each line is a text, a blank one too, so that line n of the input is row n of the output."""
-    rows = (Row(file.place(number), {"text": line}) for number, line in file.lines())
+    rows = (Row(file.location(number), {"text": line}) for number, line in file.lines())
     sample = tuple(islice(rows, SAMPLE))
     return Table(file.path, ("text",), True, sample, chain(sample, rows))
 

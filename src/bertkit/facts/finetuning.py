@@ -21,26 +21,27 @@ from bertkit.facts.pretraining import examples, small_model
 from bertkit.facts.topics import PLACE, SMALL_MODEL, TOPICS, draw_words, prepared, pretrained, topic_tokenizer
 from bertkit.finetuning.evaluate import run_model
 from bertkit.finetuning.explore.curve import CurvePoint, learning_curve
-from bertkit.finetuning.explore.features import gold, layer_features, mix_classes, regress_classes
-from bertkit.finetuning.explore.search import subset
+from bertkit.finetuning.explore.features import gold, layer_features, predict_from_mixture, predict_labels
+from bertkit.finetuning.explore.search import training_subset
 from bertkit.finetuning.fine_tuning import run_prepared
 from bertkit.finetuning.learner import load_start, pack
 from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.result import FineTuned
-from bertkit.finetuning.settings import FineTuneSettings, LearningSettings, change_settings, read_settings
+from bertkit.finetuning.settings import FineTuneSettings, LearningSettings, read_settings
 from bertkit.model.batch import Batch
 from bertkit.model.heads import ScalarMix
 from bertkit.model.model import BertModel
 from bertkit.pretraining.inputs import to_inputs
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.table import objective_rows
+from bertkit.settings import change
 from bertkit.tasks.choose import Choose
-from bertkit.tasks.decision import Decision
 from bertkit.tasks.metrics.classes import accuracy
 from bertkit.tasks.multilabel import Multilabel
 from bertkit.tasks.regress import Regress
+from bertkit.tasks.shared.decision import Decision
 from bertkit.tasks.table import TASKS
-from bertkit.tasks.task import LossSettings, Part, task_class
+from bertkit.tasks.task import Dataset, LossSettings, task_class
 from bertkit.text.wordpiece import SPECIALS
 from bertkit.train.runs import Run
 
@@ -61,8 +62,8 @@ def start_of(name: str, settings: FineTuneSettings | None = None) -> Checkpoint:
 def taught(examples: int, **changes: str) -> tuple[FineTuned, Mapping[str, Tensor], Checkpoint]:
     """A run on labeled texts: what came of it, the weights it began with, and the model it ended with."""
     data, settings = prepared(dev=100)
-    settings = change_settings(settings, changes)
-    data = subset(data, examples, 0)
+    settings = change(settings, changes)
+    data = training_subset(data, examples, 0)
     start = load_start(pretrained(), data.task, settings)
     before = {name: tensor.clone() for name, tensor in start.model.state_dict().items()}
     with tempfile.TemporaryDirectory() as folder, torch.enable_grad():
@@ -147,7 +148,7 @@ def what_a_class_reads(_: Vocabularies) -> Outcome:
     batch = Batch.pack([[2, 7, 8, 9, 3]])
     found = {}
     for pooling in POOLINGS:
-        settings = change_settings(FineTuneSettings(), {"pooling": pooling})
+        settings = change(FineTuneSettings(), {"pooling": pooling})
         model = start_of("classify", settings).model.eval()
         hidden = model(batch)
         gaps = []
@@ -199,12 +200,12 @@ def own_thresholds(_: Vocabularies) -> Outcome:
 
 @facts("F12", "E858-861", "a mix of layers: one by one, the last side by side, or learned weights that sum to 1")
 def mixed_layers(_: Vocabularies) -> Outcome:
-    data = subset(prepared()[0], FEW, 0)
+    data = training_subset(prepared()[0], FEW, 0)
     known, wanted = gold(data.task, data.train), gold(data.task, data.dev)
     train, dev = (layer_features(pretrained().model, data.task, part) for part in (data.train, data.dev))
     with torch.enable_grad():
-        said, weights = mix_classes(train, known, dev)
-    beside = regress_classes(train[:, 1:].reshape(len(train), -1), known, dev[:, 1:].reshape(len(dev), -1))
+        said, weights = predict_from_mixture(train, known, dev)
+    beside = predict_labels(train[:, 1:].reshape(len(train), -1), known, dev[:, 1:].reshape(len(dev), -1))
     scores = [accuracy(wanted, each) for each in (said, beside)]
     moved = float(np.abs(weights - 1 / len(weights)).max())
     right = abs(float(weights.sum()) - 1) < 1e-6 and moved > 1e-3 and min(scores) > 0.9
@@ -247,7 +248,7 @@ def chained(_: Vocabularies) -> Outcome:
     settings = read_settings(*SMALL_MODEL, "epochs=8")
     task = Choose(tokenizer=topic_tokenizer(), limit=64)
     train, dev = (
-        Part(examples, [task.windows(example, number) for number, example in enumerate(examples)])
+        Dataset(examples, [task.windows(example, number) for number, example in enumerate(examples)])
         for examples in (stories(32, seed=5), stories(50, seed=6))
     )
     scores, kept = [], []

@@ -10,11 +10,11 @@ from bertkit.data.examples import Example, TextExample
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, holds
 from bertkit.facts.tokenizer import split
 from bertkit.facts.topics import PLACE
-from bertkit.finetuning.explore.features import gold, layer_features, regress_classes
+from bertkit.finetuning.explore.features import gold, layer_features, predict_labels
 from bertkit.model.model import new_model
 from bertkit.tasks.classify import Classify
 from bertkit.tasks.metrics.classes import accuracy
-from bertkit.tasks.task import Part
+from bertkit.tasks.task import Dataset
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary.build import VocabularySettings, make_vocabulary
 
@@ -85,12 +85,12 @@ def told_apart(*, cased: bool) -> float:
     tokenizer = tokenizer_of(texts, lowercase=not cased)
     task = Classify(tokenizer=tokenizer, limit=32, labels=("a", "b"))
     train, dev = (
-        Part(examples, [task.windows(example, number) for number, example in enumerate(examples)])
+        Dataset(examples, [task.windows(example, number) for number, example in enumerate(examples)])
         for examples in (french(asked=False), french(asked=True))
     )
     model = new_model(family_config("bert", "tiny", vocab_size=tokenizer.size)).eval()
     vectors = [layer_features(model, task, part)[:, -1] for part in (train, dev)]
-    return accuracy(gold(task, dev), regress_classes(vectors[0], gold(task, train), vectors[1]))
+    return accuracy(gold(task, dev), predict_labels(vectors[0], gold(task, train), vectors[1]))
 
 
 @facts("F14", "E865", "French: a classifier on a cased model tells pêche from péché; an uncased model reads both alike")

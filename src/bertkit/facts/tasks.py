@@ -19,13 +19,13 @@ from bertkit.model.word_loss import IGNORE
 from bertkit.tasks.answer import Answer
 from bertkit.tasks.choose import Choose
 from bertkit.tasks.classify import Classified, Classify
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.length import LengthPolicy, Seen
 from bertkit.tasks.metrics.spans import span_f1
 from bertkit.tasks.metrics.squad import squad_scores
 from bertkit.tasks.metrics.table import choice_scores
 from bertkit.tasks.read import ExampleFile, read_examples
 from bertkit.tasks.regress import Rated, Regress
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.length import LengthPolicy, Seen
 from bertkit.tasks.table import TASKS
 from bertkit.tasks.tag import Tag
 from bertkit.text.tokenizer import Tokenizer
@@ -230,7 +230,7 @@ def _result(kind: str, scores: dict[str, float]) -> FineTuned:
         best_step=1,
         steps=1,
         finished=True,
-        said=(),
+        notes=(),
     )
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config
 from bertkit.data.examples import Example, TextExample
-from bertkit.data.tables import Place
+from bertkit.data.tables import Location
 from bertkit.facts.random_text import RandomText
 from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.settings import FineTuneSettings, read_settings
@@ -24,7 +24,7 @@ from bertkit.pretraining.inputs import to_inputs
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.tasks.folder import build_task
-from bertkit.tasks.task import Part
+from bertkit.tasks.task import Dataset
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
 
@@ -32,7 +32,7 @@ TOPICS, WORDS, SHARED = 3, 40, 20
 OWN_SHARE = 0.6
 DOCUMENTS, LENGTH = 4000, 30  # a document and its wiring fill one sequence of 32 tokens
 STEPS, RATE = 250, 4e-3
-PLACE = Place(Path("topics"), 1)
+PLACE = Location(Path("topics"), 1)
 # A model of 85,000 parameters takes larger steps than one of 100 million.
 SMALL_MODEL = ("learning_rate=2e-3", "batch=8")
 
@@ -109,5 +109,5 @@ def prepared(train: int = 384, dev: int = 200) -> tuple[Prepared, FineTuneSettin
     parts = []
     for seed, count in enumerate((train, dev), start=1):
         examples = topic_examples(count, seed)
-        parts.append(Part(examples, [task.windows(example, number) for number, example in enumerate(examples)]))
+        parts.append(Dataset(examples, [task.windows(example, number) for number, example in enumerate(examples)]))
     return Prepared(task, parts[0], parts[1], ()), settings

@@ -13,7 +13,7 @@ from bertkit.errors import RequestError
 from bertkit.facts.bundled import bundled
 from bertkit.facts.fact import Facts, Outcome, Vocabularies, holds
 from bertkit.facts.trained_texts import ANALOGIES, BLANKS, SENSES, TOPICS
-from bertkit.finetuning.explore.features import regress_classes
+from bertkit.finetuning.explore.features import predict_labels
 from bertkit.inside.look.heads import LinkedHead, catalogue, link
 from bertkit.inside.look.reading import Reading, read
 from bertkit.inside.senses.senses import SenseScores, sense_scores, use_vectors
@@ -62,7 +62,7 @@ def logistic_regression(_: Vocabularies) -> Outcome:
     train = [text for texts in TOPICS.values() for text in texts[:6]]
     dev = [text for texts in TOPICS.values() for text in texts[6:]]
     subject = np.repeat(np.arange(len(TOPICS)), 6)
-    right = float((regress_classes(bundled().embed(train), subject, bundled().embed(dev)) == subject).mean())
+    right = float((predict_labels(bundled().embed(train), subject, bundled().embed(dev)) == subject).mean())
     same = all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     measured = f"{right:.0%} of {len(dev)} new sentences; weights unchanged: {same}"
     return holds("over 85 %; guessing gives 25 %", measured, right > 0.85 and same)

@@ -1,8 +1,8 @@
-"""Which examples go together: the order of an epoch is a pure function of seed and epoch.
+"""Which examples are in a step: the order of an epoch is a pure function of seed and epoch.
 
-A step is a few runs of examples of about equal length, so that attention runs over rectangles without padding. Runs of
-all lengths meet in a step: where one length made a whole step, its words counted for more or less than others, and
-texts of one kind (headlines, results of matches) came together. That cost F1 in CoNLL-2003 (docs/LOG.md).
+A step consists of short runs of examples of about equal length, so that attention computes rectangles without padding.
+It has runs of all lengths: in steps of one length, words counted more or less than in others, and texts of one kind
+(headlines, results of matches) came together, which cost F1 on CoNLL-2003 (docs/LOG.md).
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,58 +10,58 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-STEPS_PER_CHUNK = 50  # so many steps' worth of shuffled examples are sorted by length together
-RUN = 4  # so many of about equal length stay together
+STEPS_PER_CHUNK = 50  # shuffled examples are sorted by length in chunks of this many steps
+RUN_LENGTH = 4  # examples of about equal length that stay together
 
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """Steps of `batch` examples over examples of given lengths; the last step of an epoch may be smaller."""
+    """Steps of `batch` examples; the last step of an epoch may be smaller."""
 
-    lengths: tuple[int, ...]  # tokens of each example, all its windows together
+    lengths: tuple[int, ...]  # tokens in all windows of each example
     batch: int
     seed: int
-    tokens: int = 16_384  # in one forward pass, at most; a larger step is split
-    _made: dict[int, list[list[int]]] = field(default_factory=dict, compare=False, repr=False)  # the epoch in hand
+    tokens: int = 16_384  # at most in one forward pass; a larger step is split
+    _cache: dict[int, list[list[int]]] = field(default_factory=dict, compare=False, repr=False)  # the current epoch
 
     @property
     def steps(self) -> int:
-        """Steps in an epoch."""
+        """The number of steps in an epoch."""
         return -(-len(self.lengths) // self.batch)
 
     def step(self, number: int) -> list[int]:
-        """The examples of step `number`, counted over all epochs; longest first."""
+        """The indices of the examples of step `number`, counted over all epochs; longest first."""
         epoch, index = divmod(number, self.steps)
-        if epoch not in self._made:
-            self._made.clear()
-            self._made[epoch] = epoch_steps(self.lengths, self.batch, self.seed, epoch)
-        return self._made[epoch][index]
+        if epoch not in self._cache:
+            self._cache.clear()
+            self._cache[epoch] = epoch_steps(self.lengths, self.batch, self.seed, epoch)
+        return self._cache[epoch][index]
 
     def parts(self, number: int) -> list[list[int]]:
-        """The examples of step `number` in parts, each for one forward pass."""
-        chosen = self.step(number)
-        parts = within_budget([self.lengths[example] for example in chosen], self.tokens)
-        return [[chosen[i] for i in part] for part in parts]
+        """The examples of step `number`, split into forward passes."""
+        examples = self.step(number)
+        parts = within_budget([self.lengths[example] for example in examples], self.tokens)
+        return [[examples[i] for i in part] for part in parts]
 
 
 def epoch_steps(lengths: Sequence[int], batch: int, seed: int, epoch: int) -> list[list[int]]:
-    """Every example once: shuffled, sorted by length within chunks, cut into runs, and the runs shuffled into steps."""
-    draw = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, 0, epoch]))
-    order = draw.permutation(len(lengths))
-    known = np.array(lengths)
-    chunk, run = STEPS_PER_CHUNK * batch, min(RUN, max(1, batch // 2))
+    """Every example once: shuffled, sorted by length within chunks, split into runs; the shuffled runs make steps."""
+    generator = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, 0, epoch]))
+    order = generator.permutation(len(lengths))
+    length = np.array(lengths)
+    chunk, run = STEPS_PER_CHUNK * batch, min(RUN_LENGTH, max(1, batch // 2))
     steps = []
     for start in range(0, len(order), chunk):
-        part = order[start : start + chunk]
-        part = part[np.argsort(-known[part], kind="stable")]
-        runs = [part[at : at + run] for at in range(0, len(part), run)]
-        mixed = np.concatenate([runs[index] for index in draw.permutation(len(runs))])
-        steps += [mixed[at : at + batch] for at in range(0, len(mixed), batch)]
-    return [step[np.argsort(-known[step], kind="stable")].tolist() for step in steps]
+        examples = order[start : start + chunk]
+        examples = examples[np.argsort(-length[examples], kind="stable")]
+        runs = [examples[i : i + run] for i in range(0, len(examples), run)]
+        mixed = np.concatenate([runs[index] for index in generator.permutation(len(runs))])
+        steps += [mixed[i : i + batch] for i in range(0, len(mixed), batch)]
+    return [step[np.argsort(-length[step], kind="stable")].tolist() for step in steps]
 
 
 def within_budget(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Neighbors in parts of at most `budget` tokens together; a single one may be over it."""
+    """Indices of consecutive items in groups of at most `budget` tokens; a single item may exceed it."""
     part: list[int] = []
     tokens = 0
     for index, length in enumerate(lengths):

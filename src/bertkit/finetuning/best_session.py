@@ -1,10 +1,10 @@
-"""A session that keeps the weights of its best evaluation, and leaves a model folder and result.json."""
+"""A training session that keeps the weights of its best evaluation and writes a model folder and result.json."""
 
 import math
 import shutil
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
@@ -20,15 +20,15 @@ from bertkit.train.session import Session, finite_values
 
 @dataclass(kw_only=True, eq=False)
 class BestSession(Session[FineTuned]):
-    """What fine-tuning of a task and of embeddings share."""
+    """Base of the sessions that fine-tune for a task or tune embeddings."""
 
     start: Checkpoint
     plan: EpochPlan  # which examples make up a step
-    metric: str  # the one that is watched
+    metric: str  # that chooses the best model
     best: Best = field(default_factory=Best)
 
     def restore_latest(self) -> Progress:
-        """Go on from the folder's latest checkpoint, if it has one; where the run stands then."""
+        """Load the latest checkpoint of the run's folder, if there is one, and return its progress."""
         latest = self.run.latest()
         progress = read_progress(latest)
         self.run.truncate_metrics(progress.step)
@@ -40,27 +40,27 @@ class BestSession(Session[FineTuned]):
 
     @abstractmethod
     def micro(self, chosen: Sequence[int], step: int, part: int, *, whole: bool) -> Micro:
-        """The chosen examples as tensors: part number `part` of a step, or the `whole` step."""
+        """The chosen examples as tensors: forward pass `part` of a step; `whole`: the only one."""
 
     @abstractmethod
     def load_state(self, state: State) -> None:
-        """Put back what `snapshot` copied."""
+        """Restore the weights of a `snapshot`."""
 
     def micros(self, step: int) -> Sequence[Micro]:
-        """A step's examples as tensors, in parts that the device can hold."""
+        """The forward passes of a step."""
         parts = self.plan.parts(step)
         return [self.micro(part, step, number, whole=len(parts) == 1) for number, part in enumerate(parts)]
 
     @abstractmethod
     def evaluate(self) -> dict[str, float]:
-        """All metrics on dev, as the model stands."""
+        """All metrics on dev with the current weights."""
 
     @abstractmethod
     def snapshot(self) -> State:
-        """A copy of what is trained, in host memory."""
+        """A copy of the trained weights in host memory."""
 
     def evaluate_and_record(self, step: int) -> None:
-        """Note whether this is the best evaluation so far."""
+        """Evaluate, write the scores to metrics.jsonl, and update the best evaluation."""
         scores = self.evaluate()
         if self.metric not in scores:
             raise RequestError(f"unknown metric '{self.metric}'; choose from: {', '.join(scores)}")
@@ -69,25 +69,25 @@ class BestSession(Session[FineTuned]):
         self.best = self.best.after(step, self.metric, scores[self.metric], loss, self.snapshot)
 
     def shown(self, report: StepReport) -> dict[str, str]:
-        """The loss, and the best score so far."""
+        """The loss and the best score so far, for the progress bar."""
         best = {self.metric: f"{self.best.score:.4f}"} if self.best.state else {}
         return {"loss": f"{report.losses[TASK]:.3f}"} | best
 
     def checkpoint_parts(self) -> Mapping[str, Any]:
-        """The weights as they stand, and the best."""
+        """The current weights and the best ones."""
         parts = {"model": SavedState(self.snapshot())}
         return parts if self.best.state is None else {**parts, "best": SavedState(self.best.state)}
 
     def leave(self, result: FineTuned, checkpoint: Checkpoint) -> FineTuned:
-        """Write the model folder and result.json; a finished run needs its checkpoints no more."""
+        """Write the model folder and result.json; the checkpoints of a finished run are removed."""
         self._write_model(checkpoint)
-        write_json(self.run.folder / RESULT, asdict(result))
+        write_json(self.run.folder / RESULT, result.to_json())
         if result.finished:
             shutil.rmtree(self.run.folder / "checkpoints", ignore_errors=True)
         return result
 
     def _write_model(self, checkpoint: Checkpoint) -> None:
         target = self.run.folder / "model"
-        if target.exists():  # of a session that was stopped
+        if target.exists():  # from an interrupted session
             shutil.rmtree(target)
         save_checkpoint(checkpoint, target)

@@ -1,4 +1,4 @@
-"""Windows through the model and back as the head's numbers: the one way for evaluation and prediction."""
+"""Runs windows through the model, for evaluation and prediction: the head's outputs for each window."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,16 +16,16 @@ from bertkit.finetuning.learner import task_logits
 from bertkit.model.batch import Batch
 from bertkit.model.heads import PooledHead
 from bertkit.model.model import BertModel
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.fixed import window_segments
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.fixed_batch import window_segments
 from bertkit.tasks.task import LossSettings, Prediction, Task, Window
 
-TOKENS = 8192  # through the model at once on a GPU, unless one example has more
+GPU_BATCH_TOKENS = 8192  # in one batch on a GPU, unless a single example has more
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """The head's numbers for each window, in the order of the windows, and the mean loss where all have targets."""
+    """The head's outputs for each window, in order, and the mean loss if all windows have targets."""
 
     rows: list[np.ndarray]
     loss: float | None = None
@@ -33,18 +33,18 @@ class Outputs:
 
 @dataclass(frozen=True)
 class BatchOutput:
-    """What one batch gave: rows by the number of their window, the sum of losses and how many these were."""
+    """The outputs of one batch by the index of their window, the sum of losses and the number of targets."""
 
     rows: dict[int, np.ndarray]
     loss: float
-    losses: int
+    targets: int
 
 
 def run_model(
     model: BertModel, task: Task, windows: Sequence[Window], *, tokens: int | None = None, half: bool = False
 ) -> Outputs:
-    """Every window through the model, examples of about equal length together, up to `tokens` at once."""
-    groups = [list(run) for _, run in groupby(range(len(windows)), key=lambda i: windows[i].example)]
+    """The outputs of all windows, in batches of up to `tokens` with examples of about equal length."""
+    groups = [list(group) for _, group in groupby(range(len(windows)), key=lambda i: windows[i].example)]
     groups.sort(key=lambda group: -sum(len(windows[i].ids) for i in group))
     lengths = [sum(len(windows[i].ids) for i in group) for group in groups]
     labeled = bool(windows) and all(window.target is not None for window in windows)
@@ -52,22 +52,22 @@ def run_model(
 
     def compute(chosen: list[int]) -> BatchOutput:
         indices = [i for group in chosen for i in groups[group]]
-        own = [windows[i] for i in indices]
-        batch, hidden_TD = last_layer(model.encoder, window_passages(own, model.config), device)
-        logits = task_logits(model, task, batch, own, hidden_TD).float()
+        batch_windows = [windows[i] for i in indices]
+        batch, hidden_TD = last_layer(model.encoder, window_passages(batch_windows, model.config), device)
+        logits = task_logits(model, task, batch, batch_windows, hidden_TD).float()
         rows = dict(zip(indices, _split(model, task, logits, batch), strict=True))
-        loss, losses = task.loss(logits, batch, own, LossSettings()) if labeled else (0.0, 0)
-        return BatchOutput(rows, float(loss), int(losses))
+        loss, targets = task.loss(logits, batch, batch_windows, LossSettings()) if labeled else (0.0, 0)
+        return BatchOutput(rows, float(loss), int(targets))
 
     model.eval()
-    budget = tokens or (token_budget(lengths, device) if device.type == "cpu" else TOKENS)
+    budget = tokens or (token_budget(lengths, device) if device.type == "cpu" else GPU_BATCH_TOKENS)
     with torch.inference_mode():
-        fastest(model.encoder)  # packed once, and not by every thread
+        fastest(model.encoder)  # packs the weights once, not in every thread
     with torch.autocast(device.type, torch.bfloat16, enabled=half):
-        found = map_batches(compute, list(within_budget(lengths, budget)), sum(lengths), device)
+        outputs = map_batches(compute, list(within_budget(lengths, budget)), sum(lengths), device)
     model.train(training)
-    rows = {index: row for part in found for index, row in part.rows.items()}
-    total, count = sum(part.loss for part in found), sum(part.losses for part in found)
+    rows = {index: row for output in outputs for index, row in output.rows.items()}
+    total, count = sum(output.loss for output in outputs), sum(output.targets for output in outputs)
     return Outputs([rows[i] for i in range(len(windows))], total / max(count, 1) if labeled else None)
 
 
@@ -80,18 +80,18 @@ def predict(
 
 
 def make_windows(task: Task, examples: Sequence[Example]) -> list[Window]:
-    """The windows of all examples, in their order."""
+    """The windows of all examples, in order."""
     return [window for number, example in enumerate(examples) for window in task.windows(example, number)]
 
 
 def window_passages(windows: Sequence[Window], config: BertConfig) -> list[Passage]:
-    """What goes through the encoder for each window."""
+    """The token and segment ids of each window."""
     segments = window_segments(windows, config)
-    return [Passage(window.ids, own) for window, own in zip(windows, segments, strict=True)]
+    return [Passage(window.ids, ids) for window, ids in zip(windows, segments, strict=True)]
 
 
 def _split(model: BertModel, task: Task, logits: Tensor, batch: Batch) -> list[np.ndarray]:
-    """A row for each window from heads that read one vector, rows for each of its tokens from the others."""
-    numbers = logits.cpu()
-    parts = list(numbers) if isinstance(model.heads[task.head], PooledHead) else list(batch.split(numbers))
+    """The outputs of each window: one row for pooled heads, a row for each token for others."""
+    logits = logits.cpu()
+    parts = list(logits) if isinstance(model.heads[task.head], PooledHead) else list(batch.split(logits))
     return [part.numpy() for part in parts]

@@ -1,4 +1,4 @@
-"""A fine-tuning run: a model, labeled files and settings in, a model folder that answers out."""
+"""Fine-tuning runs: from a model, labeled files and settings to a model folder for a task."""
 
 import shutil
 from collections.abc import Callable
@@ -26,8 +26,8 @@ from bertkit.tasks.table import TASKS
 from bertkit.train.distributed import process_group, stop_requests
 from bertkit.train.runs import Run
 
-RETRIES = 2  # of a run that learned nothing; what each left is in collapsed-1, collapsed-2
-SLOWER = 3  # each attempt's learning rate is the last one's divided by this
+MAX_RETRIES = 2  # of a run that learned nothing; its results are kept in collapsed-1, collapsed-2
+RATE_DIVISOR = 3  # each retry divides the learning rate by it
 
 
 def fine_tune(
@@ -45,41 +45,41 @@ def fine_tune(
     device: str | None = None,
     show: ShowProgress = silent,
 ) -> FineTuned:
-    """Teach a model a task; the model is in `out/model` at the end.
+    """Fine-tune a model for a task; the model is in `out/model` at the end.
 
-    SIGTERM and Ctrl-C save a checkpoint, keep the best model so far, and stop; `resume` goes on from there. With
+    SIGTERM and Ctrl-C save a checkpoint, keep the best model so far, and stop; `resume` continues from there. With
     `retry`, a run that learned nothing starts again at a third of its learning rate, at most twice.
     """
-    run, asked = Run(Path(out)), describe(task, settings, model, train_file, dev_file, teacher)
+    run, description = Run(Path(out)), describe_run(task, settings, model, train_file, dev_file, teacher)
     with locked_folder(run.folder):
-        done = finished(run, asked) if resume else None
+        done = finished(run, description) if resume else None
         if done and retry and may_retry(run, result_from_json(done)):
             archive_attempt(run)
             done = None
         if done and ((run.folder / REPORT).exists() or not (run.folder / "model").exists()):
             return result_from_json(done)
         if not resume:
-            refuse_to_overwrite(run.folder)  # before the work of reading
-        begin, prepared = open_data(task, settings, model, train_file, dev_file, columns=columns, show=show)
-        listened = load_teacher(Path(teacher), prepared.task, prepared.train.flat) if teacher else None
-        begin_folder(run, {**asked, "data": prepared.fingerprint}, resume=resume)
+            refuse_to_overwrite(run.folder)  # before the files are read
+        base, prepared = open_data(task, settings, model, train_file, dev_file, columns=columns, show=show)
+        loaded_teacher = load_teacher(Path(teacher), prepared.task, prepared.train.flat) if teacher else None
+        begin_folder(run, {**description, "data": prepared.fingerprint}, resume=resume)
 
         def attempt() -> FineTuned:
-            wanted, said = attempt_settings(run, settings)
-            start = load_start(begin, prepared.task, wanted)
-            told = replace(prepared, said=(*prepared.said, *said))
-            return run_prepared(run, told, start, wanted, teacher=listened, device=device, show=show)
+            changed, notes = attempt_settings(run, settings)
+            start = load_start(base, prepared.task, changed)
+            data = replace(prepared, notes=(*prepared.notes, *notes))
+            return run_prepared(run, data, start, changed, teacher=loaded_teacher, device=device, show=show)
 
-        result = result_from_json(done) if done else attempt()  # done, but for its report: it was killed right before
+        result = result_from_json(done) if done else attempt()  # `done`: it was killed before its report was written
         while retry and may_retry(run, result):
             archive_attempt(run)
             result = attempt()
-        if result.finished:  # what follows is for the eye
-            write_result_report(run, prepared, result, begin.model, device)
+        if result.finished:
+            write_result_report(run, prepared, result, base.model, device)
         return result
 
 
-def describe(
+def describe_run(
     task: str,
     settings: FineTuneSettings,
     model: Path,
@@ -87,12 +87,12 @@ def describe(
     dev_file: Path | None,
     teacher: Path | None = None,
 ) -> dict[str, Any]:
-    """What a run is begun with, for its run.json."""
+    """The inputs of a run, for its run.json."""
     files = {"task": task, "from": str(model), "train": str(train_file), "dev": str(dev_file)}
     return files | ({"teacher": str(teacher)} if teacher else {}) | {"settings": settings.flat()}
 
 
-def run_part(
+def run_or_resume(
     run: Run,
     prepared: Prepared,
     start: Callable[[], Checkpoint],
@@ -101,14 +101,15 @@ def run_part(
     model: Path | None,
     show: ShowProgress = silent,
 ) -> FineTuned:
-    """One of several runs that belong together: a finished one is not trained again, another goes on where it stands.
+    """One of several runs: trained, resumed, or only read if it has finished.
 
-    It must have been begun with the same data, settings and `model`. KeyboardInterrupt if somebody asks to stop.
+    An existing folder must have the same data, settings and `model`. Raises KeyboardInterrupt if it is stopped.
     """
-    asked = {"task": prepared.task.name, "from": str(model), "data": prepared.fingerprint, "settings": settings.flat()}
-    if done := finished(run, asked, with_model=False):
+    inputs = {"task": prepared.task.name, "from": str(model), "data": prepared.fingerprint}
+    description = {**inputs, "settings": settings.flat()}
+    if done := finished(run, description, with_model=False):
         return result_from_json(done)
-    begin_folder(run, asked, resume=True)
+    begin_folder(run, description, resume=True)
     result = run_prepared(run, prepared, start(), settings, show=show)
     if not result.finished:
         raise KeyboardInterrupt
@@ -125,27 +126,30 @@ def open_data(
     columns: Columns | None = None,
     show: ShowProgress = silent,
 ) -> tuple[Checkpoint, Prepared]:
-    """The model to start from, as it is, and the task with both files read."""
+    """(the checkpoint to start from, the task with both files read)."""
     pick(TASKS, task, "task")
-    begin = load_checkpoint(model)
+    base = load_checkpoint(model)
     files = DataFiles(train=Path(train_file), dev=Path(dev_file) if dev_file else None, columns=columns)
-    return begin, prepare(task, begin, files, settings, show)
+    return base, prepare(task, base, files, settings, show)
 
 
 def write_result_report(
-    run: Run, prepared: Prepared, result: FineTuned, untaught: BertModel, device: str | None = None
+    run: Run, prepared: Prepared, result: FineTuned, base: BertModel, device: str | None = None
 ) -> None:
-    """Write report.html: the saved model's predictions on dev, and the labels that the untaught one doubts."""
+    """Write report.html: predictions of the saved model on dev, and training labels that are probably wrong.
+
+    `base` is the model before fine-tuning, whose features the labels are checked with.
+    """
     from bertkit.finetuning.explore.features import doubtful_labels  # scikit-learn takes a second to import
     from bertkit.finetuning.report import Evaluated, write_report
 
     saved = load_checkpoint(run.folder / "model")
     task, decision = read_task(saved)
-    with process_group(device) as ranks:  # where it was trained: a GPU's data would keep a CPU busy for minutes
+    with process_group(device) as ranks:  # on the device of training: on a CPU, the data of a GPU run take minutes
         predictions = predict(saved.model.to(ranks.device), task, prepared.dev.examples, decision)
-        doubts = doubtful_labels(untaught.to(ranks.device), prepared)
-    said = (*([result.collapsed] if result.collapsed else []), *result.said)
-    write_report(run.folder, Evaluated(task, prepared.dev, predictions, result.scores, said, doubts))
+        doubts = doubtful_labels(base.to(ranks.device), prepared)
+    messages = (*([result.collapsed] if result.collapsed else []), *result.notes)
+    write_report(run.folder, Evaluated(task, prepared.dev, predictions, result.scores, messages, doubts))
 
 
 def run_prepared(
@@ -158,7 +162,7 @@ def run_prepared(
     device: str | None = None,
     show: ShowProgress = silent,
 ) -> FineTuned:
-    """The same from data in memory, in a run's folder that is there; goes on where the folder stands."""
+    """Train on data in memory in an existing run folder, from its latest checkpoint if it has one."""
     with process_group(device) as ranks, stop_requests(ranks) as stop:
         session, progress = open_session(run, prepared, start, settings, ranks, teacher)
         with show("fine-tuning", session.total) as meter:
@@ -166,16 +170,16 @@ def run_prepared(
 
 
 def may_retry(run: Run, result: FineTuned) -> bool:
-    """Whether a run that is done learned nothing and has attempts left."""
-    return result.finished and result.collapsed is not None and _retries(run) < RETRIES
+    """Whether a finished run learned nothing and has retries left."""
+    return result.finished and result.collapsed is not None and _retries(run) < MAX_RETRIES
 
 
 def archive_attempt(run: Run) -> None:
-    """Move the result of an attempt out of the way; its model is removed."""
-    run.sweep()  # what a kill in here left
+    """Move the result of an attempt to collapsed-1 or collapsed-2, and remove its model."""
+    run.sweep()  # remove what a kill in this function left
     draft = run.folder / ".collapsed.part"
     draft.mkdir()
-    for name in (RESULT, REPORT, run.metrics.name):  # without its result, the attempt is not done
+    for name in (RESULT, REPORT, run.metrics.name):  # the result first: without it the attempt is not finished
         if (run.folder / name).exists():
             (run.folder / name).rename(draft / name)
     for name in ("model", "checkpoints"):
@@ -184,11 +188,14 @@ def archive_attempt(run: Run) -> None:
 
 
 def attempt_settings(run: Run, settings: FineTuneSettings) -> tuple[FineTuneSettings, tuple[str, ...]]:
-    """The settings of the attempt that a run's folder is at, and what is said about those before it."""
-    rates = [settings.learning.learning_rate / SLOWER**number for number in range(_retries(run) + 1)]
-    said = [f"attempt {n} learned nothing; started again with learning_rate={rate:.3g}" for n, rate in enumerate(rates)]
-    return replace(settings, learning=replace(settings.learning, learning_rate=rates[-1])), tuple(said[1:])
+    """(settings of the next attempt in a run's folder, notes on the attempts before it)."""
+    rates = [settings.learning.learning_rate / RATE_DIVISOR**number for number in range(_retries(run) + 1)]
+    notes = [
+        f"attempt {number} learned nothing; started again with learning_rate={rate:.3g}"
+        for number, rate in enumerate(rates[1:], start=1)
+    ]
+    return replace(settings, learning=replace(settings.learning, learning_rate=rates[-1])), tuple(notes)
 
 
 def _retries(run: Run) -> int:
-    return sum((run.folder / f"collapsed-{number}").is_dir() for number in range(1, RETRIES + 1))
+    return sum((run.folder / f"collapsed-{number}").is_dir() for number in range(1, MAX_RETRIES + 1))

@@ -1,7 +1,7 @@
-"""A trained model judged on dev: whether it learned anything, and what its decision layer changes.
+"""Evaluation of a trained model on dev: the effect of its decision layer, and whether the model learned anything.
 
-What is saved is fitted on all of dev. What is reported is not: rows that chose a threshold flatter it, so each half
-of dev is judged by what the other half fitted.
+The decision layer that is saved is fitted on all of dev. Its reported scores are out of sample: each half of dev is
+decided by a layer that was fitted on the other half.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,112 +12,117 @@ import numpy as np
 from bertkit.data.examples import Example
 from bertkit.finetuning.evaluate import Outputs
 from bertkit.finetuning.settings import LearningSettings
-from bertkit.tasks.calibration import LEAST_GAIN, calibration_error
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.task import Part, Prediction, Rows, Task
+from bertkit.tasks.shared.calibration import MIN_GAIN, calibration_error
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.task import Dataset, HeadOutputs, Prediction, Task
 
-CLEAR_GAIN = 0.5  # share of the loss of guessing that a model must save if it gives one answer to everything
+MIN_GAIN_OF_CONSTANT = 0.5  # as MIN_GAIN, for a model that gives the same answer to everything
 
 
 @dataclass(frozen=True)
-class Judged:
-    """A decision layer on examples that it was not fitted on; calibration errors where the task has probabilities."""
+class DecisionScores:
+    """The scores of a decision layer on examples that it was not fitted on."""
 
     scores: Mapping[str, float]
-    calibration: Mapping[str, float]  # expected calibration error: before and after the temperature
-    said: tuple[str, ...] = ()
+    calibration: Mapping[str, float]  # expected calibration error before and after the temperature, or empty
+    notes: tuple[str, ...] = ()
 
 
-def judge_decision(task: Task, dev: Part, rows: Rows, saved: Decision | None = None, seed: int = 0) -> Judged:
-    """Each half of dev decided by what the other half fitted: scores and calibration error out of sample.
+def cross_validate_decision(
+    task: Task, dev: Dataset, outputs: HeadOutputs, saved: Decision | None = None, seed: int = 0
+) -> DecisionScores:
+    """Scores and calibration error on dev, each half decided by a decision layer fitted on the other half.
 
-    If the decision that is saved leaves the temperature at 1.0, the calibration error is that of the model itself.
+    If the saved decision leaves the temperature at 1.0, the calibration error after it is that of the model itself.
     """
-    plain = task.score(dev.examples, task.decode(dev.examples, dev.flat, rows, Decision()))
+    plain = task.score(dev.examples, task.decode(dev.examples, dev.flat, outputs, Decision()))
     if len(dev.examples) < 2:
-        return Judged(plain, {})
-    halves = halve(len(dev.examples), seed)
-    decided: dict[int, object] = {}
-    scaled: list[tuple[np.ndarray, np.ndarray, float]] = []
-    for own, other in (halves, halves[::-1]):
-        decision = task.fit_decision(*take_part(dev, rows, other)).decision
-        part, part_rows = take_part(dev, rows, own)
-        decided |= dict(zip(own, task.decode(part.examples, part.flat, part_rows, decision), strict=True))
-        if (table := task.calibration_table(part, part_rows)) is not None:
-            scaled.append((*table, decision.temperature))
-    scores = task.score(dev.examples, [decided[number] for number in range(len(dev.examples))])
-    stays = saved is not None and saved.temperature == 1.0
-    errors = _errors(scaled, stays=stays) if len(scaled) == 2 else {}
-    return Judged(scores, errors, _judged_notes(task.main, plain, scores, errors, stays=stays))
+        return DecisionScores(plain, {})
+    halves = random_halves(len(dev.examples), seed)
+    predictions: dict[int, object] = {}
+    tables: list[tuple[np.ndarray, np.ndarray, float]] = []  # logits, gold, temperature
+    for held_out, fitted in (halves, halves[::-1]):
+        decision = task.fit_decision(*subset(dev, outputs, fitted)).decision
+        half, half_outputs = subset(dev, outputs, held_out)
+        predictions |= dict(zip(held_out, task.decode(half.examples, half.flat, half_outputs, decision), strict=True))
+        if (table := task.calibration_table(half, half_outputs)) is not None:
+            tables.append((*table, decision.temperature))
+    scores = task.score(dev.examples, [predictions[number] for number in range(len(dev.examples))])
+    unscaled = saved is not None and saved.temperature == 1.0
+    errors = _calibration_errors(tables, unscaled=unscaled) if len(tables) == 2 else {}
+    return DecisionScores(scores, errors, _notes(task.main_metric, plain, scores, errors, unscaled=unscaled))
 
 
 def describe_collapse(
     task: Task,
-    dev: Part,
+    dev: Dataset,
     outputs: Outputs,
     predictions: Sequence[Prediction],
     decision: Decision,
     learning: LearningSettings,
 ) -> tuple[str | None, tuple[str, ...]]:
-    """A sentence with the remedy if the model only guesses on dev, else None; and a note if it gives a single answer.
+    """(message with a remedy if the model only guesses on dev, else None; note if it always gives the same answer).
 
-    A model of rare labels may give one answer to all and still rank the examples well: that one has not collapsed.
+    A model of rare labels may always give the same answer and still rank the examples well; it has not collapsed.
     """
-    one = _one_answer(task, dev.examples, predictions, decision)
-    found = task.guessing(dev, outputs.rows, outputs.loss, predictions, CLEAR_GAIN if one else LEAST_GAIN)
-    if found is None:
-        return None, (f"{one}, although its scores differ: class_weights=balanced may help",) if one else ()
+    constant = _constant_answer(task, dev.examples, predictions, decision)
+    min_gain = MIN_GAIN_OF_CONSTANT if constant else MIN_GAIN
+    message = task.collapse_message(dev, outputs.rows, outputs.loss, predictions, min_gain)
+    if message is None:
+        return None, (f"{constant}, although its scores differ: class_weights=balanced may help",) if constant else ()
     return (
-        f"the model learned nothing: {one or found}; try a lower learning_rate (it was {learning.learning_rate:.3g}), "
+        f"the model learned nothing: {constant or message}; "
+        f"try a lower learning_rate (it was {learning.learning_rate:.3g}), "
         f"a longer warmup ({learning.warmup:g}) or more epochs ({learning.epochs})"
     ), ()
 
 
-def halve(count: int, seed: int) -> tuple[list[int], list[int]]:
-    """Two halves of 0..count at random, the same ones for the same seed."""
+def random_halves(count: int, seed: int) -> tuple[list[int], list[int]]:
+    """The indices 0..count in two random halves, sorted; the same for the same seed."""
     order = np.random.Generator(np.random.Philox(key=seed)).permutation(count).tolist()
     return sorted(order[: count // 2]), sorted(order[count // 2 :])
 
 
-def take_part(dev: Part, rows: Rows, numbers: Sequence[int]) -> tuple[Part, list[np.ndarray]]:
-    """Some examples with their windows, and the rows of these windows."""
-    ends = np.cumsum([len(own) for own in dev.windows])
-    part = Part([dev.examples[number] for number in numbers], [dev.windows[number] for number in numbers])
-    return part, [rows[at] for n in numbers for at in range(ends[n] - len(dev.windows[n]), ends[n])]
+def subset(dev: Dataset, outputs: HeadOutputs, indices: Sequence[int]) -> tuple[Dataset, list[np.ndarray]]:
+    """The examples with these indices and their windows, and the outputs of these windows."""
+    ends = np.cumsum([len(windows) for windows in dev.windows])
+    part = Dataset([dev.examples[n] for n in indices], [dev.windows[n] for n in indices])
+    return part, [outputs[window] for n in indices for window in range(ends[n] - len(dev.windows[n]), ends[n])]
 
 
-def _errors(scaled: Sequence[tuple[np.ndarray, np.ndarray, float]], *, stays: bool) -> dict[str, float]:
-    """Over both halves: as the logits are, and each half at the temperature of the other unless it stays 1.0."""
-    gold = np.concatenate([own for _, own, _ in scaled])
-    before = calibration_error(np.concatenate([logits for logits, _, _ in scaled]), gold)
-    if stays:
+def _calibration_errors(tables: Sequence[tuple[np.ndarray, np.ndarray, float]], *, unscaled: bool) -> dict[str, float]:
+    """Over both halves: without a temperature, and with the temperature of the other half unless `unscaled`."""
+    gold = np.concatenate([labels for _, labels, _ in tables])
+    before = calibration_error(np.concatenate([logits for logits, _, _ in tables]), gold)
+    if unscaled:
         return {"before": before, "after": before}
-    after = np.concatenate([logits / temperature for logits, _, temperature in scaled])
+    after = np.concatenate([logits / temperature for logits, _, temperature in tables])
     return {"before": before, "after": calibration_error(after, gold)}
 
 
-def _judged_notes(
-    main: str, plain: Mapping[str, float], scores: Mapping[str, float], errors: Mapping[str, float], *, stays: bool
+def _notes(
+    metric: str, plain: Mapping[str, float], scores: Mapping[str, float], errors: Mapping[str, float], *, unscaled: bool
 ) -> tuple[str, ...]:
-    said = [f"calibration error {errors['before']:.4f}, unchanged"] if errors and stays else []
+    notes = [f"calibration error {errors['before']:.4f}, unchanged"] if errors and unscaled else []
     parts = []
-    if errors and not stays:
+    if errors and not unscaled:
         parts.append(f"calibration error {errors['before']:.4f} before, {errors['after']:.4f} after")
-    if plain[main] != scores[main]:
-        parts.append(f"{main} {plain[main]:.4f} without thresholds, {scores[main]:.4f} with them")
+    if plain[metric] != scores[metric]:
+        parts.append(f"{metric} {plain[metric]:.4f} without thresholds, {scores[metric]:.4f} with them")
     if parts:
-        said.append(f"{'; '.join(parts)} (each half of dev judged by what the other half fitted)")
-    return tuple(said)
+        notes.append(f"{'; '.join(parts)} (each half of dev judged by what the other half fitted)")
+    return tuple(notes)
 
 
-def _one_answer(
+def _constant_answer(
     task: Task, examples: Sequence[Example], predictions: Sequence[Prediction], decision: Decision
 ) -> str | None:
-    """What is said where every example, or every word, gets the same answer and should not."""
-    pairs = [pair for each in zip(examples, predictions, strict=True) for pair in task.answers(*each, decision)]
-    gold, said = {true for true, _ in pairs}, {answer for _, answer in pairs}
-    if len(said) != 1 or len(gold) < 2:
+    """A message if every example or word has the same answer although their labels differ, else None."""
+    rows = zip(examples, predictions, strict=True)
+    pairs = [pair for row in rows for pair in task.answer_pairs(*row, decision)]
+    gold, predicted = {label for label, _ in pairs}, {answer for _, answer in pairs}
+    if len(predicted) != 1 or len(gold) < 2:
         return None
-    only = said.pop()
+    [only] = predicted
     answer = f"the same answer, '{only}'" if only else "no answer"
     return f"all {len(pairs):,} dev {task.answer_unit} get {answer}"

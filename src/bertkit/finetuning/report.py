@@ -1,4 +1,4 @@
-"""A fine-tuning run as one HTML page: curves, scores by label, calibration, the worst errors."""
+"""The report of a fine-tuning run, an HTML page: curves, scores by label, calibration, the worst mistakes."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,51 +10,52 @@ import numpy as np
 from bertkit.finetuning.check.label_errors import LabelError
 from bertkit.report.chart import FROM_ZERO, Bar, Line, chart, smoothed
 from bertkit.report.page import REPORT, render_page, save_page
-from bertkit.tasks.calibration import confidences, reliability
-from bertkit.tasks.decision import Decision
 from bertkit.tasks.metrics.classes import LabelScore, confusion_matrix
-from bertkit.tasks.task import Part, Prediction, Task
+from bertkit.tasks.shared.calibration import confidences, reliability
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.task import Dataset, Prediction, Task
 from bertkit.train.records import read_records
 
-MAX_ROWS = 25  # of errors and doubts
+MAX_ROWS = 25  # mistakes, and doubtful labels
 MAX_LABELS = 40  # in a confusion matrix
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What the page is made of besides the run's folder."""
+    """The content of the page besides the files in the run's folder."""
 
     task: Task
-    dev: Part
+    dev: Dataset
     predictions: Sequence[Prediction]
     scores: Mapping[str, float]
     messages: Sequence[str] = ()
-    doubts: Sequence[tuple[LabelError, str]] = ()  # with the text
+    doubts: Sequence[tuple[LabelError, str]] = ()  # labels that are probably wrong, with their texts
 
 
-def write_report(folder: Path, found: Evaluated) -> Path:
-    """Make `report.html` in a run's folder."""
-    save_page(report_page(folder, found), folder / REPORT)
+def write_report(folder: Path, content: Evaluated) -> Path:
+    """Write `report.html` to a run's folder."""
+    save_page(report_page(folder, content), folder / REPORT)
     return folder / REPORT
 
 
-def report_page(folder: Path, found: Evaluated) -> str:
-    """The whole page as text."""
+def report_page(folder: Path, content: Evaluated) -> str:
+    """The page as HTML."""
     return render_page(
         "finetuning.html",
         title=folder.absolute().name,
-        task=found.task.name,
-        examples=f"{len(found.dev.examples):,}",
-        facts=[(f"{value:.4g}", name) for name, value in found.scores.items()],
-        messages=found.messages,
+        task=content.task.name,
+        examples=f"{len(content.dev.examples):,}",
+        facts=[(f"{value:.4g}", name) for name, value in content.scores.items()],
+        messages=content.messages,
         learning=list(_curves(folder)),
         labels=[
-            _label_row(label, score) for label, score in found.task.label_scores(found.dev, found.predictions).items()
+            _label_row(label, score)
+            for label, score in content.task.label_scores(content.dev, content.predictions).items()
         ],
-        matrix=_confusion(found),
-        calibration=list(_calibration(found)),
-        errors=_errors(found),
-        doubts=[_doubt_row(error, text) for error, text in found.doubts[:MAX_ROWS]],
+        matrix=_confusion(content),
+        calibration=list(_calibration(content)),
+        errors=_errors(content),
+        doubts=[_doubt_row(error, text) for error, text in content.doubts[:MAX_ROWS]],
         settings=_settings(folder),
     )
 
@@ -74,13 +75,13 @@ def _label_row(label: str, score: LabelScore) -> tuple[str, ...]:
     return str(label), f"{score.precision:.3f}", f"{score.recall:.3f}", f"{score.f1:.3f}", f"{score.gold:,}"
 
 
-def _confusion(found: Evaluated) -> list[tuple[str, list[tuple[int, str]]]]:
-    """Each label with a row of (count, share of the row); nothing for tasks without classes, or with very many."""
-    task = found.task
+def _confusion(content: Evaluated) -> list[tuple[str, list[tuple[int, str]]]]:
+    """(label, [(count, fraction of the row)]) for each label; empty for tasks without classes, or with very many."""
+    task = content.task
     if not task.row.one_label_per_text or len(task.labels) > MAX_LABELS:
         return []
-    pairs = zip(found.dev.examples, found.predictions, strict=True)
-    answers = [answer for pair in pairs for answer in task.answers(*pair, Decision())]
+    pairs = zip(content.dev.examples, content.predictions, strict=True)
+    answers = [answer for pair in pairs for answer in task.answer_pairs(*pair, Decision())]
     gold, predicted = ([answer[side] for answer in answers] for side in (0, 1))
     rows = confusion_matrix(gold, predicted, task.labels).tolist()
     return [
@@ -89,12 +90,12 @@ def _confusion(found: Evaluated) -> list[tuple[str, list[tuple[int, str]]]]:
     ]
 
 
-def _calibration(found: Evaluated) -> Iterable[str]:
+def _calibration(content: Evaluated) -> Iterable[str]:
     """The reliability diagram: accuracy by confidence."""
-    if not found.task.row.one_label_per_text:
+    if not content.task.row.one_label_per_text:
         return
-    chances = np.array([list(p.probabilities.values()) for p in found.predictions])
-    bins = reliability(*confidences(chances, np.array([own[0].target for own in found.dev.windows])))
+    probabilities = np.array([list(p.probabilities.values()) for p in content.predictions])
+    bins = reliability(*confidences(probabilities, np.array([windows[0].target for windows in content.dev.windows])))
     bars = [
         Bar(
             100 * b.low,
@@ -108,17 +109,17 @@ def _calibration(found: Evaluated) -> Iterable[str]:
     yield chart("Reliability", [ideal], unit="% correct", axis=FROM_ZERO, along="confidence, %", bars=bars)
 
 
-def _errors(found: Evaluated) -> list[tuple[str, ...]]:
-    rows = sorted(worst_errors(found), key=lambda row: -row[0])[:MAX_ROWS]
+def _errors(content: Evaluated) -> list[tuple[str, ...]]:
+    rows = sorted(mistakes(content), key=lambda row: -row[0])[:MAX_ROWS]
     return [(f"{error:.3g}", *words) for error, *words in rows]
 
 
-def worst_errors(found: Evaluated) -> Iterable[tuple[float, str, str, str, str]]:
-    """(weight, text, truth, prediction, place) of each wrong prediction on dev."""
-    for example, prediction in zip(found.dev.examples, found.predictions, strict=True):
-        error = found.task.mistake(example, prediction)
-        if error is not None:
-            yield error.weight, error.text, error.truth, error.predicted, str(example.place)
+def mistakes(content: Evaluated) -> Iterable[tuple[float, str, str, str, str]]:
+    """(weight, text, gold, prediction, location) of each mistake on dev."""
+    for example, prediction in zip(content.dev.examples, content.predictions, strict=True):
+        mistake = content.task.mistake(example, prediction)
+        if mistake is not None:
+            yield mistake.weight, mistake.text, mistake.truth, mistake.predicted, str(example.location)
 
 
 def _doubt_row(error: LabelError, text: str) -> tuple[str, ...]:

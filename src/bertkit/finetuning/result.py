@@ -1,7 +1,7 @@
-"""What came of a fine-tuning run."""
+"""The result of a fine-tuning run."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from bertkit.errors import RequestError
@@ -9,28 +9,33 @@ from bertkit.errors import RequestError
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuned:
-    """What came of a run; the same numbers are in its result.json."""
+    """The result of a run, as in its result.json."""
 
     task: str
-    metric: str  # the one that chose the best step
-    scores: Mapping[str, float]  # on dev, each half decided by what the other half fitted
+    metric: str  # that chose the best step
+    scores: Mapping[str, float]  # on dev; each half with the decision layer fitted on the other half
     plain: Mapping[str, float]  # on dev, without a decision layer
-    calibration: Mapping[str, float]  # expected calibration error before and after the temperature, as in `scores`
+    calibration: Mapping[str, float]  # expected calibration error before and after the temperature
     best_step: int
     steps: int
-    finished: bool  # False: somebody asked to stop, and this is the best so far
-    said: tuple[str, ...]  # what was guessed, cut and fitted
-    collapsed: str | None = None  # a sentence with the remedy where nothing was learned
+    finished: bool  # False: stopped on request; the model is the best so far
+    notes: tuple[str, ...]  # what was guessed, truncated and fitted; "said" in JSON
+    collapsed: str | None = None  # a message with a remedy if the model learned nothing
 
     @property
     def score(self) -> float:
-        """The watched metric on dev."""
+        """The value of `metric` on dev."""
         return self.scores[self.metric]
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of result.json."""
+        return {"said" if name == "notes" else name: value for name, value in asdict(self).items()}
 
 
 def result_from_json(content: Mapping[str, Any]) -> FineTuned:
-    """The result that result.json holds."""
+    """The inverse of `FineTuned.to_json`."""
     try:
-        return FineTuned(**{**content, "said": tuple(content["said"])})
+        fields = {name: value for name, value in content.items() if name != "said"}
+        return FineTuned(**fields, notes=tuple(content["said"]))
     except (KeyError, TypeError) as error:
         raise RequestError(f"result.json is not as bertkit writes it ({error}); name another folder") from error

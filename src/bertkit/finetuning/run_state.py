@@ -1,4 +1,4 @@
-"""Where a fine-tuning run stands: the best model so far, and the folder that a kill cannot spoil."""
+"""The state of a fine-tuning run on disk: its folder, its settings, and the best weights so far."""
 
 import json
 import os
@@ -28,16 +28,16 @@ State = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Best:
-    """The best evaluation so far, how many came after it, and the weights it was made with."""
+    """The best evaluation so far, with its weights."""
 
     step: int = 0
     score: float = float("nan")
-    loss: float = float("nan")  # on dev: of equal scores the one with less of it is better
-    since: int = 0  # evaluations without a better score
+    loss: float = float("nan")  # on dev; the lower one wins between equal scores
+    since: int = 0  # number of evaluations since then without a better score
     state: State | None = None
 
     def after(self, step: int, metric: str, score: float, loss: float, state: Callable[[], State]) -> "Best":
-        """With one more evaluation; `state` is asked for the weights where it is the best."""
+        """The best after one more evaluation; `state` is called for the weights if it is the new best."""
         if self.state is None or is_better(metric, score, self.score):
             return Best(step, score, loss, 0, state())
         if score == self.score and is_better("loss", loss, self.loss):
@@ -47,7 +47,7 @@ class Best:
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Hold the folder of one or several runs; torchrun's other processes would wait for it in vain."""
+    """Hold the lock of the folder of one or several runs; under torchrun, other processes would wait for it forever."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise RequestError("fine-tuning runs on one device; start it without torchrun")
     with claimed(folder):
@@ -55,35 +55,35 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 
 def copied_to_host(tensor: Tensor) -> Tensor:
-    """A copy in ordinary memory."""
+    """A copy in host memory."""
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 
 @dataclass(frozen=True)
 class SavedState:
-    """Weights as a part of a checkpoint."""
+    """Weights as a folder in a checkpoint."""
 
     state: State
 
     def save(self, folder: Path) -> None:
-        """One file."""
+        """Write the folder with one file."""
         folder.mkdir()
         write_tensors(self.state, folder / WEIGHTS)
 
 
 def read_state(folder: Path) -> dict[str, Tensor]:
-    """The weights that `SavedState` wrote."""
+    """The weights of a folder that `SavedState` wrote."""
     try:
         return load_file(folder / WEIGHTS)
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise RequestError(
             f"{folder / WEIGHTS} is truncated or corrupt ({error}); "
-            f"remove {folder.parent}, and the run begins anew, or goes on from the checkpoint before it if there is one"
+            f"remove {folder.parent}: the run then resumes from the checkpoint before it, or starts again"
         ) from error
 
 
 def best_so_far(run: Run, checkpoint: Path, metric: str) -> Best:
-    """The best of the evaluations that metrics.jsonl holds, with the weights that the checkpoint kept of it."""
+    """The best evaluation in metrics.jsonl, with its weights from the checkpoint."""
     best = Best()
     for line in read_records(run.metrics).evaluations:
         scores = line["evaluation"]
@@ -92,7 +92,7 @@ def best_so_far(run: Run, checkpoint: Path, metric: str) -> Best:
 
 
 def begin_folder(run: Run, description: Mapping[str, Any], *, resume: bool) -> None:
-    """A new folder, or one that was begun with the same task, data and settings."""
+    """Create the folder of a run; with `resume` it may exist if it has the same task, data and settings."""
     path = run.folder / SETTINGS
     if resume and path.is_file():
         _require_same(read_object(path), description, path)
@@ -105,25 +105,26 @@ def begin_folder(run: Run, description: Mapping[str, Any], *, resume: bool) -> N
 
 
 def finished(run: Run, description: Mapping[str, Any], *, with_model: bool = True) -> dict[str, Any] | None:
-    """The result of a run that is done, or None. Of several seeds, only the median's model is kept, one folder up.
+    """The content of result.json if the run has finished, else None; another description is refused.
 
-    It must have been begun so. A description without data is compared without: what files hold now is not read.
+    With `with_model` the model must exist; of several seeds only the median's is kept, one folder up. A description
+    without "data" is compared without it, so that the files need not be read.
     """
-    path, kept = run.folder / RESULT, (run.folder / "model", run.folder.parent / "seeds.json")
-    if not path.is_file() or (with_model and not any(place.exists() for place in kept)):
+    path, models = run.folder / RESULT, (run.folder / "model", run.folder.parent / "seeds.json")
+    if not path.is_file() or (with_model and not any(model.exists() for model in models)):
         return None
-    found = read_object(path)
-    if not found.get("finished"):
+    result = read_object(path)
+    if not result.get("finished"):
         return None
-    begun = run.folder / SETTINGS
-    if begun.is_file():
-        before = read_object(begun)
-        _require_same(before, {"data": before.get("data"), **description}, begun)
-    return found
+    settings = run.folder / SETTINGS
+    if settings.is_file():
+        before = read_object(settings)
+        _require_same(before, {"data": before.get("data"), **description}, settings)
+    return result
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """A JSON file that appears whole."""
+    """Write a JSON file atomically."""
     with whole_file(path) as draft:
         draft.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
@@ -131,7 +132,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def _require_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
     check_format_version(before.get(VERSION_KEY), path)
     old, new = _flat(before), _flat(json.loads(json.dumps(now)))
-    # A setting that a run of an earlier version does not know has no value to differ from.
+    # A setting that is newer than the run cannot differ.
     added = now.get("settings", {}).keys() - before.get("settings", {}).keys()
     changed = [name for name in {**old, **new} if name not in added and old.get(name) != new.get(name)]
     if changed:

@@ -1,6 +1,5 @@
-"""What decides a fine-tuning run besides its data: flat keys, checked at the door."""
+"""The settings of a fine-tuning run, given as flat keys and validated on construction."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -12,28 +11,27 @@ from bertkit.settings import (
     Positive,
     Range,
     Share,
-    change,
     check_fields,
     flat,
     pick,
     read_pairs,
 )
-from bertkit.tasks.length import ReadingSettings
+from bertkit.tasks.shared.length import ReadingSettings
 from bertkit.train.optimizer_rows import OPTIMIZERS
 from bertkit.train.schedule import Decay
 
-LARGEST_SEED = 2**62  # some are added to it
-MIN_STEPS, MIN_EPOCHS, MAX_EPOCHS = 500, 3, 20  # of a run whose epochs are not given
+LARGEST_SEED = 2**62  # below 2**63, as the seeds of several runs are seed + 1, seed + 2, ...
+MIN_STEPS, MIN_EPOCHS, MAX_EPOCHS = 500, 3, 20  # of a run if `epochs` is not set
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearningSettings:
-    """How long, how fast, what counts, when to stop."""
+    """Optimization: duration, learning rate, regularization, loss."""
 
-    epochs: Count | None = None  # None: 3, or as many as make 500 steps, up to 20: little data needs more passes
+    epochs: Count | None = None  # None: 3, or enough for 500 steps, at most 20
     batch: Count = 32  # examples in a step
-    learning_rate: Positive = 2e-4  # of the head; see layer_decay
-    warmup: Share = 0.2  # share of all steps; with 0.1 deep models can collapse in the first steps (docs/LOG.md)
+    learning_rate: Positive = 2e-4  # peak, of the head; lower layers have less, see layer_decay
+    warmup: Share = 0.2  # fraction of all steps; with 0.1 deep models can collapse in the first steps (docs/LOG.md)
     decay: Decay = "linear"
     optimizer: str = "adamw"  # a row of train.optimizer_rows.OPTIMIZERS
     weight_decay: NotNegative = 0.01
@@ -42,8 +40,8 @@ class LearningSettings:
     dropout: Annotated[float, Range(0, 0.9)] | None = None  # None: the model's own
     class_weights: Literal["none", "balanced"] = "none"  # balanced: rare labels count more
     label_smoothing: Annotated[float, Range(0, 0.9)] = 0.0
-    frozen: Natural = 0  # layers from the bottom that stay as they are, embeddings with them
-    unfreeze: Share = 0.0  # share of the run over which layers are set free, from the top down
+    frozen: Natural = 0  # number of lowest layers that are not trained; then the embeddings are not, either
+    unfreeze: Share = 0.0  # fraction of the run over which layers are unfrozen one by one, from the top down
     seed: Annotated[int, Range(0, LARGEST_SEED)] = 0
 
     def __post_init__(self) -> None:
@@ -51,25 +49,25 @@ class LearningSettings:
         pick(OPTIMIZERS, self.optimizer, "optimizer")
 
     def total_steps(self, steps_per_epoch: int) -> int:
-        """Steps of the whole run."""
-        enough = -(-MIN_STEPS // steps_per_epoch)
-        return steps_per_epoch * (self.epochs or min(max(MIN_EPOCHS, enough), MAX_EPOCHS))
+        """The number of steps of the run."""
+        epochs_for_min_steps = -(-MIN_STEPS // steps_per_epoch)
+        return steps_per_epoch * (self.epochs or min(max(MIN_EPOCHS, epochs_for_min_steps), MAX_EPOCHS))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """When to look, when to save, how to fit the machine."""
+    """Evaluation, checkpoints and memory."""
 
-    metric: str | None = None  # the best model by this one is kept; None: the task's main one
+    metric: str | None = None  # that chooses the best model; None: the main metric of the task
     evaluations: Count = 1  # in each epoch
-    keep: Literal["best", "last"] = "best"  # last: the end of the run, so that nothing is chosen on dev
-    patience: Count | None = None  # stop after so many evaluations without a better one
-    tokens: Annotated[int, Range(64)] = 16_384  # at most, in one forward pass; a larger step is split
-    checkpointing: bool = False  # compute layers twice and keep less: slower, for little memory
-    replay: bool = True  # on CUDA: steps of a form that was seen before are one launch instead of hundreds
+    keep: Literal["best", "last"] = "best"  # which weights are saved; last: no choice is made on dev
+    patience: Count | None = None  # stop after this number of evaluations without improvement
+    tokens: Annotated[int, Range(64)] = 16_384  # at most in one forward pass; a larger step is split
+    checkpointing: bool = False  # gradient checkpointing: slower, with less memory
+    replay: bool = True  # on CUDA: steps of a shape that occurred before are replayed as one CUDA graph
     save_minutes: NotNegative = 10.0  # between checkpoints
     log_every: Count = 10
-    abstain: Share | None = None  # classify: answer only when sure enough to be right this often; None: always
+    abstain: Share | None = None  # classify: give no label below the probability that has this accuracy on dev
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -77,7 +75,7 @@ class RunSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuneSettings:
-    """Everything together; each key belongs to exactly one part."""
+    """All settings of a run; each key belongs to exactly one part."""
 
     reading: ReadingSettings = field(default_factory=ReadingSettings)
     learning: LearningSettings = field(default_factory=LearningSettings)
@@ -89,15 +87,10 @@ class FineTuneSettings:
 
 
 def read_settings(*pairs: str) -> FineTuneSettings:
-    """`read_settings("epochs=2", "pooling=mean")`: the defaults with these changes; unknown keys stop here."""
+    """The defaults with changes such as "epochs=2", "pooling=mean"; unknown keys are refused."""
     return read_pairs(pairs, FineTuneSettings())[0]
 
 
 def read_request(*pairs: str) -> tuple[FineTuneSettings, Columns]:
-    """Settings and columns (`text=review`, `label=stars`) from one list of pairs; unknown keys stop here."""
+    """Settings and columns (`text=review`, `label=stars`) from one list of pairs; unknown keys are refused."""
     return read_pairs(pairs, FineTuneSettings(), Columns())
-
-
-def change_settings(settings: FineTuneSettings, changes: Mapping[str, str]) -> FineTuneSettings:
-    """The settings with some keys, given as text, changed."""
-    return change(settings, changes)

@@ -9,8 +9,8 @@ from bertkit.data.examples import Example
 from bertkit.errors import RequestError
 from bertkit.finetuning.evaluate import predict
 from bertkit.model.model import BertModel
-from bertkit.tasks.decision import Decision
 from bertkit.tasks.folder import read_task
+from bertkit.tasks.shared.decision import Decision
 from bertkit.tasks.task import Prediction, Task
 
 EXAMPLES_PER_BLOCK = 1024  # sorted by length within a block; memory does not grow with more examples
@@ -33,7 +33,7 @@ class Answers:
         """A prediction for each example, of the task's type."""
         predictions: list[Prediction] = []
         for start in range(0, len(examples), EXAMPLES_PER_BLOCK):
-            ready = [self.task.ready(example) for example in examples[start : start + EXAMPLES_PER_BLOCK]]
+            ready = [self.task.preprocess(example) for example in examples[start : start + EXAMPLES_PER_BLOCK]]
             predictions += predict(self.model, self.task, ready, self.decision)
         return predictions
 

@@ -16,7 +16,6 @@ from bertkit.engine.batches import Passage, make_batch
 from bertkit.engine.cpu import repack, use_onnx
 from bertkit.engine.embed import Embedded, embed_blocks
 from bertkit.errors import BertkitWarning, RequestError
-from bertkit.given import ChoicesCall, PairsCall, TextsCall, listed_texts, overloaded, refuse_unlisted
 from bertkit.model.encoder import Trace
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings, Layers
@@ -24,6 +23,7 @@ from bertkit.poolings import NoPooling, PoolingName
 from bertkit.settings import pick
 from bertkit.text.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text_inputs import ChoicesCall, PairsCall, TextsCall, listed_texts, overloaded, refuse_unlisted
 
 if TYPE_CHECKING:
     from bertkit.predict.answers import Answers

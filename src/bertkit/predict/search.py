@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from bertkit.errors import RequestError
-from bertkit.given import each_text, refuse_unlisted
+from bertkit.text_inputs import each_text, refuse_unlisted
 
 Stored = np.ndarray | Path | str  # vectors in an array, or the path of a .npy file
 Searched = Iterable[str] | np.ndarray | Path

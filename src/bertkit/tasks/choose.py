@@ -1,4 +1,4 @@
-"""One of several answers to a question: each is read together with the question, a softmax compares them."""
+"""Multiple choice: each choice is read together with the question, with a softmax over the scores."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,31 +13,41 @@ from bertkit.data.examples import ChoiceExample, Example
 from bertkit.errors import BertkitError, RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.explain import Request, Target
-from bertkit.tasks.length import Seen, kept, layout, take
-from bertkit.tasks.losses import LOWEST, choice_loss, choice_losses, divergence
 from bertkit.tasks.metrics.table import choice_scores
 from bertkit.tasks.rows.choose import ChooseRow
-from bertkit.tasks.task import LossSettings, Mistake, Part, Predict, Rows, Size, Task, Window, by_example
-from bertkit.tasks.texts import filled
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.explain import Request, Target
+from bertkit.tasks.shared.length import Seen, positions_by_part, select_tokens, truncate
+from bertkit.tasks.shared.losses import MASKED_LOGIT, choice_loss, choice_losses, divergence
+from bertkit.tasks.shared.text_task import pad_to
+from bertkit.tasks.task import (
+    Dataset,
+    FixedSize,
+    HeadOutputs,
+    LossSettings,
+    Mistake,
+    Predict,
+    Task,
+    Window,
+    by_example,
+)
 from bertkit.text.tokenizer import Encoding
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The number and the text of the likeliest choice, None where the model abstains."""
+    """The index and the text of the most probable choice; None if the model abstains."""
 
     choice: int | None
     text: str | None
-    probability: float  # of the likeliest choice
+    probability: float  # of the most probable choice
     probabilities: tuple[float, ...]
-    seen: Seen  # `windows` counts one for each choice
+    seen: Seen  # over the sequences of all choices; `windows` is their number
 
 
 @dataclass(frozen=True)
-class Offered:
-    """How many choices the question of a sequence has."""
+class ChoiceWindow:
+    """The number of choices of the question that a sequence belongs to."""
 
     choices: int
     seen: Seen
@@ -45,91 +55,98 @@ class Offered:
 
 @dataclass(frozen=True, kw_only=True)
 class Choose(Task):
-    """The task: one score for each (question, choice); examples may have different numbers of choices."""
+    """One score for each (question, choice); examples may have different numbers of choices."""
 
     row = ChooseRow()
     outputs = 1
 
     def windows(self, example: Example, number: int) -> list[Window]:
-        """A sequence for each choice; a long question is cut so that the choice stays whole."""
+        """A sequence for each choice; the question is cut before the choice."""
         assert isinstance(example, ChoiceExample)
         count = len(example.choices)
         if not count:
-            raise RequestError(f"{example.place}: the question has no choices; give two or more")
+            raise RequestError(f"{example.location}: the question has no choices; give two or more")
         if example.label is not None and not 0 <= example.label < count:
-            raise RequestError(f"{example.place}: label {example.label} is none of the {count} choices, counted from 0")
-        made = []
+            raise RequestError(
+                f"{example.location}: label {example.label} is none of the {count} choices, counted from 0"
+            )
+        windows = []
         for encoding in self.tokenizer.encode_batch([example.question] * count, example.choices):
-            positions = self._kept(encoding)
+            positions = self._positions(encoding)
             seen = Seen(len(encoding) - sum(encoding.special), len(encoding) - len(positions))
-            made.append(Window(*take(encoding, positions), number, example.label, Offered(count, seen)))
-        return made
+            tokens = select_tokens(encoding, positions)
+            windows.append(Window(*tokens, number, example.label, ChoiceWindow(count, seen)))
+        return windows
 
     def loss_sum(self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings) -> Tensor:
-        """Cross entropy over the choices of each example; a row of one number for each window in."""
+        """Sum of the cross-entropies over the choices of each example; logits are N 1."""
         groups = [list(group) for _, group in groupby(windows, key=lambda window: window.example)]
         if any(len(group) != group[0].detail.choices for group in groups):
-            raise BertkitError("the choices of a question were parted; all of them belong in one batch")
+            raise BertkitError("the choices of a question are in different batches; put all of them into one")
         target = torch.tensor([group[0].target for group in groups], device=logits.device)
         rows = torch.split(logits.flatten(), [len(group) for group in groups])
         padded_NC = pad_sequence(list(rows), batch_first=True, padding_value=-torch.inf)
         return choice_loss(padded_NC, target, weights.label_smoothing)
 
-    def fixed_targets(self, windows: Sequence[Window], size: Size, weights: LossSettings) -> tuple[Tensor, ...]:
-        """For each example its sequences by number (-1: no such choice), the correct one, and whether it counts."""
-        runs = groupby(enumerate(windows), key=lambda pair: pair[1].example)
-        groups = [[number for number, _ in run] for _, run in runs]
-        most = max(map(len, groups))
-        spare = [[0] * most] * (size.examples - len(groups))
-        table = torch.tensor([*(own + [-1] * (most - len(own)) for own in groups), *spare])
-        wanted = [windows[own[0]].target for own in groups]
-        return table, filled(wanted, size.examples, 0), filled([1.0] * len(groups), size.examples, 0.0)
+    def fixed_targets(self, windows: Sequence[Window], size: FixedSize, weights: LossSettings) -> tuple[Tensor, ...]:
+        """For each example the indices of its sequences (-1 is padding), the correct choice, and the weight."""
+        groups = [
+            [index for index, _ in group] for _, group in groupby(enumerate(windows), key=lambda pair: pair[1].example)
+        ]
+        choices = max(map(len, groups))
+        padding = [[0] * choices] * (size.examples - len(groups))
+        indices = torch.tensor([*(group + [-1] * (choices - len(group)) for group in groups), *padding])
+        gold = [windows[group[0]].target for group in groups]
+        return indices, pad_to(size.examples, gold), pad_to(size.examples, [1.0] * len(groups))
 
     def fixed_loss(self, logits: Tensor, batch: Batch, targets: Sequence[Tensor], smoothing: float) -> Tensor:
-        """Cross entropy over the choices of the examples that count."""
-        table_NC, wanted, shares = targets
-        there = logits.flatten().index_select(0, table_NC.flatten().clamp_min(0)).view_as(table_NC)
-        rows_NC = there.masked_fill(table_NC < 0, -torch.inf)
-        return (choice_losses(rows_NC, wanted, smoothing) * shares).sum()
+        """Sum of the cross-entropies over the choices of the examples with weight 1."""
+        indices_NC, gold, row_weights = targets
+        selected_NC = logits.flatten().index_select(0, indices_NC.flatten().clamp_min(0)).view_as(indices_NC)
+        logits_NC = selected_NC.masked_fill(indices_NC < 0, -torch.inf)
+        return (choice_losses(logits_NC, gold, smoothing) * row_weights).sum()
 
-    def distance(
-        self, teacher: Task, ours: Tensor, theirs: Tensor, batch: Batch, windows: Sequence[Window], temperature: float
+    def distillation_loss(
+        self, teacher: Task, logits: Tensor, target: Tensor, batch: Batch, windows: Sequence[Window], temperature: float
     ) -> Tensor:
-        """Divergence between the choices' probabilities of each question."""
-        counts = [len(list(run)) for _, run in groupby(windows, key=lambda window: window.example)]
-        split = [torch.split(each.flatten(), counts) for each in (ours, theirs)]
-        rows = [pad_sequence(list(each), batch_first=True, padding_value=LOWEST) for each in split]
-        return divergence(rows[0], rows[1], temperature)
+        """Sum of the divergences between the choice probabilities of each question."""
+        counts = [len(list(group)) for _, group in groupby(windows, key=lambda window: window.example)]
+        student, target = (
+            pad_sequence(list(torch.split(values.flatten(), counts)), batch_first=True, padding_value=MASKED_LOGIT)
+            for values in (logits, target)
+        )
+        return divergence(student, target, temperature)
 
-    def decode_one(self, example: Example, windows: Sequence[Window], outputs: Rows, decision: Decision) -> Chosen:
-        """The likeliest choice."""
+    def decode_one(
+        self, example: Example, windows: Sequence[Window], outputs: HeadOutputs, decision: Decision
+    ) -> Chosen:
+        """The most probable choice."""
         assert isinstance(example, ChoiceExample)
-        probabilities = decision.class_probabilities(np.concatenate([np.ravel(row) for row in outputs]))
+        probabilities = decision.class_probabilities(_choice_logits(outputs))
         best = int(probabilities.argmax())
-        sure = decision.is_sure(float(probabilities[best]))
-        choice, text = (best, example.choices[best]) if sure else (None, None)
-        return Chosen(choice, text, float(probabilities[best]), tuple(probabilities.tolist()), _together(windows))
+        confident = decision.is_confident(float(probabilities[best]))
+        choice, text = (best, example.choices[best]) if confident else (None, None)
+        return Chosen(choice, text, float(probabilities[best]), tuple(probabilities.tolist()), _total_seen(windows))
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Chosen]) -> dict[str, float]:
-        """The share of correct choices; the likeliest counts, whether the model abstains or not."""
+        """The accuracy of the most probable choices, also where the model abstains."""
         gold = [e.label for e in examples if isinstance(e, ChoiceExample) and e.label is not None]
         return choice_scores(gold, [int(np.argmax(prediction.probabilities)) for prediction in predictions])
 
-    def calibration_table(self, dev: Part, outputs: Rows) -> tuple[np.ndarray, np.ndarray] | None:
-        """A row for each question; where they offer different numbers of choices there is no one table."""
-        runs = by_example(dev.examples, dev.flat, outputs)
-        groups = [np.concatenate([np.ravel(row) for row in own]) for _, _, own in runs]
-        if len({len(group) for group in groups}) > 1:
+    def calibration_table(self, dev: Dataset, outputs: HeadOutputs) -> tuple[np.ndarray, np.ndarray] | None:
+        """(logits, correct choices) of the questions; None if they differ in the number of choices."""
+        rows = [_choice_logits(group) for _, _, group in by_example(dev.examples, dev.flat, outputs)]
+        if len({len(row) for row in rows}) > 1:
             return None
-        return np.stack(groups), np.array([own[0].target for own in dev.windows])
+        return np.stack(rows), np.array([windows[0].target for windows in dev.windows])
 
-    def answers(self, example: Example, prediction: Chosen, decision: Decision) -> list[tuple[str, str]]:
-        """The correct choice and the likeliest one."""
+    def answer_pairs(self, example: Example, prediction: Chosen, decision: Decision) -> list[tuple[str, str]]:
+        """The correct choice and the most probable one."""
         assert isinstance(example, ChoiceExample)
         return [(f"choice {example.label}", f"choice {int(np.argmax(prediction.probabilities))}")]
 
     def mistake(self, example: Example, prediction: Chosen) -> Mistake | None:
-        """Another choice than the correct one."""
+        """A choice that is not the correct one."""
         assert isinstance(example, ChoiceExample)
         best = int(np.argmax(prediction.probabilities))
         if example.label is None or best == example.label:
@@ -138,19 +155,23 @@ class Choose(Task):
         return Mistake(prediction.probability, example.question, truth, predicted)
 
     def explain(self, model: BertModel, request: Request, predict: Predict) -> Target:
-        """Refused: a choice is read from several sequences."""
+        """Refused: the prediction depends on several sequences."""
         raise RequestError("choices between texts are not explained; classify, tag and answer models are")
 
-    def _kept(self, encoding: Encoding) -> list[int]:
+    def _positions(self, encoding: Encoding) -> list[int]:
         if len(encoding) <= self.limit:
             return list(range(len(encoding)))
-        special, question, choice = layout(encoding)
+        special, question, choice = positions_by_part(encoding)
         room = self.limit - len(special)
         choice = choice[:room]
-        asked = kept(len(question), room - len(choice), self.length.kind)
-        return sorted((*special, *(question[position] for position in asked), *choice))
+        selected = truncate(len(question), room - len(choice), self.length.kind)
+        return sorted((*special, *(question[position] for position in selected), *choice))
 
 
-def _together(windows: Sequence[Window]) -> Seen:
-    every = [window.detail.seen for window in windows]
-    return Seen(sum(seen.tokens for seen in every), sum(seen.cut for seen in every), len(every))
+def _choice_logits(outputs: HeadOutputs) -> np.ndarray:
+    return np.concatenate([np.ravel(row) for row in outputs])
+
+
+def _total_seen(windows: Sequence[Window]) -> Seen:
+    parts = [window.detail.seen for window in windows]
+    return Seen(sum(seen.tokens for seen in parts), sum(seen.cut for seen in parts), len(parts))

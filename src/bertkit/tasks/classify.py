@@ -1,4 +1,4 @@
-"""A text or a pair of texts gets one of several labels."""
+"""Classification: one of several labels for a text or a pair of texts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,121 +11,120 @@ from torch import Tensor
 
 from bertkit.data.examples import Example, TextExample
 from bertkit.model.batch import Batch
-from bertkit.tasks.calibration import confidences
-from bertkit.tasks.decision import Decision, Fitted, fit_abstain
-from bertkit.tasks.labels import balanced_weights, labels_of
-from bertkit.tasks.length import Seen
-from bertkit.tasks.losses import divergence
 from bertkit.tasks.metrics.classes import LabelScore, precision_recall_f1
 from bertkit.tasks.metrics.table import class_scores
 from bertkit.tasks.rows.classify import ClassifyRow
-from bertkit.tasks.task import LossSettings, Mistake, Part, Rows, Size, Task, Window
-from bertkit.tasks.texts import LabelTask, filled, label_number, likeliest, shown_text
+from bertkit.tasks.shared.calibration import confidences
+from bertkit.tasks.shared.decision import Decision, FittedDecision, fit_abstain
+from bertkit.tasks.shared.labels import balanced_weights, count_labels
+from bertkit.tasks.shared.length import Seen
+from bertkit.tasks.shared.losses import divergence, weighted_cross_entropy
+from bertkit.tasks.shared.text_task import LabelTask, display_text, label_id, likeliest, pad_to
+from bertkit.tasks.task import Dataset, FixedSize, HeadOutputs, LossSettings, Mistake, Task, Window
 
 
 @dataclass(frozen=True)
 class Classified:
-    """One label, and how likely each was; no label where the model abstains."""
+    """The label and the probability of every label; None as label if the model abstains."""
 
     label: str | None
-    probability: float  # of the likeliest label
+    probability: float  # of the most probable label
     probabilities: Mapping[str, float]
     seen: Seen
 
 
 @dataclass(frozen=True, kw_only=True)
 class Classify(LabelTask):
-    """Exactly one of several labels: softmax."""
+    """Exactly one of several labels, by softmax."""
 
     row = ClassifyRow()
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """`f1` is the second label's, for two labels only."""
+        """Those of the row; `f1`, that of the second label, only if there are two labels."""
         return tuple(name for name in self.row.metrics.names if name != "f1" or len(self.labels) == 2)
 
     def target(self, example: TextExample) -> int | None:
-        """The label's number."""
-        return None if example.label is None else label_number(self.label_numbers, str(example.label), example)
+        """The label id."""
+        return None if example.label is None else label_id(self.label_ids, str(example.label), example)
 
     def loss_sum(self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings) -> Tensor:
-        """Cross entropy: N labels in."""
-        pooled, targets = self.per_text(logits, windows)
-        wanted = torch.tensor(targets, device=logits.device)
-        losses = F.cross_entropy(pooled, wanted, reduction="none", label_smoothing=weights.label_smoothing)
+        """Sum of the cross-entropies of the texts; logits are N labels."""
+        pooled, targets = self.pool_windows(logits, windows)
+        gold = torch.tensor(targets, device=logits.device)
+        losses = F.cross_entropy(pooled, gold, reduction="none", label_smoothing=weights.label_smoothing)
         if weights.class_weights is not None:
-            losses = losses * logits.new_tensor(weights.class_weights)[wanted]
+            losses = losses * logits.new_tensor(weights.class_weights)[gold]
         return losses.sum()
 
-    def fixed_targets(self, windows: Sequence[Window], size: Size, weights: LossSettings) -> tuple[Tensor, ...]:
-        """A label and its weight for each sequence."""
-        wanted = [window.target for window in windows]
-        balance = weights.class_weights
-        shares = [balance[number] if balance else 1.0 for number in wanted]
-        return filled(wanted, size.sequences, 0), filled(shares, size.sequences, 0.0)
+    def fixed_targets(self, windows: Sequence[Window], size: FixedSize, weights: LossSettings) -> tuple[Tensor, ...]:
+        """The label id and the weight of each sequence."""
+        gold = [window.target for window in windows]
+        class_weights = weights.class_weights or (1.0,) * len(self.labels)
+        return pad_to(size.sequences, gold), pad_to(size.sequences, [class_weights[label] for label in gold])
 
     def fixed_loss(self, logits: Tensor, batch: Batch, targets: Sequence[Tensor], smoothing: float) -> Tensor:
-        """Cross entropy times weight."""
-        wanted, shares = targets
-        return (F.cross_entropy(logits, wanted, reduction="none", label_smoothing=smoothing) * shares).sum()
+        """Sum of cross-entropies times weights."""
+        return weighted_cross_entropy(logits, targets, smoothing)
 
-    def distance(
-        self, teacher: Task, ours: Tensor, theirs: Tensor, batch: Batch, windows: Sequence[Window], temperature: float
+    def distillation_loss(
+        self, teacher: Task, logits: Tensor, target: Tensor, batch: Batch, windows: Sequence[Window], temperature: float
     ) -> Tensor:
-        """Divergence between the labels' probabilities of each text."""
-        return divergence(self.per_text(ours, windows)[0], self.per_text(theirs, windows)[0], temperature)
+        """Sum of the divergences between the label probabilities of each text."""
+        student, target = (self.pool_windows(values, windows)[0] for values in (logits, target))
+        return divergence(student, target, temperature)
 
-    def decide(self, logits: np.ndarray, shown: Seen, decision: Decision) -> Classified:
-        """The likeliest label."""
-        chances = decision.class_probabilities(logits)
-        best = int(chances.argmax())
-        label = self.labels[best] if decision.is_sure(float(chances[best])) else None
-        return Classified(label, float(chances[best]), dict(zip(self.labels, chances.tolist(), strict=True)), shown)
+    def decide(self, logits: np.ndarray, seen: Seen, decision: Decision) -> Classified:
+        """The most probable label."""
+        probabilities = dict(zip(self.labels, decision.class_probabilities(logits).tolist(), strict=True))
+        best = likeliest(probabilities)
+        label = best if decision.is_confident(probabilities[best]) else None
+        return Classified(label, probabilities[best], probabilities, seen)
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Classified]) -> dict[str, float]:
-        """Accuracy, F1s, Matthews; the likeliest label counts, whether the model abstains or not."""
+        """Accuracy, F1s, Matthews correlation of the most probable labels, also where the model abstains."""
         return class_scores(*_gold_and_predicted(examples, predictions), self.labels)
 
-    def calibration_table(self, dev: Part, outputs: Rows) -> tuple[np.ndarray, np.ndarray]:
-        """Logits of texts, and the numbers of their labels."""
-        return self.text_logits(dev, outputs), np.array([own[0].target for own in dev.windows])
+    def calibration_table(self, dev: Dataset, outputs: HeadOutputs) -> tuple[np.ndarray, np.ndarray]:
+        """(logits, label ids) of the texts."""
+        return self.text_logits(dev, outputs), np.array([windows[0].target for windows in dev.windows])
 
-    def fit_decision(self, dev: Part, outputs: Rows, abstain: float | None = None) -> Fitted:
-        """The temperature, and on request the probability from which on answers are correct often enough."""
+    def fit_decision(self, dev: Dataset, outputs: HeadOutputs, abstain: float | None = None) -> FittedDecision:
+        """The temperature and, if `abstain` is given, the lowest probability with that accuracy."""
         fitted, table = super().fit_decision(dev, outputs), self.calibration_table(dev, outputs)
         return fitted if abstain is None else _with_abstain(fitted, *table, abstain)
 
     def class_weights(self, counts: Mapping[str, int], examples: int) -> tuple[float, ...]:
-        """All labels together weigh the same."""
+        """Weights inverse to the counts of the labels."""
         return balanced_weights(counts, self.labels)
 
-    def prior(self, train: Part, weights: LossSettings) -> tuple[float, ...]:
-        """The logarithm of each label's share."""
-        counts, rows = labels_of(train.examples), len(train.examples)
-        balance = weights.class_weights or (1.0,) * len(self.labels)
-        shares = [weight * counts.get(label, 0) for label, weight in zip(self.labels, balance, strict=True)]
-        smooth = weights.label_smoothing / len(shares)
-        shares = [share / sum(shares) * (1 - weights.label_smoothing) + smooth for share in shares]
-        return tuple(math.log(max(share, 0.5 / rows)) for share in shares)
+    def prior_bias(self, train: Dataset, weights: LossSettings) -> tuple[float, ...]:
+        """The logarithm of each label's weighted and smoothed frequency."""
+        counts, rows = count_labels(train.examples), len(train.examples)
+        class_weights = weights.class_weights or (1.0,) * len(self.labels)
+        mass = [weight * counts.get(label, 0) for label, weight in zip(self.labels, class_weights, strict=True)]
+        smoothing = weights.label_smoothing
+        frequencies = [value / sum(mass) * (1 - smoothing) + smoothing / len(mass) for value in mass]
+        return tuple(math.log(max(frequency, 0.5 / rows)) for frequency in frequencies)
 
-    def answers(self, example: Example, prediction: Classified, decision: Decision) -> list[tuple[str, str]]:
-        """The label and the likeliest one."""
+    def answer_pairs(self, example: Example, prediction: Classified, decision: Decision) -> list[tuple[str, str]]:
+        """The gold label and the most probable one."""
         assert isinstance(example, TextExample)
         return [(str(example.label), likeliest(prediction.probabilities))]
 
     def mistake(self, example: Example, prediction: Classified) -> Mistake | None:
-        """How much likelier the wrong label was."""
+        """A wrong label, weighted by how much more probable it is than the correct one."""
         assert isinstance(example, TextExample)
         predicted = likeliest(prediction.probabilities)
         if predicted == example.label:
             return None
         weight = prediction.probability - prediction.probabilities.get(str(example.label), 0.0)
-        return Mistake(weight, shown_text(example), str(example.label), predicted)
+        return Mistake(weight, display_text(example), str(example.label), predicted)
 
-    def label_scores(self, dev: Part, predictions: Sequence[Classified]) -> dict[str, LabelScore]:
-        """Of every label."""
-        found = precision_recall_f1(*_gold_and_predicted(dev.examples, predictions), self.labels)
-        return {str(label): scores for label, scores in found.items()}
+    def label_scores(self, dev: Dataset, predictions: Sequence[Classified]) -> dict[str, LabelScore]:
+        """Precision and recall of every label."""
+        scores = precision_recall_f1(*_gold_and_predicted(dev.examples, predictions), self.labels)
+        return {str(label): score for label, score in scores.items()}
 
 
 def _gold_and_predicted(examples: Sequence[Example], predictions: Sequence[Classified]) -> tuple[list[str], list[str]]:
@@ -133,11 +132,11 @@ def _gold_and_predicted(examples: Sequence[Example], predictions: Sequence[Class
     return gold, [likeliest(prediction.probabilities) for prediction in predictions]
 
 
-def _with_abstain(fitted: Fitted, logits: np.ndarray, gold: np.ndarray, abstain: float) -> Fitted:
+def _with_abstain(fitted: FittedDecision, logits: np.ndarray, gold: np.ndarray, accuracy: float) -> FittedDecision:
     decision = fitted.decision
-    sure = fit_abstain(*confidences(decision.class_probabilities(logits), gold), abstain)
-    if sure is None:
-        note = f"no sureness makes {abstain:.1%} of the answers right: all are given"
-        return replace(fitted, notes=(*fitted.notes, note))
-    note = f"answers are given from a probability of {sure:.3f} on, to be right {abstain:.1%} of the time"
-    return replace(fitted, decision=replace(decision, abstain=sure), notes=(*fitted.notes, note))
+    threshold = fit_abstain(*confidences(decision.class_probabilities(logits), gold), accuracy)
+    if threshold is None:
+        note = f"no probability threshold reaches an accuracy of {accuracy:.1%} on dev: every text gets a label"
+    else:
+        note = f"labels are given from a probability of {threshold:.3f} on, for an accuracy of {accuracy:.1%} on dev"
+    return replace(fitted, decision=replace(decision, abstain=threshold), notes=(*fitted.notes, note))

@@ -1,52 +1,68 @@
-"""A task built for training, written to bertkit.json, and built again from a folder."""
+"""Tasks and model folders: a task built for training, written to bertkit.json, and read from a folder."""
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.errors import RequestError
+from bertkit.model.model import BertModel
 from bertkit.settings import pick
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.length import LengthPolicy, ReadingSettings
 from bertkit.tasks.row import TaskRow
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.length import LengthPolicy, ReadingSettings
 from bertkit.tasks.table import TASKS, task_heads
 from bertkit.tasks.task import Task, task_class
 
-LONGEST = 512  # tokens in a sequence unless more are asked for: models that take 8,192 would be slow by default
+DEFAULT_MAX_LENGTH = 512  # tokens in a sequence: models with 8,192 positions would be slow by default
 
 
-def build_task(name: str, checkpoint: Checkpoint, reading: ReadingSettings, **content: Any) -> Task:
-    """A task for a model: `content` is what the data decide (labels; center and spread of numbers)."""
+def build_task(name: str, checkpoint: Checkpoint, reading: ReadingSettings, **arguments: Any) -> Task:
+    """A task for a model; `arguments` come from the training data: labels, or center and spread of numbers."""
     if checkpoint.tokenizer is None:
         raise RequestError("this model's folder holds no tokenizer; put its vocab.txt or tokenizer.json there")
-    limit = min(checkpoint.max_length, reading.max_length or LONGEST)
+    limit = min(checkpoint.max_length, reading.max_length or DEFAULT_MAX_LENGTH)
     row = pick(TASKS, name, "task")
-    return task_class(row)(tokenizer=checkpoint.tokenizer, limit=limit, length=_policy(row, reading), **content)
+    return task_class(row)(tokenizer=checkpoint.tokenizer, limit=limit, length=_policy(row, reading), **arguments)
 
 
 def _policy(row: TaskRow, reading: ReadingSettings) -> LengthPolicy:
-    own = row.length
-    kind: Any = reading.length or own.kind
-    stride = own.stride if reading.stride is None else reading.stride  # 0 shares nothing, and is a choice
+    kind: Any = reading.length or row.length.kind
+    stride = row.length.stride if reading.stride is None else reading.stride  # 0 is a valid setting: no overlap
     return LengthPolicy(kind, stride=stride, pool=reading.window_pool)
 
 
 def task_json(task: Task, decision: Decision, record: Mapping[str, Any]) -> dict[str, Any]:
-    """All that a folder needs to answer as it was measured, for bertkit.json."""
+    """The content of bertkit.json: everything that predictions depend on besides the model, and a training record."""
     content: dict[str, Any] = {"name": task.name, "limit": task.limit}
     if task.labels:
         content["labels"] = list(task.labels)
     return content | {
-        **task.saved,
+        **task.saved_fields,
         "length_policy": task.length.to_json(),
         "decision": decision.to_json(),
         "record": dict(record),
     }
 
 
+def task_checkpoint(
+    start: Checkpoint, model: BertModel, task: Task, decision: Decision, record: Mapping[str, Any]
+) -> Checkpoint:
+    """The checkpoint of a model that was fine-tuned from `start`, to be saved as a folder."""
+    problem_type = {"problem_type": task.row.problem_type} if task.row.problem_type else {}
+    return replace(
+        start,
+        model=model,
+        labels=task.labels,
+        embed=None,
+        settings={**start.settings, **problem_type},
+        task=task_json(task, decision, record),
+    )
+
+
 def read_task(checkpoint: Checkpoint) -> tuple[Task, Decision]:
-    """The task of a fine-tuned folder, and how its scores become answers; folders of others have the defaults."""
+    """(task, decision layer) of a fine-tuned model; the defaults for a folder without bertkit.json."""
     if checkpoint.tokenizer is None:
         raise RequestError("this folder holds no tokenizer; pass one: bertkit.load(path, tokenizer='vocab.txt')")
     saved = _checked(checkpoint.task) or {"name": _name_by_head(checkpoint)}
@@ -54,8 +70,8 @@ def read_task(checkpoint: Checkpoint) -> tuple[Task, Decision]:
     policy = LengthPolicy.from_json(saved["length_policy"]) if "length_policy" in saved else row.length
     limit = min(checkpoint.max_length, int(saved.get("limit", checkpoint.max_length)))
     decision = Decision.from_json(saved["decision"]) if "decision" in saved else Decision()
-    content = row.restored(saved, checkpoint.labels)
-    task = task_class(row)(tokenizer=checkpoint.tokenizer, limit=limit, length=policy, **content)
+    arguments = row.arguments_from_json(saved, checkpoint.labels)
+    task = task_class(row)(tokenizer=checkpoint.tokenizer, limit=limit, length=policy, **arguments)
     if "labels" in saved and tuple(saved["labels"]) != task.labels:
         raise RequestError(
             f"bertkit.json has the labels {', '.join(saved['labels'])} but config.json has {', '.join(task.labels)}; "
@@ -65,30 +81,34 @@ def read_task(checkpoint: Checkpoint) -> tuple[Task, Decision]:
 
 
 def task_name(checkpoint: Checkpoint) -> str | None:
-    """What a model was fine-tuned for: as bertkit.json says, or else as its head shows; None where it has none."""
-    known = any(head in checkpoint.model.heads for head in task_heads())
-    return str(checkpoint.task["name"]) if checkpoint.task else _name_by_head(checkpoint) if known else None
+    """The task that a model was fine-tuned for, from bertkit.json or from its head; None if it has no task head."""
+    if checkpoint.task:
+        return str(checkpoint.task["name"])
+    has_head = any(head in checkpoint.model.heads for head in task_heads())
+    return _name_by_head(checkpoint) if has_head else None
 
 
 def _checked(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """A folder's task with numbers and labels where they belong; whoever wrote the file."""
+    """The task of bertkit.json, with the types of its numbers and labels checked."""
 
-    def number(name: str, least: float) -> bool:
-        value = saved.get(name, 1)
-        return isinstance(value, int | float) and not isinstance(value, bool) and least < value < math.inf
+    def is_number_over(value: object, bound: float) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and bound < value < math.inf
 
+    valid = {
+        name: is_number_over(saved[name], bound)
+        for name, bound in {"limit": 2, "center": -math.inf, "spread": 0}.items()
+        if name in saved
+    }
     labels = saved.get("labels", [])
-    wrong = {"limit": not number("limit", 2) if "limit" in saved else False}
-    wrong |= {"center": not number("center", -math.inf), "spread": not number("spread", 0)}
-    wrong["labels"] = not isinstance(labels, list) or not all(isinstance(label, str) for label in labels)
-    for name in wrong:
-        if wrong[name]:
+    valid["labels"] = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
+    for name, is_valid in valid.items():
+        if not is_valid:
             raise RequestError(f"bertkit.json: {name}={saved[name]!r} is not as bertkit writes it; restore the file")
     return dict(saved)
 
 
 def _name_by_head(checkpoint: Checkpoint) -> str:
-    """As the head, Hugging Face's problem type and the number of outputs show."""
+    """The task from the head, Hugging Face's problem type and the number of outputs."""
     head = next((head for head in task_heads() if head in checkpoint.model.heads), None)
     if head is None:
         raise RequestError(

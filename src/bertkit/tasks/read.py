@@ -1,13 +1,14 @@
-"""Labeled files to examples: every format for every task; a guess is reported in one sentence."""
+"""Files to examples, for every task and format; what was guessed about a file is reported in its summary."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bertkit.data.columns import MakeExample
 from bertkit.data.examples import Example
-from bertkit.data.glue import leaves_out
+from bertkit.data.glue import is_excluded
 from bertkit.data.tables import Columns, Row, Table, ending, made_examples, open_table
-from bertkit.data.texts import beside_names, by_name
+from bertkit.data.texts import names_from_labels_txt, replace_label_numbers
 from bertkit.errors import RequestError
 from bertkit.settings import pick
 from bertkit.tasks.row import TaskRow
@@ -16,13 +17,13 @@ from bertkit.tasks.table import TASKS
 
 @dataclass(frozen=True)
 class ExampleFile:
-    """A file that was read: its examples, the columns that were used, one sentence on what was guessed."""
+    """The examples of a file, the columns that were read, and a summary with what was guessed."""
 
     examples: list[Example]
     columns: Columns
     summary: str
-    names: tuple[str, ...] = ()  # of labels.txt, where it named the labels
-    header: bool | None = None  # whether a first line named the columns
+    names: tuple[str, ...] = ()  # label names from labels.txt, if the labels are numbers
+    header: bool | None = None  # whether the file has a header line
 
 
 def read_examples(
@@ -33,10 +34,10 @@ def read_examples(
     labeled: bool = True,
     names: tuple[str, ...] | None = None,
 ) -> ExampleFile:
-    """Every example of a file; the first row that cannot be used stops with its place and a remedy.
+    """All examples of a file; an invalid row raises RequestError with its location and a remedy.
 
-    Without `labeled` the labels need not be there and are not read. `names` are those of numbered labels: of the
-    training file's for its dev file; None: of a labels.txt beside the file, where they fit.
+    Labels are not read unless `labeled`. `names` are the names of numbered labels (for a dev file those of the training
+    file); None: from a labels.txt beside the file, if it fits.
     """
     return _read(pick(TASKS, task, "task"), Path(path), columns or Columns(), labeled, None, names)
 
@@ -50,27 +51,27 @@ def scan_examples(
     labeled: bool = True,
     names: tuple[str, ...] | None = None,
 ) -> ExampleFile:
-    """As `read_examples`, but rows that cannot be used are left out and their sentences put into `faults`."""
+    """As `read_examples`, but invalid rows are left out, and their messages are appended to `faults`."""
     return _read(pick(TASKS, task, "task"), Path(path), columns or Columns(), labeled, faults, names)
 
 
 def guess_task(path: Path, columns: Columns | None = None) -> str:
-    """A name in TASKS, from the ending, the columns and the labels; rows that are more particular come later there."""
+    """The task of a file, guessed from its ending, columns and labels: the last of TASKS that fits."""
     columns = columns or Columns()
-    ordered = list(TASKS.values())[::-1]
-    for row in ordered:
-        if row.fits_file(path, columns):
-            return row.name
+    tasks = list(TASKS.values())[::-1]
+    for task in tasks:
+        if task.fits_file(path, columns):
+            return task.name
     table = open_table(path, columns)
     rows = [row for row in table.sample if not row.fault]
     if not rows:
         raise RequestError(table.sample[0].fault)
-    return next(row.name for row in ordered if row.fits_table(table, rows, columns))
+    return next(task.name for task in tasks if task.fits_table(table, rows, columns))
 
 
-def columns_for_dev(train: Path, dev: Path, found: ExampleFile, given: Columns | None) -> Columns | None:
-    """What was found in the training file holds for a dev file of the same kind; other kinds name things otherwise."""
-    return replace(found.columns, header=found.header) if ending(dev) == ending(train) else given
+def columns_for_dev(train: Path, dev: Path, train_file: ExampleFile, columns: Columns | None) -> Columns | None:
+    """The columns of a dev file: those recognized in the training file if both have the same ending, else as named."""
+    return replace(train_file.columns, header=train_file.header) if ending(dev) == ending(train) else columns
 
 
 def _read(
@@ -84,18 +85,18 @@ def _read(
     table = _open(task, path, columns, labeled)
     if all(row.fault for row in table.sample):
         raise RequestError(table.sample[0].fault)
-    used, make = task.maker(table, columns, labeled)
+    used, make = task.reader(table, columns, labeled)
     left_out: list[Row] = []
-    examples = made_examples(_kept(table, used.label, left_out), lambda row: _example(row, make), faults)
+    examples = made_examples(_without_excluded(table, used.label, left_out), lambda row: _example(row, make), faults)
     notes = [*table.notes]
-    notes += [f"{len(left_out)} rows left out as is usual, the first at {left_out[0].place}"] if left_out else []
+    notes += [f"{len(left_out)} rows left out as is usual, the first at {left_out[0].location}"] if left_out else []
     if labeled:
         examples, split = task.split_labels(examples, used, faults)
         notes += [f"labels split at '{split.separator}'"] if split is not used else []
         used = split
     if task.labeled and labeled:
-        names = beside_names(path, examples) if names is None else names
-        examples = by_name(examples, names) if names else examples
+        names = names_from_labels_txt(path, examples) if names is None else names
+        examples = replace_label_numbers(examples, names) if names else examples
         notes += ["named by labels.txt"] if names else []
     if labeled and faults is None:
         task.check(examples)
@@ -112,15 +113,16 @@ def _open(task: TaskRow, path: Path, columns: Columns, labeled: bool) -> Table:
     return open_table(path, columns, format=task.format(path), labeled=labeled)
 
 
-def _kept(table: Table, label: str | None, left_out: list[Row]) -> Iterable[Row]:
+def _without_excluded(table: Table, label: str | None, left_out: list[Row]) -> Iterable[Row]:
+    """The rows that are not excluded by convention; excluded ones are appended to `left_out`."""
     for row in table.rows:
-        if leaves_out(table, row, label):
+        if is_excluded(table, row, label):
             left_out.append(row)
         else:
             yield row
 
 
-def _example(row: Row, make: Callable[[Row], Example]) -> Example:
+def _example(row: Row, make: MakeExample) -> Example:
     if row.fault:
         raise RequestError(row.fault)
     return make(row)

@@ -1,4 +1,4 @@
-"""The tasks by name. A new task is a row here, and a file or two of its own."""
+"""TASKS: the tasks by name. A new task is a line here, a row in `rows/` and an implementation."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from bertkit.tasks.rows.rate_words import RateWordsRow
 from bertkit.tasks.rows.regress import RegressRow
 from bertkit.tasks.rows.tag import TagRow
 
-# In the order in which they are listed. A file whose task nobody named is for the last row that it fits.
+# In the order of lists for users. If the task of a file is not named, it is the last row here that fits the file.
 ROWS: tuple[TaskRow, ...] = (
     ClassifyRow(),
     MultilabelRow(),
@@ -26,13 +26,13 @@ TASKS: Mapping[str, TaskRow] = MappingProxyType({row.name: row for row in ROWS})
 
 
 def routes() -> dict[str, list[TaskRow]]:
-    """The routes of the server, which are the methods of Bert and Client, with the tasks that answer there."""
-    found: dict[str, list[TaskRow]] = {}
+    """The tasks of each route of the server, which is also a method of Bert and Client."""
+    tasks: dict[str, list[TaskRow]] = {}
     for row in ROWS:
-        found.setdefault(row.route, []).append(row)
-    return found
+        tasks.setdefault(row.route, []).append(row)
+    return tasks
 
 
 def task_heads() -> tuple[str, ...]:
-    """The heads that tasks have, each once."""
+    """The heads of all tasks, without repetitions."""
     return tuple(dict.fromkeys(row.head for row in ROWS))

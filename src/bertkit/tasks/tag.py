@@ -1,4 +1,4 @@
-"""A tag for each word: names, parts of speech."""
+"""Tagging: a tag for each word, such as named entities or parts of speech."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,36 +17,36 @@ from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.word_loss import IGNORE
 from bertkit.settings import pick
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.explain import Request, Target, read_at
-from bertkit.tasks.labels import balanced_weights
-from bertkit.tasks.length import Seen
-from bertkit.tasks.losses import divergence
 from bertkit.tasks.metrics.classes import LabelScore
 from bertkit.tasks.metrics.spans import span_scores
 from bertkit.tasks.metrics.table import tag_scores
 from bertkit.tasks.rows.tag import TagRow
-from bertkit.tasks.task import LossSettings, Mistake, Part, Predict, Rows, Size, Task, Window
-from bertkit.tasks.texts import filled
-from bertkit.tasks.words import WordTask, at_words, find_word
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.explain import Request, Target, read_at
+from bertkit.tasks.shared.labels import balanced_weights
+from bertkit.tasks.shared.length import Seen
+from bertkit.tasks.shared.losses import divergence, weighted_cross_entropy
+from bertkit.tasks.shared.text_task import pad_to
+from bertkit.tasks.shared.word_task import WordTask, find_word, first_piece_outputs
+from bertkit.tasks.task import Dataset, FixedSize, HeadOutputs, LossSettings, Mistake, Predict, Task, Window
 
-SHOWN_WORDS = 6  # of a sentence's errors in the report
+MAX_LISTED_WORDS = 6  # wrong words of a sentence in the report
 
 
 @dataclass(frozen=True)
 class TagSpan:
-    """A run of words that belong together; characters are known where the words come from a plain text."""
+    """A span of words with one label; `characters` is set if the words come from a plain text."""
 
     label: str
     words: tuple[int, int]  # [first, end)
     text: str
-    probability: float  # of its least certain word
+    probability: float  # the lowest of its words
     characters: tuple[int, int] | None = None  # [start, end) in the original text
 
 
 @dataclass(frozen=True)
 class Tagged:
-    """A sentence with a tag and its probability for each word, and the spans that the tags mark."""
+    """A tag and its probability for each word of a sentence, and the spans that the tags encode."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -57,132 +57,133 @@ class Tagged:
 
 @dataclass(frozen=True, kw_only=True)
 class Tag(WordTask):
-    """One label for each word: softmax."""
+    """One label for each word, by softmax."""
 
     row = TagRow()
 
     @cached_property
     def scheme(self) -> str:
-        """How the labels mark spans; of a set of labels only `plain` is certain."""
+        """The tag scheme of the labels; from labels alone, only `plain` is recognized with certainty."""
         return recognize([self.labels])
 
     @property
-    def main(self) -> str:
-        """F1 over spans; where the tags mark none, accuracy over words."""
+    def main_metric(self) -> str:
+        """F1 over spans, or accuracy over words if the tags encode no spans."""
         return "accuracy" if self.scheme == "plain" else self.row.metrics.main
 
     def gold(self, example: Example) -> list[int] | None:
-        """The numbers of the tags."""
+        """The label ids of the tags."""
         assert isinstance(example, TaggedExample)
         if example.tags is None:
             return None
         tags = example.tags
         if len(tags) != len(example.words):
-            raise RequestError(f"{example.place}: {len(example.words)} words came with {len(tags)} tags; give as many")
+            raise RequestError(
+                f"{example.location}: {len(example.words)} words came with {len(tags)} tags; give as many"
+            )
         for tag in tags:
-            if tag not in self.label_numbers:
+            if tag not in self.label_ids:
                 raise RequestError(
-                    f"{example.place}: the tag '{tag}' is not among the labels: {', '.join(self.labels)}; "
+                    f"{example.location}: the tag '{tag}' is not among the labels: {', '.join(self.labels)}; "
                     "correct it, or train on data that has it"
                 )
-        return [self.label_numbers[tag] for tag in tags]
+        return [self.label_ids[tag] for tag in tags]
 
     def loss_sum(self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings) -> Tensor:
-        """Cross entropy at the first piece of each word; T labels in."""
-        target = torch.tensor(list(chain.from_iterable(window.target for window in windows)), device=logits.device)
-        balance = None if weights.class_weights is None else logits.new_tensor(weights.class_weights)
+        """Sum of the cross-entropies at the first pieces of words; logits are T labels."""
+        gold = torch.tensor(list(chain.from_iterable(window.target for window in windows)), device=logits.device)
+        class_weights = None if weights.class_weights is None else logits.new_tensor(weights.class_weights)
         return F.cross_entropy(
-            logits, target, balance, ignore_index=IGNORE, reduction="sum", label_smoothing=weights.label_smoothing
+            logits, gold, class_weights, ignore_index=IGNORE, reduction="sum", label_smoothing=weights.label_smoothing
         )
 
-    def fixed_targets(self, windows: Sequence[Window], size: Size, weights: LossSettings) -> tuple[Tensor, ...]:
-        """A label and its weight for each token; none where no word begins."""
-        wanted = list(chain.from_iterable(window.target for window in windows))
-        balance = weights.class_weights
-        shares = [0.0 if tag == IGNORE else balance[tag] if balance else 1.0 for tag in wanted]
-        return filled([max(tag, 0) for tag in wanted], size.tokens, 0), filled(shares, size.tokens, 0.0)
+    def fixed_targets(self, windows: Sequence[Window], size: FixedSize, weights: LossSettings) -> tuple[Tensor, ...]:
+        """The label id and the weight of each token; the weight is 0 if no word begins there."""
+        gold = list(chain.from_iterable(window.target for window in windows))
+        class_weights = weights.class_weights or (1.0,) * len(self.labels)
+        token_weights = [0.0 if label == IGNORE else class_weights[label] for label in gold]
+        return pad_to(size.tokens, [max(label, 0) for label in gold]), pad_to(size.tokens, token_weights)
 
     def fixed_loss(self, logits: Tensor, batch: Batch, targets: Sequence[Tensor], smoothing: float) -> Tensor:
-        """Cross entropy times weight."""
-        wanted, shares = targets
-        return (F.cross_entropy(logits, wanted, reduction="none", label_smoothing=smoothing) * shares).sum()
+        """Sum of cross-entropies times weights."""
+        return weighted_cross_entropy(logits, targets, smoothing)
 
     def has_fixed_loss(self, weights: LossSettings) -> bool:
-        """Torch smooths a weighted loss by all labels' weights; a weight for each row is not that."""
+        """Not with class weights and smoothing together: torch weights the smoothing term of each label, too."""
         return not (weights.class_weights and weights.label_smoothing)
 
-    def distance(
-        self, teacher: Task, ours: Tensor, theirs: Tensor, batch: Batch, windows: Sequence[Window], temperature: float
+    def distillation_loss(
+        self, teacher: Task, logits: Tensor, target: Tensor, batch: Batch, windows: Sequence[Window], temperature: float
     ) -> Tensor:
-        """Divergence between the tags' probabilities of each word."""
-        scored = torch.tensor([wanted >= 0 for window in windows for wanted in window.target], device=ours.device)
-        return divergence(ours[scored], theirs[scored], temperature)
+        """Sum of the divergences between the tag probabilities of each word."""
+        scored = torch.tensor([label >= 0 for window in windows for label in window.target], device=logits.device)
+        return divergence(logits[scored], target[scored], temperature)
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Tagged]) -> dict[str, float]:
-        """Accuracy over words, and precision, recall and F1 over spans where the tags mark some."""
-        gold = [example.tags or () for example in examples if isinstance(example, TaggedExample)]
-        return tag_scores(gold, [prediction.tags for prediction in predictions], self.scheme)
+        """Accuracy over words; precision, recall and F1 over spans if the tags encode spans."""
+        return tag_scores(*_gold_and_predicted(examples, predictions), self.scheme)
 
-    def decode_one(self, example: Example, windows: Sequence[Window], outputs: Rows, decision: Decision) -> Tagged:
-        """The likeliest tag of each word; spans of a plain text have their characters in it."""
+    def decode_one(
+        self, example: Example, windows: Sequence[Window], outputs: HeadOutputs, decision: Decision
+    ) -> Tagged:
+        """The most probable tag of each word, and the spans of the tags."""
         assert isinstance(example, TaggedExample)
         best = np.full(len(example.words), -1)
-        probability = np.zeros(len(example.words))
+        highest = np.zeros(len(example.words))
         for window, logits in zip(windows, outputs, strict=True):
             words = list(window.detail.words)
-            shares = decision.class_probabilities(logits[list(window.detail.positions)])
-            best[words], probability[words] = shares.argmax(axis=-1), shares.max(axis=-1)
-        tags = tuple(self.labels[number] for number in best)
-        chances = tuple(probability.tolist())
-        found = Tagged(example.words, tags, chances, _spans(example.words, tags, chances), windows[0].detail.seen)
+            probabilities = decision.class_probabilities(logits[list(window.detail.positions)])
+            best[words], highest[words] = probabilities.argmax(axis=-1), probabilities.max(axis=-1)
+        tags = tuple(self.labels[label] for label in best)
+        spans = _spans(example.words, tags, highest.tolist())
+        tagged = Tagged(example.words, tags, tuple(highest.tolist()), spans, windows[0].detail.seen)
         if example.text is None or example.characters is None:
-            return found
-        return located(found, example.text, example.characters)
+            return tagged
+        return with_characters(tagged, example.text, example.characters)
 
-    def calibration_table(self, dev: Part, outputs: Rows) -> tuple[np.ndarray, np.ndarray]:
-        """The logits of words, and the numbers of their tags."""
-        return at_words(dev, outputs)
+    def calibration_table(self, dev: Dataset, outputs: HeadOutputs) -> tuple[np.ndarray, np.ndarray]:
+        """(logits, label ids) of the words."""
+        return first_piece_outputs(dev, outputs)
 
     def class_weights(self, counts: Mapping[str, int], examples: int) -> tuple[float, ...]:
-        """All tags together weigh the same."""
+        """Weights inverse to the counts of the tags."""
         return balanced_weights(counts, self.labels)
 
-    def answers(self, example: Example, prediction: Tagged, decision: Decision) -> list[tuple[str, str]]:
-        """Each word's tag and the likeliest one."""
+    def answer_pairs(self, example: Example, prediction: Tagged, decision: Decision) -> list[tuple[str, str]]:
+        """The gold tag and the predicted one of each word."""
         assert isinstance(example, TaggedExample)
         return list(zip(example.tags or (), prediction.tags, strict=True))
 
     def mistake(self, example: Example, prediction: Tagged) -> Mistake | None:
-        """The words with a wrong tag; the surest of them counts."""
+        """The words with a wrong tag, weighted by the highest probability of a wrong tag."""
         assert isinstance(example, TaggedExample)
-        pairs = zip(example.words, example.tags or (), prediction.tags, prediction.probabilities, strict=True)
-        wrong = [(word, tag, best, chance) for word, tag, best, chance in pairs if tag != best]
+        rows = zip(example.words, example.tags or (), prediction.tags, prediction.probabilities, strict=True)
+        wrong = [row for row in rows if row[1] != row[2]]
         if not wrong:
             return None
-        truth, predicted = (", ".join(f"{row[0]}: {row[side]}" for row in wrong[:SHOWN_WORDS]) for side in (1, 2))
+        truth, predicted = (", ".join(f"{row[0]}: {row[side]}" for row in wrong[:MAX_LISTED_WORDS]) for side in (1, 2))
         return Mistake(max(row[3] for row in wrong), " ".join(example.words), truth, predicted)
 
-    def label_scores(self, dev: Part, predictions: Sequence[Tagged]) -> dict[str, LabelScore]:
-        """Of every kind of span, where the tags mark spans."""
+    def label_scores(self, dev: Dataset, predictions: Sequence[Tagged]) -> dict[str, LabelScore]:
+        """Precision and recall of every span label, if the tags encode spans."""
         if self.scheme == "plain":
             return {}
-        gold = [example.tags or () for example in dev.examples if isinstance(example, TaggedExample)]
-        return dict(span_scores(gold, [prediction.tags for prediction in predictions]))
+        return dict(span_scores(*_gold_and_predicted(dev.examples, predictions)))
 
     def explain(self, model: BertModel, request: Request, predict: Predict) -> Target:
-        """The logit of a tag at a word's first piece: a named word's, or the first that has a tag other than O."""
-        example, window, tokens = self.explained_word(request)
-        [found] = predict([example])
-        outside = next((n for n, tag in enumerate(found.tags) if tag != "O"), 0)
-        at = outside if request.word is None else find_word(example.words, request.word)
-        tag = found.tags[at] if request.target is None else request.target
-        number = pick(self.label_numbers, tag, "tag")
-        name = f"the tag '{tag}' of '{example.words[at]}'"
-        return Target(name, "logit", tokens, read_at(model, self.head, window.detail.positions[at], number))
+        """The logit of a tag at a word's first piece: of the named word, or of the first with a tag other than O."""
+        example, window, tokens = self.explained_words(request)
+        [prediction] = predict([example])
+        first_tagged = next((n for n, tag in enumerate(prediction.tags) if tag != "O"), 0)
+        word = first_tagged if request.word is None else find_word(example.words, request.word)
+        tag = prediction.tags[word] if request.target is None else request.target
+        label = pick(self.label_ids, tag, "tag")
+        name = f"the tag '{tag}' of '{example.words[word]}'"
+        return Target(name, "logit", tokens, read_at(model, self.head, window.detail.positions[word], label))
 
 
-def located(tagged: Tagged, text: str, characters: Characters) -> Tagged:
-    """The same tags with their spans found in the text that `words_of` parted into these words."""
+def with_characters(tagged: Tagged, text: str, characters: Characters) -> Tagged:
+    """The same tags; the spans have their characters in the text, whose words have these character spans."""
     spans = []
     for span in tagged.spans:
         start, end = characters[span.words[0]][0], characters[span.words[1] - 1][1]
@@ -190,13 +191,15 @@ def located(tagged: Tagged, text: str, characters: Characters) -> Tagged:
     return replace(tagged, spans=tuple(spans))
 
 
-def _spans(words: Sequence[str], tags: Sequence[str], chances: Sequence[float]) -> tuple[TagSpan, ...]:
+def _gold_and_predicted(
+    examples: Sequence[Example], predictions: Sequence[Tagged]
+) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    gold = [example.tags or () for example in examples if isinstance(example, TaggedExample)]
+    return gold, [prediction.tags for prediction in predictions]
+
+
+def _spans(words: Sequence[str], tags: Sequence[str], probabilities: Sequence[float]) -> tuple[TagSpan, ...]:
     return tuple(
-        TagSpan(
-            span.label,
-            (span.start, span.end),
-            " ".join(words[span.start : span.end]),
-            min(chances[span.start : span.end]),
-        )
-        for span in spans_from_tags(tags)
+        TagSpan(label, (start, end), " ".join(words[start:end]), min(probabilities[start:end]))
+        for start, end, label in spans_from_tags(tags)
     )

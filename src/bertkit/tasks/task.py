@@ -1,7 +1,7 @@
-"""What a task is: examples to windows, logits to a loss, outputs to predictions, predictions to a score.
+"""The interface of a task: examples to windows, logits to a loss, outputs to predictions, predictions to scores.
 
 Training, evaluation and prediction call the same `windows` and `decode`, so what is measured is what is served. This
-file has the part that computes; `row.py` has the part that can be read without torch.
+module has the part that computes; `row.py` has the part that can be read without torch.
 """
 
 from abc import ABC, abstractmethod
@@ -19,37 +19,36 @@ from torch import Tensor
 from bertkit.data.examples import Example
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
-from bertkit.tasks.calibration import guesses_labels
-from bertkit.tasks.decision import Decision, Fitted, fit_table
-from bertkit.tasks.length import LengthPolicy, check_policy
 from bertkit.tasks.row import TaskRow
+from bertkit.tasks.shared.calibration import label_collapse
+from bertkit.tasks.shared.decision import Decision, FittedDecision, calibrated_decision
+from bertkit.tasks.shared.length import LengthPolicy, check_policy
 from bertkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from bertkit.model.model import BertModel
-    from bertkit.tasks.explain import Request, Target
     from bertkit.tasks.metrics.classes import LabelScore
+    from bertkit.tasks.shared.explain import Request, Target
 
-Rows = Sequence[np.ndarray]  # the head's outputs for each window
-# A frozen dataclass of the task's own: Classified, Labeled, Rated, Tagged, RatedWords, Answered, Chosen.
-Prediction = Any
-OF_THE_ROW = LengthPolicy()  # stands for the length policy of a task's row
+HeadOutputs = Sequence[np.ndarray]  # the head's outputs for each window
+Prediction = Any  # a frozen dataclass: Classified, Labeled, Rated, Tagged, RatedWords, Answered or Chosen
 Predict = Callable[[Sequence[Example]], list[Prediction]]
+ROW_DEFAULT = LengthPolicy()  # sentinel for the length policy of the task's row
 
 
 @dataclass(frozen=True)
 class Window:
-    """One sequence that goes through the model, with [CLS] and [SEP]."""
+    """One sequence that goes through the model, with its special tokens."""
 
     ids: tuple[int, ...]
     segments: tuple[int, ...]
-    example: int  # number of the example it belongs to
-    target: Any  # what the loss asks of it, in the task's own form; None when unlabeled
-    detail: Any = None  # what decoding needs: word starts, character offsets, how much was cut
+    example: int  # index of its example
+    target: Any  # target of the loss, in a form of the task; None if unlabeled
+    detail: Any = None  # what the task's `decode` needs: word starts, character offsets, how much was cut
 
 
 @dataclass(frozen=True)
-class Part:
+class Dataset:
     """Examples with their windows."""
 
     examples: list[Example]
@@ -57,26 +56,26 @@ class Part:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Tokens of each example."""
-        return tuple(sum(len(window.ids) for window in own) for own in self.windows)
+        """The number of tokens in the windows of each example."""
+        return tuple(sum(len(window.ids) for window in windows) for windows in self.windows)
 
     @property
     def flat(self) -> list[Window]:
         """The windows of all examples."""
-        return [window for own in self.windows for window in own]
+        return [window for windows in self.windows for window in windows]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossSettings:
-    """How errors are weighted."""
+    """Label smoothing and class weights."""
 
-    label_smoothing: float = 0.0  # this share of a label's weight is spread over all labels
+    label_smoothing: float = 0.0
     class_weights: tuple[float, ...] | None = None  # for each label, 1 on average over the training data
 
 
 @dataclass(frozen=True)
-class Size:
-    """How many tokens, sequences and examples a fixed batch has room for, and how many outputs the head has."""
+class FixedSize:
+    """The size of a fixed batch: tokens, sequences and examples with padding, and outputs of the head."""
 
     tokens: int
     sequences: int
@@ -86,7 +85,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A prediction that is not the label, for the report: how wrong, and the texts to show."""
+    """A wrong prediction for the report; mistakes are sorted by `weight`."""
 
     weight: float
     text: str
@@ -96,24 +95,24 @@ class Mistake:
 
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
-    """A task bound to a tokenizer and what the training data decided. All windows of an example share one batch."""
+    """A task with its tokenizer, sequence limit and labels. All windows of an example must be in one batch."""
 
     row: ClassVar[TaskRow]
-    answer_unit: ClassVar[str] = "examples"  # what gets one answer each
-    pools_windows: ClassVar[bool] = False  # whether a text's windows have one answer together
+    answer_unit: ClassVar[str] = "examples"  # what has one prediction each, for messages
+    pools_windows: ClassVar[bool] = False  # whether the windows of a text have one prediction together
     tokenizer: Tokenizer
     limit: int  # tokens in a sequence
-    length: LengthPolicy = OF_THE_ROW
-    labels: tuple[str, ...] = ()  # in the order of the head's outputs; empty where there are none
+    length: LengthPolicy = ROW_DEFAULT
+    labels: tuple[str, ...] = ()  # in the order of the head's outputs; empty for tasks without labels
 
     def __post_init__(self) -> None:
-        if self.length is OF_THE_ROW:
+        if self.length is ROW_DEFAULT:
             object.__setattr__(self, "length", self.row.length)
-        check_policy(self.row.name, self.length, self.limit, self.row.lengths)
+        check_policy(self.row.name, self.length, self.limit, self.row.length_kinds)
 
     @property
     def name(self) -> str:
-        """Its key in TASKS."""
+        """The key in TASKS."""
         return self.row.name
 
     @property
@@ -123,147 +122,148 @@ class Task(ABC):
 
     @property
     def outputs(self) -> int:
-        """How many outputs the head has: one for each label."""
+        """The number of the head's outputs: one for each label."""
         return len(self.labels)
 
     @cached_property
-    def label_numbers(self) -> Mapping[str, int]:
-        """The number of each label among the outputs."""
-        return {label: number for number, label in enumerate(self.labels)}
+    def label_ids(self) -> Mapping[str, int]:
+        """The index of each label among the outputs."""
+        return {label: index for index, label in enumerate(self.labels)}
 
     @property
-    def main(self) -> str:
-        """The metric of `score` that is watched."""
+    def main_metric(self) -> str:
+        """The metric of `score` by which the best model is chosen."""
         return self.row.metrics.main
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Every metric that `score` gives."""
+        """The names of all metrics of `score`."""
         return self.row.metrics.names
 
     @property
-    def saved(self) -> dict[str, Any]:
-        """What the training data decided besides the labels, for bertkit.json."""
-        return {name: getattr(self, name) for name in self.row.saved}
+    def saved_fields(self) -> dict[str, Any]:
+        """Fields besides the labels that come from the training data, for bertkit.json."""
+        return {name: getattr(self, name) for name in self.row.saved_fields}
 
     @property
     def joins_windows(self) -> bool:
-        """Whether a text's windows are joined to one vector before the head."""
+        """Whether the windows of a text are averaged to one vector before the head."""
         return False
 
-    def ready(self, example: Example) -> Example:
-        """An example of a request in the form that `windows` takes."""
+    def preprocess(self, example: Example) -> Example:
+        """An example of a request in the form that `windows` expects."""
         return example
 
     @abstractmethod
     def windows(self, example: Example, number: int) -> list[Window]:
-        """The sequences of an example, at least one; the length policy is applied here."""
+        """The sequences of example `number`, at least one, by the length policy."""
 
-    def targets(self, windows: Sequence[Window]) -> int:
-        """How many answers the loss asks of these windows: one for each example. Known before the forward pass."""
+    def count_targets(self, windows: Sequence[Window]) -> int:
+        """The number of targets in the loss of these windows: one for each example."""
         return len({window.example for window in windows})
 
     def loss(
         self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings
     ) -> tuple[Tensor, Tensor]:
-        """(sum of losses, how many): divided once, over everything in a step."""
+        """(sum of losses, number of targets); the division is over all batches of a step."""
         total = self.loss_sum(logits, batch, windows, weights)
-        return total, torch.tensor(self.targets(windows), device=logits.device)
+        return total, torch.tensor(self.count_targets(windows), device=logits.device)
 
     @abstractmethod
     def loss_sum(self, logits: Tensor, batch: Batch, windows: Sequence[Window], weights: LossSettings) -> Tensor:
         """The sum of the losses of all targets."""
 
     @abstractmethod
-    def fixed_targets(self, windows: Sequence[Window], size: Size, weights: LossSettings) -> tuple[Tensor, ...]:
-        """What `fixed_loss` reads, in tensors whose shapes depend on `size` alone: for CUDA graphs."""
+    def fixed_targets(self, windows: Sequence[Window], size: FixedSize, weights: LossSettings) -> tuple[Tensor, ...]:
+        """The tensors that `fixed_loss` reads; their shapes depend on `size` alone, for CUDA graphs."""
 
     @abstractmethod
     def fixed_loss(self, logits: Tensor, batch: Batch, targets: Sequence[Tensor], smoothing: float) -> Tensor:
-        """The sum that `loss` gives, from tensors only."""
+        """The same sum as `loss_sum`, from tensors alone."""
 
     def has_fixed_loss(self, weights: LossSettings) -> bool:
-        """Whether `fixed_loss` is the same as `loss` under these weights."""
+        """Whether `fixed_loss` equals `loss_sum` with these settings."""
         return True
 
     @abstractmethod
-    def distance(
+    def distillation_loss(
         self,
         teacher: "Task",
-        ours: Tensor,
-        theirs: Tensor,
+        logits: Tensor,
+        target: Tensor,
         batch: Batch,
         windows: Sequence[Window],
         temperature: float,
     ) -> Tensor:
-        """How far a student's logits are from its teacher's, summed over what the task asks."""
+        """Sum over examples or words of the distance between logits and `target`, the logits of the teacher."""
 
     def decode(
-        self, examples: Sequence[Example], windows: Sequence[Window], outputs: Rows, decision: Decision
+        self, examples: Sequence[Example], windows: Sequence[Window], outputs: HeadOutputs, decision: Decision
     ) -> list[Prediction]:
         """A prediction for each example; outputs[i] are the head's outputs for windows[i]."""
-        runs = by_example(examples, windows, outputs)
-        return [self.decode_one(example, own, rows, decision) for example, own, rows in runs]
+        return [self.decode_one(*group, decision) for group in by_example(examples, windows, outputs)]
 
     @abstractmethod
-    def decode_one(self, example: Example, windows: Sequence[Window], outputs: Rows, decision: Decision) -> Prediction:
+    def decode_one(
+        self, example: Example, windows: Sequence[Window], outputs: HeadOutputs, decision: Decision
+    ) -> Prediction:
         """The prediction for one example from the outputs of its windows."""
 
     @abstractmethod
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         """All metrics by name."""
 
-    def calibration_table(self, dev: Part, outputs: Rows) -> tuple[np.ndarray, np.ndarray] | None:
-        """(logits, gold) as `calibration` takes them; None where the task has no probabilities to calibrate."""
+    def calibration_table(self, dev: Dataset, outputs: HeadOutputs) -> tuple[np.ndarray, np.ndarray] | None:
+        """(logits, gold) as in `calibration`; None if the task has no probabilities to calibrate."""
         return None
 
-    def fit_decision(self, dev: Part, outputs: Rows, abstain: float | None = None) -> Fitted:
-        """How outputs become answers, fitted on dev data: the temperature, where there are probabilities."""
-        return fit_table(self.calibration_table(dev, outputs))
+    def fit_decision(self, dev: Dataset, outputs: HeadOutputs, abstain: float | None = None) -> FittedDecision:
+        """The decision layer fitted on dev data: a temperature, if there are probabilities."""
+        return calibrated_decision(self.calibration_table(dev, outputs))
 
     def class_weights(self, counts: Mapping[str, int], examples: int) -> tuple[float, ...]:
-        """Weights that make rare labels count as much as frequent ones."""
+        """Weights by which rare labels count as much as frequent ones."""
         raise RequestError(f"class_weights=balanced goes with labels; '{self.name}' has none")
 
-    def prior(self, train: Part, weights: LossSettings) -> tuple[float, ...] | None:
-        """The bias of a new head that minimizes the loss without reading; None: it starts at zero."""
+    def prior_bias(self, train: Dataset, weights: LossSettings) -> tuple[float, ...] | None:
+        """The bias of a new head with the lowest loss for constant predictions; None: zero."""
         return None
 
-    def answers(self, example: Example, prediction: Prediction, decision: Decision) -> list[tuple[str, str]]:
-        """(truth, prediction) of what gets one answer each; nothing where answers are no names."""
+    def answer_pairs(self, example: Example, prediction: Prediction, decision: Decision) -> list[tuple[str, str]]:
+        """(gold, predicted) names, one pair for each label or word; empty if answers are not names."""
         return []
 
-    def guessing(
-        self, dev: Part, outputs: Rows, loss: float | None, predictions: Sequence[Prediction], least: float
+    def collapse_message(
+        self, dev: Dataset, outputs: HeadOutputs, loss: float | None, predictions: Sequence[Prediction], min_gain: float
     ) -> str | None:
-        """A message if the model saves less than the share `least` of the loss of guessing; None: it learned."""
-        return guesses_labels(self.calibration_table(dev, outputs), least)
+        """A message if the model improves on the loss of guessing by less than `min_gain` (relative), else None."""
+        return label_collapse(self.calibration_table(dev, outputs), min_gain)
 
     @abstractmethod
     def mistake(self, example: Example, prediction: Prediction) -> Mistake | None:
-        """The error of a prediction; None if it is correct."""
+        """The mistake of a prediction; None if it is correct."""
 
-    def label_scores(self, dev: Part, predictions: Sequence[Prediction]) -> "dict[str, LabelScore]":
-        """Precision and recall of each label, or of each kind of span; nothing for tasks without labels."""
+    def label_scores(self, dev: Dataset, predictions: Sequence[Prediction]) -> "dict[str, LabelScore]":
+        """Precision and recall of each label, or of each span label; empty for tasks without labels."""
         return {}
 
     def explain(self, model: "BertModel", request: "Request", predict: Predict) -> "Target":
-        """The output that an attribution explains: of what was asked for, or of what the model predicts."""
+        """The output that an attribution explains: the requested one, or the predicted one."""
         raise RequestError(f"predictions of '{self.name}' are not explained")
 
 
 def task_class(row: TaskRow) -> type[Task]:
-    """The class that computes what a row describes."""
+    """The implementation of a row."""
     module, name = row.implementation.split(":")
-    found: type[Task] = getattr(import_module(module), name)
-    return found
+    implementation: type[Task] = getattr(import_module(module), name)
+    return implementation
 
 
 def by_example(
-    examples: Sequence[Example], windows: Sequence[Window], outputs: Rows
+    examples: Sequence[Example], windows: Sequence[Window], outputs: HeadOutputs
 ) -> Iterator[tuple[Example, list[Window], list[np.ndarray]]]:
-    """Each example with its windows and their outputs; windows stand in the order of the examples."""
-    runs = groupby(zip(windows, outputs, strict=True), key=lambda pair: pair[0].example)
-    for example, (_, run) in zip(examples, runs, strict=True):
-        own, rows = zip(*run, strict=True)
-        yield example, list(own), list(rows)
+    """(example, its windows, their outputs) of each example; windows are in the order of the examples."""
+    groups = groupby(zip(windows, outputs, strict=True), key=lambda pair: pair[0].example)
+    for example, (_, group) in zip(examples, groups, strict=True):
+        example_windows, example_outputs = zip(*group, strict=True)
+        yield example, list(example_windows), list(example_outputs)

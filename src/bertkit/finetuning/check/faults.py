@@ -1,4 +1,4 @@
-"""Faults of examples, found without a model: twins, contradictions, leaks, spoiled characters, forbidden tags."""
+"""Checks of examples without a model: duplicates, conflicting labels, leaks, corrupted characters, invalid tags."""
 
 import hashlib
 import re
@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from bertkit.data.examples import Example, QuestionExample, TaggedExample
 from bertkit.data.schemes import first_violation, recognize
-from bertkit.data.tables import Place
 
-# What a text can hold that its author did not write. Each is searched for in every text.
-SPOILED = {
+# Traces of faulty conversions, searched for in every text.
+CORRUPTED_TEXT = {
     "texts with U+FFFD, the rest of a character that was lost": re.compile("\ufffd"),
     "texts that look like UTF-8 read as Latin-1 (Ã©, â€™)": re.compile("Ã[\x80-\xbf]|â€|Â[\xa0-\xbf]"),
     "texts with control characters": re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"),
@@ -21,32 +20,32 @@ SPOILED = {
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found, how often (0: it is not a thing to count), the first place of it, and perhaps some more."""
+    """One problem of the data."""
 
     what: str
-    count: int
-    first: str
-    more: tuple[str, ...] = ()
+    count: int  # of occurrences; 0 if they are not counted
+    first: str  # description of the first occurrence
+    more: tuple[str, ...] = ()  # and of some others
 
     def __str__(self) -> str:
-        more = "".join(f"\n      {each}" for each in self.more)
+        more = "".join(f"\n      {line}" for line in self.more)
         count = f"{self.count:,}; " if self.count else ""
         return f"{self.what}: {count}{self.first}{more}"
 
 
 def folded(text: str) -> str:
-    """The text without regard to case and spaces."""
+    """The text with case and spaces normalized."""
     return " ".join(text.casefold().split())
 
 
 def key(example: Example, fold: Callable[[str], str]) -> bytes:
-    """Equal for equal texts; 16 bytes, so that large files fit into memory."""
+    """A hash of an example's texts; 16 bytes, so that large files fit into memory."""
     joined = "\x1f".join(map(fold, example.texts))
     return hashlib.blake2b(joined.encode(), digest_size=16).digest()
 
 
-def _twins(examples: Iterable[Example]) -> Iterator[tuple[Example, Example]]:
-    """(first, later) for every later example with the same texts, case and spaces aside."""
+def _repeated(examples: Iterable[Example]) -> Iterator[tuple[Example, Example]]:
+    """(first, later) for every example with the same texts as an earlier one, ignoring case and spaces."""
     seen: dict[bytes, Example] = {}
     for example in examples:
         first = seen.setdefault(key(example, folded), example)
@@ -55,66 +54,62 @@ def _twins(examples: Iterable[Example]) -> Iterator[tuple[Example, Example]]:
 
 
 def duplicates(examples: Sequence[Example]) -> Iterator[Finding]:
-    """Examples that stand in the file before, with the same label."""
-    same = [(a, b) for a, b in _twins(examples) if a.outcome == b.outcome]
+    """Examples that repeat an earlier one with the same label."""
+    same = [(a, b) for a, b in _repeated(examples) if a.outcome == b.outcome]
     yield from _finding("repeated examples with the same label", [_both(a, b) for a, b in same])
 
 
 def conflicts(examples: Sequence[Example]) -> Iterator[Finding]:
-    """The same texts with another label."""
-    other = [(a, b) for a, b in _twins(examples) if a.outcome != b.outcome]
-    shown = [f"{_both(a, b)}, as {_short(b.outcome)} and as {_short(a.outcome)}" for a, b in other]
-    yield from _finding("repeated examples with another label", shown)
+    """Examples that repeat an earlier one with another label."""
+    other = [(a, b) for a, b in _repeated(examples) if a.outcome != b.outcome]
+    lines = [f"{_both(a, b)}, as {_short(b.outcome)} and as {_short(a.outcome)}" for a, b in other]
+    yield from _finding("repeated examples with another label", lines)
 
 
 def leaks(train: Sequence[Example], dev: Sequence[Example]) -> Iterator[Finding]:
-    """Examples of dev that stand in train: exactly, or but for case and spaces."""
-    before = 0
+    """Dev examples that are in train: exactly, or ignoring case and spaces."""
+    exact = 0
     for fold, how in ((str, "letter by letter"), (folded, "case and spaces aside")):
-        places = {key(example, fold): example.place for example in train}
-        found = [(e.place, places[k]) for e in dev if (k := key(e, fold)) in places]
-        share = f" ({len(found) / max(len(dev), 1):.1%} of dev)"
-        shown = [f"the first is {a}, as in {b}{share}" for a, b in found]
-        yield from _finding(f"dev examples that are in train, {how}", shown if len(found) > before else [])
-        before = len(found)
+        train_locations = {key(example, fold): example.location for example in train}
+        pairs = [(e.location, train_locations[k]) for e in dev if (k := key(e, fold)) in train_locations]
+        share = f" ({len(pairs) / max(len(dev), 1):.1%} of dev)"
+        lines = [f"the first is {a}, as in {b}{share}" for a, b in pairs]
+        yield from _finding(f"dev examples that are in train, {how}", lines if len(pairs) > exact else [])
+        exact = len(pairs)
 
 
 def shared_passages(train: Sequence[Example], dev: Sequence[Example]) -> Iterator[Finding]:
-    """Questions of dev about a passage that train asks about as well."""
-    known = {folded(e.passage) for e in train if isinstance(e, QuestionExample)}
-    shared = [e.place for e in dev if isinstance(e, QuestionExample) and folded(e.passage) in known]
-    yield from _finding("dev questions on a passage of train", [f"the first is {place}" for place in shared])
+    """Dev questions about a passage that is also in train."""
+    passages = {folded(e.passage) for e in train if isinstance(e, QuestionExample)}
+    shared = [e.location for e in dev if isinstance(e, QuestionExample) and folded(e.passage) in passages]
+    yield from _finding("dev questions on a passage of train", [f"the first is {location}" for location in shared])
 
 
-def spoiled_texts(examples: Sequence[Example]) -> Iterator[Finding]:
-    """Texts with characters that tell of a wrong conversion, and empty ones."""
-    found: dict[str, list[Place]] = {what: [] for what in SPOILED}
-    for example in examples:
-        texts = example.texts
-        for what, pattern in SPOILED.items():
-            if any(map(pattern.search, texts)):
-                found[what].append(example.place)
-    for what, places in found.items():
-        yield from _finding(what, [f"the first is {place}" for place in places])
+def corrupted_texts(examples: Sequence[Example]) -> Iterator[Finding]:
+    """Texts with traces of a faulty conversion, and empty texts."""
+    for what, pattern in CORRUPTED_TEXT.items():
+        affected = [example.location for example in examples if any(map(pattern.search, example.texts))]
+        yield from _finding(what, [f"the first is {location}" for location in affected])
 
 
-def broken_tags(examples: Sequence[Example]) -> Iterator[Finding]:
-    """Sentences whose tags the file's own scheme forbids."""
+def invalid_tags(examples: Sequence[Example]) -> Iterator[Finding]:
+    """Sentences with tags that are invalid in the scheme of the file."""
     tagged = [(e, e.tags) for e in examples if isinstance(e, TaggedExample) and e.tags]
     if not tagged:
         return
     scheme = recognize(tags for _, tags in tagged)
-    broken = [f"{e.place}, {broke}" for e, tags in tagged if (broke := first_violation(tags, scheme)) is not None]
-    yield from _finding(f"sentences with tags that {scheme} forbids", broken, more=4)
+    invalid = [f"{e.location}, {fault}" for e, tags in tagged if (fault := first_violation(tags, scheme)) is not None]
+    yield from _finding(f"sentences with tags that {scheme} forbids", invalid, more=4)
 
 
-def _finding(what: str, places: Sequence[str], more: int = 0) -> Iterator[Finding]:
-    if places:
-        yield Finding(what, len(places), places[0], tuple(places[1 : 1 + more]))
+def _finding(what: str, lines: Sequence[str], more: int = 0) -> Iterator[Finding]:
+    """One finding with a line for each occurrence; nothing if there are none."""
+    if lines:
+        yield Finding(what, len(lines), lines[0], tuple(lines[1 : 1 + more]))
 
 
 def _both(first: Example, later: Example) -> str:
-    return f"the first is {later.place}, as in {first.place.unit} {first.place.line}"
+    return f"the first is {later.location}, as in {first.location.unit} {first.location.line}"
 
 
 def _short(label: object) -> str:

@@ -1,4 +1,4 @@
-"""Matrices that move in few directions only, so that what they have learned can be stored in little space."""
+"""Low-rank updates of weight matrices (LoRA), which can be stored in little space."""
 
 import math
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ from bertkit.errors import RequestError
 from bertkit.train.half import KEPT_WHOLE
 from bertkit.train.loop import LossModule, Sums
 
-TABLES = tuple(part for part in KEPT_WHOLE if "norm" not in part)
+EMBEDDING_TABLES = tuple(part for part in KEPT_WHOLE if "norm" not in part)
 
 
 class LowRank(LossModule):
-    """Runs a module whose matrices are their old selves plus `up @ down` of `rank`; tables stay as they are.
+    """A module whose matrices are frozen, plus trained updates `up @ down` of `rank`.
 
-    `up` starts as zero, so that the module starts as it was. Vectors (norms, biases) move freely.
+    `up` starts at zero, so the module starts unchanged. Embedding tables are frozen; norms and biases are trained.
     """
 
     def __init__(self, module: LossModule, rank: int, *, seed: int = 0) -> None:
@@ -25,34 +25,34 @@ class LowRank(LossModule):
         self.module = module
         self.weights = module.weights
         self.up, self.down = nn.ParameterDict(), nn.ParameterDict()
-        draw = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed)
         for name, parameter in module.named_parameters():
             if parameter.dim() != 2 or not parameter.requires_grad:
                 continue
             parameter.requires_grad_(False)
-            if any(table in name for table in TABLES):
+            if any(table in name for table in EMBEDDING_TABLES):
                 continue
             rows, columns = parameter.shape
-            least = min(rank, rows, columns)
-            start = torch.randn(least, columns, generator=draw) / math.sqrt(columns)
-            self.down[_key(name)] = start.to(parameter.device)
-            self.up[_key(name)] = torch.zeros(rows, least, device=parameter.device)
+            update_rank = min(rank, rows, columns)
+            down = torch.randn(update_rank, columns, generator=generator) / math.sqrt(columns)
+            self.down[_key(name)] = down.to(parameter.device)
+            self.up[_key(name)] = torch.zeros(rows, update_rank, device=parameter.device)
         if not self.up:
             raise RequestError(f"rank={rank} leaves no matrix to be tuned; unfreeze some layers")
 
     def forward(self, *inputs: Any) -> Sums:
-        """The module's sums of each loss, with its matrices where they are now."""
-        sums: Sums = torch.func.functional_call(self.module, self.moved(), inputs)
+        """The module's sums of losses with the updated matrices."""
+        sums: Sums = torch.func.functional_call(self.module, self.updated_matrices(), inputs)
         return sums
 
-    def moved(self) -> dict[str, Tensor]:
-        """The matrices where they are now, by their names in the module."""
-        known: Mapping[str, Tensor] = dict(self.module.named_parameters())
-        return {_name(key): known[_name(key)] + up @ self.down[key] for key, up in self.up.items()}
+    def updated_matrices(self) -> dict[str, Tensor]:
+        """The matrices with their updates, by their names in the module."""
+        matrices: Mapping[str, Tensor] = dict(self.module.named_parameters())
+        return {_name(key): matrices[_name(key)] + up @ self.down[key] for key, up in self.up.items()}
 
 
 def _key(name: str) -> str:
-    """Names in a ParameterDict have no dots."""
+    """A parameter name without dots, which a ParameterDict does not allow."""
     return name.replace(".", "/")
 
 

@@ -1,4 +1,4 @@
-"""One process's work on a run that tunes vectors: steps, evaluations, checkpoints, and the folder at the end."""
+"""The training session of a run that tunes embeddings: steps, evaluations, checkpoints, the model folder at the end."""
 
 import math
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.checkpoint.text_vectors import text_vectors
 from bertkit.finetuning.best_session import BestSession
-from bertkit.finetuning.embeddings.contrast import Asked
 from bertkit.finetuning.embeddings.data import TextRows
+from bertkit.finetuning.embeddings.losses import VectorTargets
 from bertkit.finetuning.embeddings.low_rank import LowRank
 from bertkit.finetuning.embeddings.settings import VectorTuning
 from bertkit.finetuning.learner import TASK
@@ -34,36 +34,36 @@ from bertkit.train.runs import Progress
 from bertkit.train.schedule import Budget, Schedule
 from bertkit.train.session import SessionSettings
 
-VECTORS = EmbedSettings(pooling="mean", normalize=True)  # what is trained, and what the folder says
+VECTORS = EmbedSettings(pooling="mean", normalize=True)  # in training, and in the saved folder
 SPEARMAN = "spearman"
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """All texts as tokens, end to end."""
+    """The token ids of all texts, end to end."""
 
     ids: NDArray[np.int32]
     segments: NDArray[np.uint8]
-    starts: NDArray[np.int64]  # one more than texts
+    starts: NDArray[np.int64]  # texts + 1: where each text starts and the last one ends
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Tokens of each text."""
+        """The number of tokens of each text."""
         return np.diff(self.starts)
 
-    def batch(self, numbers: Sequence[int]) -> Batch:
-        """These texts, packed."""
-        spans = [slice(self.starts[number], self.starts[number + 1]) for number in numbers]
-        ids, segments = (np.concatenate([each[span] for span in spans]) for each in (self.ids, self.segments))
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """The texts with these indices as a packed batch."""
+        spans = [slice(self.starts[index], self.starts[index + 1]) for index in indices]
+        ids, segments = (np.concatenate([values[span] for span in spans]) for values in (self.ids, self.segments))
         lengths = tuple(int(span.stop - span.start) for span in spans)
         return Batch(torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(segments.astype(np.int64)), lengths)
 
 
 @dataclass(frozen=True)
 class VectorData:
-    """What a run learns from and is measured by."""
+    """The training and dev data of a run."""
 
-    objective: str  # one of contrast.LOSSES
+    objective: str  # a key of losses.LOSSES
     train: TextRows
     encoded: Encoded
     dev: TextRows | None = None
@@ -72,7 +72,7 @@ class VectorData:
 
 @dataclass(kw_only=True, eq=False)
 class VectorSession(BestSession):
-    """Texts and pairs in, the model whose vectors agree best with dev's scores out."""
+    """Tunes embeddings and saves the model with the highest correlation with the scores of the dev pairs."""
 
     data: VectorData
     settings: VectorTuning
@@ -83,50 +83,50 @@ class VectorSession(BestSession):
 
     @property
     def total(self) -> int:
-        """Steps of the whole run, unless its minutes end before."""
+        """The number of steps of the run without a time limit."""
         return self.plan.steps * self.settings.epochs
 
     def evaluate(self) -> dict[str, float]:
-        """The rank correlation of cosines with scores on the dev pairs, or nothing without any."""
+        """Spearman's correlation of cosines and scores of the dev pairs; empty without dev pairs."""
         if self.data.dev is None:
             return {}
         checkpoint = replace(self.start, model=self.model(), embed=VECTORS)
         return {SPEARMAN: pair_spearman(checkpoint, self.data.dev)}
 
     def model(self) -> BertModel:
-        """The model as it stands; a copy where its matrices move in few directions."""
+        """The model with the current weights; with low-rank updates, a copy that contains them."""
         if not isinstance(self.module, LowRank):
-            return _of(self.module)
-        model = deepcopy(_of(self.module.module))
+            return _bert_model(self.module)
+        model = deepcopy(_bert_model(self.module.module))
         with torch.no_grad():
-            own = dict(model.named_parameters())
-            for name, matrix in self.module.moved().items():
-                own[name.removeprefix("model.")].copy_(matrix)
+            parameters = dict(model.named_parameters())
+            for name, matrix in self.module.updated_matrices().items():
+                parameters[name.removeprefix("model.")].copy_(matrix)
         return model
 
     def evaluation_due(self, step: int, *, last: bool) -> bool:
-        """So many times in the run, where there are scored pairs."""
+        """By the setting `evaluations`, a number per run, if there are dev pairs."""
         due = step % max(1, self.total // self.settings.evaluations) == 0
         return self.data.dev is not None and (due or last)
 
     def snapshot(self) -> State:
-        """What learns."""
+        """A copy of the trained parameters."""
         named = self.module.named_parameters()
         return {name: copied_to_host(tensor) for name, tensor in named if tensor.requires_grad}
 
     def load_state(self, state: State) -> None:
-        """What learns."""
-        own = dict(self.module.named_parameters())
+        """Load the trained parameters."""
+        parameters = dict(self.module.named_parameters())
         with torch.no_grad():
             for name, tensor in state.items():
-                own[name].copy_(tensor)
+                parameters[name].copy_(tensor)
 
     def readings(self, report: StepReport) -> dict[str, Any]:
-        """How many texts found their own pair, where that is asked."""
+        """The number of correct pairs, for contrastive objectives."""
         return {"right": dict(report.right)} if self.data.objective in ("twins", "pairs") else {}
 
     def end(self, progress: Progress, report: StepReport | None, *, finished: bool) -> FineTuned:
-        """Take the best weights, or the last where nothing was measured, and write the folder."""
+        """Load the best weights (the last ones without evaluations) and write the model folder."""
         best, steps = self.best, progress.step
         scores = {"loss": report.losses[TASK] if report else self._logged_loss()}
         if best.state is not None:
@@ -141,26 +141,28 @@ class VectorSession(BestSession):
             best_step=best.step if best.state is not None else steps,
             steps=steps,
             finished=finished,
-            said=(self.data.train.said, *([self.data.dev.said] if self.data.dev else [])),
+            notes=(self.data.train.summary, *([self.data.dev.summary] if self.data.dev else [])),
         )
         return self.leave(result, replace(self.start, model=self.model(), embed=VECTORS, labels=(), task={}))
 
     def micro(self, chosen: Sequence[int], step: int, part: int, *, whole: bool) -> Micro:
-        """The texts of the chosen rows, and what is asked about them."""
-        asked_rows = np.array(chosen)
-        rows = self.data.train.rows[asked_rows]
+        """The texts of the chosen rows and their targets."""
+        indices = np.array(chosen)
+        rows = self.data.train.rows[indices]
         twice = self.data.objective == "twins"
-        numbers = (np.repeat(rows, 2, axis=1) if twice else rows).T.reshape(-1)  # firsts, then seconds
+        texts = (np.repeat(rows, 2, axis=1) if twice else rows).T.reshape(-1)  # the first texts, then the second ones
         device = self.ranks.device
-        batch = self.data.encoded.batch(numbers.tolist()).to(device).laid_out()
-        asked = Asked(len(chosen), torch.from_numpy(numbers.copy()).to(device), self._wanted(asked_rows, numbers))
+        batch = self.data.encoded.batch(texts.tolist()).to(device).laid_out()
+        names = torch.from_numpy(texts.copy()).to(device)
+        targets = VectorTargets(len(chosen), names, self._target_values(indices, texts))
         seed = (self.settings.seed * 1_000_003 + step) * 1_009 + part
-        return Micro((batch, asked), {TASK: len(chosen)}, len(batch.ids), seed)
+        return Micro((batch, targets), {TASK: len(chosen)}, len(batch.ids), seed)
 
-    def _wanted(self, chosen: NDArray[np.int64], numbers: NDArray[np.int64]) -> Tensor | None:
+    def _target_values(self, chosen: NDArray[np.int64], texts: NDArray[np.int64]) -> Tensor | None:
+        """The teacher's vectors of the texts, the scores of the chosen rows, or None, by objective."""
         if self.data.objective == "teacher":
             assert self.data.teacher is not None
-            return torch.from_numpy(self.data.teacher[numbers]).to(self.ranks.device)
+            return torch.from_numpy(self.data.teacher[texts]).to(self.ranks.device)
         if self.data.objective == "scores":
             assert self.data.train.scores is not None
             return torch.from_numpy(self.data.train.scores[chosen]).to(self.ranks.device)
@@ -168,7 +170,7 @@ class VectorSession(BestSession):
 
     @cached_property
     def options(self) -> SessionSettings:
-        """As the settings say."""
+        """The options of the training loop from the settings."""
         settings = self.settings
         schedule = Schedule(peak=settings.learning_rate, warmup=round(settings.warmup * self.total))
         loop = LoopSettings(budget=Budget(steps=self.total, minutes=settings.minutes), schedule=schedule)
@@ -181,14 +183,14 @@ class VectorSession(BestSession):
 
 
 def pair_spearman(checkpoint: Checkpoint, pairs: TextRows) -> float:
-    """How far the cosines of a model's vectors and the scores of pairs agree in order, from -1 to 1."""
+    """Spearman's correlation of the cosines of a model's vectors and the scores of pairs."""
     assert pairs.scores is not None
     vectors = text_vectors(replace(checkpoint, embed=replace(checkpoint.embed or VECTORS, normalize=True)), pairs.texts)
     first, second = vectors[pairs.rows[:, 0]], vectors[pairs.rows[:, 1]]
     return spearman(pairs.scores, (first * second).sum(axis=1))
 
 
-def _of(learner: nn.Module) -> BertModel:
+def _bert_model(learner: nn.Module) -> BertModel:
     model = learner.model
     assert isinstance(model, BertModel)
     return model

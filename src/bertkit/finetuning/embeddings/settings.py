@@ -1,4 +1,4 @@
-"""What decides a run of `finetune vectors` besides its data: flat keys, checked at the door."""
+"""The settings of `finetune vectors`, given as flat keys and validated on construction."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,23 +13,23 @@ Objective = Literal["auto", "twins", "neighbors", "pairs", "scores", "teacher"]
 
 @dataclass(frozen=True, kw_only=True)
 class VectorTuning:
-    """How vectors are tuned."""
+    """Settings of a run that tunes embeddings."""
 
-    objective: Objective = "auto"  # auto: by what is given
+    objective: Objective = "auto"  # auto: by the data and the teacher
     temperature: Positive = 0.05  # cosines are divided by it before a softmax
     epochs: Count = 1
-    minutes: Positive | None = None  # stop after so many, if epochs have not ended before
-    batch: Annotated[int, Range(2)] = 128  # texts or pairs in a step; each is compared with all others of it
-    tokens: Annotated[int, Range(64)] = 65_536  # at most, in one forward pass; a larger step is split
-    max_length: Annotated[int, Range(8)] = 128  # tokens of a text while training; what is longer is cut
+    minutes: Positive | None = None  # time limit of the run
+    batch: Annotated[int, Range(2)] = 128  # texts or pairs in a step; all are compared with each other
+    tokens: Annotated[int, Range(64)] = 65_536  # at most in one forward pass; a larger step is split
+    max_length: Annotated[int, Range(8)] = 128  # tokens of a text in training; longer texts are cut
     most: Annotated[int, Range(2)] | None = None  # texts to learn from, an equal share from each file; None: all
     learning_rate: Positive = 1e-4
-    warmup: Share = 0.1  # share of all steps
+    warmup: Share = 0.1  # fraction of all steps
     dropout: Annotated[float, Range(0, under=1)] | None = None  # None: the model's; 0.1 for twins without one
-    frozen: Natural = 0  # layers from the bottom that stay as they are, tables with them
-    rank: Natural = 0  # 0: all weights move; else matrices move in so few directions, and tables not at all
+    frozen: Natural = 0  # number of lowest layers that are not trained; then the embedding tables are not, either
+    rank: Natural = 0  # of low-rank updates; embedding tables are frozen then. 0: all weights are trained
     evaluations: Count = 4  # in the whole run
-    cache: str | None = None  # folder for the teacher's vectors; None: the run's own, until it has finished
+    cache: str | None = None  # folder for the teacher's vectors; None: the run's, where they are removed at its end
     save_minutes: NotNegative = 10.0
     log_every: Count = 10
     seed: Annotated[int, Range(0, LARGEST_SEED)] = 0
@@ -43,7 +43,7 @@ class VectorTuning:
 
 
 def read_vector_request(*pairs: str) -> tuple[VectorTuning, Columns]:
-    """Settings and columns (`text=question`, `pair=answer`) from one list of pairs; unknown keys stop here."""
+    """Settings and columns (`text=question`, `pair=answer`) from one list of pairs; unknown keys are refused."""
     return read_pairs(pairs, VectorTuning(), Columns())
 
 

@@ -1,6 +1,6 @@
-"""Feature-based use: the encoder stays as it is, and a small model on top of its vectors is all that learns.
+"""Feature-based use: only a small classifier on the vectors of a frozen encoder is trained.
 
-A logistic regression on one layer, on the last four side by side, or on a learned mixture of all layers.
+A logistic regression on one layer, on the last four concatenated, or on a learned mixture of all layers.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from bertkit.data.examples import TextExample
 from bertkit.errors import RequestError
 from bertkit.finetuning.batches import within_budget
 from bertkit.finetuning.check.label_errors import LabelError, likely_label_errors
-from bertkit.finetuning.evaluate import TOKENS
+from bertkit.finetuning.evaluate import GPU_BATCH_TOKENS
 from bertkit.finetuning.learner import pack
 from bertkit.finetuning.prepare import Prepared
 from bertkit.model.heads import HEADS, ScalarMix
@@ -28,15 +28,25 @@ from bertkit.model.pooling import pool
 from bertkit.tasks.classify import Classify
 from bertkit.tasks.metrics.classes import accuracy, label_f1
 from bertkit.tasks.table import TASKS
-from bertkit.tasks.task import Part, Task, Window
+from bertkit.tasks.task import Dataset, Task, Window
 
-MIX_STEPS = 300
-FOLDS = 5
+FOLDS = 5  # of cross-validation
+MIX_STEPS = 300  # of training a learned mixture of layers
+
+
+@dataclass(frozen=True)
+class Features:
+    """Vectors of every layer [texts or words, depth + 1, width] and label ids, for training and dev data."""
+
+    train: np.ndarray
+    train_labels: np.ndarray
+    dev: np.ndarray
+    dev_labels: np.ndarray
 
 
 @dataclass(frozen=True)
 class FeatureScore:
-    """What a choice of layers reaches on dev."""
+    """The score of a choice of layers on dev."""
 
     layers: str
     accuracy: float
@@ -46,105 +56,99 @@ class FeatureScore:
         return f"{self.layers:<24} accuracy {self.accuracy:.4f}  macro_f1 {self.macro_f1:.4f}"
 
 
-@dataclass(frozen=True)
-class Features:
-    """Vectors of every layer [texts or words, depth + 1, width], and the numbers of their labels."""
-
-    train: np.ndarray
-    known: np.ndarray
-    dev: np.ndarray
-    wanted: np.ndarray
-
-
 def read_features(model: BertModel, prepared: Prepared) -> Features:
-    """What the encoder, as it is, gives for classes of texts or for tags of words."""
-    task, parts = prepared.task, (prepared.train, prepared.dev)
+    """The features of a frozen encoder for labels of texts or tags of words."""
+    task = prepared.task
     if not task.row.exclusive:
         able = " and ".join(f"'{row.name}'" for row in TASKS.values() if row.exclusive)
         raise RequestError(f"features go with {able}, not with '{task.name}'")
-    (train, known), (dev, wanted) = ((layer_features(model, task, part), gold(task, part)) for part in parts)
-    return Features(train, known, dev, wanted)
+    datasets = (prepared.train, prepared.dev)
+    train, dev = ((layer_features(model, task, dataset), gold(task, dataset)) for dataset in datasets)
+    return Features(*train, *dev)
 
 
 def feature_scores(features: Features) -> list[FeatureScore]:
-    """Every layer by itself, the last four together, and a learned mixture."""
-    train, known, dev, wanted = features.train, features.known, features.dev, features.wanted
+    """The scores of every layer, of the last four together, and of a learned mixture."""
+    train, train_labels, dev = features.train, features.train_labels, features.dev
     depth = train.shape[1] - 1
     choices = {"embeddings": [0]} | {f"layer {n}": [n] for n in range(1, depth + 1)}
     choices["last four, side by side"] = list(range(max(1, depth - 3), depth + 1))
-    rows = []
-    for name, chosen in choices.items():
-        said = regress_classes(train[:, chosen].reshape(len(train), -1), known, dev[:, chosen].reshape(len(dev), -1))
-        rows.append(FeatureScore(name, accuracy(wanted, said), label_f1(wanted, said)))
-    said, _ = mix_classes(train, known, dev)
-    return [*rows, FeatureScore("learned mixture", accuracy(wanted, said), label_f1(wanted, said))]
+    predictions = {}
+    for name, layers in choices.items():
+        train_vectors, dev_vectors = (vectors[:, layers].reshape(len(vectors), -1) for vectors in (train, dev))
+        predictions[name] = predict_labels(train_vectors, train_labels, dev_vectors)
+    predictions["learned mixture"], _ = predict_from_mixture(train, train_labels, dev)
+    dev_labels = features.dev_labels
+    return [
+        FeatureScore(name, accuracy(dev_labels, predicted), label_f1(dev_labels, predicted))
+        for name, predicted in predictions.items()
+    ]
 
 
-def layer_features(model: BertModel, task: Task, part: Part, pooling: str = "mean") -> np.ndarray:
+def layer_features(model: BertModel, task: Task, dataset: Dataset, pooling: str = "mean") -> np.ndarray:
     """[texts or words, depth + 1, width]: pooled vectors of texts, or the vectors at the first piece of each word."""
-    windows = part.flat
+    windows, pooled = dataset.flat, HEADS[task.head].pooled
     order = sorted(range(len(windows)), key=lambda i: -len(windows[i].ids))
-    rows: dict[int, np.ndarray] = {}
+    by_window: dict[int, np.ndarray] = {}
     model.eval()
     with torch.inference_mode():
-        for chosen in within_budget([len(windows[i].ids) for i in order], TOKENS):
-            own = [order[i] for i in chosen]
-            found = _vectors(model, [windows[i] for i in own], pooling if HEADS[task.head].pooled else None)
-            rows |= dict(zip(own, found, strict=True))
-    parts = [rows[number] for number in range(len(windows))]
-    if not HEADS[task.head].pooled:
-        return np.concatenate([row[list(w.detail.positions)] for row, w in zip(parts, windows, strict=True)])
+        for group in within_budget([len(windows[i].ids) for i in order], GPU_BATCH_TOKENS):
+            indices = [order[i] for i in group]
+            vectors = _vectors(model, [windows[i] for i in indices], pooling if pooled else None)
+            by_window |= dict(zip(indices, vectors, strict=True))
+    rows = [by_window[index] for index in range(len(windows))]
+    if not pooled:
+        return np.concatenate([row[list(w.detail.positions)] for row, w in zip(rows, windows, strict=True)])
     owners = np.array([window.example for window in windows])
     firsts = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]])
     counts = np.diff(np.r_[firsts, len(owners)])
-    means: np.ndarray = np.add.reduceat(np.stack(parts), firsts, axis=0) / counts[:, None, None]
+    means: np.ndarray = np.add.reduceat(np.stack(rows), firsts, axis=0) / counts[:, None, None]
     return means
 
 
-def gold(task: Task, part: Part) -> np.ndarray:
-    """The number of each text's label, or of each word's tag, in the order of `layer_features`."""
+def gold(task: Task, dataset: Dataset) -> np.ndarray:
+    """The label id of each text or word, in the order of `layer_features`."""
     if not HEADS[task.head].pooled:
-        return np.array([window.target[place] for window in part.flat for place in window.detail.positions])
-    return np.array([own[0].target for own in part.windows])
+        return np.array([window.target[position] for window in dataset.flat for position in window.detail.positions])
+    return np.array([windows[0].target for windows in dataset.windows])
 
 
-def regress_classes(train: np.ndarray, known: np.ndarray, dev: np.ndarray) -> np.ndarray:
-    """What a logistic regression on the training vectors says about the dev vectors."""
-    said: np.ndarray = fit_classes(train, known).predict(dev)
-    return said
+def predict_labels(train: np.ndarray, labels: np.ndarray, dev: np.ndarray) -> np.ndarray:
+    """The label ids of the dev vectors, predicted by a logistic regression on the training vectors."""
+    predicted: np.ndarray = fit_classifier(train, labels).predict(dev)
+    return predicted
 
 
-def fit_classes(train: np.ndarray, known: np.ndarray) -> Pipeline:
-    """A logistic regression on vectors that are brought to mean 0 and deviation 1."""
-    return new_regression().fit(train, known)
+def fit_classifier(train: np.ndarray, labels: np.ndarray) -> Pipeline:
+    """A logistic regression on standardized vectors."""
+    return new_classifier().fit(train, labels)
 
 
-def new_regression() -> Pipeline:
-    """The regression before it is fitted."""
+def new_classifier() -> Pipeline:
+    """The logistic regression before it is fitted."""
     return make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000, C=0.1))
 
 
-def mix_classes(train: np.ndarray, known: np.ndarray, dev: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same on a learned mixture of layers: (what it says, each layer's weight).
+def predict_from_mixture(train: np.ndarray, labels: np.ndarray, dev: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A classifier on a learned mixture of layers: (label ids predicted for dev, weight of each layer).
 
-    The mean of a mixture is the mixture of the means, so pooled vectors are all that is needed.
+    The mean over tokens of a mixture is the mixture of the means, so pooled vectors are sufficient.
     """
     center, spread = train.mean(axis=0), train.std(axis=0) + 1e-6
-    features, others = (torch.tensor((x - center) / spread, dtype=torch.float32) for x in (train, dev))
-    labels = int(known.max()) + 1
-    mix, out = ScalarMix(train.shape[1]), nn.Linear(train.shape[2], labels)
+    features, dev_features = (torch.tensor((x - center) / spread, dtype=torch.float32) for x in (train, dev))
+    mix, out = ScalarMix(train.shape[1]), nn.Linear(train.shape[2], int(labels.max()) + 1)
     with torch.no_grad():
         out.weight.zero_()
         out.bias.zero_()
     optimizer = torch.optim.AdamW([*mix.parameters(), *out.parameters()], lr=0.02, weight_decay=0.1)
-    target = torch.tensor(known)
+    target = torch.tensor(labels)
     for _ in range(MIX_STEPS):
         optimizer.zero_grad()
         F.cross_entropy(out(_mixed(mix, features)), target).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     with torch.no_grad():
-        said = out(_mixed(mix, others)).argmax(dim=-1).numpy()
-        return said, mix.weights.softmax(0).numpy()
+        predicted = out(_mixed(mix, dev_features)).argmax(dim=-1).numpy()
+        return predicted, mix.weights.softmax(0).numpy()
 
 
 def _mixed(mix: ScalarMix, features_NLD: Tensor) -> Tensor:
@@ -153,7 +157,7 @@ def _mixed(mix: ScalarMix, features_NLD: Tensor) -> Tensor:
 
 
 def _vectors(model: BertModel, windows: Sequence[Window], pooling: str | None) -> list[np.ndarray]:
-    """For each window [layers, width], or without pooling [tokens, layers, width]."""
+    """The vectors of each window: [layers, width], or [tokens, layers, width] without pooling."""
     batch = pack(windows, model.config).to(model.device)
     states = model.encoder.hidden_states(batch)
     if pooling is not None:
@@ -161,19 +165,20 @@ def _vectors(model: BertModel, windows: Sequence[Window], pooling: str | None) -
     return [part.cpu().numpy() for part in batch.split(torch.stack(states, dim=1))]
 
 
-def doubtful_labels(model: BertModel, prepared: Prepared, most: int = 2000) -> list[tuple[LabelError, str]]:
-    """Training labels that an untaught encoder's features speak against, judged in folds that did not see them.
+def doubtful_labels(model: BertModel, prepared: Prepared, max_examples: int = 2000) -> list[tuple[LabelError, str]]:
+    """Training labels that are probably wrong, with their texts, by cross-validation on features of the encoder.
 
-    Only for classes that have five examples or more among the first `most`; otherwise nothing is said.
+    Only the first `max_examples` are checked, and only if each label has at least five of them.
     """
     if not isinstance(prepared.task, Classify):
         return []
-    part = Part(prepared.train.examples[:most], prepared.train.windows[:most])
-    known = gold(prepared.task, part)
-    if np.bincount(known, minlength=len(prepared.task.labels)).min() < FOLDS:
+    train = Dataset(prepared.train.examples[:max_examples], prepared.train.windows[:max_examples])
+    labels = gold(prepared.task, train)
+    if np.bincount(labels, minlength=len(prepared.task.labels)).min() < FOLDS:
         return []
-    features = StandardScaler().fit_transform(layer_features(model, prepared.task, part)[:, -1])
-    judge = LogisticRegression(max_iter=200, C=0.1)
-    chances = cross_val_predict(judge, features, known, cv=FOLDS, method="predict_proba")
-    texts = [example.text for example in part.examples if isinstance(example, TextExample)]
-    return [(error, texts[error.example]) for error in likely_label_errors(chances, known, prepared.task.labels)]
+    features = StandardScaler().fit_transform(layer_features(model, prepared.task, train)[:, -1])
+    classifier = LogisticRegression(max_iter=200, C=0.1)
+    probabilities = cross_val_predict(classifier, features, labels, cv=FOLDS, method="predict_proba")
+    texts = [example.text for example in train.examples if isinstance(example, TextExample)]
+    errors = likely_label_errors(probabilities, labels, prepared.task.labels)
+    return [(error, texts[error.example]) for error in errors]

@@ -1,8 +1,8 @@
-"""The regression on one layer of a frozen encoder as a model folder: the layers up to it, and a linear head.
+"""A logistic regression on one layer of a frozen encoder as a model folder: the layers up to it, and a linear head.
 
-A head reads one layer, the last that a model has: the layers above it are left out. The embeddings alone, several
-layers side by side and a mixture of layers have no place in a folder; nor have the inner layers of families that end
-with a norm, which would be applied to them.
+A head reads the last layer of a model, so the layers above the chosen one are left out. The embeddings alone, several
+layers and mixtures of layers cannot be saved; nor can inner layers of families with a final norm, which would be
+applied to them.
 """
 
 from collections.abc import Sequence
@@ -17,47 +17,49 @@ from sklearn.pipeline import Pipeline
 
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import BertConfig
-from bertkit.finetuning.explore.features import FOLDS, Features, fit_classes, new_regression
+from bertkit.finetuning.explore.features import FOLDS, Features, fit_classifier, new_classifier
 from bertkit.finetuning.learner import with_config
 from bertkit.finetuning.prepare import Prepared
 from bertkit.model.heads import HEADS, TokenHead
-from bertkit.tasks.decision import Decision
-from bertkit.tasks.folder import task_json
+from bertkit.tasks.folder import task_checkpoint
+from bertkit.tasks.shared.decision import Decision
 
-MANY = 2000  # rows from which one fifth that is held out says enough
-UNKNOWN = -30.0  # logit, relative to the others', of a label that no training row has
+SINGLE_SPLIT_ROWS = 2000  # with more rows, one held-out fifth replaces cross-validation
+MISSING_LABEL_LOGIT = -30.0  # bias of a label that no training example has
 
 
 def save_best_layer(start: Checkpoint, prepared: Prepared, features: Features, target: Path) -> int:
-    """Save the layer that cross-validation on the training data prefers, and tell its number."""
+    """Save the layer with the best accuracy in cross-validation on the training data, and return its number."""
     layer = choose_layer(features, saveable_layers(start.model.config))
     save_layer(start, prepared, features, layer, target)
     return layer
 
 
 def saveable_layers(config: BertConfig) -> list[int]:
-    """The layers whose vectors a shortened encoder gives."""
+    """The layers whose vectors a shortened encoder computes."""
     return [config.depth] if config.parts.norm == "pre" else list(range(1, config.depth + 1))
 
 
 def choose_layer(features: Features, layers: Sequence[int]) -> int:
-    """The layer with the best accuracy on training rows that were held out; of equals the highest."""
-    many = len(features.known) > MANY
-    folds = ShuffleSplit(1, test_size=1 / FOLDS, random_state=0) if many else KFold(FOLDS, shuffle=True, random_state=0)
-    if len(layers) == 1 or len(features.known) < 2 * FOLDS:
+    """The layer with the best accuracy on held-out training examples; of equally good ones the highest."""
+    labels = features.train_labels
+    if len(layers) == 1 or len(labels) < 2 * FOLDS:
         return layers[-1]
+    cross_validation = KFold(FOLDS, shuffle=True, random_state=0)
+    single_split = ShuffleSplit(1, test_size=1 / FOLDS, random_state=0)
+    folds = single_split if len(labels) > SINGLE_SPLIT_ROWS else cross_validation
     scores = [
-        np.nan_to_num(cross_val_score(new_regression(), features.train[:, layer], features.known, cv=folds)).mean()
+        np.nan_to_num(cross_val_score(new_classifier(), features.train[:, layer], labels, cv=folds)).mean()
         for layer in layers
     ]
     return max(zip(scores, layers, strict=True))[1]
 
 
 def save_layer(start: Checkpoint, prepared: Prepared, features: Features, layer: int, target: Path) -> None:
-    """Write a folder that answers as the regression on this layer's vectors does."""
+    """Write a model folder with the predictions of a logistic regression on the vectors of this layer."""
     task: Any = prepared.task
     pooled = HEADS[task.head].pooled
-    if pooled:  # the mean of a text's vectors gives the mean of their logits
+    if pooled:  # the regression is linear: the mean of the logits of windows is the logit of their mean vector
         task = replace(task, length=replace(task.length, pool="mean"))
     config = start.model.config
     parts = replace(config.parts, pooler="none", pooler_norm=False, pooling="mean")
@@ -66,31 +68,22 @@ def save_layer(start: Checkpoint, prepared: Prepared, features: Features, layer:
     model = with_config(start.model, replace(config, depth=layer, parts=parts), {task.head: task.outputs})
     head = model.heads[task.head]
     assert isinstance(head, TokenHead)
-    weight, bias = linear_map(fit_classes(features.train[:, layer], features.known), task.outputs)
+    weight, bias = linear_map(fit_classifier(features.train[:, layer], features.train_labels), task.outputs)
     with torch.no_grad():
         head.out.weight.copy_(torch.from_numpy(weight))
         head.out.bias.copy_(torch.from_numpy(bias))
     record = {"features": {"layer": layer, "of": config.depth} | ({"pooling": "mean"} if pooled else {})}
-    kept = {"problem_type": task.row.problem_type} if task.row.problem_type else {}
-    checkpoint = replace(
-        start,
-        model=model.eval(),
-        labels=task.labels,
-        embed=None,
-        settings={**start.settings, **kept},
-        task=task_json(task, Decision(), record),
-    )
-    save_checkpoint(checkpoint, target)
+    save_checkpoint(task_checkpoint(start, model.eval(), task, Decision(), record), target)
 
 
 def linear_map(regression: Pipeline, labels: int) -> tuple[np.ndarray, np.ndarray]:
-    """(weight [labels, width], bias [labels]) with which plain vectors give the regression's probabilities."""
-    scaler, found = regression[0], regression[-1]
-    slopes, offsets = found.coef_, found.intercept_
-    if len(found.classes_) == 2:  # one logit, the second class's
+    """(weight [labels, width], bias [labels]) that give the regression's probabilities for vectors before scaling."""
+    scaler, classifier = regression[0], regression[-1]
+    slopes, offsets = classifier.coef_, classifier.intercept_
+    if len(classifier.classes_) == 2:  # scikit-learn has one logit then, that of the second class
         slopes, offsets = np.concatenate([-slopes, slopes]) / 2, np.concatenate([-offsets, offsets]) / 2
     weight = np.zeros((labels, slopes.shape[1]))
-    bias = np.full(labels, UNKNOWN)
-    weight[found.classes_] = slopes / scaler.scale_
-    bias[found.classes_] = offsets - weight[found.classes_] @ scaler.mean_
+    bias = np.full(labels, MISSING_LABEL_LOGIT)
+    weight[classifier.classes_] = slopes / scaler.scale_
+    bias[classifier.classes_] = offsets - weight[classifier.classes_] @ scaler.mean_
     return weight, bias

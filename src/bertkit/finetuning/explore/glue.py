@@ -1,4 +1,4 @@
-"""GLUE and its neighbors in one go: every task that a folder holds, in one table with published rows beside it."""
+"""Fine-tuning on all GLUE tasks (and some others) of a folder, with a table of scores next to published ones."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,15 +16,15 @@ from bertkit.progress import ShowProgress, silent
 
 @dataclass(frozen=True)
 class GlueTask:
-    """A task of the benchmark: how it is taught, and the metric that tables show."""
+    """A task of the benchmark: its task in bertkit, and the metric that tables show."""
 
     name: str
     task: str
     metric: str
 
 
-# In the order of the published tables, then others that are often at hand.
-TASKS: dict[str, GlueTask] = {
+# In the order of published tables, then other common tasks.
+GLUE_TASKS: dict[str, GlueTask] = {
     "mnli": GlueTask("MNLI", "classify", "accuracy"),
     "qqp": GlueTask("QQP", "classify", "f1"),
     "qnli": GlueTask("QNLI", "classify", "accuracy"),
@@ -39,8 +39,8 @@ TASKS: dict[str, GlueTask] = {
     "commonsenseqa": GlueTask("CommonsenseQA", "choose", "accuracy"),
 }
 
-# GLUE test as published: Devlin et al. 2018 (MRPC and QQP: F1), and the miniatures of Turc et al. 2019; ELECTRA-Small:
-# dev, median, from its repository (MRPC and QQP: accuracy). CoNLL: F1 on dev.
+# Published scores on GLUE test: Devlin et al. 2018 (MRPC and QQP: F1) and the small models of Turc et al. 2019.
+# ELECTRA-Small: median on dev, from its repository (MRPC and QQP: accuracy). CoNLL: F1 on dev.
 _NAMES = ("MNLI", "QQP", "QNLI", "SST-2", "CoLA", "STS-B", "MRPC", "RTE", "CoNLL-2003")
 
 
@@ -59,45 +59,45 @@ PUBLISHED: Mapping[str, Mapping[str, float]] = {
 }
 
 
-NAMES_OF = {"train": {"train"}, "dev": {"dev", "valid", "validation", "testa"}}
+FILE_WORDS = {"train": {"train"}, "dev": {"dev", "valid", "validation", "testa"}}
 
 
 @dataclass(frozen=True)
-class Data:
-    """A task that was found, and its files."""
+class GlueFiles:
+    """A task and its files."""
 
     task: GlueTask
     train: Path
     dev: Path
 
 
-def find_tasks(folder: Path) -> list[Data]:
-    """Tasks whose folder holds a training and a dev file, in the order of the table."""
+def find_tasks(folder: Path) -> list[GlueFiles]:
+    """The tasks whose folder has a training and a dev file, in the order of GLUE_TASKS."""
     if not folder.is_dir():
         raise RequestError(f"{folder} is not a folder; give one with a folder for each task, such as SST-2/train.tsv")
     folders = {
         re.sub(r"[^a-z0-9]", "", path.name.lower().removeprefix("glue")): path for path in sorted(folder.iterdir())
     }
-    found = []
-    for key, task in TASKS.items():
+    tasks = []
+    for key, task in GLUE_TASKS.items():
         if key in folders and folders[key].is_dir():
             train, dev = (_file(folders[key], part) for part in ("train", "dev"))
-            found += [Data(task, train, dev)] if train and dev else []
-    if not found:
-        names = ", ".join(task.name for task in TASKS.values())
+            tasks += [GlueFiles(task, train, dev)] if train and dev else []
+    if not tasks:
+        names = ", ".join(task.name for task in GLUE_TASKS.values())
         raise RequestError(f"{folder} holds no folder of a known task with a train and a dev file; known: {names}")
-    return found
+    return tasks
 
 
 def _file(folder: Path, part: str) -> Path | None:
-    """The first file that is called so; `dev_matched` before `dev_mismatched`."""
+    """The first file of a part by name; `dev_matched` comes before `dev_mismatched`."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
-    named = (path for path in files if NAMES_OF[part] & set(re.split(r"[^a-z]+", path.name.lower())))
+    named = (path for path in files if FILE_WORDS[part] & set(re.split(r"[^a-z]+", path.name.lower())))
     return next(named, None)
 
 
 def run_glue(
-    found: Sequence[Data],
+    tasks: Sequence[GlueFiles],
     model: Path,
     settings: FineTuneSettings,
     out: Path,
@@ -105,41 +105,42 @@ def run_glue(
     seeds: int = 1,
     show: ShowProgress = silent,
 ) -> dict[str, Seeds]:
-    """Every task, each in its folder of `out`; those that are done already are not done again."""
+    """Runs of all tasks, each in its folder in `out`; finished ones are not repeated."""
     with locked_folder(out):
-        return _run_glue(found, model, settings, out, seeds, show)
+        return _run_glue(tasks, model, settings, out, seeds, show)
 
 
 def _run_glue(
-    found: Sequence[Data], model: Path, settings: FineTuneSettings, out: Path, seeds: int, show: ShowProgress
+    tasks: Sequence[GlueFiles], model: Path, settings: FineTuneSettings, out: Path, seeds: int, show: ShowProgress
 ) -> dict[str, Seeds]:
     results = {}
-    for data in found:
+    for files in tasks:
 
-        def teach(own: FineTuneSettings, folder: Path, data: Data = data) -> FineTuned:
-            return fine_tune(data.task.task, own, model, data.train, data.dev, folder, resume=True, show=show)
+        def train(changed: FineTuneSettings, folder: Path, files: GlueFiles = files) -> FineTuned:
+            return fine_tune(files.task.task, changed, model, files.train, files.dev, folder, resume=True, show=show)
 
-        results[data.task.name] = run_seeds(teach, settings, seeds, out / data.task.name)
-        if not results[data.task.name].results[-1].finished:
+        results[files.task.name] = run_seeds(train, settings, seeds, out / files.task.name)
+        if not results[files.task.name].results[-1].finished:
             raise KeyboardInterrupt
         write_json(out / "glue.json", {name: seeds.to_json() for name, seeds in results.items()})
     return results
 
 
 def glue_table(results: Mapping[str, Seeds], name: str) -> str:
-    """A row for this model, times 100 as is usual, and the published ones; the mean is over the tasks shown."""
-    metrics = {task.name: task.metric for task in TASKS.values()}
-    ours = {task: 100 * seeds.means[metrics[task]] for task, seeds in results.items()}
-    rows = [("", *ours), (f"{name} (dev)", *(_told(ours[task], results[task], metrics[task]) for task in ours))]
+    """A text table of the scores of this model, times 100, and of published ones on the same tasks."""
+    metrics = {task.name: task.metric for task in GLUE_TASKS.values()}
+    model_scores = [_format_score(seeds, metrics[task]) for task, seeds in results.items()]
+    rows = [("", *results), (f"{name} (dev)", *model_scores)]
     for published, scores in PUBLISHED.items():
-        if set(scores) & set(ours):
-            rows.append((published, *(f"{scores[task]:.1f}" if task in scores else "" for task in ours)))
-    rows.append(("metric", *(metrics[task] for task in ours)))
+        if set(scores) & set(results):
+            rows.append((published, *(f"{scores[task]:.1f}" if task in scores else "" for task in results)))
+    rows.append(("metric", *(metrics[task] for task in results)))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
 
 
-def _told(mean: float, seeds: Seeds, metric: str) -> str:
+def _format_score(seeds: Seeds, metric: str) -> str:
+    mean = 100 * seeds.means[metric]
     return f"{mean:.1f}" if len(seeds.results) == 1 else f"{mean:.1f} ± {100 * seeds.deviations[metric]:.1f}"

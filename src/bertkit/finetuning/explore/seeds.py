@@ -1,4 +1,4 @@
-"""The same run with several seeds: one number from one run is luck, mean and deviation are a result."""
+"""The same run with several seeds: mean and standard deviation of the scores."""
 
 import shutil
 import statistics
@@ -13,39 +13,38 @@ from bertkit.finetuning.result import FineTuned
 from bertkit.finetuning.run_state import SETTINGS, locked_folder, write_json
 from bertkit.finetuning.settings import FineTuneSettings
 
-# Settings and a folder in, what came of it out.
-Teach = Callable[[FineTuneSettings, Path], FineTuned]
+TrainRun = Callable[[FineTuneSettings, Path], FineTuned]  # trains with these settings in a folder
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """Several runs that differ in their seed alone."""
+    """The results of several runs that differ only in their seed."""
 
     results: tuple[FineTuned, ...]
 
     @property
     def metric(self) -> str:
-        """The one that was watched."""
+        """The metric that chose the best steps."""
         return self.results[0].metric
 
     @property
     def means(self) -> dict[str, float]:
-        """Each metric's mean."""
+        """The mean of each metric."""
         return {name: statistics.fmean(values) for name, values in self._columns().items()}
 
     @property
     def deviations(self) -> dict[str, float]:
-        """Each metric's standard deviation, as of a sample; 0 for one run."""
+        """The sample standard deviation of each metric; 0 for one run."""
         return {n: statistics.stdev(values) if len(values) > 1 else 0.0 for n, values in self._columns().items()}
 
     @property
     def median(self) -> int:
-        """Number of the run in the middle: the lower of two."""
+        """The index of the run with the median score; of two in the middle, the lower one."""
         order = sorted(range(len(self.results)), key=lambda number: self.results[number].score)
         return order[(len(order) - 1) // 2]
 
     def to_json(self) -> dict[str, Any]:
-        """For seeds.json."""
+        """The content of seeds.json."""
         scores = [dict(result.scores) for result in self.results]
         return {"metric": self.metric, "means": self.means, "deviations": self.deviations} | {
             "median": self.median,
@@ -56,55 +55,56 @@ class Seeds:
     def __str__(self) -> str:
         means, deviations = self.means, self.deviations
         names = [self.metric, *(name for name in means if name != self.metric)]
-        told = ", ".join(f"{name} {means[name]:.4f} ± {deviations[name]:.4f}" for name in names)
-        failed = [f"seed {n}: {each.collapsed}" for n, each in enumerate(self.results) if each.collapsed]
-        return "\n".join([f"{len(self.results)} seeds: {told}", *failed])
+        scores = ", ".join(f"{name} {means[name]:.4f} ± {deviations[name]:.4f}" for name in names)
+        collapsed = [f"seed {n}: {result.collapsed}" for n, result in enumerate(self.results) if result.collapsed]
+        return "\n".join([f"{len(self.results)} seeds: {scores}", *collapsed])
 
     def _columns(self) -> Mapping[str, list[float]]:
-        """Of the scores that every run has: what is held out by chance may not have all of them."""
+        """The values of the metrics that every run has: a random held-out set may lack some."""
         shared = [name for name in self.results[0].scores if all(name in result.scores for result in self.results)]
         return {name: [result.scores[name] for result in self.results] for name in shared}
 
 
-def run_seeds(teach: Teach, settings: FineTuneSettings, count: int, out: Path) -> Seeds:
-    """Runs in out/seed-0, seed-1, ...; the median's model becomes out/model, the others' are removed."""
+def run_seeds(train: TrainRun, settings: FineTuneSettings, count: int, out: Path) -> Seeds:
+    """Runs in out/seed-0, seed-1, ...; the median run's model becomes out/model, the others are removed."""
     if count < 1:
         raise RequestError(f"--seeds {count}: at least one is needed")
     with locked_folder(out):
         refuse_other_runs(out, "seed-0")
-        return _run_seeds(teach, settings, count, out)
+        return _run_seeds(train, settings, count, out)
 
 
-def _run_seeds(teach: Teach, settings: FineTuneSettings, count: int, out: Path) -> Seeds:
-    def taught(number: int) -> FineTuned:
+def _run_seeds(train: TrainRun, settings: FineTuneSettings, count: int, out: Path) -> Seeds:
+    def run_seed(number: int) -> FineTuned:
         learning = replace(settings.learning, seed=settings.learning.seed + number)
-        return teach(replace(settings, learning=learning), out / f"seed-{number}")
+        return train(replace(settings, learning=learning), out / f"seed-{number}")
 
     results: list[FineTuned] = []
     while len(results) < count and all(result.finished for result in results):
-        results.append(taught(len(results)))
-    found = Seeds(tuple(results))
+        results.append(run_seed(len(results)))
+    seeds = Seeds(tuple(results))
     if not results[-1].finished:
-        return found
-    told, median = out / "seeds.json", out / f"seed-{found.median}"
-    kept = read_object(told).get("median") if told.is_file() else None
-    if kept != found.median and not (median / "model").is_dir():  # removed when there were more or fewer seeds
+        return seeds
+    summary, median = out / "seeds.json", out / f"seed-{seeds.median}"
+    earlier_median = read_object(summary).get("median") if summary.is_file() else None
+    # After a call with another number of seeds, the model of the new median may have been removed.
+    if earlier_median != seeds.median and not (median / "model").is_dir():
         shutil.rmtree(median)
-        if not (again := taught(found.median)).finished:
+        if not (again := run_seed(seeds.median)).finished:
             return Seeds((*results, again))
-    write_json(told, found.to_json())  # first: what is told there is done, even where its model is still to be moved
-    keep_model([out / f"seed-{number}" for number in range(count)], found.median, out)
-    return found
+    write_json(summary, seeds.to_json())  # before the model is moved: a run in seeds.json counts as finished
+    keep_model([out / f"seed-{number}" for number in range(count)], seeds.median, out)
+    return seeds
 
 
 def refuse_other_runs(out: Path, part: str) -> None:
-    """What holds a model must hold `part` of these runs, too: else the model is another run's, which stays."""
+    """Refuse a folder with a model but without `part`, which is in the folder of these runs: it is of another run."""
     if (out / SETTINGS).exists() or ((out / "model").exists() and not (out / part).exists()):
         raise RequestError(f"{out} holds the model of another run; name another folder or remove it first")
 
 
 def keep_model(runs: Sequence[Path], chosen: int, out: Path) -> None:
-    """Move the chosen run's model to out/model, in place of an earlier one's, and remove those of the others."""
+    """Move the model of run `chosen` to out/model, replacing an earlier one, and remove the models of the others."""
     for run in runs:
         if run != runs[chosen]:
             shutil.rmtree(run / "model", ignore_errors=True)

@@ -19,7 +19,7 @@ from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.predict.bert import Bert
 from bertkit.settings import pick
-from bertkit.tasks.explain import Read, Request, Target, refuse_word, text_tokens
+from bertkit.tasks.shared.explain import ReadOutput, Request, Target, refuse_word, text_tokens
 from bertkit.tasks.table import task_heads
 
 METHODS = {"integrated": "mask", "gradient": "zero"}  # and the baseline that each is usually taken from
@@ -75,7 +75,7 @@ class InterpolationLine:
     batch: Batch  # one sequence
     start: Tensor
     end: Tensor
-    read: Read
+    read: ReadOutput
 
     def scores(self, points: Sequence[float]) -> list[float]:
         """The score at each point of the way: 0 is the baseline, 1 the text."""
@@ -166,13 +166,13 @@ def _line(bert: Bert, target: Target, baseline: str) -> InterpolationLine:
 
 def _by_word(target: Target, shares: Sequence[float]) -> tuple[WordShare, ...]:
     tokens = target.tokens
-    pieces: list[list[tuple[str, float]]] = [[] for _ in tokens.written]
+    pieces: list[list[tuple[str, float]]] = [[] for _ in tokens.text_words]
     for number, piece, share in zip(tokens.words, tokens.shown, shares, strict=True):
         if number is not None:
             pieces[number].append((piece, share))
     return tuple(
         WordShare(each.word, each.part, each.start, each.end, sum(share for _, share in own), tuple(own))
-        for each, own in zip(tokens.written, pieces, strict=True)
+        for each, own in zip(tokens.text_words, pieces, strict=True)
         if own  # words beyond a cut have none
     )
 

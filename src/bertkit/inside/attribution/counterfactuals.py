@@ -13,8 +13,8 @@ from bertkit.errors import RequestError
 from bertkit.inside.attribution.attribution import why
 from bertkit.inside.attribution.page import Change, Flip, Flips
 from bertkit.predict.bert import Bert
-from bertkit.tasks.explain import Request, text_tokens
-from bertkit.tasks.texts import likeliest
+from bertkit.tasks.shared.explain import Request, text_tokens
+from bertkit.tasks.shared.text_task import likeliest
 from bertkit.text.tokenizer import Tokenizer
 
 MOST_FLIPS = 10  # told, the likeliest first
@@ -117,7 +117,7 @@ def _ranked_words(bert: Bert, text: str, pair: str | None, settings: FlipSetting
     """The places of the words; of many, those that add most to the answer. Punctuation is left alone."""
     words = [
         each
-        for each in text_tokens(bert.model, bert.tokenizer, Request(text, pair)).written
+        for each in text_tokens(bert.model, bert.tokenizer, Request(text, pair)).text_words
         if each.part == 0 and _is_word(each.word)
     ]
     if len(words) <= settings.tried:

@@ -96,10 +96,10 @@ def label_task(
     names = tuple(sorted({label for _, _, label in sides[0]}))
     if len(names) < 2:
         raise RequestError(
-            f"{train[0].place.file} holds labels of fewer than two kinds; a probe tells two or more apart"
+            f"{train[0].location.file} holds labels of fewer than two kinds; a probe tells two or more apart"
         )
     if not sides[1]:
-        raise RequestError(f"{test[0].place.file} holds nothing to be measured on; give longer sentences")
+        raise RequestError(f"{test[0].location.file} holds nothing to be measured on; give longer sentences")
     bounds = tuple(pairwise(accumulate((len(sentence.words) for sentence in test), initial=0)))
     return ProbeTask(names, sides[0], sides[1], bounds, control_seed=seed)
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertkit.data.conll import CONLL_U
-from bertkit.data.tables import Place, ending, lines_of
+from bertkit.data.conll import CONLL_U_COLUMNS
+from bertkit.data.tables import Location, ending, lines_of
 from bertkit.errors import RequestError
 
-FORM, UPOS, HEAD, RELATION = (CONLL_U.index(name) for name in ("form", "upos", "head", "deprel"))
+FORM, UPOS, HEAD, RELATION = (CONLL_U_COLUMNS.index(name) for name in ("form", "upos", "head", "deprel"))
 NOT_A_WORD = re.compile(r"\d+[-.]\d+")  # 1-2 repeats the words that follow, 1.1 is not in the text
 Cells = tuple[int, list[str]]  # the number of a line, and its columns
 
@@ -22,7 +22,7 @@ class Tree:
     tags: tuple[str, ...]  # UPOS
     heads: tuple[int, ...]
     relations: tuple[str, ...]  # universal ones: nsubj, not nsubj:pass
-    place: Place
+    location: Location
 
     @property
     def root(self) -> int:
@@ -58,8 +58,8 @@ def _sentences(path: Path) -> Iterator[list[Cells]]:
             block = []
         elif not line.startswith("#"):
             cells = line.split("\t")
-            if len(cells) != len(CONLL_U):
-                what = f"{len(cells)} columns where CoNLL-U has {len(CONLL_U)}, with tabs between them"
+            if len(cells) != len(CONLL_U_COLUMNS):
+                what = f"{len(cells)} columns where CoNLL-U has {len(CONLL_U_COLUMNS)}, with tabs between them"
                 raise RequestError(f"{path}, line {number}: {what}; repair the line")
             if not NOT_A_WORD.fullmatch(cells[0]):
                 block.append((number, cells))
@@ -79,7 +79,7 @@ def _tree(path: Path, block: Sequence[Cells]) -> Tree:
         tags=tuple(cells[UPOS] for _, cells in block),
         heads=heads,
         relations=tuple(cells[RELATION].partition(":")[0] for _, cells in block),
-        place=Place(path, block[0][0]),
+        location=Location(path, block[0][0]),
     )
 
 

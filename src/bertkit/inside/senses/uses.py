@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bertkit.data.columns import first_known
+from bertkit.data.columns import first_present
 from bertkit.data.tables import TABLE_ENDINGS, Columns, Row, Table, ending, open_table, text_cell
 from bertkit.errors import RequestError
 from bertkit.progress import ShowProgress, silent
@@ -81,13 +81,13 @@ def _use(sentence: str, start: int, end: int, source: str, sense: str | None = N
 
 
 def _has_senses(file: Path) -> bool:
-    return first_known(open_table(file, Columns()), SENSES) is not None
+    return first_present(open_table(file, Columns()), SENSES) is not None
 
 
 def _labeled(word: str, pattern: re.Pattern[str], files: list[Path]) -> Iterator[Use]:
     for file in files:
         table = open_table(file, Columns())
-        text, sense = first_known(table, TEXTS), first_known(table, SENSES)
+        text, sense = first_present(table, TEXTS), first_present(table, SENSES)
         if text is None or sense is None:
             has = ", ".join(table.names[:8])
             raise RequestError(f"{file} has no column of texts ({', '.join(TEXTS)}); it has: {has}")
@@ -99,10 +99,10 @@ def _rows(word: str, pattern: re.Pattern[str], table: Table, text: str, sense: s
         sentence, label = text_cell(_whole(row), text), text_cell(row, sense)
         place = pattern.search(sentence)
         if place is None:
-            raise RequestError(f"{row.place}: the text has no word '{word}'; add it or remove the row")
+            raise RequestError(f"{row.location}: the text has no word '{word}'; add it or remove the row")
         if not label.strip():
-            raise RequestError(f"{row.place}: '{sense}' is empty; write the sense or remove the row")
-        yield _use(sentence, *place.span(), str(row.place), label.strip())
+            raise RequestError(f"{row.location}: '{sense}' is empty; write the sense or remove the row")
+        yield _use(sentence, *place.span(), str(row.location), label.strip())
 
 
 def _whole(row: Row) -> Row:

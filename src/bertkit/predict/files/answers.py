@@ -139,7 +139,7 @@ def renamed(columns: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
 
 
 def _predict(job: AnswerJob, answers: Answers, items: Sequence[Item]) -> Computed:
-    row, examples = answers.task.row, [answers.task.ready(item.example) for item in items]
+    row, examples = answers.task.row, [answers.task.preprocess(item.example) for item in items]
     rows, long = [], []
     for item, example, prediction in zip(items, examples, answers.predict(examples), strict=True):
         cells = row.cells(example, prediction, job.detail)
@@ -154,7 +154,7 @@ def _usable(answers: Answers, items: Sequence[Item]) -> tuple[list[Item], tuple[
     usable, faults = [], []
     for item in items:
         try:
-            answers.task.windows(answers.task.ready(item.example), 0)
+            answers.task.windows(answers.task.preprocess(item.example), 0)
             usable.append(item)
         except RequestError as error:
             faults.append(str(error))

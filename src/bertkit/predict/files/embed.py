@@ -104,24 +104,28 @@ class RowId:
     def of(self, row: Row) -> dict[str, Any]:
         """The row's id."""
         if self.column is None:
-            return {"id": row.place.line}
+            return {"id": row.location.line}
         value = cell(row, self.column)
         if value is None or isinstance(value, list | dict):
-            raise RequestError(f"{row.place}: the id in '{self.column}' is {json_text(value)[:40]}; give the row one")
+            raise RequestError(
+                f"{row.location}: the id in '{self.column}' is {json_text(value)[:40]}; give the row one"
+            )
         # A column of the output has one type: in one of strings, ids of other types are written as JSON.
         value = json_text(value) if self.kind == "string" and not isinstance(value, str) else value
         if self.kind == "int64" and not CELL_KINDS["int64"](value):
-            raise RequestError(f"{row.place}: the id {json_text(value)[:40]} is no whole number as in the first rows")
-        return {"id": checked(value, self.column, row.place) if isinstance(value, str) else value}
+            raise RequestError(
+                f"{row.location}: the id {json_text(value)[:40]} is no whole number as in the first rows"
+            )
+        return {"id": checked(value, self.column, row.location) if isinstance(value, str) else value}
 
 
 def find_row_id(table: Table, named: str | None) -> RowId:
     """The named column, or one with a usual name for ids."""
     if named is None and len(table.names) == 1:
         return RowId(None, "int64")
-    from bertkit.data.columns import find, first_known
+    from bertkit.data.columns import find_column, first_present
 
-    column = find(table, named, "id") if named else first_known(table, ID_COLUMNS)
+    column = find_column(table, named, "id") if named else first_present(table, ID_COLUMNS)
     if column is None:
         return RowId(None, "int64")
     kind = cell_kind(table, column)

@@ -41,7 +41,7 @@ class KeptColumns:
         if self.all_columns and (new := [name for name in row.values if name not in self.names]):
             if self.ending != ".jsonl" or new[0] in self.reserved:
                 raise RequestError(
-                    f"{row.place}: a column '{new[0]}' that the first {SAMPLE:,} rows do not have; "
+                    f"{row.location}: a column '{new[0]}' that the first {SAMPLE:,} rows do not have; "
                     "name the columns to keep with keep=..., or write .jsonl"
                 )
             return dict(row.values)
@@ -51,10 +51,10 @@ class KeptColumns:
 
 def kept_columns(table: Table, out: str, keep: str | None, reserved: Sequence[str]) -> KeptColumns:
     """All columns of a table, or those named in `keep`, with commas between them; `out` is the output's ending."""
-    from bertkit.data.columns import find
+    from bertkit.data.columns import find_column
 
     listed = () if keep is None else tuple(part.strip() for part in keep.split(",") if part.strip())
-    names = table.names if keep is None else tuple(find(table, name, "keep") for name in listed)
+    names = table.names if keep is None else tuple(find_column(table, name, "keep") for name in listed)
     kinds = {name: cell_kind(table, name) for name in names} if out == ".parquet" else {}
     return KeptColumns(out, names, keep is None, frozenset(reserved), kinds)
 
@@ -85,7 +85,7 @@ def _json_cell(kept: KeptColumns, row: Row, name: str, value: Any) -> Any:
 
 
 def _csv_cell(kept: KeptColumns, row: Row, name: str, value: Any) -> str:
-    return checked(csv_cell(value), name, row.place)
+    return checked(csv_cell(value), name, row.location)
 
 
 def _parquet_cell(kept: KeptColumns, row: Row, name: str, value: Any) -> Any:
@@ -94,11 +94,11 @@ def _parquet_cell(kept: KeptColumns, row: Row, name: str, value: Any) -> Any:
         return value
     if not CELL_KINDS[kind](value):
         raise RequestError(
-            f"{row.place}: '{name}' is {type(value).__name__}, not {kind} as in the first {SAMPLE:,} rows; "
+            f"{row.location}: '{name}' is {type(value).__name__}, not {kind} as in the first {SAMPLE:,} rows; "
             "repair the row, or write .jsonl"
         )
     value = json_text(value) if kind == "json" else value
-    return checked(value, name, row.place) if isinstance(value, str) else value
+    return checked(value, name, row.location) if isinstance(value, str) else value
 
 
 CONVERT_CELL = {".jsonl": _json_cell, ".csv": _csv_cell, ".parquet": _parquet_cell}

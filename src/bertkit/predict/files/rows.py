@@ -113,15 +113,15 @@ def open_source(task: "TaskRow | None", path: Path, columns: Columns, format: st
     """Open a file for a task, or without one for `embed`; `-` is standard input. Columns not named are guessed."""
     path, report = STDIN if str(path) == "-" else path, CorpusReport()
     format = _format_of(path, columns) if format is None else pick(FORMATS, format, "format")
-    if format == "lines" and task is not None and task.line_lacks:
-        lacks = f"a question and {task.line_lacks}"
+    if format == "lines" and task is not None and task.missing_from_lines:
+        lacks = f"a question and {task.missing_from_lines}"
         raise RequestError(f"{path}: a plain line has no room for {lacks}; give JSONL, CSV or Parquet")
     if path is STDIN and not TABLE_FORMATS[format].piped:
         raise RequestError(f"standard input cannot be read as {format}; name a file, or give JSONL")
     table = _open(task, path, columns, format, report)
     if all(row.fault for row in table.sample):
         raise RequestError(table.sample[0].fault)
-    used, make_example = _text_maker(table, columns) if task is None else task.asker(table, columns)
+    used, make_example = _text_maker(table, columns) if task is None else task.unlabeled_reader(table, columns)
     note = "" if format == "lines" else f"{path}: {', '.join([str(used), *table.notes])}"
     return Source(table, used, make_example, note, report)
 
@@ -168,7 +168,7 @@ def items_of(
         try:
             if row.fault:
                 raise RequestError(row.fault)
-            yield Item(str(row.place), kept_cells(row), make_example(row))
+            yield Item(str(row.location), kept_cells(row), make_example(row))
         except RequestError as error:
             yield str(error)
 

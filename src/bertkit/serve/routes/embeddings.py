@@ -23,7 +23,7 @@ from bertkit.serve.refusals import Refusal
 from bertkit.serve.routes.schema import IDS, LENGTH, MODEL, TEXT, kind_of, lenient_example
 from bertkit.serve.service import Plan, PlanDraft, PlanResult, Service, size_of
 from bertkit.serve.settings import ServeSettings
-from bertkit.tasks.length import LengthPolicy, sequences, take
+from bertkit.tasks.shared.length import LengthPolicy, select_tokens, sequence_positions
 from bertkit.text.length import LengthReport, TooLong
 from bertkit.text.tokenizer import Encoding
 
@@ -319,8 +319,8 @@ def _passages(
 ) -> tuple[list[Passage], Spans | None]:
     """The sequences of one input, and the spans of its windows; of a long pair the longer text is truncated first."""
     if isinstance(encoding, Encoding) and len(encoding.ids) > served.limit:
-        kept = sequences(encoding, served.limit, LengthPolicy("head"))
-        passages, spans = [Passage(*take(encoding, positions)) for positions in kept], None
+        kept = sequence_positions(encoding, served.limit, LengthPolicy("head"))
+        passages, spans = [Passage(*select_tokens(encoding, positions)) for positions in kept], None
     else:
         passages, spans = split_text(Passage(encoding.ids, encoding.segments), served.limit, too_long)
     return [Passage(p.ids, served.bert.known_segments(p.segments)) for p in passages], spans

@@ -22,11 +22,11 @@ from bertkit.serve.refusals import Refusal
 from bertkit.serve.routes.schema import MODEL, Choices, Sentences, Texts, example
 from bertkit.serve.service import Plan, Service, size_of
 from bertkit.serve.settings import ServeSettings
-from bertkit.tasks.length import Seen
 from bertkit.tasks.row import TaskRow
+from bertkit.tasks.shared.length import Seen
+from bertkit.tasks.shared.text_task import TextTask
 from bertkit.tasks.table import routes as task_table_routes
 from bertkit.tasks.task import Window, by_example
-from bertkit.tasks.texts import TextTask
 from bertkit.text.length import LengthReport, TooLong
 
 Inputs = Mapping[str, Any]
@@ -70,12 +70,12 @@ def request_schema(row: TaskRow) -> type[BaseModel]:
     """The request model of a task's route."""
     fields: dict[str, Any] = {}
     for field in row.fields:
-        kind, about = INPUT_TYPES[field.kind], field.about or None
+        kind, about = INPUT_TYPES[field.kind], field.description or None
         fields[field.name] = (
             (kind | None, Field(None, description=about)) if field.optional else (kind, Field(description=about))
         )
     for option in row.options:
-        fields[option.name] = (int, Field(option.default, ge=1, le=option.most, description=option.about))
+        fields[option.name] = (int, Field(option.default, ge=1, le=option.maximum, description=option.description))
     fields["model"] = (str | None, MODEL)
     name = f"{row.route.title().replace('-', '')}Request"
     config = example(**row.request_example)
@@ -115,7 +115,7 @@ def plan_task(
     row = answers.task.row
     inputs = {name: value for name, value in inputs.items() if value is not None}
     _check_inputs(row, inputs, limits, names)
-    examples = [answers.task.ready(example) for example in row.examples(**inputs)]
+    examples = [answers.task.preprocess(example) for example in row.examples(**inputs)]
     plan, windows = _plan_examples(served, answers, examples, raw=raw)
     if row.reports_length:
         last = list(inputs)[-1]
@@ -160,7 +160,7 @@ def _plan_examples(
     def finish(rows: list[Any]) -> list[Any]:
         outputs = _joined_outputs(answers, windows, rows) if joins else rows
         if raw and isinstance(task, TextTask):
-            return [task.pooled(of_example) for _, _, of_example in by_example(examples, windows, outputs)]
+            return [task.pool_outputs(of_example) for _, _, of_example in by_example(examples, windows, outputs)]
         return task.decode(examples, windows, outputs, answers.decision)
 
     return Plan(served.shared_encoder, sequences, finish, sum(map(len, sequences))), windows

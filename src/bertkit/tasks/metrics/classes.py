@@ -1,7 +1,7 @@
-"""Metrics of labels by scikit-learn: accuracy, precision, recall, F1 in all averages, Matthews, average precision.
+"""Metrics of labels by scikit-learn: accuracy, precision, recall, averaged F1, Matthews correlation, average precision.
 
-Labels come as one for each example, or as a boolean matrix [examples, labels] where they do not exclude each other.
-A division by zero gives 0.0, never NaN: a watched metric must be comparable.
+Labels are one for each example, or a boolean matrix [examples, labels] if an example may have several.
+A division by zero gives 0.0, not NaN, so that a metric can always be compared.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -20,7 +20,7 @@ Labels = Sequence[Hashable] | NDArray[Any]
 
 @dataclass(frozen=True)
 class LabelScore:
-    """The counts of one label, so that scores of several labels can be added up."""
+    """The counts of one label; counts of several labels can be added."""
 
     correct: int
     predicted: int
@@ -31,12 +31,12 @@ class LabelScore:
 
     @property
     def precision(self) -> float:
-        """The share of its predictions that are correct."""
+        """Correct / predicted."""
         return self.correct / self.predicted if self.predicted else 0.0
 
     @property
     def recall(self) -> float:
-        """The share of its gold occurrences that were found."""
+        """Correct / gold."""
         return self.correct / self.gold if self.gold else 0.0
 
     @property
@@ -46,7 +46,7 @@ class LabelScore:
 
 
 def accuracy(gold: Labels, predicted: Labels) -> float:
-    """The share of examples that are correct; of a matrix, those whose whole row is."""
+    """The fraction of correct examples; of a matrix, of rows that are equal."""
     check_lengths(gold, predicted)
     if _is_matrix(gold):
         return float((np.asarray(gold) == np.asarray(predicted)).all(axis=1).mean())
@@ -57,14 +57,14 @@ def accuracy(gold: Labels, predicted: Labels) -> float:
 def confusion_matrix(gold: Labels, predicted: Labels, labels: Sequence[Hashable]) -> NDArray[np.int64]:
     """Counts [gold label, predicted label]; a label that is not in `labels` is refused."""
     check_lengths(gold, predicted)
-    number = {label: row for row, label in enumerate(labels)}
-    unknown = [label for label in (*_list(gold), *_list(predicted)) if label not in number]
+    index = {label: row for row, label in enumerate(labels)}
+    unknown = [label for label in (*_list(gold), *_list(predicted)) if label not in index]
     if unknown:
         raise RequestError(f"label {unknown[0]!r} is not one of: {', '.join(map(str, labels))}")
     from sklearn.metrics import confusion_matrix
 
     counts: NDArray[np.int64] = confusion_matrix(
-        *([number[label] for label in _list(side)] for side in (gold, predicted)), labels=range(len(labels))
+        *([index[label] for label in _list(side)] for side in (gold, predicted)), labels=range(len(labels))
     )
     return counts
 
@@ -72,7 +72,7 @@ def confusion_matrix(gold: Labels, predicted: Labels, labels: Sequence[Hashable]
 def precision_recall_f1(
     gold: Labels, predicted: Labels, labels: Sequence[Hashable] | None = None
 ) -> dict[Any, LabelScore]:
-    """Each label's score; the labels are those seen on either side, sorted, or a matrix's columns, unless given."""
+    """The score of each of `labels`; None: of all labels on either side, sorted, or of the columns of a matrix."""
     check_lengths(gold, predicted)
     if _is_matrix(gold):
         return _matrix_scores(np.asarray(gold, dtype=bool), np.asarray(predicted, dtype=bool), labels)
@@ -88,24 +88,24 @@ def precision_recall_f1(
 
 
 def averaged_f1(scores: Iterable[LabelScore], average: str = "micro") -> float:
-    """One F1 for several labels: `micro` counts all together, `macro` is their mean, `weighted` by gold count."""
+    """The F1 over several labels: `micro` from summed counts, `macro` the mean, `weighted` the mean by gold count."""
     return pick(AVERAGES, average, "average")(list(scores))
 
 
 def label_f1(
     gold: Labels, predicted: Labels, labels: Sequence[Hashable] | None = None, *, average: str = "macro"
 ) -> float:
-    """One F1 for all labels, by an average of AVERAGES."""
+    """The F1 over all labels, by an average of AVERAGES."""
     return averaged_f1(precision_recall_f1(gold, predicted, labels).values(), average)
 
 
 def f1_of(gold: Labels, predicted: Labels, label: Hashable) -> float:
-    """The F1 of one label, as MRPC and QQP are scored on their positive one."""
+    """The F1 of one label, such as the positive one of MRPC and QQP."""
     return precision_recall_f1(gold, predicted).get(label, LabelScore(0, 0, 0)).f1
 
 
 def matthews(gold: Labels, predicted: Labels) -> float:
-    """Matthews' correlation for any number of labels; 0.0 if one side is all the same."""
+    """The Matthews correlation for any number of labels; 0.0 if one side is constant."""
     from sklearn.metrics import matthews_corrcoef
 
     check_lengths(gold, predicted)
@@ -113,7 +113,7 @@ def matthews(gold: Labels, predicted: Labels) -> float:
 
 
 def average_precision(gold: Labels, scores: Numbers) -> float:
-    """The area under precision over recall, in steps; `gold` says yes or no. 0.0 without a yes."""
+    """The area under the precision-recall curve, as a step function; `gold` is boolean. 0.0 without positives."""
     check_lengths(gold, scores)
     from sklearn.metrics import average_precision_score
 
@@ -122,7 +122,7 @@ def average_precision(gold: Labels, scores: Numbers) -> float:
 
 
 def mean_average_precision(gold: NDArray[Any], scores: NDArray[Any]) -> float:
-    """The mean over the columns of a matrix [examples, labels]."""
+    """The mean of `average_precision` over the columns of a matrix [examples, labels]."""
     return float(np.mean([average_precision(gold[:, n], scores[:, n]) for n in range(gold.shape[1])]))
 
 

@@ -1,4 +1,4 @@
-"""How far two rows of numbers agree; 0.0 where that is not defined, so that a watched metric can be compared."""
+"""Correlations of two lists of numbers; 0.0 if undefined, so that a metric can always be compared."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -27,13 +27,13 @@ def spearman(gold: Numbers, predicted: Numbers) -> float:
 
 
 def check_lengths(gold: Sequence[Any] | NDArray[Any], predicted: Sequence[Any] | NDArray[Any]) -> None:
-    """One prediction for each example, and one example at least."""
+    """Refuse different numbers of predictions and examples, and empty lists."""
     if len(gold) != len(predicted) or not len(gold):
         raise RequestError(f"cannot score {len(predicted)} predictions for {len(gold)} examples; give one for each")
 
 
 def finite(numbers: Numbers) -> NDArray[np.float64]:
-    """The numbers as an array; one that is not finite is refused."""
+    """The numbers as an array; NaN and infinity are refused."""
     values = np.asarray(numbers, dtype=np.float64)
     if not np.isfinite(values).all():
         raise RequestError("a number to be scored is not finite; look at the training loss")
@@ -45,6 +45,6 @@ def _correlation(measure: Callable[..., Any], gold: Numbers, predicted: Numbers)
     sides = finite(gold), finite(predicted)
     if any((side == side[0]).all() for side in sides):
         return 0.0
-    with warnings.catch_warnings():  # a model that has just begun predicts nearly the same number for all
+    with warnings.catch_warnings():  # nearly constant predictions early in training
         warnings.simplefilter("ignore")
         return float(measure(*sides).statistic)

@@ -1,7 +1,7 @@
-"""SQuAD's scoring rules: answers are compared by their words, without case, punctuation, articles and extra space.
+"""SQuAD's metrics: answers are compared by their words, without case, punctuation, articles and extra space.
 
-The rules are those of version 2.0, which agree with 1.1 on every answer that holds a word. All scores are
-shares, from 0 to 1. An unanswerable question has no gold answers, and "" is the correct prediction.
+The rules are those of version 2.0, which agree with 1.1 on every answer that has a word. Scores are from 0 to 1. An
+unanswerable question has no gold answers, and "" is the correct prediction.
 """
 
 import re
@@ -19,22 +19,22 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def normalize_answer(text: str) -> str:
-    """`The  U.S. Army!` as `us army`: what two answers must share to be the same."""
+    """The form in which answers are compared: `The  U.S. Army!` becomes `us army`."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def squad_em(gold: Sequence[str], predicted: str) -> float:
-    """1.0 if the prediction is one of the gold answers, else 0.0."""
+    """Exact match: 1.0 if the prediction is one of the gold answers, else 0.0."""
     return _best(gold, predicted, lambda answer, guess: float(answer == guess))
 
 
 def squad_f1(gold: Sequence[str], predicted: str) -> float:
-    """The words shared with the gold answer that shares most of them, as an F1."""
+    """The highest F1 over words between the prediction and a gold answer."""
     return _best(gold, predicted, _word_f1)
 
 
 def squad_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> dict[str, float]:
-    """Means over all questions; over answerable and unanswerable ones apart where there are both."""
+    """Means over all questions, and over answerable and unanswerable ones if there are both."""
     if len(gold) != len(predicted) or not gold:
         raise RequestError(f"cannot score {len(predicted)} answers to {len(gold)} questions; give one answer for each")
     exact = np.array([squad_em(answers, guess) for answers, guess in zip(gold, predicted, strict=True)])
@@ -50,7 +50,7 @@ def squad_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> dic
 
 @dataclass(frozen=True)
 class NoAnswerThreshold:
-    """Questions whose no-answer score is over `threshold` are left unanswered; `score` is what that gives."""
+    """Questions with a no-answer score over `threshold` are left unanswered; `score` is the mean measure then."""
 
     threshold: float
     score: float
@@ -62,9 +62,9 @@ def best_squad_threshold(
     no_answer_scores: Sequence[float],
     measure: Callable[[Sequence[str], str], float] = squad_f1,
 ) -> NoAnswerThreshold:
-    """The threshold with the best mean `measure`, of all that differ; the lowest of equals.
+    """The threshold with the best mean `measure`; the lowest of equally good ones.
 
-    `predicted` are the best answers that are not "". Equal scores are never parted, as they cannot be later.
+    `predicted` are the best answers that are not "". Every distinct score is tried as threshold.
     """
     if not len(gold) == len(predicted) == len(no_answer_scores) or not gold:
         raise RequestError(
@@ -74,27 +74,27 @@ def best_squad_threshold(
     scores = np.asarray(no_answer_scores, dtype=np.float64)
     if not np.isfinite(scores).all():
         raise RequestError("a no-answer score is not a finite number; look at the dev run's loss")
-    silent = np.array([measure(answers, "") for answers in gold])
-    spoken = np.array([measure(answers, guess) for answers, guess in zip(gold, predicted, strict=True)])
+    unanswered = np.array([measure(answers, "") for answers in gold])
+    answered = np.array([measure(answers, guess) for answers, guess in zip(gold, predicted, strict=True)])
     order = np.argsort(scores, kind="stable")
     ranked = scores[order]
-    totals = silent.sum() + np.concatenate([[0.0], np.cumsum((spoken - silent)[order])])
+    totals = unanswered.sum() + np.concatenate([[0.0], np.cumsum((answered - unanswered)[order])])
     thresholds = np.concatenate([[np.nextafter(ranked[0], -np.inf)], ranked])
-    possible = np.append(thresholds[1:] != thresholds[:-1], True)  # after the last of equal scores
-    best = np.flatnonzero(possible)[np.argmax(np.round(totals[possible], 9))]  # the same sum in any order
+    possible = np.append(thresholds[1:] != thresholds[:-1], True)  # the last of equal scores
+    best = np.flatnonzero(possible)[np.argmax(np.round(totals[possible], 9))]  # rounded: sums depend on the order
     return NoAnswerThreshold(float(thresholds[best]), float(totals[best] / len(gold)))
 
 
 def _best(gold: Sequence[str], predicted: str, measure: Callable[[str, str], float]) -> float:
     guess = normalize_answer(predicted)
-    # An answer of nothing but articles and punctuation is none; without any, the correct answer is "".
+    # A gold answer of articles and punctuation alone does not count; without gold answers, "" is correct.
     answers = [answer for answer in map(normalize_answer, gold) if answer] or [""]
     return max(measure(answer, guess) for answer in answers)
 
 
 def _word_f1(answer: str, guess: str) -> float:
-    ours, theirs = guess.split(), answer.split()
-    if not ours or not theirs:
-        return float(ours == theirs)
-    shared = sum((Counter(ours) & Counter(theirs)).values())
-    return 2 * shared / (len(ours) + len(theirs))
+    guess_words, answer_words = guess.split(), answer.split()
+    if not guess_words or not answer_words:
+        return float(guess_words == answer_words)
+    shared = sum((Counter(guess_words) & Counter(answer_words)).values())
+    return 2 * shared / (len(guess_words) + len(answer_words))

@@ -1,15 +1,16 @@
-"""One of several choices: answers to a question, or endings of a story."""
+"""The row of `choose`: multiple choice, such as answers to a question or endings of a story."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from bertkit.data.choices import choice_maker, has_choices
+from bertkit.data.choices import choice_reader, has_choices
+from bertkit.data.columns import ExampleReader
 from bertkit.data.examples import ChoiceExample, Example
 from bertkit.data.tables import Columns, Row, Table
-from bertkit.tasks.length import CUTS, LengthPolicy
-from bertkit.tasks.row import Detail, Maker, Measures, RequestField, TaskRow, request_place, same_count, text_list
+from bertkit.tasks.row import RequestField, TaskMetrics, TaskRow, check_same_count, check_text_list, request_location
 from bertkit.tasks.rows.answer import has_questions
+from bertkit.tasks.shared.length import TRUNCATING_KINDS, LengthPolicy
 
 
 class ChooseRow(TaskRow):
@@ -17,13 +18,13 @@ class ChooseRow(TaskRow):
 
     name = "choose"
     summary = "which of several choices fits a question"
-    written = "choice"
+    main_columns = "choice"
     implementation = "bertkit.tasks.choose:Choose"
     head = "choose"
     route = "choose"
-    metrics = Measures("accuracy", ("accuracy",))
-    length = LengthPolicy("tail")  # the end of a story is what its ending follows
-    lengths = CUTS
+    metrics = TaskMetrics("accuracy", ("accuracy",))
+    length = LengthPolicy("tail")  # the ending of a story depends most on its last sentences
+    length_kinds = TRUNCATING_KINDS
     fields = (RequestField("question"), RequestField("choices", "choices"))
     request_summary = "A question and its choices, or as many of both."
     request_example: ClassVar[Mapping[str, object]] = {
@@ -31,31 +32,31 @@ class ChooseRow(TaskRow):
         "choices": ["a joy.", "of wood.", "seven."],
     }
     output = MappingProxyType({"choice": int, "chosen": str, "probability": float})
-    line_lacks = "choices"
+    missing_from_lines = "choices"
 
     def fits_table(self, table: Table, rows: Sequence[Row], columns: Columns) -> bool:
-        """Lists of choices, or numbered columns of them."""
+        """Lists of choices, or several numbered columns of choices."""
         return has_choices(table, rows[0]) and not has_questions(table)
 
-    def maker(self, table: Table, columns: Columns, labeled: bool) -> Maker:
-        """Question, choices and the correct one of a row."""
-        return choice_maker(table, columns, labeled)
+    def reader(self, table: Table, columns: Columns, labeled: bool) -> ExampleReader:
+        """Reads the question, the choices and the index of the correct one."""
+        return choice_reader(table, columns, labeled)
 
-    def asker(self, table: Table, columns: Columns) -> Maker:
-        """The same without the correct one."""
-        return choice_maker(table, columns, False)
+    def unlabeled_reader(self, table: Table, columns: Columns) -> ExampleReader:
+        """Reads the question and the choices."""
+        return choice_reader(table, columns, False)
 
-    def own_cells(self, example: Example, prediction: Any, detail: Detail) -> dict[str, Any]:
-        """The choice's number from 0, its text and its probability."""
+    def output_cells(self, example: Example, prediction: Any) -> dict[str, Any]:
+        """The index of the choice from 0, its text and its probability."""
         return {"choice": prediction.choice, "chosen": prediction.text, "probability": prediction.probability}
 
     def window_count(self, prediction: Any) -> int:
-        """Each choice is a sequence of its own, not a window of a longer one."""
+        """1: the sequences of the choices are not windows of a longer text."""
         return 1
 
     def examples(self, question: Sequence[str], choices: Sequence[Sequence[str]]) -> list[Example]:  # type: ignore[override]
-        """A question with its choices each."""
-        same_count(question, choices, "questions and lists of choices", "give as many")
-        lists = [text_list(own, f"what question {number} has to choose from") for number, own in enumerate(choices)]
-        both = enumerate(zip(question, lists, strict=True))
-        return [ChoiceExample(asked, own, None, request_place(number)) for number, (asked, own) in both]
+        """An example for each question and its choices."""
+        check_same_count(question, choices, "questions and lists of choices", "give as many")
+        lists = [check_text_list(texts, f"what question {n} has to choose from") for n, texts in enumerate(choices)]
+        pairs = enumerate(zip(question, lists, strict=True))
+        return [ChoiceExample(text, texts, None, request_location(n)) for n, (text, texts) in pairs]

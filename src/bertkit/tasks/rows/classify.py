@@ -1,21 +1,21 @@
-"""Exactly one of several labels for a text or a pair of texts."""
+"""The row of `classify`: one of several labels for a text or a pair of texts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from bertkit.data.tables import Columns, Row, Table
-from bertkit.tasks.row import Measures
+from bertkit.tasks.row import TaskMetrics
 from bertkit.tasks.rows.texts import TextRow
 
 
 class ClassifyRow(TextRow):
-    """One label of several: softmax."""
+    """Exactly one label for each text."""
 
     name = "classify"
     summary = "one label for each text"
-    written = "label, probability"
+    main_columns = "label, probability"
     implementation = "bertkit.tasks.classify:Classify"
-    metrics = Measures("accuracy", ("accuracy", "matthews", "macro_f1", "weighted_f1", "f1"))
+    metrics = TaskMetrics("accuracy", ("accuracy", "matthews", "macro_f1", "weighted_f1", "f1"))
     problem_type = "single_label_classification"
     labeled = True
     exclusive = True
@@ -23,5 +23,5 @@ class ClassifyRow(TextRow):
     output: ClassVar[Mapping[str, Any]] = {"label": str, "probability": float}
 
     def fits_table(self, table: Table, rows: Sequence[Row], columns: Columns) -> bool:
-        """What no other task takes."""
+        """Any table: other rows are asked first."""
         return True

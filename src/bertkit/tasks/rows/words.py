@@ -1,4 +1,4 @@
-"""What the tasks on the words of a sentence share: CoNLL and lists of words in files, texts or words in requests."""
+"""Base row of the tasks on words: CoNLL files, tables with lists of words, requests with texts or lists of words."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,13 +7,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bertkit.data.columns import WORDS, choose_text_columns, find, first_known
+from bertkit.data.columns import WORD_NAMES, ExampleReader, choose_text_columns, find_column, first_present
 from bertkit.data.examples import Example, WordsExample
 from bertkit.data.tables import (
     SAMPLE,
     TABLE_FORMATS,
     Columns,
-    Place,
+    Location,
     Row,
     Table,
     cell,
@@ -22,22 +22,22 @@ from bertkit.data.tables import (
     lines_of,
     present_text,
 )
-from bertkit.data.tagged import WordLabels, tagged_maker
+from bertkit.data.tagged import WordLabels, word_reader
 from bertkit.errors import RequestError
-from bertkit.tasks.length import LengthPolicy
-from bertkit.tasks.row import Detail, Maker, RequestField, TaskRow, request_place, text_list
+from bertkit.tasks.row import RequestField, TaskRow, check_text_list, request_location
+from bertkit.tasks.shared.length import LengthPolicy
 
-COLUMN_FILES = tuple(end for row in TABLE_FORMATS.values() if row.holds == "words" for end in row.endings)
-TABLES_OF_SENTENCES = (".jsonl", ".ndjson", ".parquet")  # files with other endings are CoNLL columns
+CONLL_ENDINGS = tuple(end for row in TABLE_FORMATS.values() if row.holds == "words" for end in row.endings)
+SENTENCE_TABLE_ENDINGS = (".jsonl", ".ndjson", ".parquet")  # rows with lists of words; other files are CoNLL
 
 
 class WordRow(TaskRow):
-    """A sentence in; an answer for each of its words out."""
+    """One prediction for each word of a sentence."""
 
     head = "tag"
     word_level = True
-    length = LengthPolicy("windows")  # a word may stand anywhere, so that no text is cut
-    lengths = ("windows",)
+    length = LengthPolicy("windows")  # every word has a prediction, so no text is cut
+    length_kinds = ("windows",)
     fields = (RequestField("texts", "sentences"),)
     request_summary = "Texts, plain or as lists of words."
     request_example: ClassVar[Mapping[str, object]] = {"texts": ["Ada lives in London"]}
@@ -45,57 +45,59 @@ class WordRow(TaskRow):
     word_labels: ClassVar[WordLabels]
 
     def fits_file(self, path: Path, columns: Columns) -> bool:
-        """CoNLL columns."""
+        """A file ending of CoNLL, or lines in columns with blank lines between sentences."""
         kind = ending(path)
-        return kind in COLUMN_FILES or (kind in (".txt", ".tsv", ".tab") and _in_blocks(path, columns))
+        return kind in CONLL_ENDINGS or (kind in (".txt", ".tsv", ".tab") and _in_blocks(path, columns))
 
     def fits_table(self, table: Table, rows: Sequence[Row], columns: Columns) -> bool:
-        """Lists of words."""
-        words = first_known(table, WORDS)
+        """A column with lists of words."""
+        words = first_present(table, WORD_NAMES)
         return words is not None and isinstance(rows[0].values.get(words), list)
 
     def format(self, path: Path) -> str:
-        """CoNLL-U, lists of words in a table, or CoNLL columns."""
-        if ending(path) in TABLES_OF_SENTENCES:
+        """CoNLL-U, CoNLL, or a table with lists of words."""
+        if ending(path) in SENTENCE_TABLE_ENDINGS:
             return ""
         return "conllu" if ending(path) == ".conllu" else "conll"
 
-    def maker(self, table: Table, columns: Columns, labeled: bool) -> Maker:
-        """Words and labels of a row."""
-        if ending(table.path) not in TABLES_OF_SENTENCES:  # CoNLL: its columns were picked while opening
+    def reader(self, table: Table, columns: Columns, labeled: bool) -> ExampleReader:
+        """Reads the words and their labels."""
+        if ending(table.path) not in SENTENCE_TABLE_ENDINGS:  # CoNLL: its columns were chosen on opening
             columns = replace(columns, text=table.names[0], label=table.names[-1] if labeled else None)
-        return tagged_maker(table, columns, labeled, self.word_labels)
+        return word_reader(table, columns, labeled, self.word_labels)
 
-    def asker(self, table: Table, columns: Columns) -> Maker:
-        """Sentences in words where the file has lists of them, else plain texts."""
-        if columns.text is None and (words := first_known(table, WORDS) or _only_list(table)):
+    def unlabeled_reader(self, table: Table, columns: Columns) -> ExampleReader:
+        """Reads lists of words if the file has such a column, else plain texts."""
+        if columns.text is None and (words := first_present(table, WORD_NAMES) or _only_list(table)):
             columns = replace(columns, text=words)
         if columns.text is None:
             used = replace(choose_text_columns(table, columns), pair=None, label=None)
         else:
-            used = replace(columns, text=find(table, columns.text, "text"), label=None)
-        return used, lambda row: self.sentence(_words_or_text(row, used.text or ""), row.place)
+            used = replace(columns, text=find_column(table, columns.text, "text"), label=None)
+        return used, lambda row: self.sentence(_words_or_text(row, used.text or ""), row.location)
 
     def examples(self, texts: Sequence[str | Sequence[str]]) -> list[Example]:  # type: ignore[override]
-        """A sentence of each text or list of words."""
-        given = [text if isinstance(text, str) else text_list(text, f"texts[{n}]") for n, text in enumerate(texts)]
-        return [self.sentence(text, request_place(number)) for number, text in enumerate(given)]
+        """An example for each text or list of words."""
+        return [
+            self.sentence(text if isinstance(text, str) else check_text_list(text, f"texts[{n}]"), request_location(n))
+            for n, text in enumerate(texts)
+        ]
 
-    def own_cells(self, example: Example, prediction: Any, detail: Detail) -> dict[str, Any]:
-        """Fields of the prediction, and where the words stand in a plain text."""
+    def output_cells(self, example: Example, prediction: Any) -> dict[str, Any]:
+        """The fields of the prediction, and the character spans of words of a plain text."""
         assert isinstance(example, WordsExample)
         characters = None if example.characters is None else [list(span) for span in example.characters]
-        return super().own_cells(example, prediction, detail) | {"characters": characters}
+        return super().output_cells(example, prediction) | {"characters": characters}
 
-    def sentence(self, given: str | Sequence[str], place: Place) -> Example:
-        """Words as they are; a plain text is split later, by the model's tokenizer."""
-        if isinstance(given, str):
-            return self.word_labels.make((), None, place, given)
-        return self.word_labels.make(tuple(given), None, place, None)
+    def sentence(self, text: str | Sequence[str], location: Location) -> Example:
+        """An unlabeled example; a plain text is split into words later, by the model's tokenizer."""
+        if isinstance(text, str):
+            return self.word_labels.make((), None, location, text)
+        return self.word_labels.make(tuple(text), None, location, None)
 
 
 def _in_blocks(path: Path, columns: Columns) -> bool:
-    """Whether a file has lines of as many cells each, with a blank line somewhere between them."""
+    """Whether all lines of a file have the same number of cells, with blank lines between some of them."""
     lines = [line for _, line in islice(lines_of(path, columns.encoding), SAMPLE)]
     if lines and lines[0].startswith("-DOCSTART-"):
         return True
@@ -105,7 +107,7 @@ def _in_blocks(path: Path, columns: Columns) -> bool:
 
 
 def _only_list(table: Table) -> str | None:
-    """CoNLL files have one column, of words, which is called by its number or as the user named it."""
+    """The only column of a table if it holds lists, as in CoNLL files without labels."""
     [name, *others] = table.names
     return name if not others and isinstance(table.sample[0].values[name], list) else None
 
@@ -116,6 +118,6 @@ def _words_or_text(row: Row, name: str) -> str | tuple[str, ...]:
         return present_text(row, name)
     for word in value:
         if not isinstance(word, str) or not word.strip():
-            raise RequestError(f"{row.place}: {json.dumps(word)[:40]} is no word; repair or remove the row")
-        checked(word, name, row.place)
+            raise RequestError(f"{row.location}: {json.dumps(word)[:40]} is no word; repair or remove the row")
+        checked(word, name, row.location)
     return tuple(value)

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 from bertkit.errors import RequestError
-from bertkit.given import each_text, listed_texts
 from bertkit.predict.search import checked_texts
+from bertkit.text_inputs import each_text, listed_texts
 
 
 class DataFrame:

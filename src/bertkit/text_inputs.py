@@ -1,18 +1,18 @@
-"""Texts as a caller gives them: one or many. Nothing heavy is imported here: clients need this module too."""
+"""Text arguments of calls: one text or several, checked. Imports nothing heavy, as clients use this module, too."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, overload
 
 from bertkit.errors import RequestError
 
-MISSING = ("NAType", "NaTType")  # of pandas, which is not imported for it
+MISSING_TYPES = ("NAType", "NaTType")  # type names of pandas, which is not imported here
 One = TypeVar("One", covariant=True)
 Many = TypeVar("Many", covariant=True)
 Call = TypeVar("Call")
 
 
 class TextsCall(Protocol[One, Many]):
-    """A call with a text, or with several, which may be lists of words."""
+    """A call with one text, or with several, each a text or a list of words."""
 
     @overload
     def __call__(self, texts: str) -> One: ...
@@ -21,7 +21,7 @@ class TextsCall(Protocol[One, Many]):
 
 
 class PairsCall(Protocol[One, Many]):
-    """A call with a text or a pair of texts, or with several."""
+    """A call with one text or pair of texts, or with several."""
 
     @overload
     def __call__(self, texts: str, pairs: str | None = None) -> One: ...
@@ -39,7 +39,7 @@ class ChoicesCall(Protocol[One, Many]):
 
 
 def overloaded(call: Callable[..., Call]) -> Callable[[Callable[..., object]], Call]:
-    """Give a method the overloads of the protocol `call` for type checkers; at run time the method stays as it is."""
+    """A decorator: type checkers see the overloads of the protocol `call`; at run time the method is unchanged."""
 
     def unchanged(method: Any) -> Any:
         return method
@@ -48,7 +48,7 @@ def overloaded(call: Callable[..., Call]) -> Callable[[Callable[..., object]], C
 
 
 def listed_texts(texts: str | Iterable[str]) -> list[str]:
-    """Texts as a list, one text as a list of one; anything else is refused with its index."""
+    """The texts as a list, a single text as a list of one; an element that is not a str is refused with its index."""
     if isinstance(texts, str):
         return [texts]
     refuse_unlisted(texts)
@@ -58,7 +58,7 @@ def listed_texts(texts: str | Iterable[str]) -> list[str]:
 
 
 def each_text(texts: Iterable[Any]) -> Iterator[str]:
-    """The texts one by one, each checked to be a str."""
+    """The texts one by one; an element that is not a str is refused with its index."""
     for number, text in enumerate(texts):
         if isinstance(text, str):
             yield text
@@ -72,7 +72,7 @@ def each_text(texts: Iterable[Any]) -> Iterator[str]:
 
 
 def refuse_unlisted(texts: object) -> None:
-    """Refuse what would give the names of columns, or keys, instead of texts, or texts without an order."""
+    """Refuse mappings and data frames, whose iteration gives keys or column names, and sets, which have no order."""
     kind = type(texts).__name__
     if isinstance(texts, Mapping):
         raise RequestError(f"texts is a {kind}, whose keys would be read; pass a list, such as list(texts.values())")
@@ -80,11 +80,11 @@ def refuse_unlisted(texts: object) -> None:
         raise RequestError(f"texts is a {kind}, which has no order; pass a list, such as sorted(texts)")
     names = getattr(texts, "column_names", getattr(texts, "columns", None))
     if names is not None:
-        named = [str(name) for name in names]
-        column = "text" if "text" in named or not named else named[0]
+        columns = [str(name) for name in names]
+        column = "text" if "text" in columns or not columns else columns[0]
         raise RequestError(f"texts is a {kind}; pass one column of it, such as df['{column}']")
 
 
 def _is_missing(value: object) -> bool:
-    """None, NaN, and what pandas has for them."""
-    return value is None or type(value).__name__ in MISSING or (isinstance(value, float) and value != value)
+    """Whether a value is None, NaN, or a missing value of pandas."""
+    return value is None or type(value).__name__ in MISSING_TYPES or (isinstance(value, float) and value != value)

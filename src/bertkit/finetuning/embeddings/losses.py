@@ -1,0 +1,92 @@
+"""Losses on text vectors: contrast within a batch, a teacher's similarities, or scores of pairs.
+
+A batch has the first texts of all pairs, then the second ones; vectors are normalized. A loss is a sum over rows, so
+that the forward passes of a step can be added.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertkit.finetuning.learner import ONE_LOSS, TASK
+from bertkit.model.batch import Batch
+from bertkit.model.model import BertModel
+from bertkit.model.pooling import pool
+from bertkit.tasks.shared.losses import MASKED_LOGIT
+from bertkit.train.loop import LossModule, Sums
+
+
+@dataclass(frozen=True)
+class VectorTargets:
+    """The targets of a batch of texts."""
+
+    rows: int  # number of pairs, or of texts without pairs
+    names: Tensor  # T: a number for each text, the same for equal texts
+    values: Tensor | None = None  # scores of pairs in [0, 1], or a teacher's vectors, a row for each text
+
+
+def contrastive_loss(vectors_TD: Tensor, targets: VectorTargets, temperature: float) -> tuple[Tensor, Tensor]:
+    """(loss, number of correct pairs) of InfoNCE: cross-entropy over cosines / temperature, in both directions.
+
+    The negatives of a text are the second texts of the other pairs, without texts that are equal to it or to its
+    partner, and without the partners of equal texts.
+    """
+    first_ND, second_ND = vectors_TD.chunk(2)
+    first, second = targets.names.chunk(2)
+    diagonal = torch.eye(len(first), dtype=torch.bool, device=first.device)
+    same = ((first[:, None] == first) | (second[:, None] == second) | (first[:, None] == second)) & ~diagonal
+    logits_NN = (first_ND @ second_ND.T / temperature).masked_fill(same, MASKED_LOGIT)
+    partners = torch.arange(len(first), device=first.device)
+    forth, back = (F.cross_entropy(logits, partners, reduction="sum") for logits in (logits_NN, logits_NN.T))
+    return (forth + back) / 2, (logits_NN.argmax(dim=1) == partners).sum()
+
+
+def teacher_loss(vectors_TD: Tensor, targets: VectorTargets, temperature: float) -> tuple[Tensor, Tensor]:
+    """(loss, 0): KL divergence from the teacher's softmax over cosines / temperature, of each text to all others."""
+    assert targets.values is not None
+    teacher_TD = F.normalize(targets.values.float(), dim=-1)
+    student, teacher = (_log_similarities(vectors, targets, temperature) for vectors in (vectors_TD, teacher_TD))
+    loss = F.kl_div(student, teacher, reduction="sum", log_target=True)
+    return loss * targets.rows / len(vectors_TD), loss.new_zeros(())
+
+
+def score_loss(vectors_TD: Tensor, targets: VectorTargets, temperature: float) -> tuple[Tensor, Tensor]:
+    """(loss, 0): squared differences of the cosines of pairs and their scores."""
+    assert targets.values is not None
+    first_ND, second_ND = vectors_TD.chunk(2)
+    return F.mse_loss((first_ND * second_ND).sum(dim=1), targets.values, reduction="sum"), vectors_TD.new_zeros(())
+
+
+LOSSES: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
+    "twins": contrastive_loss,
+    "pairs": contrastive_loss,
+    "scores": score_loss,
+    "teacher": teacher_loss,
+}
+
+
+class VectorLearner(LossModule):
+    """A model with a loss on its text vectors, which are normalized means over tokens."""
+
+    weights = ONE_LOSS
+
+    def __init__(self, model: BertModel, objective: str, temperature: float) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = partial(LOSSES[objective], temperature=temperature)
+
+    def forward(self, batch: Batch, targets: VectorTargets) -> Sums:
+        """(sum of losses, number of rows, number of correct pairs)."""
+        vectors_TD = F.normalize(pool(self.model(batch).float(), batch, "mean"), dim=-1)
+        loss, correct = self.loss(vectors_TD, targets)
+        return {TASK: (loss, loss.new_full((), targets.rows), correct)}
+
+
+def _log_similarities(vectors_TD: Tensor, targets: VectorTargets, temperature: float) -> Tensor:
+    """T T: log-softmax over cosines / temperature; a text is not compared with itself or an equal text."""
+    same = targets.names[:, None] == targets.names
+    return (vectors_TD @ vectors_TD.T / temperature).masked_fill(same, MASKED_LOGIT).log_softmax(dim=1)
