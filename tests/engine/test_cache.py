@@ -67,3 +67,28 @@ def test_tokens_beyond_the_vocabulary_are_never_chosen():
         scores = CachedDecoder(model, [[5, 6]], 1, vocabulary=50).start()
     assert scores[:, 50:].isneginf().all()
     assert scores[:, :50].isfinite().all()
+
+
+@pytest.mark.parametrize("family", GENERATORS)
+def test_recorded_steps_equal_others(family, monkeypatch):
+    """On a GPU a step is a CUDA graph; here the same function is called in place of a replay."""
+    model = model_of(family)
+
+    def record(run):
+        output = run().clone()
+        return lambda: output.copy_(run()), lambda: output
+
+    sources = [Passage([8, 9, 10], [0] * 3), Passage([11], [0])] if model.decoder is not None else None
+    with torch.inference_mode():
+        plain, recorded = (CachedDecoder(model, [[5, 6], [7]], 100, sources) for _ in range(2))
+        recorded._record = record
+        expected, scores = plain.start(), recorded.start()
+        for step in range(80):  # past 64 visible slots
+            torch.testing.assert_close(scores, expected, atol=1e-5, rtol=1e-5)
+            ids = expected.argmax(-1)
+            rows = {20: torch.tensor([1, 0]), 40: torch.tensor([0])}.get(step)
+            ids = ids if rows is None else ids[rows]
+            expected, scores = plain.step(ids, rows), recorded.step(ids, rows)
+            if len(plain.cache.lengths) and max(plain.cache.lengths) == model.config.max_length:
+                break
+    assert max(recorded.cache.lengths) >= 60

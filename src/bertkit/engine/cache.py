@@ -102,24 +102,37 @@ class CachedOperations(Operations):
 
     def next_batch(self, ids_N: Tensor) -> Batch:
         """A batch of one new token for each sequence, at the position after its last one."""
+        positions_N = self.advance(ids_N.device)
+        return self.at_positions(ids_N, positions_N, max(self.lengths), masked=len(set(self.lengths)) > 1)
+
+    def advance(self, device: torch.device) -> Tensor:
+        """N: the positions of the next tokens, which count as cached from now on."""
         self.lengths = [length + 1 for length in self.lengths]
-        self.visible = max(self.lengths)
-        positions_N = torch.tensor(self.lengths, device=ids_N.device) - 1
-        self._mask = None
-        if min(self.lengths) < self.visible:
-            slots_C = torch.arange(self.visible, device=ids_N.device)
+        return torch.tensor(self.lengths, device=device) - 1
+
+    def at_positions(self, ids_N: Tensor, positions_N: Tensor, visible: int, *, masked: bool) -> Batch:
+        """One token for each sequence; attention reads `visible` slots, those after a position only if not `masked`."""
+        self.visible, self._mask = visible, None
+        if masked:
+            slots_C = torch.arange(visible, device=ids_N.device)
             self._mask = (slots_C <= positions_N[:, None])[:, None, None]
         return one_token_batch(ids_N, positions_N)
 
-    def select(self, rows_N: Tensor) -> None:
-        """Continue these rows, which may repeat: the beams that go on, or the sequences that have not ended."""
-        used = max(self.lengths)
-        for layer in self.layers:
-            layer.keys, layer.values = (_selected(cached, rows_N, used) for cached in (layer.keys, layer.values))
-        for source in self.sources:
-            source.keys, source.values = source.keys[rows_N], source.values[rows_N]
-            source.mask = None if source.mask is None else source.mask[rows_N]
+    def select(self, rows_N: Tensor) -> bool:
+        """Continue these rows, which may repeat: the beams that go on, or the sequences that have not ended.
+
+        Whether the cache stays where it is in memory: it does if there are as many rows as before.
+        """
+        used, count = max(self.lengths), len(self.lengths)
         self.lengths = [self.lengths[row] for row in rows_N.tolist()]
+        cached = [(part, name) for part in (*self.layers, *self.sources) for name in ("keys", "values")]
+        for part, name in cached:
+            slots = used if isinstance(part, CachedLayer) else None
+            setattr(part, name, _selected(getattr(part, name), rows_N, slots, in_place=len(rows_N) == count))
+        for source in self.sources:
+            if source.mask is not None:
+                source.mask = _selected(source.mask, rows_N, None, in_place=len(rows_N) == count)
+        return len(rows_N) == count
 
     def _new_layer(self, key_THK: Tensor, value_THK: Tensor, batch: Batch) -> CachedLayer:
         count, (heads, width) = len(batch.lengths), key_THK.shape[1:]
@@ -139,11 +152,12 @@ def one_token_batch(ids_N: Tensor, positions_N: Tensor) -> Batch:
 def _padded_source(key_value_SX: Tensor, source: Batch, heads: int) -> CachedSource:
     padded = source.pad(key_value_SX.view(len(key_value_SX), 2, heads, -1))
     keys, values = padded.permute(2, 0, 3, 1, 4).contiguous().unbind(0)
-    return CachedSource(keys, values, None if len(source.runs) == 1 else source.mask[:, None, None])
+    mask = None if len(source.runs) == 1 else source.mask[:, None, None].clone()  # each layer's rows are selected
+    return CachedSource(keys, values, mask)
 
 
-def _selected(cached: Tensor, rows_N: Tensor, used: int) -> Tensor:
-    """The rows, with the slots that are in use copied."""
-    chosen = cached.new_zeros(len(rows_N), *cached.shape[1:])
+def _selected(cached: Tensor, rows_N: Tensor, used: int | None, *, in_place: bool) -> Tensor:
+    """The rows, with the first `used` slots copied."""
+    chosen = cached if in_place else cached.new_zeros(len(rows_N), *cached.shape[1:])
     chosen[:, :, :used] = cached[rows_N, :, :used]
     return chosen
