@@ -21,9 +21,9 @@ import torch
 
 from bertkit.config import BertConfig, family_config
 from bertkit.model.model import new_model
-from bertkit.pretraining.batches import DataSettings, ExampleSource
-from bertkit.pretraining.examples import Examples
-from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.examples.arrays import Examples
+from bertkit.pretraining.examples.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.rtd import generator_config
 from bertkit.pretraining.objectives.table import objective_rows

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from bertkit.errors import RequestError
-from bertkit.pretraining.batches import DataSettings, ExampleSource
 from bertkit.pretraining.check_shards import Lengths, piece_counts, report_shards
+from bertkit.pretraining.examples.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples.show_masks import MaskedExample, lines, masked_examples
 from bertkit.pretraining.recipe import read_recipe
-from bertkit.pretraining.show_masks import MaskedExample, lines, masked_examples
 from bertkit.text.shards.reader import open_shards
 from bertkit.text.shards.writer import write_shards
 

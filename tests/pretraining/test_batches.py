@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from memory_corpus import CLS, FIRST, MASK, SEP, UNK, MemoryCorpus, corpus_of, random_corpus
 
 from bertkit.errors import RequestError
-from bertkit.pretraining import packing
-from bertkit.pretraining.batches import DataSettings, ExampleSource
-from bertkit.pretraining.examples import Examples
-from bertkit.pretraining.packing import WINDOW
+from bertkit.pretraining.examples import packing
+from bertkit.pretraining.examples.arrays import Examples
+from bertkit.pretraining.examples.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples.packing import WINDOW
 from bertkit.text.shards.reader import open_shards
 from bertkit.text.shards.writer import write_shards
 

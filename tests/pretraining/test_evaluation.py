@@ -10,10 +10,10 @@ import torch
 from sklearn.metrics import precision_recall_fscore_support
 from tiny_runs import make_shards, recipe_words, tiny_recipe
 
-from bertkit.pretraining.batches import ExampleSource
 from bertkit.pretraining.checks import fitted
 from bertkit.pretraining.evaluation import BLOCKS, evaluate, held_out_numbers, in_words, perplexity
-from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.examples.batches import ExampleSource
+from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.pretraining.learner import build_learner
 from bertkit.pretraining.objectives.rtd import detection
 from bertkit.text.shards.reader import open_shards

@@ -7,7 +7,7 @@ from tiny_runs import make_shards, tiny_recipe
 from bertkit.errors import RequestError
 from bertkit.pretraining import pretraining
 from bertkit.pretraining import session as session_module
-from bertkit.pretraining.batches import DataSettings
+from bertkit.pretraining.examples.batches import DataSettings
 from bertkit.pretraining.planning import memory
 from bertkit.pretraining.pretraining import pretrain
 from bertkit.pretraining.stages import Stage

@@ -12,9 +12,9 @@ from tiny_runs import make_shards, tiny_recipe, weights
 
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.cli.main import run as command
-from bertkit.pretraining.batches import ExampleSource
 from bertkit.pretraining.checks import fitted
-from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.examples.batches import ExampleSource
+from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.pretraining.learner import build_learner
 from bertkit.pretraining.objectives.table import LOSSES, OBJECTIVES, objective_names
 from bertkit.pretraining.planning.gauge import recipe_flops

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from memory_corpus import corpus_of, random_corpus
 
 from bertkit.errors import RequestError
+from bertkit.pretraining.examples.random import draw, uniform
+from bertkit.pretraining.examples.spans import Pieces, Rolls, Spans, cut_document, draw_rolls, fill, shortened, split
 from bertkit.pretraining.objectives.nsp import check_documents, next_sentence, next_sentence_ranges
 from bertkit.pretraining.objectives.sop import sentence_order, sentence_order_ranges
-from bertkit.pretraining.random import draw, uniform
-from bertkit.pretraining.spans import Pieces, Rolls, Spans, cut_document, draw_rolls, fill, shortened, split
 
 SHORT = 0.1
 lengths = st.lists(st.lists(st.integers(0, 30), max_size=8), min_size=2, max_size=5)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bertkit.errors import RequestError
-from bertkit.pretraining.random import Purpose, below, draw, permute, stream, uniform
+from bertkit.pretraining.examples.random import Purpose, below, draw, permute, stream, uniform
 
 
 def test_stream_is_a_pure_function_of_its_arguments():
@@ -41,7 +41,7 @@ def test_pinned_values():
 
 
 def test_another_process_draws_the_same():
-    code = "from bertkit.pretraining.random import *\n"
+    code = "from bertkit.pretraining.examples.random import *\n"
     code += "print(permute(5, 1000, np.arange(5)), draw(1, 2), stream(3).random())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == f"{permute(5, 1000, np.arange(5))} {draw(1, 2)} {stream(3).random()}\n"

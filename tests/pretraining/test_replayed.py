@@ -7,8 +7,8 @@ from test_objectives import electra, masked_words
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from bertkit.model.batch import Batch
-from bertkit.pretraining.batches import DataSettings, ExampleSource
-from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.examples.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.train.distributed import Ranks
 from bertkit.train.loop import LoopSettings, Micro, train
 from bertkit.train.optimizer import build_optimizer

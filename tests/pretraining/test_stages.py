@@ -8,7 +8,7 @@ from memory_corpus import random_corpus
 from tiny_runs import Stopper, make_shards, showing, tiny_recipe, weights
 
 from bertkit.errors import RequestError
-from bertkit.pretraining.batches import DataSettings
+from bertkit.pretraining.examples.batches import DataSettings
 from bertkit.pretraining.pretraining import pretrain
 from bertkit.pretraining.recipe import read_recipe, recipe_toml
 from bertkit.pretraining.stages import AHEAD, Stages, read_stages

@@ -89,8 +89,8 @@ def _reader(model: Path) -> "tuple[Tokenizer, int]":
 
 def _print_masks(shards: "ShardSet", recipe: "Recipe | None", count: int, as_json: bool) -> None:
     """Pairs of lines, a blank line between pairs, and the shares at the end; or one JSON object per example."""
-    from bertkit.pretraining.batches import DataSettings
-    from bertkit.pretraining.show_masks import lines, masked_examples
+    from bertkit.pretraining.examples.batches import DataSettings
+    from bertkit.pretraining.examples.show_masks import lines, masked_examples
 
     examples, shares = masked_examples(shards, recipe.data if recipe else DataSettings(), count)
     for example in examples:

@@ -11,7 +11,7 @@ from bertkit.facts.fact import Facts, Outcome, Vocabularies, close, equal, holds
 from bertkit.facts.model import shape_only
 from bertkit.facts.pretraining import CPU, examples, small_model
 from bertkit.model.model import new_model, parameter_count
-from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
 from bertkit.train.distributed import Ranks
 from bertkit.train.loop import LoopSettings, Micro, train

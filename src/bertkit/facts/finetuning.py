@@ -31,7 +31,7 @@ from bertkit.finetuning.settings import FineTuneSettings, LearningSettings, chan
 from bertkit.model.batch import Batch
 from bertkit.model.heads import ScalarMix
 from bertkit.model.model import BertModel
-from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.tasks.choose import Choose

@@ -19,15 +19,15 @@ from bertkit.facts.random_text import equal_sentences, random_text
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel, new_model
 from bertkit.model.word_loss import IGNORE
-from bertkit.pretraining.batches import DataSettings, ExampleSource
-from bertkit.pretraining.examples import Examples
-from bertkit.pretraining.inputs import to_inputs
-from bertkit.pretraining.masking import Packed, n_gram_sizes, n_gram_starts
+from bertkit.pretraining.examples.arrays import Examples
+from bertkit.pretraining.examples.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples.inputs import to_inputs
+from bertkit.pretraining.examples.masking import Packed, n_gram_sizes, n_gram_starts
+from bertkit.pretraining.examples.random import Ints, draw
+from bertkit.pretraining.examples.show_masks import Shares, lines, masked_examples, originals, shares
+from bertkit.pretraining.examples.spans import Ranges
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.table import objective_rows
-from bertkit.pretraining.random import Ints, draw
-from bertkit.pretraining.show_masks import Shares, lines, masked_examples, originals, shares
-from bertkit.pretraining.spans import Ranges
 from bertkit.text.vocabulary.build import VocabularySettings, make_vocabulary
 from bertkit.text.wordpiece import SPECIALS
 

@@ -18,8 +18,8 @@ from bertkit.facts.random_text import RandomText
 from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.settings import FineTuneSettings, read_settings
 from bertkit.model.model import BertModel, new_model
-from bertkit.pretraining.batches import DataSettings, ExampleSource
-from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.examples.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.tasks.folder import build_task

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import RequestError
-from bertkit.pretraining.batches import DataSettings, ExampleSource
-from bertkit.pretraining.random import Ints
+from bertkit.pretraining.examples.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples.random import Ints
 from bertkit.pretraining.recipe import Recipe
 from bertkit.text.shards.reader import ShardSet
 

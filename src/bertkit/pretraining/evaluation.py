@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertkit.pretraining.batches import ExampleSource
-from bertkit.pretraining.examples import Examples
+from bertkit.pretraining.examples.arrays import Examples
+from bertkit.pretraining.examples.batches import ExampleSource
 from bertkit.pretraining.objectives.table import LOSSES, OBJECTIVES
 from bertkit.pretraining.objectives.targets import PretrainingModule
 from bertkit.train.distributed import Ranks

@@ -1,18 +1,29 @@
-"""What is trained: the objective over its one or two models, fresh or carried on, and how they are saved."""
+"""What is trained: the objective over its one or two models, fresh or continued, and how they are saved.
 
+A model continued on shards with a larger vocabulary gets rows for the new pieces: each row starts as the mean of the
+old pieces that the text of the new one was split into.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
+from bertkit.errors import RequestError
 from bertkit.model.model import BertModel, copied, new_model
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.table import token_row
 from bertkit.pretraining.objectives.targets import PretrainingModule
 from bertkit.pretraining.recipe import Recipe, directed
+from bertkit.text.shards.reader import ShardSet
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.wordpiece import longest_match
 from bertkit.train.distributed import full_tensor
+
+ROWS = ("encoder.embeddings.word.weight", "heads.masked_word.decoder.weight", "heads.masked_word.decoder.bias")
 
 
 @dataclass(frozen=True)
@@ -61,3 +72,67 @@ def parameter_bytes(module: nn.Module) -> int:
 
 def _heads(recipe: Recipe) -> dict[str, int | None]:
     return dict.fromkeys(head for row in recipe.data.rows for head in row.heads)
+
+
+def extended(start: Checkpoint, shards: ShardSet) -> Checkpoint:
+    """The checkpoint with the shards' tokenizer: as it is if that is its own, with more rows if it extends its own."""
+    old, new = start.tokenizer, shards.tokenizer
+    if old is None or old.hash == new.hash:
+        return start
+    if difference := first_difference(old, new):
+        raise RequestError(
+            f"{shards.folder} was made with another vocabulary than the model's: {difference}; make the shards with "
+            "the model's own, or with one that 'bertkit vocab --extend MODEL' has made of it"
+        )
+    return replace(start, model=extended_model(start.model, old, new), tokenizer=new)
+
+
+def first_difference(old: Tokenizer, new: Tokenizer) -> str | None:
+    """Why a vocabulary is no extension of another: the first piece that is not at its old id, or how text is cut."""
+    names = {number: piece for piece, number in new.vocab.items()}
+    for piece, number in sorted(old.vocab.items(), key=lambda item: item[1]):
+        if new.vocab.get(piece) != number:
+            there = f"is {names[number]!r}" if number in names else "has no piece"
+            return f"id {number} {there} there and {piece!r} in the model"
+    try:
+        same = old.with_pieces(new_pieces(old, new)).hash == new.hash
+    except RequestError as error:  # not WordPiece
+        return str(error)
+    return None if same else "the pieces are an extension, but text is cleaned or cut in another way"
+
+
+def new_pieces(old: Tokenizer, new: Tokenizer) -> list[str]:
+    """The pieces that only the new one has, in the order of their ids."""
+    return sorted(new.vocab.keys() - old.vocab.keys(), key=new.vocab.__getitem__)
+
+
+def extended_model(model: BertModel, old: Tokenizer, new: Tokenizer) -> BertModel:
+    """A model with a row for every piece of `new`; old rows, and the rest of the model, are as they were."""
+    size = max(model.config.vocab_size, new.size)  # a table may have rows to spare
+    pieces = new_pieces(old, new)
+    rows = [new.vocab[piece] for piece in pieces]
+    sources = [old_pieces(old, piece) for piece in pieces]
+    tensors = model.state_dict()
+    for name in ROWS:
+        if name in tensors:
+            tensors[name] = _with_means(tensors[name], size, rows, sources)
+    return copied(model, replace(model.config, vocab_size=size), tensors)
+
+
+def old_pieces(old: Tokenizer, piece: str) -> list[int]:
+    """What the old tokenizer made of the text that is now one piece; a ##piece is cut as inside a word."""
+    if not piece.startswith("##"):
+        return old.encode_ids([piece])[0] or [old.unknown_id]
+    inner = {name for name in old.vocab if name.startswith("##")}
+    first, *rest = longest_match(piece[2:], inner | {name[2:] for name in inner}, unknown="")
+    return [old.vocab[name] for name in (f"##{first}", *rest)] if first else [old.unknown_id]
+
+
+@torch.no_grad()
+def _with_means(table: Tensor, size: int, rows: Sequence[int], sources: Sequence[Sequence[int]]) -> Tensor:
+    """The table with `size` rows, of which `rows` are means of old ones; what no piece has stays zero."""
+    larger = table.new_zeros((size, *table.shape[1:]))
+    larger[: len(table)] = table
+    for row, source in zip(rows, sources, strict=True):
+        larger[row] = table[list(source)].mean(dim=0)
+    return larger

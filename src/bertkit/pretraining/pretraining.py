@@ -9,7 +9,6 @@ from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.errors import RequestError
 from bertkit.files import whole_file
 from bertkit.folder_lock import claimed
-from bertkit.pretraining.batches import ExampleSource
 from bertkit.pretraining.checks import (
     SETTINGS,
     check_disk,
@@ -19,8 +18,8 @@ from bertkit.pretraining.checks import (
     refuse_other_vocabulary,
     start_fingerprints,
 )
-from bertkit.pretraining.extend import extended
-from bertkit.pretraining.learner import build_learner, load_start, parameter_bytes
+from bertkit.pretraining.examples.batches import ExampleSource
+from bertkit.pretraining.learner import build_learner, extended, load_start, parameter_bytes
 from bertkit.pretraining.objectives.targets import PretrainingModule
 from bertkit.pretraining.planning.gauge import Gauge
 from bertkit.pretraining.planning.memory import check_host_memory

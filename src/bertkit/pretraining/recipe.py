@@ -9,7 +9,7 @@ from typing import Any
 from bertkit.config import BertConfig, family_config
 from bertkit.errors import RequestError
 from bertkit.files import FORMAT_VERSION, VERSION_KEY, check_format_version
-from bertkit.pretraining.batches import DataSettings
+from bertkit.pretraining.examples.batches import DataSettings
 from bertkit.pretraining.objectives.table import OBJECTIVES
 from bertkit.pretraining.train_settings import TrainSettings
 from bertkit.settings import as_text, change, check_name, flat, read_toml, split_pair, toml_lines

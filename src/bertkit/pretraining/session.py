@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bertkit.pretraining.batches import ExampleSource
 from bertkit.pretraining.evaluation import evaluate, in_words
-from bertkit.pretraining.examples import Examples
-from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.examples.arrays import Examples
+from bertkit.pretraining.examples.batches import ExampleSource
+from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.pretraining.learner import SavedModel, whole_model
 from bertkit.pretraining.objectives.table import LOSSES
 from bertkit.pretraining.objectives.targets import PretrainingModule

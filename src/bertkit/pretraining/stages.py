@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bertkit.errors import RequestError
-from bertkit.pretraining.batches import DataSettings, ExampleSource
-from bertkit.pretraining.spans import Corpus
+from bertkit.pretraining.examples.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples.spans import Corpus
 
 FORM = re.compile(r"\s*([0-9.]+)\s*:\s*(\d+)\s*x\s*(\d+)\s*")
 AHEAD = 8  # a stage begins so many steps after its share is reached: those before may be in the making already

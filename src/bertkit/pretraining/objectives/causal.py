@@ -6,9 +6,9 @@ import numpy as np
 
 from bertkit.config import BertConfig
 from bertkit.errors import RequestError
-from bertkit.pretraining.examples import Examples, Ids
+from bertkit.pretraining.examples.arrays import Examples, Ids
+from bertkit.pretraining.examples.random import Ints
 from bertkit.pretraining.objectives.objective import Objective
-from bertkit.pretraining.random import Ints
 from bertkit.train.loss import PERPLEXITY, Loss
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Beside replaced token detection: some masked positions are left to the discriminator, which predicts their words."""
 
 from bertkit.errors import RequestError
-from bertkit.pretraining.examples import Examples
+from bertkit.pretraining.examples.arrays import Examples
 from bertkit.pretraining.objectives.objective import Objective
 from bertkit.train.loss import PERPLEXITY, Loss
 

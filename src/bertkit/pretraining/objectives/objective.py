@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from bertkit.config import BertConfig
-from bertkit.pretraining.examples import Examples, Ids
-from bertkit.pretraining.random import Floats, Ints
-from bertkit.pretraining.spans import Ranges, Rolls, Spans
+from bertkit.pretraining.examples.arrays import Examples, Ids
+from bertkit.pretraining.examples.random import Floats, Ints
+from bertkit.pretraining.examples.spans import Ranges, Rolls, Spans
 from bertkit.pretraining.train_settings import TrainSettings
 from bertkit.train.loss import Loss
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from bertkit.pretraining.examples import Examples
+from bertkit.pretraining.examples.arrays import Examples
 from bertkit.pretraining.objectives.objective import Objective
 from bertkit.train.loss import Loss
 

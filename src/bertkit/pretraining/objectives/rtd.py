@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bertkit.config import BertConfig
-from bertkit.pretraining.examples import Examples
+from bertkit.pretraining.examples.arrays import Examples
 from bertkit.pretraining.objectives.fill import JUDGED, Fill
 from bertkit.pretraining.objectives.mlm import MASKED_WORDS
 from bertkit.pretraining.objectives.objective import Companion, Objective

@@ -10,7 +10,7 @@ import numpy as np
 
 from bertkit.config import BertConfig
 from bertkit.errors import RequestError
-from bertkit.pretraining.examples import Examples
+from bertkit.pretraining.examples.arrays import Examples
 from bertkit.pretraining.objectives.objective import Objective
 from bertkit.train.loss import PERPLEXITY, Loss
 

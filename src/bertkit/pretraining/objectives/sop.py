@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bertkit.pretraining.examples.random import Floats, Ints
+from bertkit.pretraining.examples.spans import Ranges, Rolls, Spans, fill, shortened, split
 from bertkit.pretraining.objectives.pair import PairObjective
-from bertkit.pretraining.random import Floats, Ints
-from bertkit.pretraining.spans import Ranges, Rolls, Spans, fill, shortened, split
 
 
 def sentence_order(

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.pretraining.packing import Limits
-from bertkit.pretraining.random import Ints
+from bertkit.pretraining.examples.packing import Limits
+from bertkit.pretraining.examples.random import Ints
 
 Ids = NDArray[np.int32]
 

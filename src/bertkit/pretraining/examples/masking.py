@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.pretraining.random import Bits, Floats, Ints, draw, uniform
+from bertkit.pretraining.examples.random import Bits, Floats, Ints, draw, uniform
 
 Flags = NDArray[np.bool_]
 Ids = NDArray[Any]

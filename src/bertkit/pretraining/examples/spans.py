@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.pretraining.random import Bits, Floats, Ints, below, draw, uniform
+from bertkit.pretraining.examples.random import Bits, Floats, Ints, below, draw, uniform
 from bertkit.text.tokenizer import Tokenizer
 
 Roll = TypeVar("Roll", float, Floats)

@@ -10,13 +10,13 @@ from functools import cached_property
 import numpy as np
 
 from bertkit.errors import RequestError
-from bertkit.pretraining.examples import Examples, Ids
-from bertkit.pretraining.masking import UNITS, Corruption, Flags, MaskingKeys, Packed, join_names, mask_packed
+from bertkit.pretraining.examples.arrays import Examples, Ids
+from bertkit.pretraining.examples.masking import UNITS, Corruption, Flags, MaskingKeys, Packed, join_names, mask_packed
+from bertkit.pretraining.examples.packing import Packing
+from bertkit.pretraining.examples.random import Bits, Ints, Purpose, draw, permute
+from bertkit.pretraining.examples.spans import Corpus, Pieces, Ranges, Spans, draw_rolls
 from bertkit.pretraining.objectives.objective import Objective
 from bertkit.pretraining.objectives.table import check_objective, objective_rows, token_row
-from bertkit.pretraining.packing import Packing
-from bertkit.pretraining.random import Bits, Ints, Purpose, draw, permute
-from bertkit.pretraining.spans import Corpus, Pieces, Ranges, Spans, draw_rolls
 from bertkit.text.tokenizer import Tokenizer
 
 

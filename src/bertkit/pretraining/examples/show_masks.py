@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bertkit.errors import RequestError
-from bertkit.pretraining.batches import DataSettings, ExampleSource, TokenIds
-from bertkit.pretraining.examples import Examples
+from bertkit.pretraining.examples.arrays import Examples
+from bertkit.pretraining.examples.batches import DataSettings, ExampleSource, TokenIds
+from bertkit.pretraining.examples.spans import Corpus
 from bertkit.pretraining.objectives.objective import Objective
 from bertkit.pretraining.objectives.table import OBJECTIVES
-from bertkit.pretraining.spans import Corpus
 from bertkit.text.tokenizer import Tokenizer
 
 LINE = 72  # characters of a line; a token is never cut

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from bertkit.model.batch import Batch
 from bertkit.model.word_loss import IGNORE
-from bertkit.pretraining.examples import Examples
+from bertkit.pretraining.examples.arrays import Examples
+from bertkit.pretraining.examples.packing import Limits
 from bertkit.pretraining.objectives.table import token_row
 from bertkit.pretraining.objectives.targets import Targets
-from bertkit.pretraining.packing import Limits
 
 SLOTS = 1024  # a fixed shape has room for a multiple of this many chosen positions
 

@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.pretraining.random import Ints
+from bertkit.pretraining.examples.random import Ints
 
 CHUNK_EXAMPLES, CHUNK_BLOCKS = 1 << 19, 4096  # at most, about: a fraction of a second to pack, a few MB to keep
 CERTAIN = 4.0  # deviations of a chunk's sum of lengths that there is room for: one in 30,000 strays further
