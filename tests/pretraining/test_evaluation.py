@@ -11,7 +11,7 @@ from sklearn.metrics import precision_recall_fscore_support
 from tiny_runs import make_shards, recipe_words, tiny_recipe
 
 from bertkit.pretraining.checks import fitted
-from bertkit.pretraining.evaluation import BLOCKS, evaluate, held_out_numbers, in_words, perplexity
+from bertkit.pretraining.evaluation import BLOCKS, evaluate, format_evaluation, held_out_numbers, perplexity
 from bertkit.pretraining.examples.batches import ExampleSource
 from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.pretraining.learner import build_learner
@@ -101,12 +101,12 @@ def test_losses_beyond_all_bounds_have_a_perplexity_too():
 
 def test_the_line_holds_what_people_compare():
     numbers = {"mlm_loss": 2.0, "mlm_right": 0.5, "mlm_perplexity": math.exp(2), "pair_right": 0.75, "rtd_f1": 0.5}
-    assert in_words(numbers) == {
+    assert format_evaluation(numbers) == {
         "held-out mlm perplexity": "7.4",
         "held-out pair right": "75.0%",
         "held-out rtd f1": "0.500",
     }
-    assert in_words({"mlm_perplexity": None}) == {}
+    assert format_evaluation({"mlm_perplexity": None}) == {}
 
 
 def test_the_command_prints_them(shards, tmp_path, bertkit_command):

@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -18,7 +18,6 @@ from bertkit.pretraining.planning.plan import (
     expected_loss,
     memory_needed,
     plan,
-    plan_json,
     plan_size,
     plan_table,
     size_config,
@@ -116,7 +115,7 @@ def test_another_device_is_refused():
 
 def test_the_table_and_the_json_say_the_same():
     result = plan(25, "cuda", Work(corpus_tokens=10**8), speed=H200)
-    table, data = plan_table(result), json.loads(json.dumps(plan_json(result)))
+    table, data = plan_table(result), json.loads(json.dumps(asdict(result)))
     assert f"* {result.recommended}" in table
     assert data["recommended"] == result.recommended
     assert data["sizes"][0]["tokens_per_second"] == result.sizes[0].tokens_per_second

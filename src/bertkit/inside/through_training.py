@@ -60,7 +60,7 @@ class Course(PageResult, JsonResult):
     def save(self, path: Path | str) -> None:
         """Write the page, and beside it the numbers as .json."""
         path = Path(path)
-        with whole_file(numbers_beside(path)) as draft:
+        with whole_file(json_path(path)) as draft:
             draft.write_text(json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n", "utf-8", "replace")
         super().save(path)
 
@@ -68,8 +68,8 @@ class Course(PageResult, JsonResult):
         return "\n".join(course_lines(self))
 
 
-def numbers_beside(page: Path) -> Path:
-    """Where the numbers of a page go."""
+def json_path(page: Path) -> Path:
+    """The path of the JSON file that is written next to a page."""
     if page.suffix.lower() == ".json":
         raise RequestError(f"{page}: name a page, such as {page.with_suffix('.html')}; the numbers go beside it")
     return page.with_suffix(".json")

@@ -58,7 +58,7 @@ def perplexity(loss: float) -> float:
     return math.exp(loss) if not loss > MOST_NATS else math.inf
 
 
-def in_words(numbers: Mapping[str, float]) -> dict[str, str]:
+def format_evaluation(numbers: Mapping[str, float]) -> dict[str, str]:
     """The number of each loss that people compare, for one line: perplexity of words, accuracy of pairs, ..."""
     shown = {f"{loss.name}_{loss.shown[0]}": loss.shown[1] for loss in LOSSES.values() if loss.shown}
     return {

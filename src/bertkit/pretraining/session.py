@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from bertkit.pretraining.evaluation import evaluate, in_words
+from bertkit.pretraining.evaluation import evaluate, format_evaluation
 from bertkit.pretraining.examples.arrays import Examples
 from bertkit.pretraining.examples.batches import ExampleSource
 from bertkit.pretraining.examples.inputs import to_inputs
@@ -114,7 +114,7 @@ class PretrainingSession(Session[StepReport | None]):
         """The numbers of held-out text, and what the model would fill into a few blanks."""
         if self.heldout:
             numbers = self.evaluate()
-            self.last_evaluation.update(in_words(numbers))
+            self.last_evaluation.update(format_evaluation(numbers))
             line: dict[str, Any] = {"step": step, "evaluation": finite_values(numbers)}
             if self.average.means:
                 with self.average.in_place():

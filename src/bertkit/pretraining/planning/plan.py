@@ -4,7 +4,7 @@
 """
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -151,11 +151,6 @@ def plan_table(plan: TrainingPlan) -> str:
     notes = ["* recommended: the least loss in this time.  ! does not fit the memory.", f"  {best.settings}"]
     notes.append("Loss by a law through three published runs: good for comparing sizes, no promise.")
     return "\n".join([about, "", *lines, "", *notes])
-
-
-def plan_json(plan: TrainingPlan) -> dict[str, Any]:
-    """The plan as plain data."""
-    return asdict(plan)
 
 
 def _cells(size: SizePlan, recommended: bool) -> tuple[str, ...]:
