@@ -14,7 +14,7 @@ from bertkit.model.model import new_model, parameter_count
 from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
 from bertkit.train.distributed import Ranks
-from bertkit.train.loop import LoopSettings, Micro, train
+from bertkit.train.loop import LoopSettings, MicroBatch, train
 from bertkit.train.optimizer import Optimizers
 from bertkit.train.runs import Progress
 from bertkit.train.schedule import Budget, Schedule
@@ -48,7 +48,7 @@ def _flat(gradients: Mapping[str, Tensor | None], module: torch.nn.Module) -> Te
     return torch.cat([(torch.zeros_like(p) if found is None else found).detach().flatten() for found, p in parts])
 
 
-def weights_in_a_step(pair: ReplacedTokens, micro: Micro) -> dict[str, float]:
+def weights_in_a_step(pair: ReplacedTokens, micro: MicroBatch) -> dict[str, float]:
     """How often each loss's own gradient is in the gradient of one step of the training loop."""
     optimizer, settings = (
         KeepsGradients(pair),
@@ -73,7 +73,7 @@ def every_token(_: Vocabularies) -> Outcome:
     pair, found = electra(), examples(objective=("rtd",), block=4)
     inputs = to_inputs(found, CPU)
     judged = int(pair(*inputs)["rtd"][1])
-    micro = Micro(inputs, {"mlm": len(found.chosen), "rtd": len(found.ids)}, len(found.ids), seed=0)
+    micro = MicroBatch(inputs, {"mlm": len(found.chosen), "rtd": len(found.ids)}, len(found.ids), seed=0)
     with torch.enable_grad(), torch.random.fork_rng():
         weights = weights_in_a_step(pair, micro)
     measured = f"{judged} of {len(found.ids)} tokens; {weights['mlm']:.2f} and {weights['rtd']:.2f}"

@@ -172,7 +172,7 @@ def may_retry(run: Run, result: FineTuned) -> bool:
 
 def archive_attempt(run: Run) -> None:
     """Move the result of an attempt out of the way; its model is removed."""
-    run.sweep()  # what a kill in here left
+    run.remove_partial()  # what a kill in here left
     draft = run.folder / ".collapsed.part"
     draft.mkdir()
     for name in (RESULT, REPORT, run.metrics.name):  # without its result, the attempt is not done

@@ -37,7 +37,7 @@ from bertkit.tasks.fixed import can_fix, fixed_batch
 from bertkit.tasks.folder import task_json
 from bertkit.tasks.task import LossSettings, Window
 from bertkit.train.distributed import Ranks
-from bertkit.train.loop import LoopSettings, Micro, StepReport
+from bertkit.train.loop import LoopSettings, MicroBatch, StepReport
 from bertkit.train.optimizer import Optimizers, build_optimizer
 from bertkit.train.optimizer_rows import OptimizerSettings
 from bertkit.train.runs import Progress, Run
@@ -100,11 +100,11 @@ class FineTuneSession(BestSession):
         """Steps of the whole run."""
         return self.settings.learning.total_steps(self.plan.steps)
 
-    def done(self, progress: Progress) -> float:
+    def progress_value(self, progress: Progress) -> float:
         """The progress bar counts steps."""
         return progress.step
 
-    def enough(self) -> bool:
+    def should_end_early(self) -> bool:
         """Whether nothing has become better for too long."""
         patience = self.settings.run.patience
         return patience is not None and self.best.since >= patience
@@ -136,13 +136,13 @@ class FineTuneSession(BestSession):
         outputs = self._outputs(half=self.on_cuda)
         return self._scores(outputs, Decision()) | ({} if outputs.loss is None else {"loss": outputs.loss})
 
-    def micro(self, chosen: Sequence[int], step: int, part: int, *, whole: bool) -> Micro:
+    def micro(self, chosen: Sequence[int], step: int, part: int, *, whole: bool) -> MicroBatch:
         """The windows of the chosen examples; those of a whole step in a fixed form where steps are replayed."""
         windows = [window for number in chosen for window in self.prepared.train.windows[number]]
         seed = (self.settings.learning.seed * 1_000_003 + step) * 1_009 + part
         counts = {TASK: self.prepared.task.targets(windows)}
         tokens = sum(len(window.ids) for window in windows)
-        return Micro(self._inputs(windows, whole and self._replays), counts, tokens, seed)
+        return MicroBatch(self._inputs(windows, whole and self._replays), counts, tokens, seed)
 
     def _inputs(self, windows: Sequence[Window], whole: bool) -> tuple[Any, ...]:
         """On the device, laid out, so that nothing is copied in the middle of a step; a whole step in a fixed form."""

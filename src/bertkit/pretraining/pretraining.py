@@ -32,7 +32,7 @@ from bertkit.text.tokenizer import Tokenizer
 from bertkit.train.distributed import Ranks, process_group, shard, stop_requests
 from bertkit.train.loop import StepReport
 from bertkit.train.records import write_code_version
-from bertkit.train.runs import Progress, Run, read_part, read_progress
+from bertkit.train.runs import Progress, Run, read_progress, read_tensor_file
 
 
 def pretrain(
@@ -110,7 +110,7 @@ def _planned(recipe: Recipe, learner: PretrainingModule, ranks: Ranks) -> Sequen
 
 def _begin_folder(run: Run, recipe: Recipe, progress: Progress, begun: dict[str, str]) -> None:
     run.folder.mkdir(parents=True, exist_ok=True)  # where another process made it, failed and took it away
-    run.sweep()
+    run.remove_partial()
     text = recipe_toml(with_absolute_paths(recipe), begun | read_begun(run.folder / SETTINGS))
     with whole_file(run.folder / SETTINGS) as draft:
         draft.write_text(text, encoding="utf-8")
@@ -134,7 +134,7 @@ def _load_models(checkpoint: Path, learner: PretrainingModule) -> Tokenizer | No
         saved = load_checkpoint(checkpoint / name, heads={head: None for head in model.heads})
         model.load_state_dict(saved.model.state_dict())
         tokenizer = saved.tokenizer
-    learner.load_own_tensors(read_part(checkpoint / OWN) if learner.own_tensors() else {})
+    learner.load_own_tensors(read_tensor_file(checkpoint / OWN) if learner.own_tensors() else {})
     return tokenizer
 
 

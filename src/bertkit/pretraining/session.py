@@ -26,11 +26,11 @@ from bertkit.text.tokenizer import Tokenizer
 from bertkit.train.average import Average, AverageSettings
 from bertkit.train.distributed import full_tensor
 from bertkit.train.half import HalfPrecision
-from bertkit.train.loop import LoopSettings, Micro, StepReport
+from bertkit.train.loop import LoopSettings, MicroBatch, StepReport
 from bertkit.train.optimizer import Optimizers, build_optimizer
-from bertkit.train.records import mirror
+from bertkit.train.records import write_tensorboard
 from bertkit.train.report import write_report
-from bertkit.train.runs import Progress, SavedTensors, read_part
+from bertkit.train.runs import Progress, SavedTensors, read_tensor_file
 from bertkit.train.schedule import Budget, Schedule
 from bertkit.train.session import Session, SessionSettings, finite_values
 
@@ -95,7 +95,7 @@ class PretrainingSession(Session[StepReport | None]):
 
         check_device_memory(attempt, stage, alone=self.ranks.size == 1)
 
-    def micros(self, step: int) -> list[Micro]:
+    def micro_batches(self, step: int) -> list[MicroBatch]:
         """The blocks of a step that are this rank's, as tensors."""
         source, numbers = self.stages.blocks(step)
         return [self._micro(source, number) for number in self.ranks.share(numbers)]
@@ -117,7 +117,7 @@ class PretrainingSession(Session[StepReport | None]):
             self.last_evaluation.update(format_evaluation(numbers))
             line: dict[str, Any] = {"step": step, "evaluation": finite_values(numbers)}
             if self.average.means:
-                with self.average.in_place():
+                with self.average.applied():
                     line["averaged"] = finite_values(self.evaluate())
             self.write(line)
         if filler := next((model for model in self.module.models.values() if model.fills), None):
@@ -130,14 +130,14 @@ class PretrainingSession(Session[StepReport | None]):
             return {}
         return evaluate(self.module, self.heldout, self._tensors, self.ranks)
 
-    def readings(self, report: StepReport) -> dict[str, Any]:
+    def extra_metrics(self, report: StepReport) -> dict[str, Any]:
         """How many targets were predicted correctly, and how well the device is used."""
-        return {"right": dict(report.right)} | (self.gauge.read(report.progress) if self.gauge else {})
+        return {"right": dict(report.accuracies)} | (self.gauge.read(report.progress) if self.gauge else {})
 
-    def shown(self, report: StepReport) -> dict[str, str]:
+    def progress_facts(self, report: StepReport) -> dict[str, str]:
         """Losses, the last evaluation, speed."""
         speed = report.progress.tokens / max(report.progress.seconds, 1e-9)
-        return {**super().shown(report), **self.last_evaluation, "tokens/s": f"{speed:,.0f}"}
+        return {**super().progress_facts(report), **self.last_evaluation, "tokens/s": f"{speed:,.0f}"}
 
     def wrap(self) -> nn.Module:
         """In half precision, over ranks, compiled: as the recipe and the device say."""
@@ -155,7 +155,7 @@ class PretrainingSession(Session[StepReport | None]):
         """The average of the weights too; the weights themselves are loaded before they are spread over ranks."""
         super().restore(checkpoint)
         if self.average.settings.kind != "none":
-            self.average.load_state_tensors(read_part(checkpoint / AVERAGE))
+            self.average.load_state_tensors(read_tensor_file(checkpoint / AVERAGE))
 
     def checkpoint_parts(self) -> Mapping[str, Any]:
         """Every model as a folder, the average, and what only a loss needs."""
@@ -175,22 +175,22 @@ class PretrainingSession(Session[StepReport | None]):
         """Write the report and, of a finished run, its last checkpoint and the model."""
         if finished:
             self.save(progress)
-            with self.average.in_place():
+            with self.average.applied():
                 target, model = self.run.folder / "model", whole_model(self.module.models["model"])
                 if self.ranks.first and not target.exists():
                     SavedModel(model, self.tokenizer).save(target)
         if self.ranks.first:
             write_report(self.run.folder, LOSSES.values())
-            mirror(self.run.folder)
+            write_tensorboard(self.run.folder)
         self.ranks.wait()
         return report
 
-    def _micro(self, source: ExampleSource, number: int) -> Micro:
+    def _micro(self, source: ExampleSource, number: int) -> MicroBatch:
         examples = source.block(number)
         counts = {name: count for row in source.settings.rows for name, count in row.counts(examples).items()}
         seed = (source.settings.seed * 1_000_003 + number) % 2**63
         tensors = self._tensors(examples, source.settings.length)
-        return Micro(tensors, counts, int(examples.lengths.sum()), seed=seed)
+        return MicroBatch(tensors, counts, int(examples.lengths.sum()), seed=seed)
 
     def _tensors(self, examples: Examples, length: int | None = None) -> tuple[Any, ...]:
         data, pad_id = self.recipe.data, self.recipe.model.pad_id

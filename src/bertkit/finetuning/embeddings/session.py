@@ -26,7 +26,7 @@ from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings
 from bertkit.tasks.metrics.correlation import spearman
-from bertkit.train.loop import LoopSettings, Micro, StepReport
+from bertkit.train.loop import LoopSettings, MicroBatch, StepReport
 from bertkit.train.optimizer import Optimizers, build_optimizer
 from bertkit.train.optimizer_rows import OptimizerSettings
 from bertkit.train.records import read_records
@@ -121,9 +121,9 @@ class VectorSession(BestSession):
             for name, tensor in state.items():
                 own[name].copy_(tensor)
 
-    def readings(self, report: StepReport) -> dict[str, Any]:
+    def extra_metrics(self, report: StepReport) -> dict[str, Any]:
         """How many texts found their own pair, where that is asked."""
-        return {"right": dict(report.right)} if self.data.objective in ("twins", "pairs") else {}
+        return {"right": dict(report.accuracies)} if self.data.objective in ("twins", "pairs") else {}
 
     def end(self, progress: Progress, report: StepReport | None, *, finished: bool) -> FineTuned:
         """Take the best weights, or the last where nothing was measured, and write the folder."""
@@ -145,7 +145,7 @@ class VectorSession(BestSession):
         )
         return self.leave(result, replace(self.start, model=self.model(), embed=VECTORS, labels=(), task={}))
 
-    def micro(self, chosen: Sequence[int], step: int, part: int, *, whole: bool) -> Micro:
+    def micro(self, chosen: Sequence[int], step: int, part: int, *, whole: bool) -> MicroBatch:
         """The texts of the chosen rows, and what is asked about them."""
         asked_rows = np.array(chosen)
         rows = self.data.train.rows[asked_rows]
@@ -155,7 +155,7 @@ class VectorSession(BestSession):
         batch = self.data.encoded.batch(numbers.tolist()).to(device).laid_out()
         asked = Asked(len(chosen), torch.from_numpy(numbers.copy()).to(device), self._wanted(asked_rows, numbers))
         seed = (self.settings.seed * 1_000_003 + step) * 1_009 + part
-        return Micro((batch, asked), {TASK: len(chosen)}, len(batch.ids), seed)
+        return MicroBatch((batch, asked), {TASK: len(chosen)}, len(batch.ids), seed)
 
     def _wanted(self, chosen: NDArray[np.int64], numbers: NDArray[np.int64]) -> Tensor | None:
         if self.data.objective == "teacher":

@@ -36,9 +36,9 @@ class ReplacedTokenDetection(Objective):
 
     def head_flops(self, config: BertConfig, rate: float) -> float:
         """The discriminator's head at every token."""
-        from bertkit.train.speed import TRAINING
+        from bertkit.train.speed import TRAINING_FLOPS
 
-        return TRAINING * (config.width**2 + config.width)
+        return TRAINING_FLOPS * (config.width**2 + config.width)
 
     def module(self, model: "BertModel", rows: Sequence[Objective], train: TrainSettings) -> "PretrainingModule":
         """The generator and the discriminator, with shared embeddings."""

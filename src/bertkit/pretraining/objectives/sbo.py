@@ -48,9 +48,9 @@ class SpanBoundary(Objective):
 
     def head_flops(self, config: BertConfig, rate: float) -> float:
         """The first layer, at the masked positions; the second is counted with the vocabulary's."""
-        from bertkit.train.speed import TRAINING
+        from bertkit.train.speed import TRAINING_FLOPS
 
-        return TRAINING * (2 * config.width + POSITION_WIDTH) * config.width * rate
+        return TRAINING_FLOPS * (2 * config.width + POSITION_WIDTH) * config.width * rate
 
     def own_parameters(self, model: "BertModel", seed: int) -> "nn.Module":
         """Vectors of positions, the first layer, and a vocabulary head whose decoder is the embedding table."""

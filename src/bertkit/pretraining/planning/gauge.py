@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from bertkit.pretraining.recipe import Recipe
 from bertkit.train.distributed import Ranks
 from bertkit.train.runs import Progress
-from bertkit.train.speed import flops_per_token, matmul_rate, memory_gib, share
+from bertkit.train.speed import flops_per_token, matmul_rate, memory_gib, utilization
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Gauge:
         each_second = tokens / max(seconds, 1e-9) / self.ranks.size
         filled = progress.tokens / (self.slots * max(progress.step, 1)) if self.slots else 1.0
         return {
-            "share": round(share(each_second, self.flops, self.rate), 4),
+            "share": round(utilization(each_second, self.flops, self.rate), 4),
             "padding": round(max(0.0, 1 - filled), 4),
             "memory_gib": round(memory_gib(self.ranks.device), 2),
         }

@@ -12,7 +12,7 @@ import torch
 from bertkit.config import SIZES, BertConfig, family_config
 from bertkit.errors import RequestError
 from bertkit.pretraining.planning.probe import NO_DROPOUT, DeviceSpeed, Work, measure, moved_values, parameters
-from bertkit.train.speed import flops_per_token, layer_numbers, share
+from bertkit.train.speed import flops_per_token, layer_parameters, utilization
 
 CANDIDATES: dict[str, dict[str, int]] = {
     **{name: SIZES[name] for name in ("tiny", "mini", "small", "medium")},
@@ -106,12 +106,12 @@ def plan_size(name: str, minutes: float, speed: DeviceSpeed, work: Work) -> Size
     steps = int(rate * 60 * minutes / (batch * work.length))
     tokens = steps * batch * work.length
     needed = memory_needed(config, block, work, half=speed.kind == "cuda")
-    numbers = config.depth * layer_numbers(config)
+    numbers = config.depth * layer_parameters(config)
     return SizePlan(
         name=name,
         parameters=parameters(config),
         tokens_per_second=rate,
-        share=share(rate, flops, speed.matmul_rate),
+        share=utilization(rate, flops, speed.matmul_rate),
         batch=batch,
         block=block,
         steps=steps,

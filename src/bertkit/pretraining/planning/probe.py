@@ -20,7 +20,7 @@ from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.train.half import HalfPrecision
 from bertkit.train.optimizer import build_optimizer
 from bertkit.train.optimizer_rows import OptimizerSettings
-from bertkit.train.speed import flops_per_token, layer_numbers, matmul_rate
+from bertkit.train.speed import flops_per_token, layer_parameters, matmul_rate
 
 # Widths and tokens of the two timed trainings, both two layers deep.
 PROBES = {"cpu": ((128, 256), 2048), "cuda": ((256, 1024), 65_536)}
@@ -62,7 +62,7 @@ def moved_values(config: BertConfig, work: Work, step_tokens: float) -> float:
 def parameters(config: BertConfig) -> int:
     """Numbers that are learned, norms and biases left out."""
     tables = config.vocab_size + config.max_length + config.segments
-    return config.depth * layer_numbers(config) + tables * config.table_width + 2 * config.width**2
+    return config.depth * layer_parameters(config) + tables * config.table_width + 2 * config.width**2
 
 
 def measure(device: torch.device, work: Work, *, compiled: bool = True) -> DeviceSpeed:
