@@ -61,8 +61,8 @@ def checksum(examples: Examples) -> str:
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Chunks that are quick to pack, where it does not matter how full blocks are."""
-    monkeypatch.setattr(packing, "CHUNK_EXAMPLES", 1 << 13)
-    monkeypatch.setattr(packing, "CHUNK_BLOCKS", 128)
+    monkeypatch.setattr(packing, "MAX_CHUNK_EXAMPLES", 1 << 13)
+    monkeypatch.setattr(packing, "MAX_CHUNK_BLOCKS", 128)
 
 
 @pytest.fixture(scope="module")

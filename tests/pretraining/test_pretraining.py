@@ -82,7 +82,7 @@ def test_shared_embeddings_survive_saving_and_resuming(shards, tmp_path):
 
 
 def test_a_poisoned_model_stops_with_a_sentence_and_the_last_checkpoint_is_kept(shards, tmp_path, monkeypatch):
-    after = session.PretrainingSession._after
+    after = session.PretrainingSession._finish_step
 
     def poison(self, report, meter):
         going_on = after(self, report, meter)
@@ -91,7 +91,7 @@ def test_a_poisoned_model_stops_with_a_sentence_and_the_last_checkpoint_is_kept(
                 self.module.models["model"].encoder.layers[1].attention.out.weight[0, 0] = float("nan")
         return going_on
 
-    monkeypatch.setattr(session.PretrainingSession, "_after", poison)
+    monkeypatch.setattr(session.PretrainingSession, "_finish_step", poison)
     with pytest.raises(
         BertkitError, match=r"step 11: the weight model\.encoder\.layers\.1\.attention\.out\.weight is NaN"
     ):
@@ -139,7 +139,7 @@ REFUSED = {
     "length over the positions": ({"length": 64}, "length=64 is over the model's max_length=32"),
     "batch not divisible": ({"batch": 10}, "batch=10 must be a multiple of block=4"),
     "no budget": ({"steps": "none"}, "say how long to train: steps="),
-    "no steps": ({"steps": 0}, "a budget must be more than nothing"),
+    "no steps": ({"steps": 0}, "a budget must be over 0 and finite"),
     "a decay": ({"decay": "quadratic"}, "unknown decay 'quadratic'"),
     "an optimizer": ({"optimizer": "sgd"}, "unknown optimizer 'sgd'"),
     "a sharding": ({"sharding": "pipeline"}, "unknown sharding 'pipeline'; choose from: ddp, fsdp"),

@@ -29,7 +29,7 @@ from bertkit.pretraining.examples.masking import (
 from bertkit.pretraining.examples.random import draw
 from bertkit.pretraining.examples.show_masks import masked_examples
 from bertkit.pretraining.objectives.module import ForPretraining
-from bertkit.pretraining.objectives.sbo import POSITIONS, span_bounds
+from bertkit.pretraining.objectives.sbo import MAX_POSITIONS, span_bounds
 from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.pretraining.objectives.targets import LossInputs
 from bertkit.pretraining.pretraining import pretrain
@@ -124,7 +124,7 @@ def slow_loss(module: ForPretraining, batch, targets) -> torch.Tensor:
     hidden, own = module.model(batch), module.own["sbo"]
     positions, losses = targets.chosen.tolist(), []
     for place, word, (first, last) in zip(positions, targets.words, slow_bounds(positions), strict=True):
-        where = own["position"].weight[min(place - first, POSITIONS - 1)]
+        where = own["position"].weight[min(place - first, MAX_POSITIONS - 1)]
         vector = own["first"](torch.cat((hidden[first - 1], hidden[last + 1], where)))
         losses.append(F.cross_entropy(own["words"](vector[None]), word[None]))
     return torch.stack(losses).sum()

@@ -23,50 +23,56 @@ from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import longest_match
 from bertkit.train.distributed import full_tensor
 
-ROWS = ("encoder.embeddings.word.weight", "heads.masked_word.decoder.weight", "heads.masked_word.decoder.bias")
+VOCABULARY_TENSORS = (
+    "encoder.embeddings.word.weight",
+    "heads.masked_word.decoder.weight",
+    "heads.masked_word.decoder.bias",
+)
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A model that a checkpoint writes as a folder of its own."""
+    """A model that a checkpoint stores in a folder of its own."""
 
     model: BertModel
     tokenizer: Tokenizer
 
     def save(self, folder: Path) -> None:
-        """The Hugging Face layout."""
+        """Write the folder in the Hugging Face layout."""
         length = self.model.config.max_length
         save_checkpoint(Checkpoint(model=self.model, tokenizer=self.tokenizer, max_length=length), folder)
 
 
 def load_start(start: Path, recipe: Recipe) -> Checkpoint:
-    """The model to carry on from, with the heads and the attention that the objective needs."""
-    found = load_checkpoint(start, heads=_heads(recipe), seed=recipe.train.seed)
-    model, wanted = found.model, directed(found.model.config, recipe.data)
-    return found if model.config == wanted else replace(found, model=copied(model, wanted, model.state_dict()))
+    """The model to continue from, with the heads and the attention direction that the objective needs."""
+    checkpoint = load_checkpoint(start, heads=_heads(recipe), seed=recipe.train.seed)
+    model, config = checkpoint.model, directed(checkpoint.model.config, recipe.data)
+    if model.config == config:
+        return checkpoint
+    return replace(checkpoint, model=copied(model, config, model.state_dict()))
 
 
 def build_learner(recipe: Recipe, start: Checkpoint | None = None) -> PretrainingModule:
-    """Fresh models, or the one of `start` carried on, with the losses of the recipe's objectives."""
+    """New models, or the one of `start`, with the losses of the recipe's objectives."""
     rows = recipe.data.rows
     model = start.model if start else new_model(recipe.model, _heads(recipe), seed=recipe.train.seed)
     if model.pooler is not None and all(head.reads == "tokens" for head in model.heads.values()):
-        model.pooler.requires_grad_(False)  # nothing reads it, and ranks would wait for its gradient
+        model.pooler.requires_grad_(False)  # it is unused, and DDP would wait for its gradient
     seed = recipe.train.seed
     return token_row(recipe.data.objective).module(model, rows, recipe.train) or ForPretraining(model, rows, seed)
 
 
 def whole_model(model: BertModel) -> BertModel:
-    """The model itself or, where its tensors are spread over ranks, a whole copy; then every rank must ask."""
-    parts = model.state_dict()
-    tensors = {name: full_tensor(tensor) for name, tensor in parts.items()}
-    if all(tensors[name] is part for name, part in parts.items()):
+    """The model or, if its tensors are sharded, a full copy; then every rank must call this."""
+    shards = model.state_dict()
+    tensors = {name: full_tensor(tensor) for name, tensor in shards.items()}
+    if all(tensors[name] is tensor for name, tensor in shards.items()):
         return model
     return copied(model, model.config, tensors)
 
 
 def parameter_bytes(module: nn.Module) -> int:
-    """Bytes of all tensors that are learned, each once."""
+    """Bytes of all parameters."""
     return sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
 
 
@@ -75,7 +81,7 @@ def _heads(recipe: Recipe) -> dict[str, int | None]:
 
 
 def extended(start: Checkpoint, shards: ShardSet) -> Checkpoint:
-    """The checkpoint with the shards' tokenizer: as it is if that is its own, with more rows if it extends its own."""
+    """The checkpoint with the shards' tokenizer: unchanged if that is its own, with more rows if it extends its own."""
     old, new = start.tokenizer, shards.tokenizer
     if old is None or old.hash == new.hash:
         return start
@@ -88,12 +94,12 @@ def extended(start: Checkpoint, shards: ShardSet) -> Checkpoint:
 
 
 def first_difference(old: Tokenizer, new: Tokenizer) -> str | None:
-    """Why a vocabulary is no extension of another: the first piece that is not at its old id, or how text is cut."""
-    names = {number: piece for piece, number in new.vocab.items()}
-    for piece, number in sorted(old.vocab.items(), key=lambda item: item[1]):
-        if new.vocab.get(piece) != number:
-            there = f"is {names[number]!r}" if number in names else "has no piece"
-            return f"id {number} {there} there and {piece!r} in the model"
+    """Why a vocabulary does not extend another: the first piece with another id, or another way to split text."""
+    pieces = {token_id: piece for piece, token_id in new.vocab.items()}
+    for piece, token_id in sorted(old.vocab.items(), key=lambda item: item[1]):
+        if new.vocab.get(piece) != token_id:
+            there = f"is {pieces[token_id]!r}" if token_id in pieces else "has no piece"
+            return f"id {token_id} {there} there and {piece!r} in the model"
     try:
         same = old.with_pieces(new_pieces(old, new)).hash == new.hash
     except RequestError as error:  # not WordPiece
@@ -102,25 +108,25 @@ def first_difference(old: Tokenizer, new: Tokenizer) -> str | None:
 
 
 def new_pieces(old: Tokenizer, new: Tokenizer) -> list[str]:
-    """The pieces that only the new one has, in the order of their ids."""
+    """The pieces that only the new vocabulary has, in the order of their ids."""
     return sorted(new.vocab.keys() - old.vocab.keys(), key=new.vocab.__getitem__)
 
 
 def extended_model(model: BertModel, old: Tokenizer, new: Tokenizer) -> BertModel:
-    """A model with a row for every piece of `new`; old rows, and the rest of the model, are as they were."""
-    size = max(model.config.vocab_size, new.size)  # a table may have rows to spare
+    """A model with a row for every piece of `new`; old rows and all other tensors are unchanged."""
+    size = max(model.config.vocab_size, new.size)  # a table may have unused rows
     pieces = new_pieces(old, new)
     rows = [new.vocab[piece] for piece in pieces]
     sources = [old_pieces(old, piece) for piece in pieces]
     tensors = model.state_dict()
-    for name in ROWS:
+    for name in VOCABULARY_TENSORS:
         if name in tensors:
             tensors[name] = _with_means(tensors[name], size, rows, sources)
     return copied(model, replace(model.config, vocab_size=size), tensors)
 
 
 def old_pieces(old: Tokenizer, piece: str) -> list[int]:
-    """What the old tokenizer made of the text that is now one piece; a ##piece is cut as inside a word."""
+    """The old ids of the text that is one piece in the new vocabulary; a ##piece is split as inside a word."""
     if not piece.startswith("##"):
         return old.encode_ids([piece])[0] or [old.unknown_id]
     inner = {name for name in old.vocab if name.startswith("##")}
@@ -130,7 +136,7 @@ def old_pieces(old: Tokenizer, piece: str) -> list[int]:
 
 @torch.no_grad()
 def _with_means(table: Tensor, size: int, rows: Sequence[int], sources: Sequence[Sequence[int]]) -> Tensor:
-    """The table with `size` rows, of which `rows` are means of old ones; what no piece has stays zero."""
+    """The table with `size` rows, where each of `rows` is a mean of old rows; unused rows are zero."""
     larger = table.new_zeros((size, *table.shape[1:]))
     larger[: len(table)] = table
     for row, source in zip(rows, sources, strict=True):

@@ -1,4 +1,4 @@
-"""Examples as arrays: what the loader makes and objectives read."""
+"""Training examples as arrays: the output of the loader and the input of the objectives."""
 
 from dataclasses import dataclass
 
@@ -13,13 +13,13 @@ Ids = NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """N sequences, their T tokens end to end with [CLS] and [SEP] in place."""
+    """N sequences with T tokens in total, concatenated, [CLS] and [SEP] included."""
 
     ids: Ids  # T, corrupted
-    segments: Ids  # T: 0 up to the first [SEP], 1 behind it
+    segments: Ids  # T: 0 up to the first [SEP], 1 after it
     lengths: Ints  # N
-    chosen: Ints  # M masked positions in `ids`, in order; none where the objective hides nothing
+    chosen: Ints  # M masked positions in `ids`, in order; none if the objective masks nothing
     targets: Ids  # M: the original ids there
-    pair_labels: Ints | None  # N: 0 in the text's order, 1 not (nsp: from another document; sop: swapped)
+    pair_labels: Ints | None  # N: 0 for the order of the text, else 1 (nsp: from another document; sop: swapped)
     epoch: int  # of the first example
-    limits: Limits | None = None  # what no other block of the source exceeds either
+    limits: Limits | None = None  # upper bounds for all blocks of the source

@@ -1,7 +1,7 @@
-"""Randomness without state: every number is a function of a seed and counters, so resuming is one integer.
+"""Stateless random numbers: each is a function of a seed and counters, so resuming needs one integer.
 
-`stream` is numpy's Philox set to a place of its own. `draw` gives 64 bits to every element of whole arrays of
-counters: a mask then depends on its example alone, and not on the block, rank or run that it is made in.
+`stream` is numpy's Philox generator, positioned by the counters. `draw` maps arrays of counters to 64 bits each: a mask
+depends on its example alone, and not on the block, rank or run in which it is made.
 """
 
 import math
@@ -17,13 +17,13 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Counter = int | Bits | Ints
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: the step of SplitMix64
-ROUNDS = 8  # of the permutation; 4 pass the tests, but at size 5 even 12 favored some places by 1 %
-SMALL = 1000  # so permutations up to this size get twice as many
+GOLDEN_STEP = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: the increment of SplitMix64
+ROUNDS = 8  # of the permutation; 4 pass the tests, but at size 5 even 12 favor some positions by 1 %
+SMALL_SIZE = 1000  # permutations up to this size use twice as many rounds
 
 
 class Purpose(IntEnum):
-    """The first counter of every draw, so that no two uses of one seed share numbers. Never renumber."""
+    """The first counter of every draw, so that different uses of a seed get different numbers. Never renumber."""
 
     ORDER = 1
     CUTS = 2
@@ -34,57 +34,57 @@ class Purpose(IntEnum):
 
 
 def stream(seed: int, *counters: int) -> np.random.Generator:
-    """A generator that depends on its arguments alone: at most three counters, say a purpose, an epoch, a number."""
+    """A generator that depends only on its arguments: at most three counters, such as purpose, epoch and number."""
     for value in (seed, *counters):
         if not 0 <= value < 2**64:
             raise RequestError(f"a seed or counter of {value} is outside 0..2^64-1")
     if len(counters) > 3:
         raise RequestError(f"{len(counters)} counters are too many for one stream; give at most 3")
-    # Philox counts up in its lowest word. The top bits of that word tell (1,) from (1, 0).
-    place = np.array([len(counters) << 60, *counters, 0, 0, 0][:4], dtype=np.uint64)
-    return np.random.Generator(np.random.Philox(key=np.array([seed, 0], dtype=np.uint64), counter=place))
+    # Philox increments its lowest word. The top bits of that word distinguish (1,) from (1, 0).
+    counter = np.array([len(counters) << 60, *counters, 0, 0, 0][:4], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=np.array([seed, 0], dtype=np.uint64), counter=counter))
 
 
 def draw(state: Counter, *counters: Counter) -> Bits:
-    """64 random bits for each combination of the counters, which broadcast. A draw can be the state of further ones."""
+    """64 random bits for each combination of the counters, which broadcast. A draw can seed further draws."""
     bits = np.atleast_1d(np.asarray(state, dtype=np.uint64))
     for counter in counters:
-        bits = _mix(bits + GOLDEN * (np.atleast_1d(np.asarray(counter, dtype=np.uint64)) + np.uint64(1)))
+        bits = _mix(bits + GOLDEN_STEP * (np.atleast_1d(np.asarray(counter, dtype=np.uint64)) + np.uint64(1)))
     return bits
 
 
 def uniform(bits: Bits) -> Floats:
-    """Random bits as numbers in [0, 1)."""
+    """Random bits as floats in [0, 1)."""
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def below(rolls: Floats, limit: Ints | int) -> Ints:
-    """Numbers in [0, 1) as whole numbers in [0, limit)."""
+    """Floats in [0, 1) as integers in [0, limit)."""
     return (rolls * limit).astype(np.int64)
 
 
 def permute(seed: Counter, size: int, index: Ints) -> Ints:
-    """Where a pseudo-random permutation of range(size) sends each index, in O(1) and without a table.
+    """The images of indices under a pseudo-random permutation of range(size), in O(1) and without a table.
 
-    `seed` is one number, or one for each index if they belong to different permutations. A Feistel network over a
-    rectangle of at least `size` cells: row and column are shifted in turn, each by a hash of the other. The few cells
-    beyond `size` are walked on until they come back inside.
+    `seed` is one number, or one per index if they belong to different permutations. This is a Feistel network over a
+    rectangle of at least `size` cells: row and column are shifted in turn, each by a hash of the other. Results of
+    `size` or more are mapped again until they are in range (cycle walking).
     """
     index = np.asarray(index, dtype=np.int64)
     if index.size and not 0 <= index.min() <= index.max() < size:
         raise RequestError(f"an index of {index.min()}..{index.max()} is outside a permutation of {size}")
     rows = math.isqrt(max(size - 1, 0)) + 1
     sides = (rows, -(-size // rows))
-    rounds = ROUNDS if size > SMALL else 2 * ROUNDS
+    rounds = ROUNDS if size > SMALL_SIZE else 2 * ROUNDS
     keys = np.broadcast_to(draw(seed, np.arange(rounds)[:, None]), (rounds, len(index)))
-    place = _feistel(index, sides, keys)
-    while len(outside := np.flatnonzero(place >= size)):
-        place[outside] = _feistel(place[outside], sides, keys[:, outside])
-    return place
+    image = _feistel(index, sides, keys)
+    while len(outside := np.flatnonzero(image >= size)):
+        image[outside] = _feistel(image[outside], sides, keys[:, outside])
+    return image
 
 
 def _feistel(index: Ints, sides: tuple[int, int], keys: Bits) -> Ints:
-    """One pass of the network over the cells of a rectangle, numbered row by row; `keys` has a row for each round."""
+    """One pass of the network over the cells of a rectangle, numbered row by row; `keys` has a row per round."""
     halves: list[Ints] = list(np.divmod(index, sides[1]))
     for number, key in enumerate(keys):
         side, other = number % 2, 1 - number % 2
@@ -94,7 +94,7 @@ def _feistel(index: Ints, sides: tuple[int, int], keys: Bits) -> Ints:
 
 
 def _mix(bits: Bits) -> Bits:
-    """SplitMix64's finish: every bit of the result hangs on every bit of the input. Works in place."""
+    """The finalizer of SplitMix64: every bit of the result depends on every bit of the input. In place."""
     bits ^= bits >> np.uint64(30)
     bits *= np.uint64(0xBF58476D1CE4E5B9)
     bits ^= bits >> np.uint64(27)

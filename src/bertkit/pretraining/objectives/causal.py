@@ -1,4 +1,4 @@
-"""Causal language modeling (GPT): the model reads from left to right, and each token's vector predicts the next one."""
+"""Causal language modeling (GPT): attention is causal, and each token's vector predicts the next token."""
 
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ def next_words(ids: Ids, lengths: Ints) -> tuple[Ints, Ids]:
 
 
 class CausalLanguageModel(Objective):
-    """Nothing is hidden: attention sees no later token."""
+    """Nothing is masked: attention sees no later token."""
 
     name = "causal"
     kind = "tokens"
@@ -32,10 +32,10 @@ class CausalLanguageModel(Objective):
     heads = ("masked_word",)
     no_pair_reason = "reads one text; leave out the pair"
     causal = True
-    hides = False
+    masks_tokens = False
 
     def check_model(self, config: BertConfig) -> None:
-        """Attention in both directions would show the word to predict."""
+        """Refuse bidirectional attention, which would see the word to predict."""
         if not config.parts.causal:
             raise RequestError("objective=causal needs a model with causal=true: others see the word that they predict")
 
@@ -44,7 +44,7 @@ class CausalLanguageModel(Objective):
         return next_words(examples.ids, examples.lengths)
 
     def target_share(self, rate: float) -> float:
-        """All but the last of each text."""
+        """All positions but the last of each text, so about 1."""
         return 1.0
 
     def counts(self, examples: Examples) -> dict[str, int]:
@@ -52,11 +52,11 @@ class CausalLanguageModel(Objective):
         return {loss.name: len(examples.ids) - len(examples.lengths) for loss in self.losses}
 
     def word_share(self, rate: float) -> float:
-        """At every token."""
+        """The vocabulary head runs at every token."""
         return 1.0
 
-    def loss(self, given: "LossInputs") -> "Sum":
+    def loss(self, inputs: "LossInputs") -> "Sum":
         """Cross-entropy of the next words."""
         from bertkit.pretraining.objectives.targets import word_sums
 
-        return word_sums(given.model, given.hidden_TD, given.targets)
+        return word_sums(inputs.model, inputs.hidden_TD, inputs.targets)
