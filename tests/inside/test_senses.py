@@ -219,7 +219,7 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         self.tags.append((tag, dict(attributes)))
-        if tag == "p" and dict(attributes).get("class") == "said":
+        if tag == "p" and dict(attributes).get("class") == "popup":
             self.inside = True
             self.said.append("")
 

@@ -21,7 +21,7 @@ from bertkit.inside.probes.word_vectors import cut_sentences, word_vectors
 from bertkit.predict.bert import Bert, load
 from bertkit.pretraining.samples import BLANK, SENTENCES, fill_samples
 from bertkit.progress import ShowProgress, silent
-from bertkit.report.chart import COUNT, FROM_ZERO, PLAIN, Line, Point, chart
+from bertkit.report.chart import COUNT_AXIS, LINEAR_AXIS, ZERO_AXIS, Line, Point, chart
 from bertkit.report.page import JsonResult, PageResult, render_page
 from bertkit.train.records import read_records
 from bertkit.train.report import filled_table
@@ -128,14 +128,14 @@ def _probe_charts(course: Course) -> Iterator[str]:
     ]
     yield chart("Accuracy of part-of-speech probes", lines, unit="%", along=course.along)
     best = [(stage.step, float(_best(stage))) for stage in course.stages if stage.accuracy]
-    yield chart("Best layer", [Line("", best)], axis=COUNT, along=course.along)
+    yield chart("Best layer", [Line("", best)], axis=COUNT_AXIS, along=course.along)
 
 
 def _head_charts(course: Course) -> Iterator[str]:
     for kind in _kinds(course):
         points = [(stage.step, float(stage.heads.get(kind, 0))) for stage in course.stages]
         name = KINDS.get(kind, kind)
-        yield chart(f"Heads: {name}", [Line("", points)], axis=COUNT, along=course.along)
+        yield chart(f"Heads: {name}", [Line("", points)], axis=COUNT_AXIS, along=course.along)
 
 
 def _held_out_charts(course: Course) -> Iterator[str]:
@@ -143,7 +143,9 @@ def _held_out_charts(course: Course) -> Iterator[str]:
         share = name.endswith("_right")
         shown = [(step, 100 * value if share else value) for step, value in points]
         title = name.replace("_", " ")
-        yield chart(title, [Line("", shown, "second")], unit="%" if share else "", axis=FROM_ZERO if share else PLAIN)
+        yield chart(
+            title, [Line("", shown, "second")], unit="%" if share else "", axis=ZERO_AXIS if share else LINEAR_AXIS
+        )
 
 
 @dataclass(frozen=True)

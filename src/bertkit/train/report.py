@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import RequestError
-from bertkit.report.chart import COUNT, FROM_ZERO, LOGARITHMIC, PLAIN, Line, Point, chart, finite, smoothed
-from bertkit.report.page import REPORT, render_page, save_page
+from bertkit.report.chart import COUNT_AXIS, LINEAR_AXIS, LOG_AXIS, ZERO_AXIS, Line, Point, chart, finite, smoothed
+from bertkit.report.page import REPORT_FILE, render_page, save_page
 from bertkit.train.loss import Loss
 from bertkit.train.records import CODE_FILE, Records, number, read_records
 
@@ -31,8 +31,8 @@ def write_report(run_folder: Path, losses: Iterable[Loss] = ()) -> Path:
         recipe=_read_text(run_folder / "settings.toml"),
         code=_read_code(run_folder / CODE_FILE),
     )
-    save_page(page, run_folder / REPORT)
-    return run_folder / REPORT
+    save_page(page, run_folder / REPORT_FILE)
+    return run_folder / REPORT_FILE
 
 
 def report_page(title: str, records: Records, *, recipe: str, code: Mapping[str, str]) -> str:
@@ -81,22 +81,24 @@ def _learning(records: Records) -> Iterable[str]:
         for name in dict.fromkeys([*curves, *tested]):
             lines = _raw_and_smooth(_scaled(curves.get(name, []), factor))
             lines += _held_out(f"{name}_{table}", evaluated, averaged, factor)
-            yield chart(f"{title}: {records.title(name)}", lines, unit=unit, axis=FROM_ZERO if unit == "%" else PLAIN)
+            yield chart(
+                f"{title}: {records.title(name)}", lines, unit=unit, axis=ZERO_AXIS if unit == "%" else LINEAR_AXIS
+            )
     yield from _perplexities(records)
     yield from _other_charts(records)
-    yield chart("Learning rate", [Line("", records.curve("rate"))], axis=FROM_ZERO)
-    yield chart("Gradient norm", [*_raw_and_smooth(records.curve("norm"))], axis=FROM_ZERO)
+    yield chart("Learning rate", [Line("", records.curve("rate"))], axis=ZERO_AXIS)
+    yield chart("Gradient norm", [*_raw_and_smooth(records.curve("norm"))], axis=ZERO_AXIS)
 
 
 def _hardware(records: Records) -> Iterable[str]:
     since_start = Line("mean since the start", records.curve("tokens_per_second"), "second")
-    yield chart("Speed", [Line("current", smoothed(records.speed())), since_start], unit="tokens/s", axis=FROM_ZERO)
+    yield chart("Speed", [Line("current", smoothed(records.speed())), since_start], unit="tokens/s", axis=ZERO_AXIS)
     share, padding = _scaled(records.curve("share"), 100), _scaled(records.curve("padding"), 100)
-    yield chart("Share of the matmul rate", [Line("since the last start", share)], unit="%", axis=FROM_ZERO)
-    yield chart("Padding", [Line("", padding)], unit="%", axis=FROM_ZERO)
+    yield chart("Share of the matmul rate", [Line("since the last start", share)], unit="%", axis=ZERO_AXIS)
+    yield chart("Padding", [Line("", padding)], unit="%", axis=ZERO_AXIS)
     memory = _peak_so_far(records.curve("memory_gib"))
-    yield chart("Peak memory", [Line("", memory)], unit="GiB", axis=FROM_ZERO)
-    yield chart("Steps skipped because of NaN", [Line("", records.curve("skipped"))], axis=COUNT)
+    yield chart("Peak memory", [Line("", memory)], unit="GiB", axis=ZERO_AXIS)
+    yield chart("Steps skipped because of NaN", [Line("", records.curve("skipped"))], axis=COUNT_AXIS)
 
 
 def _held_out(
@@ -123,7 +125,7 @@ def _perplexities(records: Records) -> Iterable[str]:
                 Line(line.name, [(x, math.exp(y)) for x, y in finite(line.points) if y < 12], line.kind)
                 for line in lines
             ]
-            yield chart(f"Perplexity of {records.title(name)}", shown, axis=LOGARITHMIC)
+            yield chart(f"Perplexity of {records.title(name)}", shown, axis=LOG_AXIS)
 
 
 def _other_charts(records: Records) -> Iterable[str]:
@@ -133,7 +135,7 @@ def _other_charts(records: Records) -> Iterable[str]:
     for loss in dict.fromkeys(first for first, _, score in parts.values() if first and score in DETECTION_LINES):
         curves = {score: evaluated.get(f"{loss}_{score}", []) for score in DETECTION_LINES}
         lines = [Line(score, _scaled(points, 100), DETECTION_LINES[score]) for score, points in curves.items()]
-        yield chart(f"Held-out {records.title(loss)} found", lines, unit="%", axis=FROM_ZERO)
+        yield chart(f"Held-out {records.title(loss)} found", lines, unit="%", axis=ZERO_AXIS)
     for name, (first, _, score) in parts.items():
         if not name.endswith(CHARTED_SUFFIXES) and not (first and score in DETECTION_LINES):
             yield chart(f"Held-out {records.title(name)}", [Line("held-out", evaluated[name], "second")])

@@ -26,7 +26,7 @@ from bertkit.finetuning.result import FineTuned, result_from_json
 from bertkit.finetuning.run_state import begin_folder, finished, locked_folder
 from bertkit.model.model import new_model
 from bertkit.progress import ShowProgress, silent
-from bertkit.report.page import REPORT
+from bertkit.report.page import REPORT_FILE
 from bertkit.train.distributed import Ranks, process_group, stop_requests
 from bertkit.train.report import write_report
 from bertkit.train.runs import Progress, Run
@@ -59,7 +59,7 @@ def tune_vectors(
     asked: dict[str, Any] = {"task": "vectors", **named, "settings": settings.flat()}
     with locked_folder(run.folder):
         if resume and (done := finished(run, asked)):
-            if not (run.folder / REPORT).exists():  # it was killed right before
+            if not (run.folder / REPORT_FILE).exists():  # it was killed right before
                 write_report(run.folder)
             return result_from_json(done)
         if not resume:

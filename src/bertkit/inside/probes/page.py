@@ -12,8 +12,8 @@ from bertkit.inside.probes.data import WHATS
 from bertkit.inside.probes.labels import LabelReport
 from bertkit.inside.probes.structure import DrawnTree, StructureReport, StructureScore
 from bertkit.inside.probes.trees import Edge, tree_edges
-from bertkit.report.chart import FROM_ZERO, Line, Shape, chart, circle, drawing, label, path
-from bertkit.report.page import REPORT, render_page
+from bertkit.report.chart import ZERO_AXIS, Line, Shape, chart, circle, drawing, label, path
+from bertkit.report.page import REPORT_FILE, render_page
 
 PUBLISHED = (
     "Published for Penn Treebank (Hewitt & Manning 2019): BERT-base layer 7 at rank 128, UUAS 79.9 and Spearman .85; "
@@ -61,7 +61,7 @@ def write_probe(report: LabelReport | StructureReport, model: str, out: Path) ->
     """`report.html` and `result.json` in a new folder, whole or not at all."""
     with whole_folder(out) as folder:
         page = probe_page(report, model)
-        (folder / REPORT).write_text(page, encoding="utf-8", errors="replace")
+        (folder / REPORT_FILE).write_text(page, encoding="utf-8", errors="replace")
         found = {"model": model, **report.to_json()}
         text = json.dumps(found, indent=1, ensure_ascii=False)
         (folder / "result.json").write_text(text + "\n", encoding="utf-8", errors="replace")
@@ -111,17 +111,17 @@ def _charts(report: LabelReport | StructureReport) -> Iterator[str]:
         lines.append(_line("control task", [each.control for each in report.layers], "second"))
         lines.append(_line("untrained encoder", [each.random for each in report.layers], "faint"))
         lines.append(_line("each word's most frequent label", [report.by_word] * len(report.layers), "third"))
-        yield chart("Accuracy", lines, unit="%", axis=FROM_ZERO, along="layer")
+        yield chart("Accuracy", lines, unit="%", axis=ZERO_AXIS, along="layer")
         yield chart("Selectivity", [_line("", [each.selectivity for each in report.layers])], unit="%", along="layer")
         mixed = _line("mixture of layers 0 to this one", [each.cumulative for each in report.layers])
         alone = _line("layer alone", [each.accuracy for each in report.layers], "faint")
         yield chart("Cumulative accuracy", [mixed, alone], unit="%", along="layer")
-        yield chart("Weight in the mixture", [_line("", report.mix)], unit="%", axis=FROM_ZERO, along="layer")
+        yield chart("Weight in the mixture", [_line("", report.mix)], unit="%", axis=ZERO_AXIS, along="layer")
         return
     for title, name in (("Edges found (UUAS)", "uuas"), ("Roots found", "root")):
-        yield chart(title, _structure_lines(report, name), unit="%", axis=FROM_ZERO, along="layer")
+        yield chart(title, _structure_lines(report, name), unit="%", axis=ZERO_AXIS, along="layer")
     for title, name in (("Distances, Spearman", "distance_spearman"), ("Depths, Spearman", "depth_spearman")):
-        yield chart(title, _structure_lines(report, name), unit="× 100", axis=FROM_ZERO, along="layer")
+        yield chart(title, _structure_lines(report, name), unit="× 100", axis=ZERO_AXIS, along="layer")
 
 
 def _structure_lines(report: StructureReport, name: str) -> list[Line]:
