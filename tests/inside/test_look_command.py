@@ -88,7 +88,7 @@ REFUSED = [
     (["heads", "a", "--prune", "--pair", "b"], "--pair goes with --table or --link or the list of heads"),
     (["heads", "a", "--word", "a"], "--word goes with --table\n"),
     (["why", "a [MASK]", "--word", "a"], "word=a goes with a model that tags words; leave it out"),
-    (["heads", "", "--prune"], "no token that could be hidden"),
+    (["heads", "", "--prune"], "no token that could be masked"),
     (["a", "--out", "."], ". is a folder; name a file in it"),
     (["heads", "a " * 40, "--pair", "b " * 40], "over the limit of 64; shorten one of the texts"),
 ]

@@ -38,7 +38,7 @@ def sides():
 
 
 def right(probes, rows):
-    return (probes.say(rows) == rows.labels[:, None]).mean(axis=-1)
+    return (probes.predict(rows) == rows.labels[:, None]).mean(axis=-1)
 
 
 def only(rows, layer):

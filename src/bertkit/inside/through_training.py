@@ -16,8 +16,8 @@ from bertkit.files import whole_file
 from bertkit.inside.look.heads import catalogue
 from bertkit.inside.look.reading import read
 from bertkit.inside.probes.data import ProbeData, ProbeSettings, read_probe_files
-from bertkit.inside.probes.labels import fit_and_say, label_task
-from bertkit.inside.probes.word_vectors import cut_sentences, word_vectors
+from bertkit.inside.probes.labels import fit_and_predict, label_task
+from bertkit.inside.probes.word_vectors import tokenize_sentences, word_vectors
 from bertkit.predict.bert import Bert, load
 from bertkit.pretraining.samples import BLANK, SENTENCES, fill_samples
 from bertkit.progress import ShowProgress, silent
@@ -228,10 +228,10 @@ def _stage(moment: Moment, settings: CourseSettings, data: ProbeData | None) -> 
 def probe_accuracy(bert: Bert, data: ProbeData, settings: ProbeSettings) -> tuple[float, ...]:
     """Accuracy of a linear probe on the embeddings and on every layer: `bertkit probe` without its baselines."""
     sides = data.train, data.test
-    cut = [cut_sentences(bert, [sentence.words for sentence in side]) for side in sides]
+    cut = [tokenize_sentences(bert, [sentence.words for sentence in side]) for side in sides]
     train, test = ([side[n] for n in own.kept] for side, own in zip(sides, cut, strict=True))
     fold: Callable[[str], str] = str.lower if bert.tokenizer.lowercase else str
     task = label_task(train, test, settings.seed, fold)
     vectors = word_vectors(bert, cut[0]), word_vectors(bert, cut[1])
-    _, right, _ = fit_and_say(task, vectors, settings, "plain", silent)
+    _, right, _ = fit_and_predict(task, vectors, settings, "plain", silent)
     return tuple(right[0].tolist())
