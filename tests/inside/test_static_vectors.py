@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 
 from bertkit.errors import RequestError
 from bertkit.inside.static.files import is_text_vectors, open_vectors, read_word2vec, write_word2vec
-from bertkit.inside.static.vectors import StaticVectors, Subwords, load_vectors, ngram_buckets, read_sum
+from bertkit.inside.static.vectors import StaticVectors, Subwords, load_vectors, ngram_buckets, parse_expression
 
 # Two directions that mean something, sex and rank, and one that keeps the others apart.
 ROYAL = {"king": (1, 1, 0), "queen": (-1, 1, 0), "man": (1, -1, 0), "woman": (-1, -1, 0), "bread": (0, 0, 1)}
@@ -57,7 +57,7 @@ def test_neighbors_come_in_the_order_of_their_cosines(royal):
     ],
 )
 def test_sums_are_read(question, terms):
-    assert list(read_sum(question)) == terms
+    assert list(parse_expression(question)) == terms
 
 
 @pytest.mark.parametrize("question", ["", "   ", "king man", "king - ", "king + - man", "+"])

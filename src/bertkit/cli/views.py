@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bertkit.inside.look.reading import Reading
     from bertkit.inside.look.table import StepTable
     from bertkit.inside.prune import PruneReport
-    from bertkit.inside.through_training import Course
+    from bertkit.inside.through_training import TrainingHistory
     from bertkit.predict.bert import Bert
 
 SHOWN_HEADS = 10  # of a ranking that is printed; JSON has all of them
@@ -186,17 +186,17 @@ def _format_why(why: "Why") -> str:
     return f"{shown.get()}\n{why}"
 
 
-def _runs(subject: Subject) -> "Course":
-    from bertkit.inside.through_training import CourseSettings, through_training
+def _runs(subject: Subject) -> "TrainingHistory":
+    from bertkit.inside.through_training import HistorySettings, through_training
     from bertkit.progress import progress
 
     request = subject.request
     texts = (*([subject.text] if subject.text else []), *subject.more_texts)
-    settings = CourseSettings(texts=texts or CourseSettings.texts, probe=tuple(request.probe or ()))
-    course = through_training(request.runs or (), settings, show=progress)
+    settings = HistorySettings(texts=texts or HistorySettings.texts, probe=tuple(request.probe or ()))
+    history = through_training(request.runs or (), settings, show=progress)
     if request.out:
-        course.save(request.out)
-    return course
+        history.save(request.out)
+    return history
 
 
 @dataclass(frozen=True)
