@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bertkit.data.examples import Place
-from bertkit.facts.knowledge import planted_vectors
+from bertkit.facts.knowledge import tree_vectors
 from bertkit.inside.probes.data import ProbeSettings
 from bertkit.inside.probes.page import draw_space, draw_tree
 from bertkit.inside.probes.structural import StructureSettings, _loss, fit_structure, squared_distances
@@ -31,7 +31,7 @@ def random_tree(draw, size):
 def planted(seed, count):
     draw = np.random.default_rng(seed)
     trees = [random_tree(draw, int(draw.integers(5, 13))) for _ in range(count)]
-    return planted_vectors(trees, draw), trees
+    return tree_vectors(trees, draw), trees
 
 
 @pytest.fixture(scope="module")
