@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bertkit.cli.options import parse_integers
+from bertkit.cli.common import parse_integers
 
 TRIAL_TIMEOUT = 20.0  # seconds to wait for the reply to one text, before anything is measured
 

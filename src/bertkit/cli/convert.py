@@ -20,10 +20,7 @@ def convert(
         Path, typer.Argument(help="A Hugging Face or sentence-transformers folder, or a Google checkpoint.")
     ],
     target: Annotated[
-        Path,
-        typer.Argument(
-            help="The folder to write, which must not exist yet; or a path such as new/model.onnx for ONNX."
-        ),
+        Path, typer.Argument(help="The new folder to write; or a path such as new/model.onnx, for ONNX.")
     ],
     to: Annotated[str | None, typer.Option(help="folder or onnx; by default as the ending of TARGET says.")] = None,
     answers: Annotated[
@@ -33,9 +30,7 @@ def convert(
             "by default what the model was fine-tuned for."
         ),
     ] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="A vocab.txt or a folder with a tokenizer, if SOURCE has none.")
-    ] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="A vocab.txt or tokenizer folder, if SOURCE has none.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Read a checkpoint of any supported layout; write config.json, model.safetensors and tokenizer, or an ONNX file.

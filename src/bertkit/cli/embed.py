@@ -6,19 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from bertkit.cli.options import (
-    AsJson,
-    Cluster,
-    Device,
-    Dtype,
-    InputFile,
-    OnError,
-    ResumeFile,
-    Workers,
-    parse_integers,
-    print_skipped,
-)
-from bertkit.cli.verbs import print_note
+from bertkit.cli.common import parse_integers, print_note, print_skipped
+from bertkit.cli.options import AsJson, Cluster, Device, Dtype, InputFile, OnError, ResumeFile, Workers
 from bertkit.poolings import TEXT_POOLINGS
 
 

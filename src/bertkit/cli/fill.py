@@ -10,13 +10,9 @@ import typer
 
 def fill(
     text: Annotated[str, typer.Argument(help="A text with one or more [MASK] tokens.")],
-    model: Annotated[
-        Path | None, typer.Option(help="A model folder with a masked-word head; by default the bundled model.")
-    ] = None,
+    model: Annotated[Path | None, typer.Option(help="A masked-word model; by default the bundled one.")] = None,
     top: Annotated[int, typer.Option(help="Number of words to print for each [MASK].")] = 5,
-    candidates: Annotated[
-        str | None, typer.Option(help="Score only these words, with commas; a word may have several tokens.")
-    ] = None,
+    candidates: Annotated[str | None, typer.Option(help="Score only these words, separated by commas.")] = None,
     pieces: Annotated[int, typer.Option(help="Consider words of up to this many tokens.")] = 1,
     together: Annotated[bool, typer.Option("--together", help="Choose the words for all [MASK] jointly.")] = False,
     too_long: Annotated[str, typer.Option(help="A text over the limit: window, truncate or refuse.")] = "window",

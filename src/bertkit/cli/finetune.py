@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.options import INTERRUPTED, AsJson, ResumeRun, parse_integers
+from bertkit.cli.common import INTERRUPTED, parse_integers
+from bertkit.cli.options import AsJson, ResumeRun
 from bertkit.tasks.table import TASKS
 
 if TYPE_CHECKING:

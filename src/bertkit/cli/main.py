@@ -12,7 +12,8 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from bertkit._version import __version__
-from bertkit.cli.verbs import OLD_SPELLINGS, VERBS, help_text, note_old_spelling, print_note
+from bertkit.cli.common import INTERRUPTED, print_note
+from bertkit.cli.verbs import OLD_SPELLINGS, VERBS, help_text, note_old_spelling
 from bertkit.errors import BertkitError, BertkitWarning, RequestError, UnknownSetting
 
 
@@ -44,7 +45,7 @@ def run(words: list[str]) -> int:
     except BertkitError as error:
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return _fail("stopped", 130)
+        return _fail("stopped", INTERRUPTED)
     except MemoryError:
         return _fail("out of memory; give it less at a time", 1)
     except OSError as error:
@@ -100,7 +101,7 @@ def _run_verb(verb: str, words: list[str]) -> int:
     except RequestError as error:
         raise _as_option(error, verb, words, options) from error
     except typer.Abort:
-        return _fail("stopped", 130)
+        return _fail("stopped", INTERRUPTED)
     except SystemExit as error:  # typer exits with 1 at a closed pipe, even with standalone_mode=False
         if isinstance(error.__context__, BrokenPipeError):
             raise error.__context__ from None
@@ -110,8 +111,8 @@ def _run_verb(verb: str, words: list[str]) -> int:
         if not (hasattr(error, "format_message") and hasattr(error, "exit_code")):
             raise
         return _fail(f"{error.format_message()} See 'bertkit {verb} --help'.", 2)
-    if code == 130:  # typer returns Ctrl-C as this code
-        return _fail("stopped", 130)
+    if code == INTERRUPTED:  # typer returns Ctrl-C as this code
+        return _fail("stopped", INTERRUPTED)
     return code if isinstance(code, int) else 0
 
 

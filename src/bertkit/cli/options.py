@@ -1,18 +1,12 @@
-"""Arguments, options and helpers that several verbs share.
+"""Arguments and options that several verbs share.
 
 `completion.py` reads the declarations of the options from this file's source, without importing it.
 """
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from bertkit.cli.verbs import print_note
-from bertkit.errors import RequestError
-
-INTERRUPTED = 130  # exit code of a command stopped by SIGTERM or Ctrl-C, as a shell reports it
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Model = Annotated[Path | None, typer.Option(help="A model folder; by default the bundled model.")]
@@ -41,21 +35,3 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; by defaul
 Dtype = Annotated[
     str | None, typer.Option(help="float32, bfloat16, float16 or int8; by default bfloat16 on a GPU, else float32.")
 ]
-
-
-def parse_integers(text: str, option: str, example: str) -> list[int]:
-    """The numbers of an option such as `--layers -1,-2`."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise RequestError(f"{option} {text} must be whole numbers separated by commas, such as {example}") from error
-
-
-def print_skipped(out: Path, count: int) -> None:
-    """Print how many rows were skipped, the first of them with their reasons, and which file lists all."""
-    from bertkit.predict.files.pipeline import first_skipped, skipped_file
-
-    if count:
-        print_note(f"{count} {'row was' if count == 1 else 'rows were'} left out; all are in {skipped_file(out)}")
-        for line in first_skipped(out):
-            print(f"  {line}", file=sys.stderr)

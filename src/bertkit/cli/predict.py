@@ -6,19 +6,8 @@ from typing import Annotated
 
 import typer
 
-from bertkit.cli.options import (
-    AsJson,
-    Cluster,
-    Device,
-    Dtype,
-    FineTunedModel,
-    InputFile,
-    OnError,
-    ResumeFile,
-    Workers,
-    print_skipped,
-)
-from bertkit.cli.verbs import print_note
+from bertkit.cli.common import print_note, print_skipped
+from bertkit.cli.options import AsJson, Cluster, Device, Dtype, FineTunedModel, InputFile, OnError, ResumeFile, Workers
 from bertkit.tasks.table import TASKS
 
 

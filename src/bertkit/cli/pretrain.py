@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.options import INTERRUPTED, AsJson, ResumeRun
+from bertkit.cli.common import INTERRUPTED
+from bertkit.cli.options import AsJson, ResumeRun
 
 if TYPE_CHECKING:
     from bertkit.pretraining.recipe import Recipe

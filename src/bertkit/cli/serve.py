@@ -23,21 +23,13 @@ def serve(
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; by default this machine only.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8000,
-    max_tokens: Annotated[
-        int | None, typer.Option(help="Tokens in one batch; by default 4,096, on a GPU 32,768.")
-    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Tokens per batch; by default 4,096, GPU 32,768.")] = None,
     max_queue: Annotated[int, typer.Option(help="Requests in progress at most; more are refused with 429.")] = 512,
     timeout: Annotated[float, typer.Option(help="Seconds until a request is answered with 504.")] = 60.0,
     too_long: Annotated[str, typer.Option(help="Texts over the limit: truncate, window or refuse.")] = "truncate",
-    api_key: Annotated[
-        Path | None, typer.Option(help="A file with one API key per line; or set BERTKIT_API_KEY.")
-    ] = None,
-    no_key: Annotated[
-        bool, typer.Option("--no-key", help="Allow other machines to connect without a key, under any Host name.")
-    ] = False,
-    workers: Annotated[
-        int | None, typer.Option(help="Batches computed at a time; by default 1 on a GPU, else up to 4.")
-    ] = None,
+    api_key: Annotated[Path | None, typer.Option(help="A file with a key per line; or set BERTKIT_API_KEY.")] = None,
+    no_key: Annotated[bool, typer.Option("--no-key", help="Accept other machines without a key, any Host.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Batches at a time; by default 1 on a GPU, else up to 4.")] = None,
     dtype: Dtype = None,
     backend: Annotated[str | None, typer.Option(help="onnx: ONNX Runtime for single short texts, faster.")] = None,
 ) -> None:

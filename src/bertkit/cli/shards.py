@@ -15,9 +15,7 @@ def shards(
     vocab: Annotated[Path, typer.Option(help="A model folder, a folder with a tokenizer, or a vocab.txt.")],
     out: Annotated[Path, typer.Option(help="The folder to write; an interrupted one is continued.")],
     processes: Annotated[int | None, typer.Option(help="Number of worker processes; by default one per core.")] = None,
-    entities: Annotated[
-        Path | None, typer.Option(help="A file of names, one per line, to mask as a whole (masking=entity).")
-    ] = None,
+    entities: Annotated[Path | None, typer.Option(help="A file of names, one per line, for masking=entity.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Tokenize a corpus once into shards, from which every pre-training objective makes its examples.

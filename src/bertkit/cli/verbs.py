@@ -1,6 +1,6 @@
 """The verbs of the command line, grouped as `bertkit --help` shows them."""
 
-import sys
+from bertkit.cli.common import print_note
 
 # group -> verb -> (summary, example)
 PANELS = {
@@ -54,9 +54,3 @@ def help_text() -> str:
 def note_old_spelling(old: str, new: str) -> None:
     """Print how a command is written now."""
     print_note(f"'bertkit {old}' is now 'bertkit {new}'; the old spelling goes in 0.3")
-
-
-def print_note(text: str) -> None:
-    """Print a note on standard error, next to the result; nothing for an empty text."""
-    if text:
-        print(f"bertkit: note: {text}", file=sys.stderr)

@@ -19,9 +19,7 @@ def vocab(
     size: Annotated[int, typer.Option(help="Exact number of tokens in the vocabulary.")] = 30522,
     cased: Annotated[bool, typer.Option("--cased", help="Keep upper case and accents.")] = False,
     min_count: Annotated[int, typer.Option(help="Do not merge pairs that occur fewer times than this.")] = 2,
-    alphabet_limit: Annotated[
-        int | None, typer.Option(help="Keep only this many characters, the most frequent; by default 1000.")
-    ] = None,
+    alphabet_limit: Annotated[int | None, typer.Option(help="Maximum number of characters; by default 1000.")] = None,
     extend: Annotated[
         Path | None, typer.Option(help="Keep the tokens of this model with their ids, and append words of the texts.")
     ] = None,

@@ -17,12 +17,8 @@ def why(
     ] = None,
     target: Annotated[str | None, typer.Option(help="Explain this label, tag, answer or word instead.")] = None,
     word: Annotated[str | None, typer.Option(help="For a tagger: the word whose tag is explained.")] = None,
-    flip: Annotated[
-        bool, typer.Option("--flip", help="Find likely replacement words that change the label of a classifier.")
-    ] = False,
-    fill_model: Annotated[
-        Path | None, typer.Option(help="With --flip: the masked-word model that proposes replacement words.")
-    ] = None,
+    flip: Annotated[bool, typer.Option("--flip", help="Find likely words that change the label.")] = False,
+    fill_model: Annotated[Path | None, typer.Option(help="With --flip: the model that proposes likely words.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the explanation to this HTML file.")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -67,14 +67,14 @@ class Why(PageResult, JsonResult):
 
 @dataclass(frozen=True)
 class Change:
-    """A replaced word, and the probability of the new word by the masked-word model."""
+    """A replaced word.
+
+    `probability` is that of the new word, by the masked-word model.
+    """
 
     old: str
     new: str
     probability: float
-
-    def __str__(self) -> str:
-        return f"{self.old} → {self.new} ({self.probability:.1%})"
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def flip_lines(flips: Flips) -> Iterator[str]:
     if not flips.found:
         yield f"no likely replacement of up to {flips.most_words} words changes that"
     for flip in flips.found:
-        changes = ", ".join(map(str, flip.changes))
+        changes = ", ".join(f"{change.old} → {change.new} ({change.probability:.1%})" for change in flip.changes)
         yield visible(f"  {changes}: '{flip.answer}' with {flip.probability:.1%}")
 
 

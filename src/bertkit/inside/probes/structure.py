@@ -42,7 +42,10 @@ class StructureScore:
 
 @dataclass(frozen=True)
 class DrawnTree:
-    """One sentence to draw: gold heads, predicted edges, and its words in the probe's space."""
+    """One sentence to draw.
+
+    Gold heads, predicted edges, and the words in the probe's space.
+    """
 
     words: tuple[str, ...]
     heads: tuple[int, ...]

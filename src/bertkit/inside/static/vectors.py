@@ -35,7 +35,10 @@ class Neighbor:
 
 @dataclass(frozen=True)
 class Subwords:
-    """The n-gram vectors of fastText, buckets D, and the lengths of the n-grams that are hashed to them."""
+    """The n-gram vectors of fastText, buckets D.
+
+    N-grams of `shortest` to `longest` characters are hashed to them.
+    """
 
     rows: Vector
     shortest: int
