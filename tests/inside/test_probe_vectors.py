@@ -62,8 +62,8 @@ def test_a_word_that_is_nothing_takes_its_sentence_out(bert):
     cut = tokenize_sentences(bert, [["a", "\x7f"], ["b"], ["​", "c"]])
     assert cut.kept == (1,)
     assert cut.counts.left_out == 2
-    assert "2 sentences left out: the tokenizer makes nothing of one of their words" in str(cut.counts)
-    with pytest.raises(RequestError, match="makes nothing of these sentences"):
+    assert "2 sentences left out: the tokenizer gives no token for one of their words" in str(cut.counts)
+    with pytest.raises(RequestError, match="gives no tokens for these sentences"):
         tokenize_sentences(bert, [["\x7f"]])
 
 
@@ -89,5 +89,7 @@ def test_a_damaged_model_is_refused(bert):
     fresh = untrained(bert)
     with torch.no_grad():
         fresh.model.encoder.layers[1].feed_forward.down.bias[3] = torch.nan
-    with pytest.raises(RequestError, match="not finite at layer 2; its weights are damaged"):
+    with pytest.raises(
+        RequestError, match="the vectors of layer 2 are not finite; the weights of the model are damaged"
+    ):
         word_vectors(fresh, tokenize_sentences(fresh, [["a", "b"]]))

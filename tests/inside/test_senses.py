@@ -136,7 +136,7 @@ def test_a_word_beyond_the_models_length_is_still_read(bert):
 
 
 def test_a_word_that_the_tokenizer_drops_is_named(bert):
-    with pytest.raises(RequestError, match="line 7: the tokenizer makes nothing of"):
+    with pytest.raises(RequestError, match="line 7: the tokenizer gives no token for"):
         use_vectors(bert, [Use("a \u0007 b", 2, 3, "line 7")])
 
 

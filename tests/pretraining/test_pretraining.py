@@ -154,7 +154,10 @@ REFUSED = {
     "a weight": ({"objective": "rtd,fill", "fill_weight": "nan"}, "fill_weight=nan must be over 0"),
     "an objective": ({"objective": "mlm,psychic"}, "psychic"),
     "a pair for ELECTRA": ({"objective": "rtd,sop"}, "objective=rtd, sop judges tokens and never a pair; leave out"),
-    "one segment": ({"family": "roberta"}, "objective nsp tells two texts apart by their segments, but the model has"),
+    "one segment": (
+        {"family": "roberta"},
+        "objective nsp distinguishes two texts by their segments, but the model has",
+    ),
     "no such shards": ({"shards": "/nowhere"}, "/nowhere"),
     "no such held-out text": ({"heldout": "/nowhere"}, "/nowhere"),
 }
@@ -171,7 +174,7 @@ def test_what_cannot_work_is_said_before_the_first_step(shards, tmp_path, name):
 
 def test_one_segment_for_pairs_is_found_by_check(shards):
     report = report_shards(open_shards(shards), tiny_recipe(shards, family="roberta"))
-    assert [stop.partition(" tells")[0] for stop in report.stops] == ["objective nsp"]
+    assert [stop.partition(" distinguishes")[0] for stop in report.stops] == ["objective nsp"]
 
 
 def test_check_counts_sentences_against_the_room_for_text(shards):

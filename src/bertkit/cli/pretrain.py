@@ -71,7 +71,7 @@ def _print_plan(recipe: "Recipe", minutes: float | None, as_json: bool) -> None:
     from bertkit.text.shards.reader import open_shards
 
     if minutes is None:
-        raise RequestError("say how long: --plan --minutes 25")
+        raise RequestError("--plan needs a time: --plan --minutes 25")
     shards = open_shards(recipe.shards)
     data, size = recipe.data, shards.tokenizer.size
     work = Work(length=data.length, vocab_size=size, predicted=data.rate, corpus_tokens=shards.tokens)

@@ -47,7 +47,7 @@ def _extend(texts: list[Path], model: Path, settings: VocabularySettings, out: P
     from bertkit.text.vocabulary.extension import extend_vocabulary
 
     if not settings.lowercase:
-        raise RequestError(f"case is kept or not as {model} does it; leave out --cased")
+        raise RequestError(f"the vocabulary has the case of {model}; leave out --cased")
     old = Tokenizer.load(tokenizer_folder(model))
     vocabulary = extend_vocabulary(texts, old, settings.size, min_count=settings.min_count, show=progress)
     vocabulary.save(out)

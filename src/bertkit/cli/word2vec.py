@@ -52,7 +52,7 @@ def word2vec(
     else:
         if out is None:
             raise RequestError(
-                f"{paths[0]} is no folder of vectors, so it is text to train from: say where to, --out DIR"
+                f"{paths[0]} is no folder of vectors, so it is text to train on: name the output, --out DIR"
             )
         vectors = _train(paths, method, settings, threads)
     if out is not None:

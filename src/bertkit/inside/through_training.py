@@ -75,7 +75,7 @@ class TrainingHistory(PageResult, JsonResult):
 def json_path(page: Path) -> Path:
     """The path of the JSON file that is written next to a page."""
     if page.suffix.lower() == ".json":
-        raise RequestError(f"{page}: name a page, such as {page.with_suffix('.html')}; the numbers go beside it")
+        raise RequestError(f"{page}: name a page, such as {page.with_suffix('.html')}; the data is written next to it")
     return page.with_suffix(".json")
 
 

@@ -50,13 +50,13 @@ def fitted(recipe: Recipe, shards: ShardSet, start: Checkpoint | None = None) ->
     for stage in read_stages(train.stages, train.batch, data):
         if stage.data.length > recipe.model.max_length:
             raise RequestError(
-                f"length={stage.data.length} is over the model's max_length={recipe.model.max_length}; lower the one"
-                " or, for a fresh model, raise the other"
+                f"length={stage.data.length} is over the model's max_length={recipe.model.max_length}; lower length"
+                " or, for a new model, raise max_length"
             )
     if data.pairs and recipe.model.segments == 1:
         raise RequestError(
-            f"objective {data.pairs} tells two texts apart by their segments, but the model has segments=1; "
-            f"leave out {data.pairs} or, for a fresh model, set segments=2"
+            f"objective {data.pairs} distinguishes two texts by their segments, but the model has segments=1; "
+            f"leave out {data.pairs} or, for a new model, set segments=2"
         )
     if train.batch % data.block:
         raise RequestError(f"batch={train.batch} must be a multiple of block={data.block}")
@@ -74,7 +74,7 @@ def check_folder(out: Path, recipe: Recipe, fingerprints: Mapping[str, str], *, 
         _refuse_other_settings(out / SETTINGS_FILE, recipe)
         return refuse_other_start(out / SETTINGS_FILE, recipe, fingerprints, trained=Run(out).latest() is not None)
     if out.exists() and (not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir())):
-        raise RequestError(f"{out} is not the folder of a run: it has no {SETTINGS_FILE}; name another place")
+        raise RequestError(f"{out} is not the folder of a run: it has no {SETTINGS_FILE}; name another folder")
 
 
 def check_disk(out: Path, parameter_bytes: int, keep: int) -> None:
@@ -84,7 +84,7 @@ def check_disk(out: Path, parameter_bytes: int, keep: int) -> None:
     if needed > free:
         raise RequestError(
             f"{out} needs {_gigabytes(needed)} for {keep + 1} checkpoints, but {_gigabytes(free)} are free there; "
-            "lower keep or name another place"
+            "lower keep or name another folder"
         )
 
 
@@ -97,7 +97,7 @@ def start_fingerprints(recipe: Recipe, shards: ShardSet, start: Checkpoint | Non
 
 
 def read_fingerprints(settings: Path) -> dict[str, str]:
-    """The fingerprints that a run was started with; {} for a new run or one of an earlier version."""
+    """The fingerprints that a run was begun with; {} for a new run or one of an earlier version."""
     if not settings.is_file():
         return {}
     return {
@@ -112,7 +112,7 @@ def refuse_other_start(settings: Path, recipe: Recipe, now: Mapping[str, str], *
         if name in before and before[name] != now[name]:
             raise RequestError(
                 f"{folder} no longer holds the text and the vocabulary that {out} was begun with; "
-                "make these shards again, or begin another run with another --out"
+                "make these shards again, or start another run with another --out"
             )
     start = now["start"]
     if "start" in before and before["start"] != start and not (trained and start == FRESH_WEIGHTS):
@@ -121,7 +121,7 @@ def refuse_other_start(settings: Path, recipe: Recipe, now: Mapping[str, str], *
         was = FRESH_WEIGHTS if before["start"] == FRESH_WEIGHTS else "a model" if fresh else "another model"
         raise RequestError(
             f"{out} was begun from {was}, not from {now_from}; "
-            "go on with the same --from, or begin another run with another --out"
+            "continue with the same --from, or start another run with another --out"
         )
 
 
@@ -130,7 +130,7 @@ def refuse_other_vocabulary(checkpoint: Path, tokenizer: Tokenizer | None, shard
     if tokenizer is not None and tokenizer.hash != shards.tokenizer.hash:
         raise RequestError(
             f"{checkpoint} was trained with another vocabulary than that of {shards.folder}; "
-            "make the shards with the vocabulary in it, or begin another run with another --out"
+            "make the shards with the vocabulary in it, or start another run with another --out"
         )
 
 
@@ -140,7 +140,7 @@ def _shape(recipe: Recipe, shards: ShardSet, start: Checkpoint | None) -> Any:
         return replace(directed(recipe.model, recipe.data), vocab_size=tokenizer.size, pad_id=tokenizer.pad_id)
     if start.model.config.vocab_size < tokenizer.size:  # an extended model has the rows already
         raise RequestError(
-            f"the model to carry on from has {start.model.config.vocab_size} words but {shards.folder} "
+            f"the model to continue from has {start.model.config.vocab_size} words but {shards.folder} "
             f"{tokenizer.size}, and no tokenizer to extend; make the shards with the model's own vocabulary"
         )
     return start.model.config
@@ -154,7 +154,7 @@ def _refuse_other_settings(path: Path, recipe: Recipe) -> None:
         if name not in CHANGEABLE and before[name] != now[name]:
             raise RequestError(
                 f"{path.parent} was begun with {name}={before[name]}, not {now[name]}; "
-                "go on with the same settings (and --from), or begin another run with another --out"
+                "continue with the same settings (and --from), or start another run with another --out"
             )
 
 

@@ -88,7 +88,7 @@ def extended(start: Checkpoint, shards: ShardSet) -> Checkpoint:
     if difference := first_difference(old, new):
         raise RequestError(
             f"{shards.folder} was made with another vocabulary than the model's: {difference}; make the shards with "
-            "the model's own, or with one that 'bertkit vocab --extend MODEL' has made of it"
+            "the model's own, or with one that 'bertkit vocab --extend MODEL' has made from it"
         )
     return replace(start, model=extended_model(start.model, old, new), tokenizer=new)
 

@@ -148,5 +148,5 @@ def _naming_checkpoint(checkpoint: Path | None) -> Iterator[None]:
             raise
         first = str(error).strip().splitlines()[0]
         raise RequestError(
-            f"{checkpoint} is damaged ({first}); remove that folder to go on from the checkpoint before it"
+            f"{checkpoint} is damaged ({first}); remove that folder to continue from the checkpoint before it"
         ) from error

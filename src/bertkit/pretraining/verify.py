@@ -64,5 +64,5 @@ def _compare(straight: Path, killed: Path) -> int:
     names.remove("state.json")
     for name in names:
         if killed.name != straight.name or (straight / name).read_bytes() != (killed / name).read_bytes():
-            raise BertkitError(f"resuming is not exact here: {killed.name}/{name} differs from the straight run's")
+            raise BertkitError(f"resuming is not exact here: {killed.name}/{name} differs from the uninterrupted run's")
     return len(names)

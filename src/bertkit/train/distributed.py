@@ -33,7 +33,7 @@ class Ranks:
         """The part of this rank in a range, which must divide evenly."""
         if len(items) % self.size:
             raise RequestError(
-                f"{len(items)} blocks a step do not divide evenly over {self.size} ranks; raise batch or lower block"
+                f"{len(items)} blocks per step do not divide evenly over {self.size} ranks; raise batch or lower block"
             )
         count = len(items) // self.size
         return items[self.rank * count : (self.rank + 1) * count]

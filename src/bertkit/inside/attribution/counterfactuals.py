@@ -85,7 +85,9 @@ def _filler(bert: Bert, fill: Bert | None) -> Bert:
     source = bert if fill is None else fill
     if not source.model.fills:
         who = "this classifier" if fill is None else "the model given as --fill-model"
-        raise RequestError(f"{who} cannot fill blanks to propose words; name a model that can: --fill-model DIR")
+        raise RequestError(
+            f"{who} has no masked-word head to propose words; name a model that has one: --fill-model DIR"
+        )
     return source
 
 

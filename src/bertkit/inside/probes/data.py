@@ -78,7 +78,7 @@ class ProbeData:
 def read_probe_files(files: Sequence[Path], settings: ProbeSettings) -> ProbeData:
     """Training data from all files but the last, test data from the last; of a single file, the last fifth."""
     if not files:
-        raise RequestError("no files were named; name one to learn from and one to be measured on")
+        raise RequestError("no files were named; name one to train on and one to test on")
     parts = [_read(Path(file), settings) for file in files]
     notes = []
     if len(parts) == 1:
@@ -92,7 +92,7 @@ def read_probe_files(files: Sequence[Path], settings: ProbeSettings) -> ProbeDat
         notes.append(f"the last {held_out:,} of {len(sentences):,} sentences are held out")
     train = [sentence for part in parts[:-1] for sentence in part]
     if settings.sentences is not None and settings.sentences < len(train):
-        notes.append(f"learned from {settings.sentences:,} of {len(train):,} sentences, drawn by seed {settings.seed}")
+        notes.append(f"trained on {settings.sentences:,} of {len(train):,} sentences, drawn by seed {settings.seed}")
         train = _sample(train, settings.sentences, settings.seed)
     if settings.what != "structure":
         return ProbeData(train, parts[-1], tuple(notes))
@@ -122,12 +122,10 @@ def _of_usable_length(data: ProbeData, path: Path) -> ProbeData:
         [sentence for sentence in part if 2 <= len(sentence.words) <= MAX_WORDS] for part in (data.train, data.test)
     )
     notes = list(data.notes)
-    for name, before, after in (("learn from", data.train, train), ("measure on", data.test, test)):
+    for name, before, after in (("train on", data.train, train), ("test on", data.test, test)):
         if len(after) < len(before):
             lengths = f"of one word or over {MAX_WORDS}"
             notes.append(f"{len(before) - len(after):,} sentences {lengths} left out of {len(before):,} to {name}")
     if not train or not test:
-        raise RequestError(
-            f"{path}: no sentence of 2 to {MAX_WORDS} words to {'measure on' if train else 'learn from'}"
-        )
+        raise RequestError(f"{path}: no sentence of 2 to {MAX_WORDS} words to {'test on' if train else 'train on'}")
     return ProbeData(train, test, tuple(notes))

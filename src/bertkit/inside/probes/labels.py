@@ -95,11 +95,9 @@ def label_task(
     train_rows, test_rows = (_rows(part, fold) for part in (train, test))
     names = tuple(sorted({label for _, _, label in train_rows}))
     if len(names) < 2:
-        raise RequestError(
-            f"{train[0].place.file} holds labels of fewer than two kinds; a probe tells two or more apart"
-        )
+        raise RequestError(f"{train[0].place.file} has fewer than two different labels; a probe needs two or more")
     if not test_rows:
-        raise RequestError(f"{test[0].place.file} holds nothing to be measured on; give longer sentences")
+        raise RequestError(f"{test[0].place.file} has nothing to test on; give longer sentences")
     bounds = tuple(pairwise(accumulate((len(sentence.words) for sentence in test), initial=0)))
     return ProbeTask(names, train_rows, test_rows, bounds, control_seed=seed)
 

@@ -48,7 +48,7 @@ class ReadCounts:
         if self.windowed:
             text += f"; {self.windowed:,} over the model's length, read through windows"
         if self.left_out:
-            text += f"; {self.left_out:,} sentences left out: the tokenizer makes nothing of one of their words"
+            text += f"; {self.left_out:,} sentences left out: the tokenizer gives no token for one of their words"
         return text
 
 
@@ -88,7 +88,7 @@ def tokenize_sentences(bert: Bert, sentences: Sequence[Sequence[str]]) -> Tokeni
     pieces = [Counter(word for word in encoding.words if word is not None) for encoding in encodings]
     kept = tuple(n for n, words in enumerate(sentences) if words and len(pieces[n]) == len(words))
     if not kept:
-        raise RequestError("the tokenizer makes nothing of these sentences; is it of their language?")
+        raise RequestError("the tokenizer gives no tokens for these sentences; is it for their language?")
     lengths = [len(sentences[n]) for n in kept]
     counts = ReadCounts(
         sentences=len(kept),
@@ -126,7 +126,7 @@ def _refuse_not_finite(vectors_WND: Tensor) -> None:
     finite_N = vectors_WND.isfinite().all(dim=2).all(dim=0)
     if not bool(finite_N.all()):
         layer = int(finite_N.int().argmin())
-        raise RequestError(f"the model gives numbers that are not finite at layer {layer}; its weights are damaged")
+        raise RequestError(f"the vectors of layer {layer} are not finite; the weights of the model are damaged")
 
 
 def _temporary_array(shape: tuple[int, int, int]) -> NDArray[np.float16]:

@@ -168,7 +168,7 @@ def use_vectors(bert: Bert, uses: Sequence[Use], *, layer: int = -1, show: ShowP
                 if not pieces:
                     shown = use.sentence[use.start : use.end]
                     raise RequestError(
-                        f"{use.source}: the tokenizer makes nothing of '{shown}'; is it of this language?"
+                        f"{use.source}: the tokenizer gives no token for '{shown}'; is it for this language?"
                     )
                 rows.append(tokens[pieces].mean(axis=0))
             meter.update(len(rows))

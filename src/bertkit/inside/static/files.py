@@ -49,12 +49,12 @@ def read_word2vec(path: Path | str) -> StaticVectors:
             width = width or (sizes[1] if sizes else len(cells) - 1)
             values.frombytes(_numbers(cells[1:], width, place).tobytes())
             if cells[0] in words:
-                raise RequestError(f"{place}: the word '{cells[0]}' came before; remove one of the two lines")
+                raise RequestError(f"{place}: the word '{cells[0]}' appears twice; remove one of the two lines")
             words[cells[0]] = None
     if not words:
         raise RequestError(f"{path} holds no vectors; a line is a word and its numbers, with spaces between")
     if sizes and sizes[0] != len(words):
-        raise RequestError(f"{path} promises {sizes[0]:,} vectors and has {len(words):,}; copy it again")
+        raise RequestError(f"{path} declares {sizes[0]:,} vectors but has {len(words):,}; copy it again")
     return StaticVectors(tuple(words), np.array(values, np.float32).reshape(-1, width), record={"read from": path.name})
 
 

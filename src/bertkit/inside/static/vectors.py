@@ -199,10 +199,12 @@ def _read_tensors(path: Path) -> dict[str, Vector]:
     try:
         rows = load_file(path)
     except (OSError, SafetensorError) as error:
-        raise RequestError(f"{path} is missing, torn or no safetensors file ({error}); copy it again") from error
+        raise RequestError(
+            f"{path} is missing, truncated or not a safetensors file ({error}); copy it again"
+        ) from error
     for name in ("vectors", *(set(rows) & {"subwords"})):
         if name not in rows or rows[name].ndim != 2 or rows[name].dtype != np.float32:
-            raise RequestError(f"{path} must hold '{name}' as rows of float32; it is of another program")
+            raise RequestError(f"{path} must hold '{name}' as rows of float32; it was written by another program")
         if not np.isfinite(rows[name]).all():
             raise RequestError(f"{path} holds numbers that are not finite; train again with a smaller rate")
     return rows

@@ -24,7 +24,7 @@ class Fill(Objective):
         """Refuse random or kept tokens: only [MASK] is predicted."""
         masked, _ = shares
         if masked != 1:
-            raise RequestError(f"mask_share={masked} must be 1 with fill, which predicts the words of [MASK] alone")
+            raise RequestError(f"mask_share={masked} must be 1 with fill, which predicts the words of [MASK] only")
 
     def counts(self, examples: Examples) -> dict[str, int]:
         """The masked positions that the discriminator predicts."""

@@ -91,7 +91,9 @@ def plan(
     sizes = tuple(plan_size(name, minutes, speed, work) for name in CANDIDATES)
     fitting = [size for size in sizes if size.fits and size.steps]
     if not fitting:
-        raise RequestError(f"no size fits {speed.memory_gib:.1f} GiB in {minutes} minutes; take more of either")
+        raise RequestError(
+            f"no size fits {speed.memory_gib:.1f} GiB in {minutes} minutes; use more memory or more minutes"
+        )
     best = min(fitting, key=lambda size: (round(size.expected_loss, 2), size.parameters))
     return TrainingPlan(minutes=minutes, work=work, device=speed, sizes=sizes, recommended=best.name)
 
