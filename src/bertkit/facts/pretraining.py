@@ -97,7 +97,7 @@ def fifteen_percent() -> Outcome:
 @facts("P2b", "D817-862", "masks are new in every epoch; with static=true they are the same in all")
 def dynamic_or_static() -> Outcome:
     def same(static: bool) -> float:
-        size = ExampleSource(random_text(), DataSettings()).examples_in(0)
+        size = ExampleSource(random_text(), DataSettings()).examples_per_epoch
         source = ExampleSource(random_text(), DataSettings(static=static))
         epochs = (source.examples(epoch * size + np.arange(size)) for epoch in (0, 1))
         first, second = ({row.tobytes() for row in np.split(data.ids, np.cumsum(data.lengths)[:-1])} for data in epochs)
@@ -184,7 +184,7 @@ def both_tasks() -> Outcome:
 @facts("P9", "E816", "100,000 sentences give 50,000 pairs if two fill a sequence; each epoch has new pairs")
 def pairs_of_sentences() -> Outcome:
     text = equal_sentences(documents=1000, sentences=100, tokens=10)
-    return equal(50_000, ExampleSource(text, DataSettings(objective=("mlm", "nsp"), length=23)).examples_in(0))
+    return equal(50_000, ExampleSource(text, DataSettings(objective=("mlm", "nsp"), length=23)).examples_per_epoch)
 
 
 @facts("P10", "D934-942", "whole-word masking: all pieces of a word are chosen or none, and still 15 %")
@@ -221,7 +221,7 @@ def n_grams_end() -> Outcome:
 @facts("P12", "D950-956", "without pairs: one text per sequence, and every token once per epoch")
 def no_pairs() -> Outcome:
     text, source = random_text(), ExampleSource(random_text(), DataSettings())
-    size = source.examples_in(0)
+    size = source.examples_per_epoch
     epoch = source.examples(np.arange(size))
     tokens = int(epoch.lengths.sum()) - 2 * size
     return equal((None, 0, len(text.ids)), (epoch.pair_labels, int(epoch.segments.max()), tokens))

@@ -17,7 +17,8 @@ from bertkit.inside.look.heads import catalogue
 from bertkit.inside.look.reading import read
 from bertkit.inside.probes.data import ProbeData, ProbeSettings, read_probe_files
 from bertkit.inside.probes.labels import fit_and_predict, label_task
-from bertkit.inside.probes.word_vectors import tokenize_sentences, word_vectors
+from bertkit.inside.probes.probe import tokenize_data
+from bertkit.inside.probes.word_vectors import word_vectors
 from bertkit.predict.bert import Bert, load
 from bertkit.pretraining.samples import BLANK, SENTENCES, fill_samples
 from bertkit.progress import ShowProgress, silent
@@ -231,9 +232,7 @@ def _analyze(model: CheckpointModel, settings: HistorySettings, data: ProbeData 
 
 def probe_accuracy(bert: Bert, data: ProbeData, settings: ProbeSettings) -> tuple[float, ...]:
     """Accuracy of linear probes on the embeddings and on every layer: `bertkit probe` without its baselines."""
-    parts = data.train, data.test
-    tokenized = [tokenize_sentences(bert, [sentence.words for sentence in part]) for part in parts]
-    train, test = ([part[n] for n in tokens.kept] for part, tokens in zip(parts, tokenized, strict=True))
+    tokenized, train, test = tokenize_data(bert, data)
     fold: Callable[[str], str] = str.lower if bert.tokenizer.lowercase else str
     task = label_task(train, test, settings.seed, fold)
     vectors = word_vectors(bert, tokenized[0]), word_vectors(bert, tokenized[1])

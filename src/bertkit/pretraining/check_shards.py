@@ -98,7 +98,7 @@ def _epoch(shards: ShardSet, recipe: Recipe) -> tuple[dict[str, Any] | None, lis
         source = ExampleSource(shards, recipe.data)
     except RequestError as error:
         return None, [*stops, str(error)]
-    examples, steps = source.examples_in(0), recipe.train.steps
+    examples, steps = source.examples_per_epoch, recipe.train.steps
     blocks = recipe.train.batch / recipe.data.block
     epochs = None if steps is None else round(steps * blocks / source.blocks_in_epoch, 2)
     lengths = source.block(0).lengths

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from bertkit.inside.probes.data import ProbeSettings, read_probe_files
+from bertkit.inside.probes.data import Probed, ProbeData, ProbeSettings, read_probe_files
 from bertkit.inside.probes.labels import LabelReport, label_task, probe_labels
 from bertkit.inside.probes.structure import StructureReport, probe_structure
 from bertkit.inside.probes.tree_files import Tree
@@ -32,9 +32,7 @@ def probe(
     settings = settings or ProbeSettings()
     fold = str.lower if bert.tokenizer.lowercase else str  # word types of an uncased model
     data = read_probe_files([Path(file) for file in files], settings)
-    parts = (data.train, data.test)
-    tokenized = [tokenize_sentences(bert, [sentence.words for sentence in part]) for part in parts]
-    train, test = ([part[n] for n in tokens.kept] for part, tokens in zip(parts, tokenized, strict=True))
+    tokenized, train, test = tokenize_data(bert, data)
     vectors = partial(_train_and_test_vectors, sentences=tokenized, pieces=PIECES[settings.pieces], show=show)
     random = partial(vectors, untrained(bert, settings.seed))
     report: LabelReport | StructureReport
@@ -45,6 +43,14 @@ def probe(
         task = label_task(train, test, settings.seed, fold)  # before the slow part, because it may refuse the files
         report = probe_labels(task, vectors(bert), random, settings, show)
     return replace(report, counts={"train": tokenized[0].counts, "test": tokenized[1].counts}, notes=data.notes)
+
+
+def tokenize_data(bert: Bert, data: ProbeData) -> tuple[list[TokenizedSentences], list[Probed], list[Probed]]:
+    """The tokenized training and test sentences, and the sentences without those that could not be tokenized."""
+    parts = (data.train, data.test)
+    tokenized = [tokenize_sentences(bert, [sentence.words for sentence in part]) for part in parts]
+    train, test = ([part[n] for n in tokens.kept] for part, tokens in zip(parts, tokenized, strict=True))
+    return tokenized, train, test
 
 
 def untrained(bert: Bert, seed: int = 0) -> Bert:

@@ -126,8 +126,9 @@ class ExampleSource:
         names = settings.masks_tokens and UNITS[settings.masking].joins_names
         self._names = np.ascontiguousarray(shards.entities.T) if names else None
 
-    def examples_in(self, epoch: int) -> int:
-        """The number of examples of an epoch, which is the same for all epochs."""
+    @property
+    def examples_per_epoch(self) -> int:
+        """The number of examples of every epoch."""
         return len(self._text_spans)
 
     @cached_property

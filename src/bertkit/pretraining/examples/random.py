@@ -1,7 +1,7 @@
 """Stateless random numbers: each is a function of a seed and counters, so resuming needs one integer.
 
-`stream` is numpy's Philox generator, positioned by the counters. `draw` maps arrays of counters to 64 bits each: a mask
-depends on its example alone, and not on the block, rank or run in which it is made.
+`draw` maps arrays of counters to 64 bits each: a mask depends on its example alone, and not on the block, rank or run
+in which it is made.
 """
 
 import math
@@ -31,18 +31,6 @@ class Purpose(IntEnum):
     SPANS = 4
     CHOICE = 5
     CORRUPTION = 6
-
-
-def stream(seed: int, *counters: int) -> np.random.Generator:
-    """A generator that depends only on its arguments: at most three counters, such as purpose, epoch and number."""
-    for value in (seed, *counters):
-        if not 0 <= value < 2**64:
-            raise RequestError(f"a seed or counter of {value} is outside 0..2^64-1")
-    if len(counters) > 3:
-        raise RequestError(f"{len(counters)} counters are too many for one stream; give at most 3")
-    # Philox increments its lowest word. The top bits of that word distinguish (1,) from (1, 0).
-    counter = np.array([len(counters) << 60, *counters, 0, 0, 0][:4], dtype=np.uint64)
-    return np.random.Generator(np.random.Philox(key=np.array([seed, 0], dtype=np.uint64), counter=counter))
 
 
 def draw(state: Counter, *counters: Counter) -> Bits:

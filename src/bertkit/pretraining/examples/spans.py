@@ -159,11 +159,6 @@ class Spans:
     def __len__(self) -> int:
         return len(self.firsts)
 
-    @property
-    def lone(self) -> int:
-        """The number of spans of one sentence, which are split in the middle of that sentence."""
-        return int(np.count_nonzero(self.stops - self.firsts == 1))
-
     def document(self, numbers: Ints) -> Ints:
         """The document of each span."""
         return np.searchsorted(self.documents, self.firsts[numbers], side="right").astype(np.int64) - 1

@@ -1,7 +1,5 @@
 """Causal language modeling (GPT): attention is causal, and each token's vector predicts the next token."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from bertkit.config import BertConfig
@@ -10,9 +8,6 @@ from bertkit.pretraining.examples.arrays import Examples, Ids
 from bertkit.pretraining.examples.random import Ints
 from bertkit.pretraining.objectives.objective import Objective
 from bertkit.train.loss import PERPLEXITY, Loss
-
-if TYPE_CHECKING:
-    from bertkit.pretraining.objectives.targets import LossInputs, Sum
 
 
 def next_words(ids: Ids, lengths: Ints) -> tuple[Ints, Ids]:
@@ -54,9 +49,3 @@ class CausalLanguageModel(Objective):
     def word_share(self, rate: float) -> float:
         """The vocabulary head runs at every token."""
         return 1.0
-
-    def loss(self, inputs: "LossInputs") -> "Sum":
-        """Cross-entropy of the next words."""
-        from bertkit.pretraining.objectives.targets import word_sums
-
-        return word_sums(inputs.model, inputs.hidden_TD, inputs.targets)

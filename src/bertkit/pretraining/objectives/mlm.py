@@ -1,12 +1,7 @@
 """Masked language modeling (BERT): predict the original words at the masked positions."""
 
-from typing import TYPE_CHECKING
-
 from bertkit.pretraining.objectives.objective import Objective
 from bertkit.train.loss import PERPLEXITY, Loss
-
-if TYPE_CHECKING:
-    from bertkit.pretraining.objectives.targets import LossInputs, Sum
 
 MLM_LOSS = Loss("mlm", "masked words", shown=PERPLEXITY)
 
@@ -23,9 +18,3 @@ class MaskedLanguageModel(Objective):
     def word_share(self, rate: float) -> float:
         """The masked positions."""
         return rate
-
-    def loss(self, inputs: "LossInputs") -> "Sum":
-        """Cross-entropy of the original words."""
-        from bertkit.pretraining.objectives.targets import word_sums
-
-        return word_sums(inputs.model, inputs.hidden_TD, inputs.targets)

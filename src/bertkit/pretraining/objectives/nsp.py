@@ -29,27 +29,6 @@ def next_sentence(
     return a, [token for part in fill(documents[other][start:], room - len(a)) for token in part], 1
 
 
-def next_sentence_ranges(spans: Spans, numbers: Ints, rolls: Rolls[Floats], short_share: float) -> Ranges:
-    """`next_sentence` for many spans at once: the ranges of A and B, and the labels."""
-    room = shortened(spans.room, rolls, short_share)
-    start, cut, stop = spans.split(numbers, room, rolls.split)
-    other_start, other_stop = _random_text(spans, numbers, rolls, room - (cut - start))
-    label = rolls.label >= 0.5
-    b_start, b_stop = np.where(label, other_start, cut), np.where(label, other_stop, stop)
-    starts, stops = np.stack((start, b_start), axis=1), np.stack((cut, b_stop), axis=1)
-    return Ranges(starts, stops - starts, label.astype(np.int64))
-
-
-def check_documents(spans: Spans) -> None:
-    """Refuse a corpus with fewer than two documents."""
-    count = len(spans.documents) - 1
-    if count < 2:
-        raise RequestError(
-            f"objective nsp takes texts from other documents, but the shards hold {count} with text; "
-            "put a blank line between documents, or use sop"
-        )
-
-
 class NextSentence(PairObjective):
     """Half of the pairs are from different documents."""
 
@@ -58,11 +37,22 @@ class NextSentence(PairObjective):
 
     def check_spans(self, spans: Spans) -> None:
         """Refuse a corpus with fewer than two documents."""
-        check_documents(spans)
+        count = len(spans.documents) - 1
+        if count < 2:
+            raise RequestError(
+                f"objective nsp takes texts from other documents, but the shards hold {count} with text; "
+                "put a blank line between documents, or use sop"
+            )
 
     def ranges(self, spans: Spans, numbers: Ints, rolls: Rolls[Floats], short_share: float) -> Ranges:
-        """The ranges of A and B, and the labels."""
-        return next_sentence_ranges(spans, numbers, rolls, short_share)
+        """`next_sentence` for many spans at once: the ranges of A and B, and the labels."""
+        room = shortened(spans.room, rolls, short_share)
+        start, cut, stop = spans.split(numbers, room, rolls.split)
+        other_start, other_stop = _random_text(spans, numbers, rolls, room - (cut - start))
+        label = rolls.label >= 0.5
+        b_start, b_stop = np.where(label, other_start, cut), np.where(label, other_stop, stop)
+        starts, stops = np.stack((start, b_start), axis=1), np.stack((cut, b_stop), axis=1)
+        return Ranges(starts, stops - starts, label.astype(np.int64))
 
 
 def _random_text(spans: Spans, numbers: Ints, rolls: Rolls[Floats], room: Ints) -> tuple[Ints, Ints]:

@@ -97,8 +97,10 @@ class Objective:
         return None
 
     def loss(self, inputs: "LossInputs") -> "Sum":
-        """Sum, count and number correct of the row's loss, from the last layer's vectors."""
-        raise NotImplementedError(self.name)
+        """Sum, count and number correct of the row's loss: by default, cross-entropy of the target words."""
+        from bertkit.pretraining.objectives.targets import word_sums
+
+        return word_sums(inputs.model, inputs.hidden_TD, inputs.targets)
 
     def module(
         self, model: "BertModel", rows: "Sequence[Objective]", train: TrainSettings

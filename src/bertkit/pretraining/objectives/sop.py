@@ -20,15 +20,6 @@ def sentence_order(
     return (a, b, 0) if rolls.label < 0.5 else (b, a, 1)
 
 
-def sentence_order_ranges(spans: Spans, numbers: Ints, rolls: Rolls[Floats], short_share: float) -> Ranges:
-    """`sentence_order` for many spans at once: the ranges of A and B, and the labels."""
-    start, cut, stop = spans.split(numbers, shortened(spans.room, rolls, short_share), rolls.split)
-    starts, lengths = np.stack((start, cut), axis=1), np.stack((cut - start, stop - cut), axis=1)
-    swapped = rolls.label >= 0.5
-    starts[swapped], lengths[swapped] = starts[swapped, ::-1], lengths[swapped, ::-1]
-    return Ranges(starts, lengths, swapped.astype(np.int64))
-
-
 class SentenceOrder(PairObjective):
     """Half of the pairs are swapped."""
 
@@ -36,5 +27,9 @@ class SentenceOrder(PairObjective):
     pair_labels = ("A and B are in order", "A and B are swapped")
 
     def ranges(self, spans: Spans, numbers: Ints, rolls: Rolls[Floats], short_share: float) -> Ranges:
-        """The ranges of A and B, and the labels."""
-        return sentence_order_ranges(spans, numbers, rolls, short_share)
+        """`sentence_order` for many spans at once: the ranges of A and B, and the labels."""
+        start, cut, stop = spans.split(numbers, shortened(spans.room, rolls, short_share), rolls.split)
+        starts, lengths = np.stack((start, cut), axis=1), np.stack((cut - start, stop - cut), axis=1)
+        swapped = rolls.label >= 0.5
+        starts[swapped], lengths[swapped] = starts[swapped, ::-1], lengths[swapped, ::-1]
+        return Ranges(starts, lengths, swapped.astype(np.int64))
