@@ -19,7 +19,7 @@ def shards(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _short_looks(monkeypatch):
-    monkeypatch.setattr(evaluation, "BLOCKS", 2)
+    monkeypatch.setattr(evaluation, "EVALUATION_BLOCKS", 2)
 
 
 @pytest.mark.parametrize(("kind", "objective"), [("ema", "mlm,nsp"), ("tail", "rtd")])
