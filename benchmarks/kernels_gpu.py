@@ -29,7 +29,7 @@ from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.pretraining.objectives.targets import Targets
 from bertkit.train.distributed import Ranks
-from bertkit.train.loop import LoopSettings, Micro, take_step, train
+from bertkit.train.loop import LoopSettings, MicroBatch, take_step, train
 from bertkit.train.optimizer import build_optimizer
 from bertkit.train.optimizer_rows import OptimizerSettings
 from bertkit.train.replay import Replay
@@ -223,14 +223,14 @@ def replayed_autocast() -> dict[str, object]:
     }
 
 
-def masked(step: int) -> list[Micro]:
+def masked(step: int) -> list[MicroBatch]:
     """A step's only part: 8 texts of 64 random words, every seventh of which is asked for."""
     draw = torch.Generator().manual_seed(step)
     ids = torch.randint(5, 1000, (8 * 64,), generator=draw).cuda()
     chosen = torch.arange(0, len(ids), 7, device="cuda")
     batch = Batch(ids, torch.zeros_like(ids), (64,) * 8).laid_out(64, 8)
     targets = Targets(chosen, ids[chosen], ids.new_empty(0))
-    return [Micro((batch, targets), {"mlm": len(chosen)}, len(ids), seed=step)]
+    return [MicroBatch((batch, targets), {"mlm": len(chosen)}, len(ids), seed=step)]
 
 
 def main() -> None:

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from bertkit.files import whole_file
-from bertkit.pretraining.batches import DataSettings, ExampleSource
-from bertkit.pretraining.examples import Examples
-from bertkit.pretraining.masking import Packed, choose_packed, n_gram_starts, word_starts
-from bertkit.pretraining.random import Purpose, draw
-from bertkit.pretraining.spans import Ranges
+from bertkit.pretraining.examples.arrays import Examples
+from bertkit.pretraining.examples.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples.masking import Packed, choose_packed, n_gram_starts, word_starts
+from bertkit.pretraining.examples.random import Purpose, draw
+from bertkit.pretraining.examples.spans import Ranges
 from bertkit.text.shards.reader import ShardSet, open_shards
 
 ROUNDS, SECONDS = 5, 1.0

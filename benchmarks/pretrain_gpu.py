@@ -21,9 +21,9 @@ import torch
 
 from bertkit.config import BertConfig, family_config
 from bertkit.model.model import new_model
-from bertkit.pretraining.batches import DataSettings, ExampleSource
-from bertkit.pretraining.examples import Examples
-from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.examples.arrays import Examples
+from bertkit.pretraining.examples.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.rtd import generator_config
 from bertkit.pretraining.objectives.table import objective_rows
@@ -34,7 +34,7 @@ from bertkit.text.shards.reader import open_shards
 from bertkit.train.half import HalfPrecision
 from bertkit.train.optimizer import build_optimizer
 from bertkit.train.optimizer_rows import OptimizerSettings
-from bertkit.train.speed import flops_per_token, matmul_rate, seen_length
+from bertkit.train.speed import flops_per_token, matmul_rate, mean_attended_length
 
 RATE = 0.15
 STEPS = 40
@@ -87,7 +87,7 @@ def end_to_end(shape: Shape, shards: Path, peak: float) -> dict[str, float]:
     seconds, tokens = whole["seconds"] - half["seconds"], whole["tokens"] - half["tokens"]
     generator = generator_config(recipe.model, recipe.train.generator) if "rtd" in shape.objective else None
     source = ExampleSource(open_shards(shards), recipe.data)
-    seen = float(seen_length(np.concatenate([source.block(n).lengths for n in range(STEPS // 2, STEPS)])))
+    seen = float(mean_attended_length(np.concatenate([source.block(n).lengths for n in range(STEPS // 2, STEPS)])))
     flops = flops_per_token(shape.config, seen, RATE, generator=generator)
     full = tokens / (STEPS // 2) / (shape.sequences * shape.length)
     return {

@@ -36,9 +36,9 @@ from bertkit.checkpoint.bundled import SMALL_FILE
 from bertkit.checkpoint.save_load import load_checkpoint, save_small
 from bertkit.errors import RequestError
 from bertkit.files import whole_file
-from bertkit.pretraining.batches import DataSettings, ExampleSource
 from bertkit.pretraining.evaluation import evaluate
-from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.examples.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.pretraining.pretraining import pretrain

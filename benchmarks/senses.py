@@ -29,7 +29,7 @@ import bertkit
 from bertkit.data.tables import Columns, open_table
 from bertkit.files import whole_file
 from bertkit.inside.senses.scores import neighbor_accuracy, units
-from bertkit.inside.senses.senses import around_vectors, sense_scores, use_vectors
+from bertkit.inside.senses.senses import context_vectors, sense_scores, use_vectors
 from bertkit.inside.senses.uses import Use, read_uses
 from bertkit.inside.static.files import open_vectors
 
@@ -151,7 +151,7 @@ def wic(bert, static, path: Path) -> dict[str, object]:
     for layer in range(1, bert.model.config.depth + 1):
         scores[f"layer {layer}"] = fitted(pair_cosines(use_vectors(bert, uses, layer=layer)), truth, dev)
     best = max(scores, key=lambda name: scores[name]["train"])
-    around = fitted(pair_cosines(around_vectors(static, uses)), truth, dev)
+    around = fitted(pair_cosines(context_vectors(static, uses)), truth, dev)
     majority = max(float(truth[dev].mean()), 1 - float(truth[dev].mean()))
     return {
         "pairs used": len(pairs),

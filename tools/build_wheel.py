@@ -1,4 +1,4 @@
-"""Build the sdist and the wheel into a folder, from a copy of the sources, so that no leftover of a build gets in.
+"""Build the sdist and the wheel into a folder, from a clean copy of the sources.
 
 python tools/build_wheel.py dist
 """
@@ -11,11 +11,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md")
-LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc")
+IGNORED = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.pyc")
 
 
 def build(target: Path) -> list[Path]:
-    """The files that were made."""
+    """Build both, and return their paths."""
     from setuptools import build_meta
 
     target = target.absolute()
@@ -24,7 +24,7 @@ def build(target: Path) -> list[Path]:
     with tempfile.TemporaryDirectory() as folder:
         for name in SOURCES:
             shutil.copy(ROOT / name, folder)
-        shutil.copytree(ROOT / "src", Path(folder) / "src", ignore=LEFT_OUT)
+        shutil.copytree(ROOT / "src", Path(folder) / "src", ignore=IGNORED)
         os.chdir(folder)
         try:
             return [target / build_meta.build_sdist(str(target)), target / build_meta.build_wheel(str(target))]

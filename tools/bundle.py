@@ -1,11 +1,11 @@
-"""Make the model inside the package from a run's model, and hold it against the full-precision one.
+"""Make the bundled model from a run's model, and compare it with the full-precision model.
 
     python tools/bundle.py run/model --out src/bertkit/pretrained [--max-length 128]
     python tools/bundle.py sentences-run/model --out src/bertkit/pretrained --sentences
 
-The second adds the variant for sentence vectors, from a model folder or a file of `save_delta`. It is stored as what
-differs from the first, so tune it from the bundle itself: bertkit finetune vectors --from bundled ... rank=32. Where
-whole tensors do not fit, the strongest directions of their changes are stored, if the vectors stay what they are.
+The second command adds the variant for sentence vectors, from a model folder or a file of `save_delta`. It is stored as
+the difference from the first, so tune it from the bundle: bertkit finetune vectors --from bundled ... rank=32. If full
+tensors do not fit, low-rank approximations of the changes are stored, if these give the same vectors.
 """
 
 import argparse
@@ -29,8 +29,8 @@ from bertkit.errors import BertkitError, RequestError
 from bertkit.files import whole_folder
 from bertkit.model.pooling import EmbedSettings
 
-MOST_BYTES = 16_000_000  # of weights, all variants together
-SENTENCES = "sentences"
+MAX_BYTES = 16_000_000  # of weights, for all variants together
+SENTENCES_FOLDER = "sentences"
 TEXTS = (
     "The capital of France is [MASK].",
     "She opened the [MASK] and walked into the garden.",
@@ -47,22 +47,22 @@ TEXTS = (
 
 @dataclass(frozen=True)
 class Bundled:
-    """What storing a model small has cost, and what it has won."""
+    """Size, load time and accuracy of a stored model."""
 
-    bytes: int  # of the file of weights
-    load_seconds: float  # the best of three, tokenizer and all
-    cosine_mean: float  # of each token's last vector with the full model's
+    bytes: int  # of the weights file
+    load_seconds: float  # best of three, with tokenizer
+    cosine_mean: float  # between the last vectors of each token in both models
     cosine_least: float
-    worst_logit: float | None  # difference at a blank, over the whole vocabulary; None: no masked-word head
-    largest_logit: float | None  # at a blank, of the full model: what the difference is to be compared with
-    same_first: int | None  # blanks whose best word is the same
+    worst_logit: float | None  # largest difference at a [MASK], over the whole vocabulary; None: no masked-word head
+    largest_logit: float | None  # of the full model at a [MASK], for comparison
+    same_first: int | None  # number of [MASK] with the same best word
     blanks: int
 
 
 def bundle(run: Path, out: Path, max_length: int | None = None) -> Bundled:
-    """Put the model of `run` into `out`, where the files of another bundle, and its variant, are replaced.
+    """Store the model of `run` in `out`, and remove an earlier bundle and its variant.
 
-    `max_length` is for a model that has hardly seen its later positions: longer texts are cut, or read by windows.
+    `max_length` is for a model whose later positions are hardly trained: longer texts are cut or read through windows.
     """
     full = load_checkpoint(run)
     if max_length is not None:
@@ -72,22 +72,22 @@ def bundle(run: Path, out: Path, max_length: int | None = None) -> Bundled:
     with tempfile.TemporaryDirectory() as workspace:
         draft = Path(workspace) / "bundle"
         save_small(full, draft)
-        made = measure(full, draft)
-        _refuse_large(made.bytes)
+        bundled = measure(full, draft)
+        _refuse_large(bundled.bytes)
         out.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(out / SENTENCES, ignore_errors=True)  # it is stored as differences from the model that goes
+        shutil.rmtree(out / SENTENCES_FOLDER, ignore_errors=True)  # it is a difference from the model that is replaced
         for file in sorted(path for path in draft.rglob("*") if path.is_file()):
-            place = out / file.relative_to(draft)
-            place.parent.mkdir(exist_ok=True)
-            shutil.move(file, place)
-    return made
+            target = out / file.relative_to(draft)
+            target.parent.mkdir(exist_ok=True)
+            shutil.move(file, target)
+    return bundled
 
 
 def bundle_sentences(run: Path, out: Path) -> Bundled:
-    """Put the model of `run`, a folder or a file of changes, into `out/sentences` as what differs from `out`."""
+    """Store the model of `run`, a folder or a file of changes, in `out/sentences` as the difference from `out`."""
     tuned = load_delta(load_checkpoint(out), run) if run.is_file() else load_checkpoint(run)
-    full, room = over(load_checkpoint(out), tuned), MOST_BYTES - (out / SMALL_FILE).stat().st_size
-    draft = out / f"{SENTENCES}.new"
+    full, room = with_base_heads(load_checkpoint(out), tuned), MAX_BYTES - (out / SMALL_FILE).stat().st_size
+    draft = out / f"{SENTENCES_FOLDER}.new"
     shutil.rmtree(draft, ignore_errors=True)
     try:
         save_small(full, draft, delta=True)
@@ -95,18 +95,18 @@ def bundle_sentences(run: Path, out: Path) -> Bundled:
             shutil.rmtree(draft)
             save_small(full, draft, delta=True, budget=room)
             _refuse_other_vectors(full, load_checkpoint(draft))
-        made = measure(full, draft)
-        _refuse_large(made.bytes + (out / SMALL_FILE).stat().st_size)
-        shutil.rmtree(out / SENTENCES, ignore_errors=True)
-        with whole_folder(out / SENTENCES) as place:
-            shutil.copytree(draft, place, dirs_exist_ok=True)
+        bundled = measure(full, draft)
+        _refuse_large(bundled.bytes + (out / SMALL_FILE).stat().st_size)
+        shutil.rmtree(out / SENTENCES_FOLDER, ignore_errors=True)
+        with whole_folder(out / SENTENCES_FOLDER) as target:
+            shutil.copytree(draft, target, dirs_exist_ok=True)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return made
+    return bundled
 
 
-def over(base: Checkpoint, tuned: Checkpoint) -> Checkpoint:
-    """The tuned encoder with the base's heads, which tuning for vectors has thrown away."""
+def with_base_heads(base: Checkpoint, tuned: Checkpoint) -> Checkpoint:
+    """The tuned encoder with the heads of the base model, which tuning for vectors has dropped."""
     state, before = tuned.model.state_dict(), base.model.state_dict()
     for name, tensor in before.items():
         if name.startswith("encoder.") and (name not in state or state[name].shape != tensor.shape):
@@ -117,15 +117,15 @@ def over(base: Checkpoint, tuned: Checkpoint) -> Checkpoint:
 
 
 def measure(full: Checkpoint, folder: Path) -> Bundled:
-    """Size, load time, and how far the stored model's answers are from those of the full one."""
+    """Size and load time of the stored model, and the differences of its outputs from the full model's."""
     seconds = []
     for _ in range(3):
-        began = time.perf_counter()
+        start = time.perf_counter()
         small = load_checkpoint(folder)
-        seconds.append(time.perf_counter() - began)
-    ours, theirs = answers(full), answers(small)
-    cosines = F.cosine_similarity(ours[0], theirs[0], dim=-1)
-    logits = None if ours[1] is None or theirs[1] is None else (ours[1], theirs[1])
+        seconds.append(time.perf_counter() - start)
+    (full_vectors, full_logits), (small_vectors, small_logits) = outputs(full), outputs(small)
+    cosines = F.cosine_similarity(full_vectors, small_vectors, dim=-1)
+    logits = None if full_logits is None or small_logits is None else (full_logits, small_logits)
     return Bundled(
         bytes=(folder / SMALL_FILE).stat().st_size,
         load_seconds=round(min(seconds), 3),
@@ -138,13 +138,13 @@ def measure(full: Checkpoint, folder: Path) -> Bundled:
     )
 
 
-def answers(checkpoint: Checkpoint) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """T D: the last vectors of all tokens of TEXTS; and the logits of their blanks, if there is a head for them."""
+def outputs(checkpoint: Checkpoint) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """T D: the last vectors of all tokens of TEXTS; and the logits of their [MASK], if the model has that head."""
     tokenizer, model = checkpoint.tokenizer, checkpoint.model
     if tokenizer is None:
         raise RequestError("the model's folder holds no tokenizer; a bundle needs one")
     encodings = [tokenizer.encode(text.replace("[MASK]", tokenizer.mask_token)) for text in TEXTS]
-    batch = make_batch([Passage(each.ids, each.segments) for each in encodings], model.device)
+    batch = make_batch([Passage(encoding.ids, encoding.segments) for encoding in encodings], model.device)
     with torch.inference_mode():
         hidden_TD = model(batch)
         if "masked_word" not in model.heads:
@@ -156,36 +156,36 @@ def _refuse_other_vectors(full: Checkpoint, stored: Checkpoint) -> None:
     cosine = float(vector_cosines(full, stored, SENTENCE_TEXTS).mean())
     if cosine < MIN_COSINE:
         raise RequestError(
-            f"stored in what is left of {MOST_BYTES:,} bytes, vectors have a mean cosine of {cosine:.4f} with those of "
+            f"stored in what is left of {MAX_BYTES:,} bytes, vectors have a mean cosine of {cosine:.4f} with those of "
             f"the full model, under {MIN_COSINE}; tune with rank=32 or less"
         )
 
 
 def _refuse_large(size: int) -> None:
-    if size > MOST_BYTES:
-        raise RequestError(f"{size:,} bytes of weights are over the {MOST_BYTES:,} that a bundle may have")
+    if size > MAX_BYTES:
+        raise RequestError(f"{size:,} bytes of weights are over the {MAX_BYTES:,} that a bundle may have")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="a model folder, or a run's folder with its model/")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="the folder of the bundled model")
     parser.add_argument(
-        "--sentences", action="store_true", help="the variant for sentence vectors of the model in --out"
+        "--sentences", action="store_true", help="add the variant for sentence vectors to the model in --out"
     )
     parser.add_argument(
-        "--max-length", type=int, help="the most tokens of a text, where the model has seen no longer ones"
+        "--max-length", type=int, help="maximum number of tokens, if the model was trained on shorter texts only"
     )
     options = parser.parse_args(arguments)
     try:
         if options.sentences and options.max_length:
             raise RequestError("--max-length is for the model itself; a variant reads as far as it was tuned to")
         if options.sentences:
-            made = bundle_sentences(options.run, options.out)
+            bundled = bundle_sentences(options.run, options.out)
         else:
-            made = bundle(options.run, options.out, options.max_length)
-        print(json.dumps(asdict(made), indent=2))
+            bundled = bundle(options.run, options.out, options.max_length)
+        print(json.dumps(asdict(bundled), indent=2))
     except BertkitError as error:
         print(f"bundle: {error}", file=sys.stderr)
         return error.exit_code

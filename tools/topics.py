@@ -1,19 +1,20 @@
-"""Write sentences of the standard library's docstrings, labeled by what their module is about, as two files.
+"""Write sentences of the standard library's docstrings, labeled by the topic of their module, as two files.
 
     python tools/topics.py folder/
 
-`train.tsv` and `dev.tsv` have as many sentences of each topic, and no sentence twice.
+`train.tsv` and `dev.tsv` have the same number of sentences of each topic, and no sentence twice.
 """
 
 import argparse
 import random
 import sysconfig
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 
 from docstrings import modules, paragraphs
 
-# Modules that every installation carries, whatever else its maker left out.
+# Modules that every installation has.
 TOPICS = {
     "network": (
         "http",
@@ -30,38 +31,38 @@ TOPICS = {
     "numbers": ("_pydecimal", "statistics", "fractions", "random", "numbers", "datetime", "_pydatetime", "calendar"),
     "files": ("tarfile", "zipfile", "shutil", "pathlib", "gzip", "bz2", "lzma", "tempfile", "_pyio", "glob", "os"),
 }
-EACH, DEV = 400, 80  # sentences of a topic, and how many of them are for measuring
-SHORTEST, LONGEST = 20, 300  # characters
+PER_TOPIC, DEV_PER_TOPIC = 400, 80  # sentences
+MIN_CHARACTERS, MAX_CHARACTERS = 20, 300  # of a sentence
 
 
 def sentences() -> dict[str, list[str]]:
-    """Sentences by topic, in a random order that is always the same; one that two topics share belongs to neither."""
+    """Sentences by topic, in a fixed random order, without those that occur in two topics."""
     library = Path(sysconfig.get_path("stdlib"))
-    found: dict[str, dict[str, None]] = {topic: {} for topic in TOPICS}
+    by_topic: dict[str, dict[str, None]] = {topic: {} for topic in TOPICS}
     for path in modules():
         name = path.relative_to(library).parts[0].removesuffix(".py")
         for topic in (topic for topic, names in TOPICS.items() if name in names):
             lines = paragraphs(path.read_text(encoding="utf-8"))
-            found[topic] |= dict.fromkeys(line for line in lines if SHORTEST <= len(line) <= LONGEST)
-    shared = {line for topic in found for line in found[topic] if sum(line in own for own in found.values()) > 1}
-    kept = {topic: [line for line in own if line not in shared] for topic, own in found.items()}
-    return {topic: random.Random(0).sample(own, min(EACH, len(own))) for topic, own in kept.items()}
+            by_topic[topic] |= dict.fromkeys(line for line in lines if MIN_CHARACTERS <= len(line) <= MAX_CHARACTERS)
+    counts = Counter(line for lines in by_topic.values() for line in lines)
+    unique = {topic: [line for line in lines if counts[line] == 1] for topic, lines in by_topic.items()}
+    return {topic: random.Random(0).sample(lines, min(PER_TOPIC, len(lines))) for topic, lines in unique.items()}
 
 
 def write_topics(folder: Path) -> tuple[Path, Path]:
-    """Make the two files."""
+    """Write the two files, and return their paths."""
     rows = sentences()
-    parts = {"train": slice(DEV, None), "dev": slice(0, DEV)}
+    parts = {"train": slice(DEV_PER_TOPIC, None), "dev": slice(0, DEV_PER_TOPIC)}
     for name, part in parts.items():
-        lines = [f"{line}\t{topic}" for topic, own in rows.items() for line in own[part]]
+        lines = [f"{line}\t{topic}" for topic, sentences in rows.items() for line in sentences[part]]
         (folder / f"{name}.tsv").write_text("\n".join(["sentence\ttopic", *lines]) + "\n", encoding="utf-8")
     return folder / "train.tsv", folder / "dev.tsv"
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description="Write labeled sentences of the standard library.")
-    parser.add_argument("folder", type=Path, help="where train.tsv and dev.tsv go")
+    parser.add_argument("folder", type=Path, help="the folder for train.tsv and dev.tsv")
     for path in write_topics(parser.parse_args().folder):
         first = next(islice(path.open(encoding="utf-8"), 1, None))
         print(f"{path}: {sum(1 for _ in path.open(encoding='utf-8')) - 1} sentences, the first: {first.strip()}")

@@ -18,7 +18,7 @@ from bertkit.data.from_python import Examples, example_file
 from bertkit.finetuning.result import FineTuned
 from bertkit.predict.bert import Bert, load
 from bertkit.progress import progress
-from bertkit.report.page import REPORT
+from bertkit.report.page import REPORT_FILE
 from bertkit.settings import as_text
 from bertkit.tasks.read import read_examples
 
@@ -38,9 +38,9 @@ class Report:
         return self.path.read_text(encoding="utf-8")
 
     def _repr_html_(self) -> str:
-        from bertkit.report.page import frame
+        from bertkit.report.page import notebook_frame
 
-        return frame(self.html)
+        return notebook_frame(self.html)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class TrainingResult:
     @property
     def report(self) -> Report:
         """The run's report: curves, scores, mistakes."""
-        return Report(self.folder / REPORT)
+        return Report(self.folder / REPORT_FILE)
 
     def _repr_html_(self) -> str:
         state = "" if self.finished else "<p>interrupted; call it again with resume=True</p>"

@@ -62,7 +62,7 @@ def choose(page, view: str) -> None:
 
 
 def said(page) -> str:
-    return page.inner_text(".said")
+    return page.inner_text(".status")
 
 
 def inked(page, selector: str) -> int:
@@ -92,11 +92,11 @@ def test_head_view(open_page, saved, bert):
     weights = torch.stack([layer.weights for layer in read(bert, TEXT, PAIR).trace.layers])
     everything = inked(page, ".pane canvas")
     page.hover(".cell.left[data-row='3']")
-    page.wait_for_function("document.querySelector('.said').textContent.includes('(3) looks at')")
+    page.wait_for_function("document.querySelector('.status').textContent.includes('(3) attends to')")
     row = weights[0].mean(dim=0)[3]
     assert f"{float(row.max()):.3f}" in said(page)
     page.hover(".cell.right[data-row='5']")
-    page.wait_for_function("document.querySelector('.said').textContent.includes('(5) is looked at by')")
+    page.wait_for_function("document.querySelector('.status').textContent.includes('(5) is attended to by')")
     assert f"{float(weights[0].mean(dim=0)[:, 5].max()):.3f}" in said(page)
     page.mouse.move(2, 2)
     page.select_option("select[aria-label=layer]", label="3")
@@ -118,14 +118,14 @@ def test_the_pair_filter_hides_the_other_texts(open_page, saved, bert, tmp_path)
     reading = read(bert, TEXT, PAIR)
     weights = reading.trace.layers[0].weights.mean(dim=0)
     second = torch.tensor(reading.parts) == 1
-    page.select_option("select[aria-label='which text looks at which']", label="A → B")
+    page.select_option("select[aria-label='which text attends to which']", label="A → B")
     page.hover(".cell.left[data-row='3']")
-    page.wait_for_function("document.querySelector('.said').textContent.includes('(3) looks at')")
+    page.wait_for_function("document.querySelector('.status').textContent.includes('(3) attends to')")
     assert f"{float(weights[3][second].max()):.3f}" in said(page)
-    page.select_option("select[aria-label='which text looks at which']", label="B → A")
+    page.select_option("select[aria-label='which text attends to which']", label="B → A")
     page.hover(".cell.left[data-row='4']")
-    page.wait_for_function("document.querySelector('.said').textContent.includes('(4) looks at')")
-    assert said(page).endswith("looks at:")
+    page.wait_for_function("document.querySelector('.status').textContent.includes('(4) attends to')")
+    assert said(page).endswith("attends to:")
     alone = tmp_path / "alone.html"
     look(bert, TEXT).save(alone)
     assert not open_page(alone).locator(".control.filter").is_visible()
@@ -172,7 +172,7 @@ def test_vectors_fills_and_catalogue(open_page, saved, bert):
     place = reading.tokens.index("[MASK]")
     page.evaluate("document.querySelector('.stage').scrollTop = 1e6")
     page.locator(f".fill[data-row='{place}'] >> nth=3").hover()
-    page.wait_for_function("document.querySelector('.said').textContent.includes('[MASK] at layer 3')")
+    page.wait_for_function("document.querySelector('.status').textContent.includes('[MASK] at layer 3')")
     found = lens(bert.model, bert.tokenizer, reading)
     words = [found.words[number] for number in found.ids[place, 3].tolist()]
     shown = [f"{word} {chance:.3f}" for word, chance in zip(words, found.probabilities[place, 3].tolist(), strict=True)]

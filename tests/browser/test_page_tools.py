@@ -190,9 +190,9 @@ def test_the_views_of_look_open_here(visit, page_server):
     page.select_option("#look select[aria-label=layer]", label="2")
     page.wait_for_selector("#look[data-layer='2']")
     page.hover("#look .cell.left[data-row='3']")
-    until(page, lambda: "(3) looks at" in page.inner_text("#look .said"))
+    until(page, lambda: "(3) attends to" in page.inner_text("#look .status"))
     weights = np.mean(reply["layers"][0]["weights"], axis=0)[3]
-    assert f"{weights.max():.3f}" in page.inner_text("#look .said")
+    assert f"{weights.max():.3f}" in page.inner_text("#look .status")
     for view in ("model", "neurons", "vectors", "kinds"):
         page.click(f"#look [role=tab][data-view={view}]")
         page.wait_for_selector(f"#look[data-view={view}]")

@@ -293,18 +293,18 @@ def test_a_bundle_takes_a_change_where_whole_tensors_do_not_fit(tool, tmp_path, 
     assert tool.main(words) == 0
     whole = json.loads(capsys.readouterr().out)["bytes"]
     above = (tmp_path / "bundle" / SMALL_FILE).stat().st_size
-    monkeypatch.setattr(tool, "MOST_BYTES", above + whole - 2_000)
+    monkeypatch.setattr(tool, "MAX_BYTES", above + whole - 2_000)
     assert tool.main(words) == 0
     assert json.loads(capsys.readouterr().out)["bytes"] <= whole - 2_000
     stored = load(((tmp_path / "bundle" / "sentences") / SMALL_FILE).read_bytes())
     assert any(name.endswith(FACTORS) for name in stored)
     back = load_checkpoint(tmp_path / "bundle" / "sentences")
     assert float(vector_cosines(back, other, TEXTS).mean()) > 0.995
-    monkeypatch.setattr(tool, "MOST_BYTES", above + 100)
+    monkeypatch.setattr(tool, "MAX_BYTES", above + 100)
     assert tool.main(words) == 2
     assert "over the budget of 100" in capsys.readouterr().err
     monkeypatch.setattr(tool, "MIN_COSINE", 1.1)
-    monkeypatch.setattr(tool, "MOST_BYTES", above + whole - 2_000)
+    monkeypatch.setattr(tool, "MAX_BYTES", above + whole - 2_000)
     assert tool.main(words) == 2
     assert "tune with rank=32 or less" in capsys.readouterr().err
     assert load_checkpoint(tmp_path / "bundle" / "sentences").embed == other.embed, "what was there stays"

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from bertkit.errors import RequestError
-from bertkit.pretraining.batches import DataSettings, ExampleSource
 from bertkit.pretraining.check_shards import Lengths, piece_counts, report_shards
+from bertkit.pretraining.examples.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples.show_masks import MaskedExample, lines, masked_examples
 from bertkit.pretraining.recipe import read_recipe
-from bertkit.pretraining.show_masks import MaskedExample, lines, masked_examples
 from bertkit.text.shards.reader import open_shards
 from bertkit.text.shards.writer import write_shards
 
@@ -121,7 +121,7 @@ def test_unknown_tokens_and_unused_pieces_are_noted(place):
 def test_counting_in_small_parts_gives_the_same(place, monkeypatch):
     opened = open_shards(place / "many")
     whole = piece_counts(opened)
-    monkeypatch.setattr("bertkit.pretraining.check_shards.AT_ONCE", 7)
+    monkeypatch.setattr("bertkit.pretraining.check_shards.TOKENS_AT_ONCE", 7)
     assert (piece_counts(opened) == whole).all()
     assert whole.sum() == opened.tokens
 
@@ -209,7 +209,7 @@ def test_whole_words_are_masked_whole(place):
 
 
 def test_left_to_right_has_no_masks(place):
-    with pytest.raises(RequestError, match="objective=causal hides no token"):
+    with pytest.raises(RequestError, match="objective=causal masks no token"):
         masked_examples(open_shards(place / "many"), DataSettings(objective=("causal",)), 2)
 
 

@@ -28,10 +28,10 @@ def _one_thread():
 @pytest.fixture
 def fresh():
     """Runs that were kept are done again, before and after."""
-    finetuning.taught.cache_clear()
+    finetuning.fine_tuned.cache_clear()
     finetuning.curve.cache_clear()
     yield
-    finetuning.taught.cache_clear()
+    finetuning.fine_tuned.cache_clear()
     finetuning.curve.cache_clear()
 
 
@@ -47,7 +47,7 @@ def test_all_hold_and_quickly(facts_run):
 
 def test_without_pre_training_nothing_is_known_from_few_texts(monkeypatch, fresh):
     untaught = topics.pretrained.__wrapped__
-    monkeypatch.setattr(topics, "_read_documents", lambda model: None)
+    monkeypatch.setattr(topics, "_pretrain", lambda model: None)
     begin = untaught()
     monkeypatch.setattr(finetuning, "pretrained", lambda: begin)
     assert not check("F4").ok

@@ -28,7 +28,7 @@ def test_all_hold_and_quickly(facts_run):
 
 
 def test_other_heads_make_facts_fail(monkeypatch):
-    monkeypatch.setattr(inside, "STRONG", 0.01)
+    monkeypatch.setattr(inside, "STRENGTH", 0.01)
     assert not check("I4").ok
 
 
@@ -36,7 +36,7 @@ def test_other_numbers_on_the_page_make_the_view_fail(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(inside, "unpack", lambda packed: 1.01 * unpack(packed))
         assert not check("I1").ok
-    monkeypatch.setattr(inside, "LARGEST_PAGE", 1e6)
+    monkeypatch.setattr(inside, "MAX_PAGE_BYTES", 1e6)
     assert not check("I2").ok
 
 

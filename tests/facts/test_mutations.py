@@ -23,7 +23,7 @@ from bertkit.text.tokenizer import Tokenizer
 from bertkit.train import loop
 
 pytestmark = [pytest.mark.usefixtures("_one_thread", "_nothing_kept"), pytest.mark.xdist_group("facts")]
-KEPT = (finetuning.taught, languages.tokenizer_of)  # what a mutation would change, and facts keep
+KEPT = (finetuning.fine_tuned, languages.tokenizer_of)  # what a mutation would change, and facts keep
 
 
 @pytest.fixture

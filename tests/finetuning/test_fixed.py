@@ -160,7 +160,9 @@ def test_replayed_steps_are_the_steps(task, model, tmp_path):
         session.__dict__["_replays"] = True  # fixed forms on both sides
         take = Replay(torch.device("cpu"), replaying) if replays else None
         loop = session.options.loop
-        steps = train(session.module, {TASK: 1.0}, session.micros, session.optimizers, loop, Ranks(), progress, take)
+        steps = train(
+            session.module, {TASK: 1.0}, session.micro_batches, session.optimizers, loop, Ranks(), progress, take
+        )
         losses = [(report.losses[TASK], report.norm) for report in steps]
         runs.append((losses, {name: p.detach().clone() for name, p in session.module.named_parameters()}))
         if replays:
@@ -183,11 +185,11 @@ def test_a_step_that_no_graph_can_hold_is_taken_as_usual(model, tmp_path):
 
     take = Replay(torch.device("cpu"), refuse)
     loop = session.options.loop
-    args = (session.module, {TASK: 1.0}, session.micros, session.optimizers, loop, Ranks(), progress, take)
+    args = (session.module, {TASK: 1.0}, session.micro_batches, session.optimizers, loop, Ranks(), progress, take)
     with pytest.warns(UserWarning, match="one kernel at a time.*not permitted when stream is capturing.$"):
         steps = list(train(*args))
     assert len(steps) == 16
-    assert take.broken
+    assert take.disabled
     assert not take.recorded
 
 

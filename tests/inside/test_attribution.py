@@ -13,7 +13,15 @@ from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config
 from bertkit.errors import RequestError
 from bertkit.facts.topics import topic_examples
-from bertkit.inside.attribution.attribution import LEAST, Request, WhySettings, find_target, from_sums, integrate, why
+from bertkit.inside.attribution.attribution import (
+    MIN_DIFFERENCE,
+    Request,
+    WhySettings,
+    find_target,
+    from_sums,
+    integrate,
+    why,
+)
 from bertkit.model.batch import Batch
 from bertkit.model.model import new_model
 from bertkit.text.tokenizer import Tokenizer
@@ -66,8 +74,8 @@ def test_shares_add_up_to_the_difference(tasked, task):
     assert found.gap < 0.01
     assert found.complete
     total = sum(each.share for each in found.words)
-    assert total == pytest.approx(found.score - found.baseline_score, rel=0.0101, abs=LEAST)
-    assert abs(found.score - found.baseline_score) > 10 * LEAST, "there is something to explain"
+    assert total == pytest.approx(found.score - found.baseline_score, rel=0.0101, abs=MIN_DIFFERENCE)
+    assert abs(found.score - found.baseline_score) > 10 * MIN_DIFFERENCE, "there is something to explain"
     assert all(each.share == pytest.approx(sum(share for _, share in each.pieces)) for each in found.words)
 
 

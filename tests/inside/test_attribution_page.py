@@ -131,7 +131,7 @@ REFUSED = [
     (["--runs", "x", "--pair", "y"], "--runs looks at checkpoints; leave out --pair"),
     (["--runs", "nowhere"], "nowhere is not a folder"),
     (["why", "a", "--word", "a"], "word=a goes with a model that tags words; leave it out"),
-    (["why", "a", "--flip"], "this classifier cannot fill blanks"),
+    (["why", "a", "--flip"], "this classifier has no masked-word head"),
     (["why", "a", "--target", "9"], "unknown label '9'; choose from: 0, 1, 2"),
 ]
 

@@ -83,9 +83,9 @@ def test_texts_without_words_have_nothing_to_flip(text):
 
 
 def test_what_cannot_be_flipped_is_refused(bert):
-    with pytest.raises(RequestError, match="this classifier cannot fill blanks to propose words; name a model"):
+    with pytest.raises(RequestError, match="this classifier has no masked-word head to propose words; name a model"):
         flips(topic_classifier(), "t0w1")
-    with pytest.raises(RequestError, match="the model given as --fill-model cannot fill blanks"):
+    with pytest.raises(RequestError, match="the model given as --fill-model has no masked-word head"):
         flips(topic_classifier(), "t0w1", fill=topic_classifier())
     with pytest.raises(RequestError, match="fine-tune it"):
         flips(bert, "a")

@@ -96,7 +96,7 @@ def test_links_are_the_weights_between_the_pieces_of_two_words(bert):
 def test_a_link_that_is_planted_is_found(reading):
     weights = reading.trace.layers[1].weights.clone()
     weights[1] = 0
-    weights[1, :, reading.word_places("c")[0]] = 1
+    weights[1, :, reading.positions_of("c")[0]] = 1
     layers = list(reading.trace.layers)
     layers[1] = replace(layers[1], weights=weights)
     planted = replace(reading, trace=replace(reading.trace, layers=tuple(layers)))

@@ -9,7 +9,7 @@ import pytest
 
 from bertkit.checkpoint.save_load import save_checkpoint
 from bertkit.cli.main import run
-from bertkit.cli.views import GO_WITH, VIEWS, ViewRequest
+from bertkit.cli.views import BELONGS_TO, VIEWS, ViewRequest
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ REFUSED = [
     (["heads", "a", "--prune", "--pair", "b"], "--pair goes with --table or --link or the list of heads"),
     (["heads", "a", "--word", "a"], "--word goes with --table\n"),
     (["why", "a [MASK]", "--word", "a"], "word=a goes with a model that tags words; leave it out"),
-    (["heads", "", "--prune"], "no token that could be hidden"),
+    (["heads", "", "--prune"], "no token that could be masked"),
     (["a", "--out", "."], ". is a folder; name a file in it"),
     (["heads", "a " * 40, "--pair", "b " * 40], "over the limit of 64; shorten one of the texts"),
 ]
@@ -126,8 +126,8 @@ def test_what_is_not_asked_for_is_not_traced(model, monkeypatch, capsys):
 def test_every_row_of_the_table_is_asked_for_by_an_option_of_its_own():
     options = [view.option for view in VIEWS.values()]
     assert len(set(options)) == len(VIEWS) >= 8
-    assert {*options, *GO_WITH} <= {field.name for field in fields(ViewRequest)}
-    assert {owner for owners in GO_WITH.values() for owner in owners} <= set(options)
+    assert {*options, *BELONGS_TO} <= {field.name for field in fields(ViewRequest)}
+    assert {owner for owners in BELONGS_TO.values() for owner in owners} <= set(options)
 
 
 def test_the_table_of_views_is_read_without_torch():

@@ -53,7 +53,7 @@ def test_normalizers_turn_scores_into_the_models_weights(bert):
 
 
 def test_long_texts_are_kept_in_half_precision_and_still_sum_to_one(bert, monkeypatch):
-    monkeypatch.setattr(data_module, "EXACT_BYTES", 100)
+    monkeypatch.setattr(data_module, "MAX_FLOAT32_BYTES", 100)
     reading = read(bert, "a cab can back up a hill")
     found = page_data(bert, reading)
     assert found["precision"] == "float16"
@@ -117,9 +117,9 @@ def test_reading_numbers_tokens_parts_and_words(bert):
     assert " ".join(reading.tokens) == "[CLS] a c ##a ##b [SEP] b ##i ##g b ##a ##g [SEP]"
     assert reading.parts == (0,) * 6 + (1,) * 7
     assert reading.words() == [None, "a", *["cab"] * 3, None, *["Big"] * 3, *["BAG"] * 3, None]
-    assert reading.word_places("bag") == [9, 10, 11]
+    assert reading.positions_of("bag") == [9, 10, 11]
     with pytest.raises(RequestError, match="the text has no word 'dog'; its words are: a, cab, Big, BAG"):
-        reading.word_places("dog")
+        reading.positions_of("dog")
 
 
 def test_a_long_text_is_cut_with_a_warning_and_a_long_pair_refused(bert):

@@ -87,7 +87,7 @@ def test_trees_are_drawn_beside_the_gold_ones(model, files, tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["rank"] == 8
     assert found["chain"]["root"] > 0.9  # every first word is the root
-    assert found["notes"][0].startswith("1 sentences of one word or over 512 left out of 81 to learn from")
+    assert found["notes"][0].startswith("1 sentences of one word or over 512 left out of 81 to train on")
     assert len(found["layers"]) == len(found["random"]) == 3
     page = (out / "report.html").read_text()
     assert page.count("<svg") == 4 + 2 * len(found["drawn"])
@@ -121,7 +121,7 @@ def test_arcs_and_names_and_the_same_twice(model, files, capsys):
     assert all(0 <= each["f1"] <= 1 for each in found["layers"])
     assert found["notes"] == [
         "the last 8 of 40 sentences are held out",
-        "learned from 20 of 32 sentences, drawn by seed 0",
+        "trained on 20 of 32 sentences, drawn by seed 0",
     ]
 
 
@@ -169,7 +169,7 @@ BROKEN = {
     "torn": ("1\ta\t_\tX\t_\t_\t0\troot\t_\t_\n2\tb\t_", "line 2: 3 columns"),
     "empty": ("", "is empty"),
     "one": ("1\ta\t_\tX\t_\t_\t0\troot\t_\t_\n", "too few to hold out a fifth"),
-    "short": ("1\ta\t_\tX\t_\t_\t0\troot\t_\t_\n\n" * 9, "no sentence of 2 to 512 words to learn from"),
+    "short": ("1\ta\t_\tX\t_\t_\t0\troot\t_\t_\n\n" * 9, "no sentence of 2 to 512 words to train on"),
 }
 
 
@@ -188,7 +188,7 @@ def test_a_broken_treebank_is_refused_by_its_line(name, model, tmp_path, capsys)
 def test_labels_of_one_kind_are_refused_before_anything_is_read(model, tmp_path, capsys):
     path = write_conllu(tmp_path / "a.conllu", [[("a", "X", 0, "root"), ("b", "X", 1, "dep")]] * 9)
     assert run(["probe", str(path), "--model", str(model)]) == 2
-    assert "a.conllu holds labels of fewer than two kinds" in capsys.readouterr().err
+    assert "a.conllu has fewer than two different labels" in capsys.readouterr().err
 
 
 def test_a_model_without_a_tokenizer_is_refused(bert, files, tmp_path, capsys):

@@ -39,7 +39,7 @@ def sides():
 
 
 def right(probes, rows):
-    return (probes.say(rows) == rows.labels[:, None]).mean(axis=-1)
+    return (probes.predict(rows) == rows.labels[:, None]).mean(axis=-1)
 
 
 def only(rows, layer):
@@ -150,7 +150,7 @@ def test_arcs_are_pairs_without_the_root():
 
 
 def test_a_task_of_one_label_is_refused():
-    with pytest.raises(RequestError, match="a.conllu holds labels of fewer than two kinds"):
+    with pytest.raises(RequestError, match="a.conllu has fewer than two different labels"):
         label_task(
             [tagged(("a", "X"), ("b", "X"))],
             [

@@ -70,8 +70,8 @@ FAULTS = {
     "the head of 'Dogs' is 3, but the sentence ends with word 2": [("Dogs", "N", 3, "dep"), ("bark", "V", 0, "root")],
     "no root; one of its words must have head 0": [("Dogs", "N", 2, "dep"), ("bark", "V", 1, "dep")],
     "line 3: a second root after the one on line 2": [("Dogs", "N", 0, "root"), ("bark", "V", 0, "root")],
-    "line 2: word 1 hangs on itself": [("Dogs", "N", 1, "dep"), ("bark", "V", 0, "root")],
-    "line 3: word 2 hangs on itself": [("a", "N", 0, "root"), ("b", "N", 3, "dep"), ("c", "N", 2, "dep")],
+    "line 2: the heads of word 1 form a cycle": [("Dogs", "N", 1, "dep"), ("bark", "V", 0, "root")],
+    "line 3: the heads of word 2 form a cycle": [("a", "N", 0, "root"), ("b", "N", 3, "dep"), ("c", "N", 2, "dep")],
     "'Dogs' has no relation (deprel)": [("Dogs", "N", 2, "_"), ("bark", "V", 0, "root")],
     "the word is empty": [(" ", "N", 2, "dep"), ("bark", "V", 0, "root")],
 }

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from bertkit.errors import RequestError
-from bertkit.inside.probes.data import LARGEST_SEED
+from bertkit.inside.probes.data import MAX_SEED
 from bertkit.inside.probes.probe import untrained
-from bertkit.inside.probes.word_vectors import cut_sentences, word_vectors
+from bertkit.inside.probes.word_vectors import tokenize_sentences, word_vectors
 from bertkit.model.batch import Batch
 
 SENTENCES = [["a", "cab", "up"], ["dig"], ["zebra", "b"] * 9, ["[SEP]", "🙂", "née"], ["x"] * 30]
@@ -31,7 +31,7 @@ def alone(bert, words, pieces):
 @pytest.mark.parametrize("pieces", ["mean", "first", "last"])
 def test_vectors_are_those_of_each_sentence_alone(tiny_bert, family, pieces):
     bert = tiny_bert(family)
-    cut = cut_sentences(bert, SENTENCES)
+    cut = tokenize_sentences(bert, SENTENCES)
     vectors = word_vectors(bert, cut, pieces)
     assert vectors.values.dtype == np.float16
     assert vectors.starts == (0, 3, 4, 22, 25, 55)
@@ -41,7 +41,7 @@ def test_vectors_are_those_of_each_sentence_alone(tiny_bert, family, pieces):
 
 
 def test_words_are_counted(bert):
-    counts = cut_sentences(bert, SENTENCES).counts
+    counts = tokenize_sentences(bert, SENTENCES).counts
     assert (counts.sentences, counts.words, counts.windowed, counts.left_out) == (5, 55, 0, 0)
     assert counts.split == 2 + 1 + 9 + 1  # cab, up, dig, nine zebras, née; 🙂 is one unknown piece
     assert str(counts) == "5 sentences, 55 words, 13 of them split into pieces (23.6%)"
@@ -50,7 +50,7 @@ def test_words_are_counted(bert):
 @pytest.mark.filterwarnings("ignore::bertkit.errors.BertkitWarning")  # of the twin
 def test_a_long_sentence_is_read_through_windows_and_counted(bert):
     words = [letter * 2 for letter in "abcdefghijklmnopqrstuvwxyz"] * 4  # 208 pieces for 64 places
-    cut = cut_sentences(bert, [["a"], words])
+    cut = tokenize_sentences(bert, [["a"], words])
     assert cut.counts.windowed == 1
     assert "1 over the model's length, read through windows" in str(cut.counts)
     vectors = word_vectors(bert, cut)
@@ -59,16 +59,16 @@ def test_a_long_sentence_is_read_through_windows_and_counted(bert):
 
 
 def test_a_word_that_is_nothing_takes_its_sentence_out(bert):
-    cut = cut_sentences(bert, [["a", "\x7f"], ["b"], ["​", "c"]])
+    cut = tokenize_sentences(bert, [["a", "\x7f"], ["b"], ["​", "c"]])
     assert cut.kept == (1,)
     assert cut.counts.left_out == 2
-    assert "2 sentences left out: the tokenizer makes nothing of one of their words" in str(cut.counts)
-    with pytest.raises(RequestError, match="makes nothing of these sentences"):
-        cut_sentences(bert, [["\x7f"]])
+    assert "2 sentences left out: the tokenizer gives no token for one of their words" in str(cut.counts)
+    with pytest.raises(RequestError, match="gives no tokens for these sentences"):
+        tokenize_sentences(bert, [["\x7f"]])
 
 
 def test_the_untrained_encoder_has_the_shape_and_other_weights(bert):
-    one, same, other = untrained(bert, 1), untrained(bert, 1), untrained(bert, LARGEST_SEED)
+    one, same, other = untrained(bert, 1), untrained(bert, 1), untrained(bert, MAX_SEED)
     first, second, third = (each.model.encoder.embeddings.word.weight for each in (one, same, other))
     assert torch.equal(first, second)
     assert not torch.equal(first, third)
@@ -80,7 +80,7 @@ def test_large_numbers_fit(bert):
     fresh = untrained(bert)
     with torch.no_grad():
         fresh.model.encoder.embeddings.norm.weight.fill_(1e6)
-    values = word_vectors(fresh, cut_sentences(fresh, [["a", "b"]])).values
+    values = word_vectors(fresh, tokenize_sentences(fresh, [["a", "b"]])).values
     assert np.isfinite(values).all()
     assert np.abs(values[0]).max() == 65504
 
@@ -89,5 +89,7 @@ def test_a_damaged_model_is_refused(bert):
     fresh = untrained(bert)
     with torch.no_grad():
         fresh.model.encoder.layers[1].feed_forward.down.bias[3] = torch.nan
-    with pytest.raises(RequestError, match="not finite at layer 2; its weights are damaged"):
-        word_vectors(fresh, cut_sentences(fresh, [["a", "b"]]))
+    with pytest.raises(
+        RequestError, match="the vectors of layer 2 are not finite; the weights of the model are damaged"
+    ):
+        word_vectors(fresh, tokenize_sentences(fresh, [["a", "b"]]))

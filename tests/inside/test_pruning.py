@@ -87,6 +87,6 @@ def test_texts_are_needed_and_must_fit(bert):
 
 
 def test_a_loss_of_nothing_is_refused(bert):
-    with pytest.raises(RequestError, match="no token that could be hidden; give one with a word in it"):
+    with pytest.raises(RequestError, match="no token that could be masked; give one with a word in it"):
         prune(bert, ["", " "])
     assert prune(bert, ["", "a"]).whole > 0

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from bertkit.errors import RequestError
-from bertkit.inside.senses.scores import chance, cluster, flat, label_silhouette, neighbor_accuracy
-from bertkit.inside.senses.senses import around_vectors, map_senses, sense_page, sense_scores, use_vectors
+from bertkit.inside.senses.scores import chance, cluster, label_silhouette, neighbor_accuracy, project
+from bertkit.inside.senses.senses import context_vectors, map_senses, sense_page, sense_scores, use_vectors
 from bertkit.inside.senses.uses import MAX_CHARACTERS, Use, read_uses
 from bertkit.inside.static.vectors import StaticVectors
 
@@ -136,7 +136,7 @@ def test_a_word_beyond_the_models_length_is_still_read(bert):
 
 
 def test_a_word_that_the_tokenizer_drops_is_named(bert):
-    with pytest.raises(RequestError, match="line 7: the tokenizer makes nothing of"):
+    with pytest.raises(RequestError, match="line 7: the tokenizer gives no token for"):
         use_vectors(bert, [Use("a \u0007 b", 2, 3, "line 7")])
 
 
@@ -172,7 +172,7 @@ def test_equal_vectors_are_one_cluster_at_one_place():
     vectors = np.ones((5, 4), np.float32)
     assert cluster(vectors).numbers == (0,) * 5
     assert cluster(vectors, 3).silhouette is None
-    points, shown = flat(vectors)
+    points, shown = project(vectors)
     assert not points.any()
     assert shown == 1
 
@@ -180,7 +180,7 @@ def test_equal_vectors_are_one_cluster_at_one_place():
 def test_the_map_keeps_what_two_directions_can_hold():
     rng = np.random.default_rng(0)
     plane = rng.normal(size=(30, 2)) @ np.array([[1, 0, 0, 0], [0, 1, 0, 0]])
-    points, shown = flat((plane + np.array([0, 0, 20, 0])).astype(np.float32))
+    points, shown = project((plane + np.array([0, 0, 20, 0])).astype(np.float32))
     assert shown > 0.99
     ways = np.linalg.norm(points[:, None] - points[None], axis=2)
     real = np.linalg.norm(plane[:, None] - plane[None], axis=2)
@@ -190,7 +190,7 @@ def test_the_map_keeps_what_two_directions_can_hold():
 def test_the_static_contrast_is_the_mean_of_the_words_around_and_never_the_word():
     static = StaticVectors(("river", "money", "cab"), np.array([[2, 0], [0, 3], [5, 5]], np.float32))
     uses = uses_of("river cab money", "money, cab", "cab unseen", "River! cab")
-    np.testing.assert_allclose(around_vectors(static, uses), [[0.5, 0.5], [0, 1], [0, 0], [1, 0]])
+    np.testing.assert_allclose(context_vectors(static, uses), [[0.5, 0.5], [0, 1], [0, 0], [1, 0]])
 
 
 def test_scores_need_labels_on_all_uses(bert):
@@ -219,7 +219,7 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         self.tags.append((tag, dict(attributes)))
-        if tag == "p" and dict(attributes).get("class") == "said":
+        if tag == "p" and dict(attributes).get("class") == "popup":
             self.inside = True
             self.said.append("")
 

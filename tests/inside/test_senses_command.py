@@ -71,7 +71,7 @@ def test_senses_as_json_and_beside_static_vectors(call, labeled, corpus, minilm,
         (["senses", "king", "{corpus}", "--out", "{folder}"], "is a folder; name a file in it"),
         (["senses", "king", "{corpus}", "--vectors", "{folder}"], "holds no static vectors"),
         (["senses", "king", "missing.txt"], "missing.txt does not exist"),
-        (["word2vec", "{corpus}"], "say where to, --out DIR"),
+        (["word2vec", "{corpus}"], "name the output, --out DIR"),
         (
             ["word2vec", "{corpus}", "--out", "{folder}/v", "--method", "elmo"],
             "unknown method 'elmo'; choose from: cbow",

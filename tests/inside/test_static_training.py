@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from bertkit.errors import BertkitError, RequestError
-from bertkit.inside.static.blocks import LENGTH, BlockMaker, band, kept_share, lots
+from bertkit.inside.static.blocks import BLOCK_LENGTH, BlockMaker, kept_share, sampling_table, window_weights
 from bertkit.inside.static.corpus import WordCorpus
-from bertkit.inside.static.glove import GloveTables, near_counts, near_counts_by_words
+from bertkit.inside.static.glove import GloveTables, count_pairs, count_pairs_plain
 from bertkit.inside.static.settings import METHODS, read_settings, static_settings
-from bertkit.inside.static.tables import FARTHEST, SubwordTable, WordTable
+from bertkit.inside.static.tables import MAX_STRENGTH, SubwordTable, WordTable
 from bertkit.inside.static.training import cbow, cbow_by_words, skip_gram, skip_gram_by_pairs, train_vectors
 from bertkit.inside.static.vectors import bucket, ngram_buckets, ngrams
 
@@ -49,7 +49,7 @@ def test_a_step_equals_its_slow_twin(fast, slow, window):
     blocks = first_blocks(random_corpus(size=150), window=window)
     assert len(blocks.centers) >= 3
     x, y = torch.randn(2, 40, 7).unbind()
-    # A small rate keeps every row under FARTHEST, which the twins do not know of.
+    # A small rate keeps every row under MAX_STRENGTH, which the twins do not know of.
     expected = slow(x, y, blocks, 1e-3, 5)
     inputs, outputs = WordTable(x.clone()), WordTable(y.clone())
     fast(inputs, outputs, blocks, 1e-3, 5)
@@ -83,15 +83,15 @@ def test_blocks_are_a_function_of_the_seed():
         list(BlockMaker.of(corpus, static_settings(seed=seed, subsample=0.01)).blocks(0, 0)) for seed in (1, 1, 2)
     )
     assert all(
-        torch.equal(a.drawn, b.drawn) and torch.equal(a.centers, b.centers)
+        torch.equal(a.samples, b.samples) and torch.equal(a.centers, b.centers)
         for (_, a), (_, b) in zip(one, same, strict=True)
     )
-    assert not torch.equal(one[0][1].drawn, other[0][1].drawn)
+    assert not torch.equal(one[0][1].samples, other[0][1].samples)
 
 
 def test_drawn_words_follow_the_count_to_the_three_quarters():
     counts = np.array([1000, 100, 10, 1])
-    drawn = np.bincount(lots(counts).numpy(), minlength=4) / (1 << 22)
+    drawn = np.bincount(sampling_table(counts).numpy(), minlength=4) / (1 << 22)
     np.testing.assert_allclose(drawn, counts**0.75 / (counts**0.75).sum(), atol=1e-6)
 
 
@@ -105,8 +105,8 @@ def test_frequent_words_are_passed_over_as_in_word2vec():
 
 
 def test_the_band_counts_neighbors_by_nearness_and_never_the_word_itself():
-    weights = band(static_settings(window=4))
-    assert weights.shape == (LENGTH, LENGTH + 8)
+    weights = window_weights(static_settings(window=4))
+    assert weights.shape == (BLOCK_LENGTH, BLOCK_LENGTH + 8)
     assert weights[5, 5:14].tolist() == [0.25, 0.5, 0.75, 1, 0, 1, 0.75, 0.5, 0.25]
     assert weights[5].sum() == 5
 
@@ -115,13 +115,13 @@ def test_a_row_moves_no_farther_than_its_limit():
     table, steps = WordTable(torch.zeros(3, 2)), torch.ones(100, 2)
     ids = torch.tensor([0] * 99 + [1])
     table.add(ids, steps.clone(), torch.full((100,), 0.1))
-    torch.testing.assert_close(table.rows, torch.tensor([[99 * FARTHEST / 9.9] * 2, [1.0] * 2, [0.0] * 2]))
+    torch.testing.assert_close(table.rows, torch.tensor([[99 * MAX_STRENGTH / 9.9] * 2, [1.0] * 2, [0.0] * 2]))
 
 
 def test_subword_rows_give_means_and_take_whole_steps():
     rows = torch.randn(9, 4)
     bags = [[0, 3, 4], [1], [2, 4, 8, 8]]
-    table = SubwordTable(rows.clone(), bags).beside()
+    table = SubwordTable(rows.clone(), bags).for_thread()
     ids = torch.tensor([[2, 0], [0, 1]])
     means = torch.stack([rows[bag].mean(dim=0) for bag in bags])
     torch.testing.assert_close(table.read(ids), means[ids])
@@ -145,10 +145,10 @@ def test_ngrams_are_those_of_the_paper():
 @pytest.mark.parametrize("window", [1, 5])
 def test_near_counts_equal_their_slow_twin(window, monkeypatch):
     corpus = random_corpus()
-    expected = near_counts_by_words(corpus, window)
+    expected = count_pairs_plain(corpus, window)
     for counted in (1_000_000, 100):  # stretches that end inside sentences must not lose or double a pair
-        monkeypatch.setattr("bertkit.inside.static.glove.COUNTED", counted)
-        near = near_counts(corpus, window)
+        monkeypatch.setattr("bertkit.inside.static.glove.WORDS_AT_ONCE", counted)
+        near = count_pairs(corpus, window)
         found = dict(zip(zip(near.one.tolist(), near.other.tolist(), strict=True), near.counts.tolist(), strict=True))
         assert found == pytest.approx(dict(expected), rel=1e-5)
 
@@ -202,7 +202,9 @@ def test_a_failure_in_a_thread_is_heard(monkeypatch):
     def fail(*_):
         raise RuntimeError("a thread failed")
 
-    monkeypatch.setitem(__import__("bertkit.inside.static.training", fromlist=["STEPS"]).STEPS, "skip-gram", fail)
+    monkeypatch.setitem(
+        __import__("bertkit.inside.static.training", fromlist=["STEP_FUNCTIONS"]).STEP_FUNCTIONS, "skip-gram", fail
+    )
     with pytest.raises(RuntimeError, match="a thread failed"):
         train_vectors(random_corpus(), static_settings(), threads=2)
 
@@ -211,7 +213,7 @@ def test_even_an_absurd_rate_stays_finite_and_what_does_not_is_refused(monkeypat
     corpus = random_corpus(words=5, size=20_000)
     settings = static_settings("skip-gram", rate=10.0, epochs=3, width=3)
     assert np.isfinite(train_vectors(corpus, settings, threads=1).vectors).all()
-    monkeypatch.setattr("bertkit.inside.static.tables.FARTHEST", 1e30)
+    monkeypatch.setattr("bertkit.inside.static.tables.MAX_STRENGTH", 1e30)
     with pytest.raises(BertkitError, match="grew without bound at rate=10.0; try a smaller one"):
         train_vectors(corpus, settings, threads=1)
 

@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 
 from bertkit.errors import RequestError
 from bertkit.inside.static.files import is_text_vectors, open_vectors, read_word2vec, write_word2vec
-from bertkit.inside.static.vectors import StaticVectors, Subwords, load_vectors, ngram_buckets, read_sum
+from bertkit.inside.static.vectors import StaticVectors, Subwords, load_vectors, ngram_buckets, parse_expression
 
 # Two directions that mean something, sex and rank, and one that keeps the others apart.
 ROYAL = {"king": (1, 1, 0), "queen": (-1, 1, 0), "man": (1, -1, 0), "woman": (-1, -1, 0), "bread": (0, 0, 1)}
@@ -57,7 +57,7 @@ def test_neighbors_come_in_the_order_of_their_cosines(royal):
     ],
 )
 def test_sums_are_read(question, terms):
-    assert list(read_sum(question)) == terms
+    assert list(parse_expression(question)) == terms
 
 
 @pytest.mark.parametrize("question", ["", "   ", "king man", "king - ", "king + - man", "+"])
@@ -130,8 +130,8 @@ def damage(folder, kind: str) -> None:
         ("fewer words", "words and vectors do not agree"),
         ("no words", "words.txt cannot be read"),
         ("words no text", "words.txt cannot be read"),
-        ("torn rows", "torn or no safetensors file"),
-        ("no rows", "missing, torn"),
+        ("torn rows", "truncated or not a safetensors file"),
+        ("no rows", "missing, truncated"),
         ("other rows", "must hold 'vectors' as rows of float32"),
         ("float64", "must hold 'vectors' as rows of float32"),
         ("one row", "must hold 'vectors' as rows of float32"),
@@ -171,10 +171,10 @@ def test_gloves_text_has_no_sizes(tmp_path):
     [
         ("2 3\n", "holds no vectors"),
         ("1 3\ncat 1 2\n", "line 2: 2 numbers, where 3 belong"),
-        ("2 2\ncat 1 2\n", "promises 2 vectors and has 1; copy it again"),
+        ("2 2\ncat 1 2\n", "declares 2 vectors but has 1; copy it again"),
         ("cat 1 2\ndog 1 x\n", "line 2: could not convert"),
         ("cat 1 nan\n", "line 1: a number is not finite"),
-        ("cat 1 2\ncat 1 2\n", "line 2: the word 'cat' came before"),
+        ("cat 1 2\ncat 1 2\n", "line 2: the word 'cat' appears twice"),
         ("just some text\n", "could not convert"),
         ("word\n", "line 1: 0 numbers"),
     ],

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from bertkit.data.tables import Location
-from bertkit.facts.knowledge import planted_vectors
+from bertkit.data.examples import Location
+from bertkit.facts.knowledge import tree_vectors
 from bertkit.inside.probes.data import ProbeSettings
 from bertkit.inside.probes.page import draw_space, draw_tree
 from bertkit.inside.probes.structural import StructureSettings, _loss, fit_structure, squared_distances
-from bertkit.inside.probes.structure import chain_predictions, flat, probe_structure, score_trees
+from bertkit.inside.probes.structure import chain_predictions, principal_components, probe_structure, score_trees
 from bertkit.inside.probes.tree_files import Tree
 from bertkit.inside.probes.trees import tree_depths, tree_distances
 
@@ -31,7 +31,7 @@ def random_tree(draw, size):
 def planted(seed, count):
     draw = np.random.default_rng(seed)
     trees = [random_tree(draw, int(draw.integers(5, 13))) for _ in range(count)]
-    return planted_vectors(trees, draw), trees
+    return tree_vectors(trees, draw), trees
 
 
 @pytest.fixture(scope="module")
@@ -143,10 +143,10 @@ def test_the_flat_picture_keeps_the_largest_spread():
     points = torch.zeros(6, 5)
     points[:, 3] = torch.tensor([0.0, 3, 1, 5, 2, 9])
     points[:, 1] = torch.tensor([1.0, 0, 1, 0, 1, 0])
-    found = flat(points)
+    found = principal_components(points)
     slow = torch.pca_lowrank(points.double(), q=2, niter=8)
     assert found.abs().numpy() == pytest.approx((slow[0] * slow[1]).abs().numpy(), abs=1e-5)
-    assert torch.equal(flat(torch.ones(1, 4)), torch.zeros(1, 2, dtype=torch.float64))
+    assert torch.equal(principal_components(torch.ones(1, 4)), torch.zeros(1, 2, dtype=torch.float64))
 
 
 def test_drawings_show_hostile_words_as_text(report):

@@ -1,4 +1,4 @@
-"""A training's course: from a run's checkpoints, or from models in order."""
+"""A training's history: from a run's checkpoints, or from models in order."""
 
 import json
 import random
@@ -12,7 +12,7 @@ from bertkit.inside.look.heads import catalogue
 from bertkit.inside.look.reading import read
 from bertkit.inside.probes.data import ProbeSettings
 from bertkit.inside.probes.probe import probe
-from bertkit.inside.through_training import CourseSettings, find_moments, through_training
+from bertkit.inside.through_training import HistorySettings, find_checkpoints, through_training
 from bertkit.predict.bert import load
 from bertkit.pretraining.pretraining import pretrain
 from bertkit.pretraining.recipe import build_recipe
@@ -26,7 +26,7 @@ TEXTS = ("the river [MASK]", "a stone sings")
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A run of 12 steps that keeps three checkpoints and evaluates twice; and tagged sentences."""
-    folder, draw = tmp_path_factory.mktemp("course"), random.Random(0)
+    folder, draw = tmp_path_factory.mktemp("history"), random.Random(0)
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "the", "a", *NOUNS, *VERBS]
     (folder / "vocab").mkdir()
     (folder / "vocab" / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
@@ -48,15 +48,15 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def course(trained):
-    settings = CourseSettings(texts=TEXTS, probe=(trained / "tags.conllu",))
+def history(trained):
+    settings = HistorySettings(texts=TEXTS, probe=(trained / "tags.conllu",))
     return through_training([trained / "run"], settings)
 
 
-def test_every_checkpoint_is_looked_at(course, trained):
-    assert [stage.step for stage in course.stages] == [4, 8, 12]
-    assert course.title == "run"
-    for stage in course.stages:
+def test_every_checkpoint_is_looked_at(history, trained):
+    assert [stage.step for stage in history.stages] == [4, 8, 12]
+    assert history.title == "run"
+    for stage in history.stages:
         bert = load(trained / "run" / "checkpoints" / f"step-{stage.step:08d}" / "model")
         kinds = [head.kind for head in catalogue(read(bert, text) for text in TEXTS)]
         assert stage.heads == {kind: kinds.count(kind) for kind in kinds}
@@ -65,20 +65,20 @@ def test_every_checkpoint_is_looked_at(course, trained):
         assert stage.filled == ({"text": TEXTS[0], "words": filled},)
 
 
-def test_the_probe_is_that_of_bertkit_probe(course, trained):
+def test_the_probe_is_that_of_bertkit_probe(history, trained):
     bert = load(trained / "run" / "checkpoints" / "step-00000012" / "model")
     twin = probe(bert, [trained / "tags.conllu"], ProbeSettings(what="pos"))
-    assert course.stages[-1].accuracy == pytest.approx([layer.accuracy for layer in twin.layers], abs=0.02)
-    assert course.notes[0] == "the last 12 of 60 sentences are held out"
+    assert history.stages[-1].accuracy == pytest.approx([layer.accuracy for layer in twin.layers], abs=0.02)
+    assert history.notes[0] == "the last 12 of 60 sentences are held out"
 
 
-def test_the_runs_own_numbers_are_there(course):
-    assert [step for step, _ in course.held_out["mlm_loss"]] == [6, 12]
+def test_the_runs_own_numbers_are_there(history):
+    assert [step for step, _ in history.held_out["mlm_loss"]] == [6, 12]
 
 
-def test_page_json_and_lines(course, tmp_path):
-    course.save(tmp_path / "course.html")
-    page = (tmp_path / "course.html").read_text()
+def test_page_json_and_lines(history, tmp_path):
+    history.save(tmp_path / "history.html")
+    page = (tmp_path / "history.html").read_text()
     for part in (
         "Accuracy of part-of-speech probes",
         "Heads: ",
@@ -89,8 +89,8 @@ def test_page_json_and_lines(course, tmp_path):
     ):
         assert part in page
     assert "<script" not in page
-    assert json.loads((tmp_path / "course.json").read_text())["stages"][0]["step"] == 4
-    head, *rows = str(course).splitlines()
+    assert json.loads((tmp_path / "history.json").read_text())["stages"][0]["step"] == 4
+    head, *rows = str(history).splitlines()
     assert head.split()[0] == "step"
     assert [row.split()[0] for row in rows[:3]] == ["4", "8", "12"]
 
@@ -98,7 +98,7 @@ def test_page_json_and_lines(course, tmp_path):
 def test_models_in_order_need_no_run(trained, tmp_path, capsys):
     models = [trained / "run" / "checkpoints" / f"step-{step:08d}" / "model" for step in (4, 12)]
     words = [word for model in models for word in ("--runs", str(model))]
-    out = tmp_path / "course.html"
+    out = tmp_path / "history.html"
     assert run(["look", "a <b>[MASK]", *words, "--out", str(out), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["runs"]
     assert [stage["step"] for stage in found["stages"]] == [1, 2]
@@ -113,34 +113,36 @@ def test_models_in_order_need_no_run(trained, tmp_path, capsys):
     assert "exists already" in capsys.readouterr().err
 
 
-def test_a_page_is_not_written_over_its_numbers(course, tmp_path, monkeypatch, capsys):
+def test_a_page_is_not_written_over_its_numbers(history, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert run(["look", "--runs", "one", "--runs", "two", "--out", "x.json"]) == 2
-    assert "x.json: name a page, such as x.html; the numbers go beside it" in capsys.readouterr().err
+    assert "x.json: name a page, such as x.html; the data is written next to it" in capsys.readouterr().err
     with pytest.raises(RequestError, match="name a page, such as x.html"):
-        course.save("x.JSON")
+        history.save("x.JSON")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_model_without_the_head_has_no_fills(tiny_bert, tmp_path):
     for name in ("one", "two"):
         tiny_bert(heads=()).save(tmp_path / name)
-    course = through_training([tmp_path / "one", tmp_path / "two"], CourseSettings(texts=("a cab",)))
-    assert course.stages[0].filled == ()
-    assert "nothing recorded" in course.html
+    history = through_training([tmp_path / "one", tmp_path / "two"], HistorySettings(texts=("a cab",)))
+    assert history.stages[0].filled == ()
+    assert "nothing recorded" in history.html
 
 
 def test_one_checkpoint_or_none_is_one_sentence(trained, tmp_path):
     shutil.copytree(trained / "run", tmp_path / "run")
     for old in sorted((tmp_path / "run" / "checkpoints").iterdir())[:-1]:
         shutil.rmtree(old)
-    with pytest.raises(RequestError, match="has one checkpoint, step-00000012; a course needs two or more: .* keep=20"):
-        find_moments([tmp_path / "run"])
+    with pytest.raises(
+        RequestError, match="has one checkpoint, step-00000012; the curves need two or more: .* keep=20"
+    ):
+        find_checkpoints([tmp_path / "run"])
     (tmp_path / "empty").mkdir()
     with pytest.raises(RequestError, match="empty has no checkpoints"):
-        find_moments([tmp_path / "empty"])
+        find_checkpoints([tmp_path / "empty"])
     with pytest.raises(RequestError, match="nowhere is not a folder"):
-        find_moments([tmp_path / "nowhere"])
+        find_checkpoints([tmp_path / "nowhere"])
     (tmp_path / "run" / "checkpoints" / "step-00000020").mkdir()
     with pytest.raises(RequestError, match=r"state\.json"):
-        find_moments([tmp_path / "run"])
+        find_checkpoints([tmp_path / "run"])

@@ -199,7 +199,7 @@ def test_the_tool_refuses(bundle, made, tool, tmp_path, capsys, monkeypatch):
     assert tool.main([str(tmp_path / "shallow"), "--out", str(bundle), "--sentences"]) == 2
     assert "tune the bundled one itself" in capsys.readouterr().err
     kept = {path: path.read_bytes() for path in bundle.rglob("*") if path.is_file()}
-    monkeypatch.setattr(tool, "MOST_BYTES", 1000)
+    monkeypatch.setattr(tool, "MAX_BYTES", 1000)
     assert tool.main([str(tmp_path / "deeper"), "--out", str(bundle)]) == 2
     assert "over the 1,000 that a bundle may have" in capsys.readouterr().err
     assert tool.main([str(made / "run"), "--out", str(bundle), "--sentences"]) == 2
@@ -227,7 +227,7 @@ def test_the_package_folder_is_where_the_loader_looks():
 def test_what_the_package_holds_is_whole():
     weights = sorted(bundled.bundled_folder().rglob(SMALL_FILE))
     assert weights
-    assert sum(path.stat().st_size for path in weights) <= script("tools/bundle.py").MOST_BYTES
+    assert sum(path.stat().st_size for path in weights) <= script("tools/bundle.py").MAX_BYTES
     for path in weights:
         assert load_checkpoint(path.parent).report.new == ()
 

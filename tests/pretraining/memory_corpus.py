@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 from numpy.typing import NDArray
 
-from bertkit.pretraining.batches import TokenIds
+from bertkit.pretraining.examples.batches import TokenIds
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 FIRST = 5  # the first id that is not special

@@ -50,10 +50,10 @@ def _stopped_at(step: int) -> AbstractContextManager[object]:
 @contextmanager
 def _poisoned_at(step: int) -> Iterator[None]:
     """NaN in the forward of this rank's first block of a step, as a bad batch would give on one rank."""
-    micros, forward, poisoned = PretrainingSession.micros, SelfAttention.forward, []
+    micro_batches, forward, poisoned = PretrainingSession.micro_batches, SelfAttention.forward, []
 
     def remembering(self, number):
-        parts = micros(self, number)
+        parts = micro_batches(self, number)
         if number == step:
             poisoned.append(parts[0].inputs[0])
         return parts
@@ -62,7 +62,10 @@ def _poisoned_at(step: int) -> Iterator[None]:
         out = forward(self, x, batch, *operations)
         return out * float("nan") if any(batch is each for each in poisoned) else out
 
-    with patch.object(PretrainingSession, "micros", remembering), patch.object(SelfAttention, "forward", poisoning):
+    with (
+        patch.object(PretrainingSession, "micro_batches", remembering),
+        patch.object(SelfAttention, "forward", poisoning),
+    ):
         yield
 
 

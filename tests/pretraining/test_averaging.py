@@ -19,7 +19,7 @@ def shards(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def _short_looks(monkeypatch):
-    monkeypatch.setattr(evaluation, "BLOCKS", 2)
+    monkeypatch.setattr(evaluation, "EVALUATION_BLOCKS", 2)
 
 
 @pytest.mark.parametrize(("kind", "objective"), [("ema", "mlm,nsp"), ("tail", "rtd")])
@@ -60,7 +60,7 @@ def test_a_checkpoint_without_its_mean_is_named(shards, tmp_path):
     recipe = tiny_recipe(shards, average="ema", average_every=1)
     pretrain(recipe, tmp_path / "run", show=showing(Stopper(5)))
     (Run(tmp_path / "run").latest() / "average.safetensors").write_bytes(b"half")
-    with pytest.raises(RequestError, match=r"step-00000005 is damaged .*remove that folder to go on"):
+    with pytest.raises(RequestError, match=r"step-00000005 is damaged .*remove that folder to continue"):
         pretrain(recipe, tmp_path / "run", resume=True)
 
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from memory_corpus import CLS, FIRST, MASK, SEP, UNK, MemoryCorpus, corpus_of, random_corpus
 
 from bertkit.errors import RequestError
-from bertkit.pretraining import packing
-from bertkit.pretraining.batches import DataSettings, ExampleSource
-from bertkit.pretraining.examples import Examples
-from bertkit.pretraining.packing import WINDOW
+from bertkit.pretraining.examples import packing
+from bertkit.pretraining.examples.arrays import Examples
+from bertkit.pretraining.examples.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples.packing import WINDOW
 from bertkit.text.shards.reader import open_shards
 from bertkit.text.shards.writer import write_shards
 
@@ -61,8 +61,8 @@ def checksum(examples: Examples) -> str:
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Chunks that are quick to pack, where it does not matter how full blocks are."""
-    monkeypatch.setattr(packing, "CHUNK_EXAMPLES", 1 << 13)
-    monkeypatch.setattr(packing, "CHUNK_BLOCKS", 128)
+    monkeypatch.setattr(packing, "MAX_CHUNK_EXAMPLES", 1 << 13)
+    monkeypatch.setattr(packing, "MAX_CHUNK_BLOCKS", 128)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ documents = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=6), min_s
 def test_every_token_is_in_every_epoch_exactly_once(documents, length, block, seed):
     corpus = corpus_of(documents)
     source = ExampleSource(corpus, DataSettings(length=length, block=block, seed=seed))
-    count = source.examples_in(0)
+    count = source.examples_per_epoch
     for epoch in (0, 1, 5):
         text = [row[0][1:-1] for row in sequence(source, epoch * count, count)]
         assert sorted(token for piece in text for token in piece) == corpus.ids.tolist()
@@ -118,13 +118,13 @@ def test_every_token_is_in_every_epoch_exactly_once(documents, length, block, se
 def test_how_much_of_the_corpus_pairs_cover(corpus, objective, least):
     """95 % and 80 % an epoch: short pairs leave out the rest of their span, and false neighbors the true ones."""
     source = ExampleSource(corpus, DataSettings(objective=objective))
-    seen = np.unique(restored(source.examples(np.arange(source.examples_in(0)))))
+    seen = np.unique(restored(source.examples(np.arange(source.examples_per_epoch))))
     assert least < (seen >= FIRST).sum() / len(corpus.ids) < 1
 
 
 def test_epochs_differ_in_order_cuts_and_masks(corpus):
     source = ExampleSource(corpus, DataSettings(length=64))
-    count = source.examples_in(0)
+    count = source.examples_per_epoch
     first, second = sequence(source, 0, count), sequence(source, count, count)
     assert [row[0] for row in first] != [row[0] for row in second]
     same = {row[0]: row for row in first}
@@ -136,7 +136,7 @@ def test_epochs_differ_in_order_cuts_and_masks(corpus):
 @pytest.mark.parametrize("objective", [("mlm",), ("mlm", "nsp")], ids="+".join)
 def test_static_epochs_differ_in_order_alone(corpus, objective):
     source = ExampleSource(corpus, DataSettings(static=True, objective=objective, masking="n-gram"))
-    count = source.examples_in(0)
+    count = source.examples_per_epoch
     first, second = sequence(source, 0, count), sequence(source, count, count)
     assert first != second
     assert sorted(map(str, first)) == sorted(map(str, second))
@@ -164,7 +164,7 @@ def test_examples_do_not_depend_on_the_size_of_blocks(objective, masking):
 def test_packed_every_example_of_the_epoch_exactly_once_and_blocks_over_99_percent_full(objective, length, block):
     """The stated property, on documents of log-normal length; padded one by one they would fill 60 to 85 %."""
     source = ExampleSource(random_corpus(8_000), DataSettings(objective=objective, length=length, block=block))
-    blocks, count = source.packing, source.examples_in(0)
+    blocks, count = source.packing, source.examples_per_epoch
     members = [blocks.block(number) for number in range(blocks.blocks)]
     assert np.array_equal(np.sort(np.concatenate(members)), np.arange(blocks.examples))
     assert blocks.examples > count  # so the first epoch is whole, each of its examples once

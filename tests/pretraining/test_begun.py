@@ -39,7 +39,9 @@ def test_a_run_from_a_model_does_not_go_on_from_fresh_weights(shards, model, tmp
     assert read_recipe(out / "settings.toml").train == recipe.train
     pretrain(recipe, out, resume=True)  # its checkpoint has the weights
     before_its_first_checkpoint(out)
-    with pytest.raises(RequestError, match="run was begun from a model, not from fresh weights; go on with the same"):
+    with pytest.raises(
+        RequestError, match="run was begun from a model, not from fresh weights; continue with the same"
+    ):
         pretrain(recipe, out, resume=True)
     pretrain(recipe, out, start=model, resume=True)
     assert weights(out) == straight
@@ -48,7 +50,7 @@ def test_a_run_from_a_model_does_not_go_on_from_fresh_weights(shards, model, tmp
 def test_another_model_is_refused(shards, model, tmp_path):
     recipe, out = tiny_recipe(shards, steps=1), tmp_path / "run"
     pretrain(recipe, out)
-    with pytest.raises(RequestError, match="was begun from fresh weights, not from this model; go on with the same"):
+    with pytest.raises(RequestError, match="was begun from fresh weights, not from this model; continue with the same"):
         pretrain(recipe, out, start=model, resume=True)
     pretrain(recipe, tmp_path / "second", start=model)
     with pytest.raises(RequestError, match="was begun from another model, not from this model"):

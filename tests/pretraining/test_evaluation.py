@@ -10,12 +10,12 @@ import torch
 from sklearn.metrics import precision_recall_fscore_support
 from tiny_runs import make_shards, recipe_words, tiny_recipe
 
-from bertkit.pretraining.batches import ExampleSource
 from bertkit.pretraining.checks import fitted
-from bertkit.pretraining.evaluation import BLOCKS, evaluate, held_out_numbers, in_words, perplexity
-from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.evaluation import EVALUATION_BLOCKS, evaluate, format_evaluation, held_out_metrics, perplexity
+from bertkit.pretraining.examples.batches import ExampleSource
+from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.pretraining.learner import build_learner
-from bertkit.pretraining.objectives.rtd import detection
+from bertkit.pretraining.objectives.rtd import detection_metrics
 from bertkit.text.shards.reader import open_shards
 from bertkit.train.distributed import Ranks
 
@@ -70,7 +70,7 @@ def test_every_objective_has_its_numbers(shards, objective):
             assert numbers[f"{name}_perplexity"] == pytest.approx(math.exp(numbers[f"{name}_loss"]))
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, BLOCKS + 3])
+@pytest.mark.parametrize("size", [2, 3, 5, EVALUATION_BLOCKS + 3])
 def test_ranks_share_the_blocks_and_their_sums_are_those_of_one(shards, size):
     """With 3, 5 or 19 ranks the blocks do not divide evenly, and some rank has none left."""
     Listening.sent = {}
@@ -86,27 +86,27 @@ def test_ranks_share_the_blocks_and_their_sums_are_those_of_one(shards, size):
 def test_detection_is_that_of_scikit_learn():
     generator = torch.Generator().manual_seed(3)
     labels, called = (torch.rand(500, generator=generator) < share for share in (0.1, 0.2))
-    ours = detection(int((labels & called).sum()), int(called.sum()), int(labels.sum()))
+    ours = detection_metrics(int((labels & called).sum()), int(called.sum()), int(labels.sum()))
     expected = precision_recall_fscore_support(labels.numpy(), called.numpy(), average="binary")[:3]
     assert list(ours.values()) == pytest.approx(list(expected))
-    assert detection(0, 0, 0) == {"rtd_precision": 0, "rtd_recall": 0, "rtd_f1": 0}
+    assert detection_metrics(0, 0, 0) == {"rtd_precision": 0, "rtd_recall": 0, "rtd_f1": 0}
 
 
 def test_losses_beyond_all_bounds_have_a_perplexity_too():
     assert perplexity(0.0) == 1.0
     assert perplexity(1e6) == math.inf
     assert math.isnan(perplexity(math.nan))
-    assert held_out_numbers({"pair": [0.0, 0.0, 0.0]}) == {"pair_loss": 0.0, "pair_right": 0.0}
+    assert held_out_metrics({"pair": [0.0, 0.0, 0.0]}) == {"pair_loss": 0.0, "pair_right": 0.0}
 
 
 def test_the_line_holds_what_people_compare():
     numbers = {"mlm_loss": 2.0, "mlm_right": 0.5, "mlm_perplexity": math.exp(2), "pair_right": 0.75, "rtd_f1": 0.5}
-    assert in_words(numbers) == {
+    assert format_evaluation(numbers) == {
         "held-out mlm perplexity": "7.4",
         "held-out pair right": "75.0%",
         "held-out rtd f1": "0.500",
     }
-    assert in_words({"mlm_perplexity": None}) == {}
+    assert format_evaluation({"mlm_perplexity": None}) == {}
 
 
 def test_the_command_prints_them(shards, tmp_path, bertkit_command):

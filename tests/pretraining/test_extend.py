@@ -11,7 +11,7 @@ from bertkit.config import family_config
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import new_model
-from bertkit.pretraining.extend import extended_model, first_difference, old_pieces
+from bertkit.pretraining.learner import extended_model, first_difference, old_pieces
 from bertkit.pretraining.pretraining import pretrain
 from bertkit.text.shards.writer import write_shards
 from bertkit.text.tokenizer import Tokenizer

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.pretraining.masking import (
+from bertkit.pretraining.examples.masking import (
     UNITS,
     Corruption,
     Packed,
@@ -22,7 +22,7 @@ from bertkit.pretraining.masking import (
     names_joined,
     words_of,
 )
-from bertkit.pretraining.random import draw, uniform
+from bertkit.pretraining.examples.random import draw, uniform
 
 CHOICE, SPANS, CORRUPTION = 101, 102, 103  # seeds of the three kinds of keys
 PIECES = np.arange(5, 1000)

@@ -7,7 +7,7 @@ from tiny_runs import make_shards, tiny_recipe
 from bertkit.errors import RequestError
 from bertkit.pretraining import pretraining
 from bertkit.pretraining import session as session_module
-from bertkit.pretraining.batches import DataSettings
+from bertkit.pretraining.examples.batches import DataSettings
 from bertkit.pretraining.planning import memory
 from bertkit.pretraining.pretraining import pretrain
 from bertkit.pretraining.stages import Stage
@@ -84,7 +84,7 @@ def test_a_rehearsal_runs_the_largest_block_and_changes_nothing(shards, tmp_path
 
     def rehearsed(*given):
         session, progress = begin(*given)
-        session.rehearse()
+        session.check_memory()
         return session, progress
 
     recipe = tiny_recipe(shards, steps=3, stages="0.5: 16 x 12")
@@ -142,7 +142,7 @@ def test_as_many_bad_steps_as_the_recipe_allows(shards, tmp_path, monkeypatch):
     from bertkit.errors import BertkitError
     from bertkit.pretraining.session import PretrainingSession
 
-    after = PretrainingSession._after
+    after = PretrainingSession._finish_step
 
     def poison(self, report, meter):
         going_on = after(self, report, meter)
@@ -151,7 +151,7 @@ def test_as_many_bad_steps_as_the_recipe_allows(shards, tmp_path, monkeypatch):
                 self.module.models["model"].encoder.layers[0].attention.out.weight[0, 0] = float("nan")
         return going_on
 
-    monkeypatch.setattr(PretrainingSession, "_after", poison)
+    monkeypatch.setattr(PretrainingSession, "_finish_step", poison)
     with pytest.raises(BertkitError, match="step 4: .* and so were the 1 steps before"):
         pretrain(tiny_recipe(shards, most_skipped=1), tmp_path / "run")
     with pytest.raises(RequestError, match="most_skipped=-1 must be at least 0"):

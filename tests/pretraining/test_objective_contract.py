@@ -12,9 +12,9 @@ from tiny_runs import make_shards, tiny_recipe, weights
 
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.cli.main import run as command
-from bertkit.pretraining.batches import ExampleSource
 from bertkit.pretraining.checks import fitted
-from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.examples.batches import ExampleSource
+from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.pretraining.learner import build_learner
 from bertkit.pretraining.objectives.table import LOSSES, OBJECTIVES, objective_names
 from bertkit.pretraining.planning.gauge import recipe_flops
@@ -118,9 +118,9 @@ def test_check_shows_what_it_hides(name, shards, tmp_path, capsys):
     (tmp_path / "recipe.toml").write_text(recipe_toml(recipe))
     code = command(["check", str(shards), "--masks", "--recipe", str(tmp_path / "recipe.toml"), "--count", "3"])
     shown = capsys.readouterr()
-    if not recipe.data.hides:
+    if not recipe.data.masks_tokens:
         assert code == 2
-        assert f"objective={name} hides no token, so there is nothing to show" in shown.err
+        assert f"objective={name} masks no token, so there is nothing to show" in shown.err
         return
     assert code == 0
     assert "tokens chosen; of these" in shown.out

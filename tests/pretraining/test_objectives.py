@@ -15,8 +15,8 @@ from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import new_model
 from bertkit.model.word_loss import IGNORE, plain_sample, sampled_words
-from bertkit.pretraining.batches import DataSettings, ExampleSource
-from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.examples.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.pretraining.objectives.causal import next_words
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.rtd_module import ReplacedTokens

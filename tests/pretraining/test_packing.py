@@ -10,10 +10,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from memory_corpus import corpus_of, random_corpus
 
-from bertkit.pretraining.batches import DataSettings, ExampleSource
-from bertkit.pretraining.examples import Examples
-from bertkit.pretraining.inputs import fixed_limits, to_inputs
-from bertkit.pretraining.packing import WINDOW, Limits, Packing, pack, pack_plain
+from bertkit.pretraining.examples.arrays import Examples
+from bertkit.pretraining.examples.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples.inputs import fixed_limits, to_inputs
+from bertkit.pretraining.examples.packing import WINDOW, Limits, Packing, pack, pack_plain
 
 LONGEST = 40
 some_lengths = st.lists(st.integers(3, LONGEST), max_size=120)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from memory_corpus import corpus_of, random_corpus
 
 from bertkit.errors import RequestError
-from bertkit.pretraining.objectives.nsp import check_documents, next_sentence, next_sentence_ranges
-from bertkit.pretraining.objectives.sop import sentence_order, sentence_order_ranges
-from bertkit.pretraining.random import draw, uniform
-from bertkit.pretraining.spans import Pieces, Rolls, Spans, cut_document, draw_rolls, fill, shortened, split
+from bertkit.pretraining.examples.random import draw, uniform
+from bertkit.pretraining.examples.spans import Pieces, Rolls, Spans, cut_document, draw_rolls, fill, shortened, split
+from bertkit.pretraining.objectives.nsp import NextSentence, next_sentence
+from bertkit.pretraining.objectives.sop import SentenceOrder, sentence_order
 
 SHORT = 0.1
 lengths = st.lists(st.lists(st.integers(0, 30), max_size=8), min_size=2, max_size=5)
@@ -72,7 +72,6 @@ def test_spans_are_the_sentences_in_order_and_as_full_as_can_be(documents, room)
     bounds = spans.borders.tolist()
     found = [corpus.ids[bounds[a] : bounds[b]].tolist() for a, b in zip(spans.firsts, spans.stops, strict=True)]
     assert found == [[t for s in span for t in s] for span in expected if sum(map(len, span)) > 1]
-    assert spans.lone == sum(len(span) == 1 and len(span[0]) > 1 for span in expected)
 
 
 @given(lengths, st.integers(2, 50), st.integers(0, 1000))
@@ -82,9 +81,9 @@ def test_pairs_equal_their_twins(documents, room, seed):
     numbers = np.arange(len(spans))
     rolls = draw_rolls(draw(seed, numbers))
     targets = shortened(room, rolls, 0.5)
-    order = sentence_order_ranges(spans, numbers, rolls, 0.5)
+    order = SentenceOrder().ranges(spans, numbers, rolls, 0.5)
     several = len(spans.documents) > 2
-    follow = next_sentence_ranges(spans, numbers, rolls, 0.5) if several else None
+    follow = NextSentence().ranges(spans, numbers, rolls, 0.5) if several else None
     sentences, home = documents_of(corpus, spans), spans.document(numbers)
     for at in numbers.tolist():
         mine = Rolls(*(float(roll[at]) for roll in rolls))
@@ -124,7 +123,7 @@ def many():
 
 def test_half_of_the_sentences_are_next_and_the_others_from_other_documents(many):
     corpus, spans, numbers, rolls = many
-    ranges = next_sentence_ranges(spans, numbers, rolls, SHORT)
+    ranges = NextSentence().ranges(spans, numbers, rolls, SHORT)
     ends = corpus.sentence_starts[corpus.document_starts]
     documents = np.searchsorted(ends, ranges.starts, side="right") - 1
     other = ranges.labels == 1
@@ -140,7 +139,7 @@ def test_half_of_the_sentences_are_next_and_the_others_from_other_documents(many
 
 def test_order_is_swapped_half_of_the_time_and_always_adjacent(many):
     _, spans, numbers, rolls = many
-    ranges = sentence_order_ranges(spans, numbers, rolls, SHORT)
+    ranges = SentenceOrder().ranges(spans, numbers, rolls, SHORT)
     swapped = ranges.labels == 1
     assert abs(swapped.mean() - 0.5) < 4 * 0.5 / np.sqrt(len(swapped))
     stops = ranges.starts + ranges.lengths
@@ -157,7 +156,7 @@ def test_a_tenth_is_short(many):
     assert abs(short.mean() - 63) < 3  # even over 2..124
 
 
-@pytest.mark.parametrize("ranges_of", [next_sentence_ranges, sentence_order_ranges])
+@pytest.mark.parametrize("ranges_of", [NextSentence().ranges, SentenceOrder().ranges])
 def test_pairs_fit_and_have_text_on_both_sides(many, ranges_of):
     _, spans, numbers, rolls = many
     ranges = ranges_of(spans, numbers, rolls, SHORT)
@@ -167,5 +166,5 @@ def test_pairs_fit_and_have_text_on_both_sides(many, ranges_of):
 
 def test_next_sentence_needs_another_document():
     with pytest.raises(RequestError, match="the shards hold 1 with text; put a blank line between documents"):
-        check_documents(Spans.pack(corpus_of([[5, 6], [0], []]), 10))
-    check_documents(Spans.pack(corpus_of([[5, 6], [1]]), 10))
+        NextSentence().check_spans(Spans.pack(corpus_of([[5, 6], [0], []]), 10))
+    NextSentence().check_spans(Spans.pack(corpus_of([[5, 6], [1]]), 10))

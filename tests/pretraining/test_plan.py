@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -13,12 +13,11 @@ from bertkit.model.model import new_model, parameter_count
 from bertkit.pretraining.planning import probe
 from bertkit.pretraining.planning.plan import (
     CANDIDATES,
-    FREQUENCIES_ONLY,
-    ROOM,
+    MEMORY_SHARE,
+    UNIGRAM_LOSS,
     expected_loss,
     memory_needed,
     plan,
-    plan_json,
     plan_size,
     plan_table,
     size_config,
@@ -57,11 +56,11 @@ def test_the_law_of_loss_goes_through_its_points(numbers, tokens, loss):
 
 def test_the_law_of_loss_has_sense():
     work, little = Work(), Work(corpus_tokens=10**6)
-    assert expected_loss(1e6, 0, work) == FREQUENCIES_ONLY
-    assert 5 < expected_loss(1e6, 0, Work(vocab_size=2000)) < FREQUENCIES_ONLY
+    assert expected_loss(1e6, 0, work) == UNIGRAM_LOSS
+    assert 5 < expected_loss(1e6, 0, Work(vocab_size=2000)) < UNIGRAM_LOSS
     assert expected_loss(1e7, 1e10, work) < expected_loss(1e7, 1e9, work) < expected_loss(1e6, 1e9, work)
     # a corpus read over and over teaches no more after so many times
-    assert expected_loss(1e8, 1e12, little) == expected_loss(1e8, 40e6, work) < FREQUENCIES_ONLY
+    assert expected_loss(1e8, 1e12, little) == expected_loss(1e8, 40e6, work) < UNIGRAM_LOSS
     assert expected_loss(1e8, 2e7, little) == expected_loss(1e8, 2e7, work)
 
 
@@ -77,7 +76,7 @@ def test_every_row_adds_up(speed, minutes):
         assert size.batch & (size.batch - 1) == 0
         assert size.batch % size.block == 0
         assert size.epochs == pytest.approx(size.tokens / 37_000_000)
-        assert size.fits == (size.memory_gib <= ROOM * speed.memory_gib)
+        assert size.fits == (size.memory_gib <= MEMORY_SHARE * speed.memory_gib)
         assert 0 < size.share <= 1
     best = row(result, result.recommended)
     assert best.fits
@@ -116,7 +115,7 @@ def test_another_device_is_refused():
 
 def test_the_table_and_the_json_say_the_same():
     result = plan(25, "cuda", Work(corpus_tokens=10**8), speed=H200)
-    table, data = plan_table(result), json.loads(json.dumps(plan_json(result)))
+    table, data = plan_table(result), json.loads(json.dumps(asdict(result)))
     assert f"* {result.recommended}" in table
     assert data["recommended"] == result.recommended
     assert data["sizes"][0]["tokens_per_second"] == result.sizes[0].tokens_per_second
@@ -174,7 +173,7 @@ def _one_thread():
 
 @pytest.mark.usefixtures("_one_thread")
 def test_a_real_measurement_on_the_cpu(monkeypatch):
-    monkeypatch.setattr(probe, "PROBES", {"cpu": ((64, 128), 512)})
+    monkeypatch.setattr(probe, "TIMED_MODELS", {"cpu": ((64, 128), 512)})
     monkeypatch.setattr(probe, "TIMING_SECONDS", 0.5)
     began = time.perf_counter()
     result = plan(2, "cpu", Work(length=32, vocab_size=400, corpus_tokens=100_000))

@@ -36,8 +36,8 @@ def test_a_tiny_model_learns_a_few_documents_by_heart(tmp_path):
     shape = {"width": 64, "inner": 128, "dropout": 0, "attention_dropout": 0}
     shape |= {"static": "true", "steps": 250, "batch": 16, "block": 16, "warmup": 20, "log_every": 10}
     report = pretrain(tiny_recipe(shards, **shape, learning_rate=0.005, save_every=1000), tmp_path / "run")
-    assert report.right["mlm"] > 0.95
-    assert report.right["pair"] == 1.0
+    assert report.accuracies["mlm"] > 0.95
+    assert report.accuracies["pair"] == 1.0
     first = lines(tmp_path / "run")[0]
     assert first["loss"]["mlm"] > 2
     assert report.losses["mlm"] < 0.2
@@ -82,7 +82,7 @@ def test_shared_embeddings_survive_saving_and_resuming(shards, tmp_path):
 
 
 def test_a_poisoned_model_stops_with_a_sentence_and_the_last_checkpoint_is_kept(shards, tmp_path, monkeypatch):
-    after = session.PretrainingSession._after
+    after = session.PretrainingSession._finish_step
 
     def poison(self, report, meter):
         going_on = after(self, report, meter)
@@ -91,7 +91,7 @@ def test_a_poisoned_model_stops_with_a_sentence_and_the_last_checkpoint_is_kept(
                 self.module.models["model"].encoder.layers[1].attention.out.weight[0, 0] = float("nan")
         return going_on
 
-    monkeypatch.setattr(session.PretrainingSession, "_after", poison)
+    monkeypatch.setattr(session.PretrainingSession, "_finish_step", poison)
     with pytest.raises(
         BertkitError, match=r"step 11: the weight model\.encoder\.layers\.1\.attention\.out\.weight is NaN"
     ):
@@ -139,7 +139,7 @@ REFUSED = {
     "length over the positions": ({"length": 64}, "length=64 is over the model's max_length=32"),
     "batch not divisible": ({"batch": 10}, "batch=10 must be a multiple of block=4"),
     "no budget": ({"steps": "none"}, "say how long to train: steps="),
-    "no steps": ({"steps": 0}, "a budget must be more than nothing"),
+    "no steps": ({"steps": 0}, "a budget must be over 0 and finite"),
     "a decay": ({"decay": "quadratic"}, "unknown decay 'quadratic'"),
     "an optimizer": ({"optimizer": "sgd"}, "unknown optimizer 'sgd'"),
     "a sharding": ({"sharding": "pipeline"}, "unknown sharding 'pipeline'; choose from: ddp, fsdp"),
@@ -150,11 +150,14 @@ REFUSED = {
     "a decay of weights": ({"weight_decay": -1}, "weight_decay=-1.0 must be 0 or more"),
     "no number": ({"weight_decay": "nan"}, "weight_decay=nan must be 0 or more"),
     "a scale": ({"muon_scale": 0}, "muon_scale=0.0 must be over 0"),
-    "no minutes": ({"minutes": "nan"}, "minutes=nan: a budget must be more than nothing, and end some day"),
+    "no minutes": ({"minutes": "nan"}, "minutes=nan: a budget must be over 0 and finite"),
     "a weight": ({"objective": "rtd,fill", "fill_weight": "nan"}, "fill_weight=nan must be over 0"),
     "an objective": ({"objective": "mlm,psychic"}, "psychic"),
     "a pair for ELECTRA": ({"objective": "rtd,sop"}, "objective=rtd, sop judges tokens and never a pair; leave out"),
-    "one segment": ({"family": "roberta"}, "objective nsp tells two texts apart by their segments, but the model has"),
+    "one segment": (
+        {"family": "roberta"},
+        "objective nsp distinguishes two texts by their segments, but the model has",
+    ),
     "no such shards": ({"shards": "/nowhere"}, "/nowhere"),
     "no such held-out text": ({"heldout": "/nowhere"}, "/nowhere"),
 }
@@ -171,7 +174,7 @@ def test_what_cannot_work_is_said_before_the_first_step(shards, tmp_path, name):
 
 def test_one_segment_for_pairs_is_found_by_check(shards):
     report = report_shards(open_shards(shards), tiny_recipe(shards, family="roberta"))
-    assert [stop.partition(" tells")[0] for stop in report.stops] == ["objective nsp"]
+    assert [stop.partition(" distinguishes")[0] for stop in report.stops] == ["objective nsp"]
 
 
 def test_check_counts_sentences_against_the_room_for_text(shards):

@@ -11,40 +11,21 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bertkit.errors import RequestError
-from bertkit.pretraining.random import Purpose, below, draw, permute, stream, uniform
-
-
-def test_stream_is_a_pure_function_of_its_arguments():
-    first = stream(7, Purpose.ORDER, 3).random(5)
-    stream(8).random(1000)
-    assert (stream(7, Purpose.ORDER, 3).random(5) == first).all()
-
-
-def test_streams_of_other_arguments_differ():
-    places = [(), (0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 1), (2**64 - 1,)]
-    starts = {tuple(stream(seed, *place).integers(2**63, size=2)) for seed in (0, 1, 2**64 - 1) for place in places}
-    assert len(starts) == 3 * len(places)
-
-
-@pytest.mark.parametrize("arguments", [(-1,), (2**64,), (0, -1), (0, 1, 2, 3, 4)])
-def test_stream_refuses_what_it_cannot_hold(arguments):
-    with pytest.raises(RequestError, match=r"outside 0\.\.2\^64-1|too many"):
-        stream(*arguments)
+from bertkit.pretraining.examples.random import Purpose, below, draw, permute, uniform
 
 
 def test_pinned_values():
     """A change here changes the examples of every run ever made: say so in the changelog before pinning anew."""
-    assert stream(1, 2, 3).integers(2**32, size=3).tolist() == PINNED_STREAM
     assert draw(1, 2, np.arange(3)).tolist() == PINNED_DRAW
     assert permute(3, 10, np.arange(10)).tolist() == PINNED_TEN
     assert permute(4, 2**40, np.array([0, 1, 2**40 - 1])).tolist() == PINNED_LARGE
 
 
 def test_another_process_draws_the_same():
-    code = "from bertkit.pretraining.random import *\n"
-    code += "print(permute(5, 1000, np.arange(5)), draw(1, 2), stream(3).random())"
+    code = "from bertkit.pretraining.examples.random import *\n"
+    code += "print(permute(5, 1000, np.arange(5)), draw(1, 2))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{permute(5, 1000, np.arange(5))} {draw(1, 2)} {stream(3).random()}\n"
+    assert done.stdout == f"{permute(5, 1000, np.arange(5))} {draw(1, 2)}\n"
 
 
 def test_a_draw_can_be_drawn_from():
@@ -125,7 +106,6 @@ def test_neighbors_part(size):
     assert (steps == 1).sum() < 10
 
 
-PINNED_STREAM = [4000725921, 1193029446, 3508512993]
 PINNED_DRAW = [12017601128915079454, 7876820519921869660, 12285402284224189678]
 PINNED_TEN = [3, 1, 2, 6, 0, 5, 9, 4, 8, 7]
 PINNED_LARGE = [355879896798, 225339418756, 443122810752]

@@ -115,5 +115,5 @@ def test_a_nan_on_one_rank_leaves_the_step_out_on_all_and_the_run_goes_on(folder
 def test_a_share_is_a_part_of_its_own_and_all_parts_are_the_whole():
     parts = [Ranks(rank, 4).share(range(16, 24)) for rank in range(4)]
     assert [list(part) for part in parts] == [[16, 17], [18, 19], [20, 21], [22, 23]]
-    with pytest.raises(RequestError, match="3 blocks a step do not divide evenly over 2 ranks; raise batch or lower"):
+    with pytest.raises(RequestError, match="3 blocks per step do not divide evenly over 2 ranks; raise batch or lower"):
         Ranks(0, 2).share(range(3))

@@ -7,10 +7,10 @@ from test_objectives import electra, masked_words
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from bertkit.model.batch import Batch
-from bertkit.pretraining.batches import DataSettings, ExampleSource
-from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.examples.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.train.distributed import Ranks
-from bertkit.train.loop import LoopSettings, Micro, train
+from bertkit.train.loop import LoopSettings, MicroBatch, train
 from bertkit.train.optimizer import build_optimizer
 from bertkit.train.optimizer_rows import OptimizerSettings
 from bertkit.train.replay import Replay
@@ -32,24 +32,24 @@ def micros_of(objective, fixed=True):
         random_corpus(30, seed=0, distinct=False), DataSettings(length=48, objective=objective, block=8)
     )
 
-    def micros(step):
+    def micro_batches(step):
         examples = source.block(step)
         sequences, tokens = len(examples.lengths), int(examples.lengths.sum())
         counts = {"mlm": len(examples.chosen), "pair": sequences, "rtd": tokens}
         counts["fill"] = len(examples.chosen[::4])
-        return [Micro(to_inputs(examples, CPU, fixed_length=LENGTH if fixed else None), counts, tokens, seed=step)]
+        return [MicroBatch(to_inputs(examples, CPU, fixed_length=LENGTH if fixed else None), counts, tokens, seed=step)]
 
-    return micros
+    return micro_batches
 
 
-def steps_of(objective, take=None, optimizer="adamw", micros=None, module=None, autocast=False):
+def steps_of(objective, take=None, optimizer="adamw", micro_batches=None, module=None, autocast=False):
     module = module or module_for(objective)
     settings = LoopSettings(budget=Budget(steps=8), schedule=Schedule(peak=1e-3, warmup=2), autocast=autocast)
     optimizers = build_optimizer(module, OptimizerSettings(name=optimizer))
     steps = train(
-        module, module.weights, micros or micros_of(objective), optimizers, settings, Ranks(), Progress(), take
+        module, module.weights, micro_batches or micros_of(objective), optimizers, settings, Ranks(), Progress(), take
     )
-    told = [(*report.losses.values(), *report.right.values(), report.norm) for report in steps]
+    told = [(*report.losses.values(), *report.accuracies.values(), report.norm) for report in steps]
     return told, {name: p.detach().clone() for name, p in module.named_parameters()}
 
 
@@ -89,7 +89,7 @@ def test_replayed_steps_compute_in_the_dtype_of_the_steps(autocast):
 
 def test_what_has_no_fixed_form_is_taken_as_usual():
     take = Replay(CPU, replaying)
-    steps_of(("mlm",), take, micros=micros_of(("mlm",), fixed=False))
+    steps_of(("mlm",), take, micro_batches=micros_of(("mlm",), fixed=False))
     assert not take.recorded
     assert Batch.pack([[1, 2]]).form is None
 
@@ -97,8 +97,8 @@ def test_what_has_no_fixed_form_is_taken_as_usual():
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_one_graph_serves_every_mix_of_lengths(objective):
     """Nothing of a step may depend on the values of one mix: a graph would repeat them for ever."""
-    module, micros = module_for(objective), micros_of(objective)
-    inputs = [micros(step)[0].inputs for step in range(4)]
+    module, micro_batches = module_for(objective), micros_of(objective)
+    inputs = [micro_batches(step)[0].inputs for step in range(4)]
     assert len({tuple(each.form for each in own) for own in inputs}) == 1
     assert len({own[0].lengths for own in inputs}) > 1
     batch, targets = inputs[0]

@@ -156,7 +156,7 @@ def test_a_kill_between_the_last_checkpoint_and_the_model_is_mended(shards, tmp_
 
 def test_other_settings_are_refused_but_harmless_ones_may_change(shards, tmp_path):
     pretrain(tiny_recipe(shards, steps=2, seed=3), tmp_path / "run")
-    with pytest.raises(RequestError, match=r"was begun with learning_rate=0\.003, not 0\.1; go on with the same"):
+    with pytest.raises(RequestError, match=r"was begun with learning_rate=0\.003, not 0\.1; continue with the same"):
         pretrain(tiny_recipe(shards, steps=2, seed=3, learning_rate=0.1), tmp_path / "run", resume=True)
     with pytest.raises(RequestError, match="was begun with seed=3, not 4"):
         pretrain(tiny_recipe(shards, steps=2, seed=4), tmp_path / "run", resume=True)

@@ -14,17 +14,25 @@ from bertkit.config import family_config, override
 from bertkit.errors import RequestError
 from bertkit.model.model import new_model
 from bertkit.model.word_loss import IGNORE
-from bertkit.pretraining import masking
-from bertkit.pretraining.batches import DataSettings, ExampleSource
-from bertkit.pretraining.inputs import to_inputs
-from bertkit.pretraining.masking import Corruption, MaskingKeys, Packed, corrupt, mask_packed, span_sizes, unit_firsts
+from bertkit.pretraining.examples import masking
+from bertkit.pretraining.examples.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples.inputs import to_inputs
+from bertkit.pretraining.examples.masking import (
+    Corruption,
+    MaskingKeys,
+    Packed,
+    corrupt,
+    mask_packed,
+    span_sizes,
+    unit_firsts,
+)
+from bertkit.pretraining.examples.random import draw
+from bertkit.pretraining.examples.show_masks import masked_examples
 from bertkit.pretraining.objectives.module import ForPretraining
-from bertkit.pretraining.objectives.sbo import POSITIONS, span_bounds
+from bertkit.pretraining.objectives.sbo import MAX_POSITIONS, span_bounds
 from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.pretraining.objectives.targets import LossInputs
 from bertkit.pretraining.pretraining import pretrain
-from bertkit.pretraining.random import draw
-from bertkit.pretraining.show_masks import masked_examples
 from bertkit.text.shards.reader import open_shards
 from bertkit.train.runs import Run
 
@@ -116,7 +124,7 @@ def slow_loss(module: ForPretraining, batch, targets) -> torch.Tensor:
     hidden, own = module.model(batch), module.own["sbo"]
     positions, losses = targets.chosen.tolist(), []
     for place, word, (first, last) in zip(positions, targets.words, slow_bounds(positions), strict=True):
-        where = own["position"].weight[min(place - first, POSITIONS - 1)]
+        where = own["position"].weight[min(place - first, MAX_POSITIONS - 1)]
         vector = own["first"](torch.cat((hidden[first - 1], hidden[last + 1], where)))
         losses.append(F.cross_entropy(own["words"](vector[None]), word[None]))
     return torch.stack(losses).sum()

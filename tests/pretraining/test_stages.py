@@ -8,10 +8,10 @@ from memory_corpus import random_corpus
 from tiny_runs import Stopper, make_shards, showing, tiny_recipe, weights
 
 from bertkit.errors import RequestError
-from bertkit.pretraining.batches import DataSettings
+from bertkit.pretraining.examples.batches import DataSettings
 from bertkit.pretraining.pretraining import pretrain
 from bertkit.pretraining.recipe import read_recipe, recipe_toml
-from bertkit.pretraining.stages import AHEAD, Stages, read_stages
+from bertkit.pretraining.stages import START_DELAY, Stages, read_stages
 from bertkit.train.runs import Run, read_progress
 
 DATA = DataSettings(length=64, block=4)
@@ -38,7 +38,7 @@ def test_a_run_passes_through_its_stages():
     for step in range(80):
         seen.append(shape_of(stages, step))
         stages.move_on(step + 1, (step + 1) / 80)
-    assert stages.begun == [0, 20 + AHEAD, 40 + AHEAD]
+    assert stages.begun == [0, 20 + START_DELAY, 40 + START_DELAY]
     assert seen == [(32 * 16, 16)] * 28 + [(16 * 32, 32)] * 20 + [(8 * 64, 64)] * 32
 
 
@@ -56,10 +56,10 @@ def test_where_it_stands_is_all_there_is_to_save():
 def test_steps_that_are_being_made_keep_their_stage():
     """The loader works ahead: what it was given before a border was crossed must stay as it was."""
     stages = Stages(random_corpus(20), read_stages(TEXTS, 8, DATA))
-    before = [stages.blocks(step) for step in range(AHEAD)]
+    before = [stages.blocks(step) for step in range(START_DELAY)]
     stages.move_on(0, 0.9)  # a clock that jumps over two borders
-    assert [stages.blocks(step) for step in range(AHEAD)] == before
-    assert shape_of(stages, AHEAD) == (8 * 64, 64)
+    assert [stages.blocks(step) for step in range(START_DELAY)] == before
+    assert shape_of(stages, START_DELAY) == (8 * 64, 64)
 
 
 def test_shorter_sequences_go_through_in_larger_blocks():
@@ -103,13 +103,13 @@ def test_a_stopped_run_goes_on_through_its_stages_byte_equal(shards, tmp_path):
     between = Stopper(9)  # the border at step 6 and the first step of the second stage
     pretrain(recipe, tmp_path / "stopped", show=showing(between))
     stopped = read_progress(Run(tmp_path / "stopped").latest())
-    assert (stopped.step, stopped.begun) == (9, (6 + AHEAD,))
+    assert (stopped.step, stopped.begun) == (9, (6 + START_DELAY,))
     pretrain(recipe, tmp_path / "stopped", resume=True)
     assert weights(tmp_path / "stopped") == weights(tmp_path / "straight")
     lines = [json.loads(line) for line in (tmp_path / "straight" / "metrics.jsonl").read_text().splitlines()]
     tokens = np.diff([0, *(line["tokens"] for line in lines if "tokens" in line)])
-    assert max(tokens[: 6 + AHEAD]) <= 16 * 12
-    assert min(tokens[12 + AHEAD :]) > 8 * 16, "the recipe's own length at the end"
+    assert max(tokens[: 6 + START_DELAY]) <= 16 * 12
+    assert min(tokens[12 + START_DELAY :]) > 8 * 16, "the recipe's own length at the end"
 
 
 def test_stages_are_kept_with_the_settings(shards, tmp_path):

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertkit.report.chart import (
-    COUNT,
-    FROM_ZERO,
+    COUNT_AXIS,
     HEIGHT,
-    LOGARITHMIC,
+    LINEAR_AXIS,
+    LOG_AXIS,
     MAX_POINTS,
-    PLAIN,
     WIDTH,
+    ZERO_AXIS,
     Frame,
     Line,
     chart,
@@ -70,16 +70,16 @@ def test_the_numbers_beside_an_axis(low, high, texts):
 
 
 def test_whole_numbers_have_no_halves():
-    assert COUNT.ticks(0, 2) == [0, 1, 2]
-    assert COUNT.ticks(0, 0) == [0, 1]
-    assert LOGARITHMIC.texts(LOGARITHMIC.ticks(12, 9000)) == ["10", "100", "1,000", "10 k"]
+    assert COUNT_AXIS.ticks(0, 2) == [0, 1, 2]
+    assert COUNT_AXIS.ticks(0, 0) == [0, 1]
+    assert LOG_AXIS.texts(LOG_AXIS.ticks(12, 9000)) == ["10", "100", "1,000", "10 k"]
 
 
 def parsed(figure: str) -> ElementTree.Element:
     return ElementTree.fromstring(figure)
 
 
-@pytest.mark.parametrize("axis", [PLAIN, FROM_ZERO, COUNT])
+@pytest.mark.parametrize("axis", [LINEAR_AXIS, ZERO_AXIS, COUNT_AXIS])
 @given(st.lists(st.tuples(st.integers(0, 10**7).map(float), st.floats()), max_size=30))
 def test_any_curve_gives_well_formed_finite_pictures_within_the_frame(axis, points):
     figure = chart("any", [Line("one", points), Line("two", points[:1], "second")], axis=axis)
@@ -110,7 +110,7 @@ def test_long_curves_are_thinned_but_keep_their_ends():
     points = [(float(x), float(x)) for x in range(100_000)]
     [path] = [p for p in parsed(chart("long", [Line("", points)])).iter("path") if p.get("class") == "line main"]
     places = path.get("d")[1:].split("L")
-    frame = Frame.around(points, PLAIN)
+    frame = Frame.around(points, LINEAR_AXIS)
     assert len(places) == MAX_POINTS
     assert places[0] == f"{frame.x(0):.1f} {frame.y(0):.1f}"
     assert places[-1] == f"{frame.x(99_999):.1f} {frame.y(99_999):.1f}"

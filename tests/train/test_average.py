@@ -1,4 +1,4 @@
-"""Means of weights: the formulas, the looks that count, and that they come back from a checkpoint as they were."""
+"""Means of weights: the formulas, the steps that count, and that they come back from a checkpoint as they were."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def moving(settings: AverageSettings, steps: int) -> tuple[Average, nn.Linear, l
 
 def test_the_tail_is_the_plain_mean_of_its_steps():
     average, _, seen = moving(AverageSettings(kind="tail", every=1, tail=0.25), 40)
-    assert average.looks == 10
+    assert average.count == 10
     torch.testing.assert_close(average.means[0], torch.stack(seen[30:]).mean(dim=0))
 
 
@@ -33,7 +33,7 @@ def test_looks_are_some_steps_apart_and_the_last_step_always_counts():
 
 def test_ema_forgets_by_its_decay_and_does_not_lean_on_the_start():
     average, _, seen = moving(AverageSettings(kind="ema", every=1, decay=0.8), 12)
-    expected = torch.stack(seen[:5]).mean(dim=0)  # a plain mean until it has 1 / (1 - decay) looks
+    expected = torch.stack(seen[:5]).mean(dim=0)  # a plain mean until it has 1 / (1 - decay) samples
     for weights in seen[5:]:
         expected = 0.8 * expected + 0.2 * weights
     torch.testing.assert_close(average.means[0], expected)
@@ -42,7 +42,7 @@ def test_ema_forgets_by_its_decay_and_does_not_lean_on_the_start():
 def test_none_costs_nothing():
     average, module, _ = moving(AverageSettings(), 5)
     before = module.weight.detach().clone()
-    with average.in_place():
+    with average.applied():
         assert torch.equal(module.weight, before)
     assert not average.means
     assert set(average.state_tensors()) == {"count"}
@@ -51,10 +51,10 @@ def test_none_costs_nothing():
 def test_in_place_the_module_has_the_mean_and_afterwards_its_own_bits():
     average, module, seen = moving(AverageSettings(kind="ema", every=1), 6)
     address = module.weight.data_ptr()
-    with average.in_place():
+    with average.applied():
         assert torch.equal(module.weight, average.means[0])
     assert torch.equal(module.weight, seen[-1])
-    with pytest.raises(KeyError), average.in_place():
+    with pytest.raises(KeyError), average.applied():
         raise KeyError("in the middle")
     assert torch.equal(module.weight, seen[-1])
     assert module.weight.data_ptr() == address
@@ -75,7 +75,7 @@ def test_saved_and_loaded_it_goes_on_with_the_same_bits():
     again.load_state_tensors({name: tensor.clone() for name, tensor in straight.state_tensors().items()})
     for average in (straight, again):
         average.update(7, 0.5)
-    assert (again.looks, straight.looks) == (7, 7)
+    assert (again.count, straight.count) == (7, 7)
     assert all(torch.equal(a, b) for a, b in zip(again.means, straight.means, strict=True))
 
 

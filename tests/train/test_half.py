@@ -7,8 +7,8 @@ import torch
 from bertkit.config import family_config
 from bertkit.model import operations
 from bertkit.model.model import new_model
-from bertkit.pretraining.examples import Examples
-from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.examples.arrays import Examples
+from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
 from bertkit.pretraining.objectives.table import objective_rows

@@ -8,7 +8,7 @@ from torch import nn
 
 from bertkit.errors import BertkitError
 from bertkit.train.distributed import Ranks
-from bertkit.train.loop import LoopSettings, Micro, _backward, first_bad_tensor, train
+from bertkit.train.loop import LoopSettings, MicroBatch, _backward, first_nonfinite, train
 from bertkit.train.optimizer import build_optimizer
 from bertkit.train.optimizer_rows import OptimizerSettings
 from bertkit.train.runs import Progress
@@ -42,17 +42,18 @@ def data(rows=32, seed=0):
     return torch.randn(rows, 6, generator=generator), torch.rand(rows, generator=generator) < 0.3
 
 
-def cut(rows, chosen, pieces) -> list[Micro]:
+def cut(rows, chosen, pieces) -> list[MicroBatch]:
     parts = zip(rows.chunk(pieces), chosen.chunk(pieces), strict=True)
     return [
-        Micro((r, c), {"words": int(c.sum()), "pairs": len(r)}, r.numel(), seed=i) for i, (r, c) in enumerate(parts)
+        MicroBatch((r, c), {"words": int(c.sum()), "pairs": len(r)}, r.numel(), seed=i)
+        for i, (r, c) in enumerate(parts)
     ]
 
 
-def run(module, micros, steps=4, **options):
+def run(module, micro_batches, steps=4, **options):
     options = {"budget": Budget(steps=steps), "schedule": Schedule(peak=0.01, warmup=0)} | options
     optimizers = build_optimizer(module, OptimizerSettings())
-    return train(module, WEIGHTS, micros, optimizers, LoopSettings(**options), Ranks(), Progress())
+    return train(module, WEIGHTS, micro_batches, optimizers, LoopSettings(**options), Ranks(), Progress())
 
 
 @pytest.mark.parametrize("pieces", [2, 8, 32])
@@ -121,11 +122,11 @@ def test_a_poisoned_step_is_left_out_and_named():
         if report.progress.step == 3:
             before = {name: value.clone() for name, value in module.state_dict().items()}
         if report.progress.step == 4:
-            assert report.bad == "the output of inner"
+            assert report.nonfinite == "the output of inner"
             assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
             assert all(parameter.grad is None for parameter in module.parameters())
         else:
-            assert report.bad is None
+            assert report.nonfinite is None
     assert report.progress.step == 6
     assert (report.progress.skipped, report.progress.skipped_in_a_row) == (1, 0)
     assert not torch.equal(before["inner.weight"], module.inner.weight)
@@ -134,10 +135,12 @@ def test_a_poisoned_step_is_left_out_and_named():
 def test_looking_back_hears_of_a_bad_step_one_late_and_trains_the_same():
     """What CUDA does, so that it never waits: the step itself is left out all the same."""
     found = []
-    for look_back in (False, True):
+    for late_nan_check in (False, True):
         module = Two()
-        reports = list(run(module, poisoned, steps=6, look_back=look_back))
-        found.append([module.inner.weight.clone(), [r.progress.step for r in reports if r.bad], reports[-1].progress])
+        reports = list(run(module, poisoned, steps=6, late_nan_check=late_nan_check))
+        found.append(
+            [module.inner.weight.clone(), [r.progress.step for r in reports if r.nonfinite], reports[-1].progress]
+        )
     (straight, named, progress), (late, named_late, progress_late) = found
     assert torch.equal(straight, late)
     assert (named, named_late) == ([4], [5])
@@ -156,12 +159,12 @@ def test_too_many_bad_steps_in_a_row_end_the_run():
 def test_a_bad_weight_and_a_bad_gradient_are_named():
     module = Two()
     rows, chosen = data()
-    assert first_bad_tensor(module, cut(rows, chosen, 1), Ranks()) == "the norm of all gradients"
+    assert first_nonfinite(module, cut(rows, chosen, 1), Ranks()) == "the norm of all gradients"
     module.outer.weight.grad = torch.full_like(module.outer.weight, float("inf"))
-    assert first_bad_tensor(module, cut(rows, chosen, 1), Ranks()) == "the gradient of outer.weight"
+    assert first_nonfinite(module, cut(rows, chosen, 1), Ranks()) == "the gradient of outer.weight"
     with torch.no_grad():
         module.outer.bias.fill_(float("nan"))
-    assert first_bad_tensor(module, cut(rows, chosen, 1), Ranks()) == "the weight outer.bias"
+    assert first_nonfinite(module, cut(rows, chosen, 1), Ranks()) == "the weight outer.bias"
 
 
 def test_the_norm_is_clipped():

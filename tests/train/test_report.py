@@ -11,7 +11,7 @@ import pytest
 from bertkit.errors import RequestError
 from bertkit.pretraining.objectives.table import LOSSES
 from bertkit.train import report
-from bertkit.train.records import code_version, mirror, read_records, write_code_version
+from bertkit.train.records import code_version, read_records, write_code_version, write_tensorboard
 from bertkit.train.report import write_report
 
 VOID = {"meta", "path", "circle", "br"}
@@ -275,7 +275,7 @@ def test_tensorboard_gets_the_curves_if_it_is_there(tmp_path, monkeypatch):
     old = tmp_path / "tensorboard" / "events.out.tfevents.1"
     old.parent.mkdir()
     old.touch()
-    assert mirror(tmp_path) is True
+    assert write_tensorboard(tmp_path) is True
     assert ("loss/mlm", 8.9, 10) in FakeWriter.written
     assert ("evaluation/rtd_f1", 0.4, 300) in FakeWriter.written
     assert ("training/share", 0.31, 10) in FakeWriter.written
@@ -285,5 +285,5 @@ def test_tensorboard_gets_the_curves_if_it_is_there(tmp_path, monkeypatch):
 
 def test_without_tensorboard_nothing_happens(tmp_path, monkeypatch):
     monkeypatch.setattr("bertkit.train.records.find_spec", lambda name: None)
-    assert mirror(tmp_path) is False
+    assert write_tensorboard(tmp_path) is False
     assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError
 
 from bertkit.errors import BertkitError, RequestError
-from bertkit.train.runs import OPTIMIZER, Progress, Run, SavedTensors, read_part, read_progress
+from bertkit.train.runs import OPTIMIZER_FILE, Progress, Run, SavedTensors, read_progress, read_tensor_file
 
 
 class Part:
@@ -34,7 +34,7 @@ def test_the_last_checkpoints_are_kept_and_come_back(tmp_path):
     assert [path.name for path in run.checkpoints()] == ["step-00000015", "step-00100000"]
     assert run.latest().name == "step-00100000"
     assert read_progress(run.latest()) == Progress(step=100_000, seconds=1.5, skipped=1)
-    assert torch.equal(read_part(run.latest() / OPTIMIZER)["a"], torch.ones(2))
+    assert torch.equal(read_tensor_file(run.latest() / OPTIMIZER_FILE)["a"], torch.ones(2))
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000015", "step-00100000"]
 
 
@@ -73,7 +73,7 @@ def test_leftovers_of_a_kill_are_no_checkpoints_and_are_swept(tmp_path):
         (tmp_path / name / "draft").mkdir(parents=True)
     (tmp_path / "checkpoints" / "step-9").mkdir()  # somebody else's
     assert run.latest().name == "step-00000005"
-    run.sweep()
+    run.remove_partial()
     assert not list(tmp_path.rglob(".*"))
     assert (tmp_path / "checkpoints" / "step-9").is_dir()
 
@@ -110,4 +110,4 @@ def test_a_state_that_is_none_is_refused(tmp_path, text):
 def test_a_corrupt_memory_is_refused(tmp_path):
     (tmp_path / "optimizer.safetensors").write_bytes(b"\xff" * 100)
     with pytest.raises(RequestError, match=r"optimizer\.safetensors is truncated or corrupt"):
-        read_part(tmp_path / OPTIMIZER)
+        read_tensor_file(tmp_path / OPTIMIZER_FILE)

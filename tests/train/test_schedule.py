@@ -8,7 +8,7 @@ from torch import nn
 
 from bertkit.errors import RequestError
 from bertkit.train.distributed import Ranks
-from bertkit.train.loop import LoopSettings, Micro, train
+from bertkit.train.loop import LoopSettings, MicroBatch, train
 from bertkit.train.optimizer import build_optimizer
 from bertkit.train.optimizer_rows import OptimizerSettings
 from bertkit.train.runs import Progress
@@ -89,7 +89,7 @@ def by_the_clock(seconds_a_step, evaluation=0.0, every=1, start=None):
         budget=Budget(minutes=1), schedule=Schedule(peak=1e-3, warmup=3), clock=clock, most_skipped=0
     )
     optimizers = build_optimizer(module, OptimizerSettings())
-    part = Micro((torch.ones(3),), {"loss": 3}, 3, seed=0)
+    part = MicroBatch((torch.ones(3),), {"loss": 3}, 3, seed=0)
     reports = []
     for report in train(module, {"loss": 1.0}, lambda _: [part], optimizers, settings, Ranks(), start or Progress()):
         reports.append(report)

@@ -15,7 +15,14 @@ from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
 from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.pretraining.objectives.targets import Targets
-from bertkit.train.speed import flops_per_token, matmul_rate, memory_gib, seen_length, seen_tokens, share
+from bertkit.train.speed import (
+    attended_tokens,
+    flops_per_token,
+    matmul_rate,
+    mean_attended_length,
+    memory_gib,
+    utilization,
+)
 
 TINY = {"vocab_size": 50, "width": 16, "depth": 3, "heads": 2, "inner": 48, "max_length": 32}
 TINY |= {"dropout": 0.0, "attention_dropout": 0.0}
@@ -67,17 +74,17 @@ def test_agrees_on_electras_two_models():
 def test_texts_of_several_lengths_are_seen_by_their_squares():
     config = BertConfig(**TINY)
     lengths = (4, 28)
-    seen = seen_length(lengths)
+    seen = mean_attended_length(lengths)
     assert seen == 25.0
-    assert seen_length([]) == 0.0
+    assert mean_attended_length([]) == 0.0
     found = counted(ForPretraining(new_model(config, {"masked_word": None}), objective_rows(["mlm"])), lengths, [1, 2])
     assert flops_per_token(config, seen, 2 / 32) * 32 == pytest.approx(found, rel=1e-9)
 
 
 def test_local_layers_see_their_window():
     config = family_config("modernbert", "base", depth=4)
-    assert [seen_tokens(config, 1024, layer) for layer in range(4)] == [1024, 129, 129, 1024]
-    assert [seen_tokens(config, 100, layer) for layer in range(4)] == [100] * 4
+    assert [attended_tokens(config, 1024, layer) for layer in range(4)] == [1024, 129, 129, 1024]
+    assert [attended_tokens(config, 100, layer) for layer in range(4)] == [100] * 4
     everywhere = replace(config, parts=replace(config.parts, window=None))
     saved = 12 * config.width * 2 * (1024 - 129)
     assert flops_per_token(everywhere, 1024, 0.15) - flops_per_token(config, 1024, 0.15) == saved
@@ -89,8 +96,8 @@ def test_shared_layers_count_by_use():
 
 
 def test_share_is_a_plain_ratio():
-    assert share(500_000, 545e6, 775e12) == pytest.approx(0.3516, rel=1e-3)
-    assert share(500_000, 545e6, 0.0) == 0.0  # unknown rate: no share, no crash
+    assert utilization(500_000, 545e6, 775e12) == pytest.approx(0.3516, rel=1e-3)
+    assert utilization(500_000, 545e6, 0.0) == 0.0  # unknown rate: no share, no crash
 
 
 def test_matmul_rate_is_quick_and_plausible():

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 def check(
-    path: Annotated[Path, typer.Argument(help="A folder that bertkit shards made, or a file with labeled examples.")],
+    path: Annotated[Path, typer.Argument(help="A folder written by bertkit shards, or a file of labeled examples.")],
     columns: ColumnNames = None,
-    dev: Annotated[Path | None, typer.Option(help="With a file: the one to evaluate on.")] = None,
-    task: Annotated[str | None, typer.Option(help="With a file: its task; guessed if not given.")] = None,
-    model: Annotated[Path | None, typer.Option(help="With a file: count lengths in this model's tokens.")] = None,
-    masks: Annotated[bool, typer.Option("--masks", help="Print texts beside their masked form.")] = False,
-    recipe: Annotated[Path | None, typer.Option(help="With shards: the recipe whose examples are checked.")] = None,
-    count: Annotated[int, typer.Option(help="With --masks: how many examples.")] = 5,
+    dev: Annotated[Path | None, typer.Option(help="With a file: the file to evaluate on.")] = None,
+    task: Annotated[str | None, typer.Option(help="With a file: its task; by default guessed.")] = None,
+    model: Annotated[Path | None, typer.Option(help="With a file: count lengths in tokens of this model.")] = None,
+    masks: Annotated[bool, typer.Option("--masks", help="With shards: print texts and their masked form.")] = False,
+    recipe: Annotated[Path | None, typer.Option(help="With shards: check them against this recipe.")] = None,
+    count: Annotated[int, typer.Option(help="With --masks: number of examples to print.")] = 5,
     as_json: AsJson = False,
 ) -> int:
-    """Report what a folder of shards or a labeled file holds, and what would stop training. Exit 1: something would.
+    """Report what a folder of shards or a labeled file contains, and what would make training fail (then exit code 1).
 
     Every shard is read and its checksum verified. Example: bertkit check shards/ --recipe recipes/tiny-cpu.toml
     Every labeled row is read. Example: bertkit check train.tsv --dev dev.tsv --model model/
@@ -36,8 +36,8 @@ def check(
     if path.is_file() or (path.suffix and not path.exists()):
         _refuse({"--masks": masks, "--recipe": recipe}, "goes with a folder of shards", path)
         return _check_examples(path, dev, task, model, columns or [], as_json)
-    given = {"--dev": dev, "--task": task, "--model": model, " ".join(columns or []): columns}
-    _refuse(given, "goes with a file of labeled examples", path)
+    options = {"--dev": dev, "--task": task, "--model": model, " ".join(columns or []): columns}
+    _refuse(options, "goes with a file of labeled examples", path)
     from bertkit.pretraining.check_shards import report_shards
     from bertkit.pretraining.recipe import read_recipe
     from bertkit.text.shards.reader import open_shards
@@ -52,10 +52,11 @@ def check(
     return 1 if report.stops else 0
 
 
-def _refuse(given: Mapping[str, object], rule: str, path: Path) -> None:
+def _refuse(options: Mapping[str, object], rule: str, path: Path) -> None:
+    """Refuse the first of the options that was given."""
     from bertkit.errors import RequestError
 
-    for name, value in given.items():
+    for name, value in options.items():
         if value:
             kind = "a folder" if path.is_dir() else "a file" if path.exists() else "missing"
             raise RequestError(f"{name} {rule}; {path} is {kind}")
@@ -67,15 +68,14 @@ def _check_examples(
     from bertkit.data.columns import named_columns
     from bertkit.finetuning.check.check_data import check_data
 
-    tokenizer, limit = _reader(model) if model else (None, 512)
-    named = named_columns(columns)
-    report = check_data(path, dev, task=task, columns=named, tokenizer=tokenizer, limit=limit)
+    tokenizer, limit = _tokenizer_and_limit(model) if model else (None, 512)
+    report = check_data(path, dev, task=task, columns=named_columns(columns), tokenizer=tokenizer, limit=limit)
     print(json.dumps(report.to_json(), indent=2, ensure_ascii=False) if as_json else report)
     return 1 if report.stops else 0
 
 
-def _reader(model: Path) -> "tuple[Tokenizer, int]":
-    """The tokenizer of a model folder, or of a folder with a vocabulary only, and the most tokens of a text."""
+def _tokenizer_and_limit(model: Path) -> "tuple[Tokenizer, int]":
+    """The tokenizer of a model folder, or of a folder with a vocabulary only, and the longest text in tokens."""
     from bertkit.checkpoint.bundled import model_folder, tokenizer_folder
     from bertkit.text.tokenizer import Tokenizer
 
@@ -88,9 +88,9 @@ def _reader(model: Path) -> "tuple[Tokenizer, int]":
 
 
 def _print_masks(shards: "ShardSet", recipe: "Recipe | None", count: int, as_json: bool) -> None:
-    """Pairs of lines, a blank line between pairs, and the shares at the end; or one JSON object per example."""
-    from bertkit.pretraining.batches import DataSettings
-    from bertkit.pretraining.show_masks import lines, masked_examples
+    """Print pairs of lines (text, masked text) and the measured shares; or one JSON object per example."""
+    from bertkit.pretraining.examples.batches import DataSettings
+    from bertkit.pretraining.examples.show_masks import lines, masked_examples
 
     examples, shares = masked_examples(shards, recipe.data if recipe else DataSettings(), count)
     for example in examples:
@@ -102,18 +102,18 @@ def _print_masks(shards: "ShardSet", recipe: "Recipe | None", count: int, as_jso
         for text, shown in lines(example):
             print(f"{text}\n{shown}\n")
     if not as_json:
-        became = f"{shares.masked:.1%} masked, {shares.replaced:.1%} replaced, {shares.kept:.1%} kept"
-        print(f"{shares.chosen:.1%} of {shares.tokens:,} tokens chosen; of these {became}")
+        corrupted = f"{shares.masked:.1%} masked, {shares.replaced:.1%} replaced, {shares.kept:.1%} kept"
+        print(f"{shares.chosen:.1%} of {shares.tokens:,} tokens chosen; of these {corrupted}")
         for remark in shares.remarks:
             print(remark)
 
 
 def _format_report(report: "ShardReport") -> Iterator[str]:
-    """The report as lines to read."""
+    """The report as lines of text."""
     yield f"{'shards':18}{report.shards:,}, every checksum as written"
     yield f"{'tokens':18}{report.tokens:,}, {report.unknown_share:.3%} of them unknown"
-    yield f"{'sentences':18}{report.sentences:,}{_spread(report.sentence_lengths)}"
-    yield f"{'documents':18}{report.documents:,}{_spread(report.document_lengths)}"
+    yield f"{'sentences':18}{report.sentences:,}{_format_lengths(report.sentence_lengths)}"
+    yield f"{'documents':18}{report.documents:,}{_format_lengths(report.document_lengths)}"
     yield f"{'vocabulary':18}{report.vocabulary:,} pieces, {report.pieces_used:,} of them in the text"
     if report.entities is not None:
         yield f"{'names':18}{report.entities:,}"
@@ -125,7 +125,7 @@ def _format_report(report: "ShardReport") -> Iterator[str]:
     yield from (f"stop: {stop}" for stop in report.stops)
 
 
-def _spread(lengths: "Lengths | None") -> str:
+def _format_lengths(lengths: "Lengths | None") -> str:
     if lengths is None:
         return ""
     return f"; tokens: mean {lengths.mean}, median {lengths.median}, 95 % to {lengths.most}, most {lengths.longest}"

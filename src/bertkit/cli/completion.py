@@ -1,4 +1,7 @@
-"""`bertkit completion bash`: a script that completes verbs, options and files; made without importing any verb."""
+"""`bertkit completion bash`: a script that completes verbs, options and files.
+
+The options are read from the source of the verbs: importing all verbs would take seconds.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -42,14 +45,14 @@ compdef _bertkit bertkit
 
 
 def completion_script(shell: str = "") -> str:
-    """The script for bash, zsh or fish; evaluate it in the shell's start-up file."""
+    """The script for bash, zsh or fish, to be evaluated in the shell's start-up file."""
     return pick({"bash": lambda: _posix(BASH), "zsh": lambda: _posix(ZSH), "fish": _fish}, shell, "shell")()
 
 
 def verb_options(verb: str) -> list[str]:
-    """The options of a verb as its source declares them, hidden ones left out."""
+    """The options of a verb as its source declares them, without hidden ones."""
     function = next(node for node in _parsed(verb) if isinstance(node, ast.FunctionDef) and node.name == verb)
-    return [name for argument in function.args.args for name in _declared(argument)]
+    return [name for parameter in function.args.args for name in _option_names(parameter)]
 
 
 @cache
@@ -57,16 +60,16 @@ def _parsed(module: str) -> list[ast.stmt]:
     return ast.parse(files("bertkit.cli").joinpath(f"{module}.py").read_text(encoding="utf-8")).body
 
 
-def _declared(argument: ast.arg) -> Iterator[str]:
-    """What one parameter is called on the command line; nothing for arguments by place."""
+def _option_names(parameter: ast.arg) -> Iterator[str]:
+    """The names of one parameter on the command line; none for a positional argument."""
     shared = {ast.unparse(node.targets[0]): node for node in _parsed("options") if isinstance(node, ast.Assign)}
-    declaration = shared.get(getattr(argument.annotation, "id", ""), argument)
+    declaration = shared.get(getattr(parameter.annotation, "id", ""), parameter)
     for call in (node for node in ast.walk(declaration) if isinstance(node, ast.Call)):
         hidden = any(keyword.arg == "hidden" for keyword in call.keywords)
         if hidden or not (isinstance(call.func, ast.Attribute) and call.func.attr == "Option"):
             continue
-        names = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-        name = argument.arg.replace("_", "-")
+        names = [arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+        name = parameter.arg.replace("_", "-")
         is_switch = any(isinstance(node, ast.Name) and node.id == "bool" for node in ast.walk(declaration))
         yield from names or [f"--{name}", *([f"--no-{name}"] if is_switch else [])]
 
@@ -78,8 +81,8 @@ def _posix(template: str) -> str:
 
 def _fish() -> str:
     lines = []
-    for verb, (what, _) in VERBS.items():
-        lines.append(f"complete -c bertkit -n __fish_use_subcommand -a {verb} -d '{what}'")
-        within = f"complete -c bertkit -n '__fish_seen_subcommand_from {verb}'"
-        lines += [f"{within} -l {option.removeprefix('--')}" for option in verb_options(verb)]
+    for verb, (summary, _) in VERBS.items():
+        lines.append(f"complete -c bertkit -n __fish_use_subcommand -a {verb} -d '{summary}'")
+        condition = f"complete -c bertkit -n '__fish_seen_subcommand_from {verb}'"
+        lines += [f"{condition} -l {option.removeprefix('--')}" for option in verb_options(verb)]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""`bertkit convert`: a checkpoint of another layout becomes a model folder, or an ONNX file."""
+"""`bertkit convert`: convert a checkpoint to a model folder in the Hugging Face layout, or to an ONNX file."""
 
 import json
 from dataclasses import asdict
@@ -20,17 +20,20 @@ def convert(
         Path, typer.Argument(help="A Hugging Face or sentence-transformers folder, or a Google checkpoint.")
     ],
     target: Annotated[
-        Path,
-        typer.Argument(help="The folder to write, which must not exist; or NEW/model.onnx for an ONNX file in it."),
+        Path, typer.Argument(help="The new folder to write; or a path such as new/model.onnx, for ONNX.")
     ],
-    to: Annotated[str | None, typer.Option(help="folder or onnx; else as TARGET's ending says.")] = None,
+    to: Annotated[str | None, typer.Option(help="folder or onnx; by default as the ending of TARGET says.")] = None,
     answers: Annotated[
-        str | None, typer.Option(help="For ONNX: vectors, or heads as masked_word,next_sentence; else as the model is.")
+        str | None,
+        typer.Option(
+            help="For ONNX: the outputs, vectors or names of heads such as masked_word,next_sentence; "
+            "by default what the model was fine-tuned for."
+        ),
     ] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="A vocab.txt or tokenizer folder, if SOURCE has none.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read any layout that bertkit knows; write config.json, model.safetensors and the tokenizer, or an ONNX file.
+    """Read a checkpoint of any supported layout; write config.json, model.safetensors and tokenizer, or an ONNX file.
 
     To ONNX: bertkit convert model/ exported/model.onnx (needs pip install 'bertkit[onnx]').
     """
@@ -49,18 +52,18 @@ def convert(
         _write_onnx(source, tokenizer, target, answers, as_json)
 
 
-def _write_folder(loaded: "Checkpoint", target: Path, as_json: bool) -> None:
+def _write_folder(checkpoint: "Checkpoint", target: Path, as_json: bool) -> None:
     from bertkit.checkpoint.save_load import folder_config, save_checkpoint
 
-    settings, own = folder_config(loaded.model, loaded.labels)
-    save_checkpoint(loaded, target)
-    kind = "bertkit only: no Hugging Face class has these parts" if own else settings["architectures"][0]
+    settings, bertkit_only = folder_config(checkpoint.model, checkpoint.labels)
+    save_checkpoint(checkpoint, target)
+    name = "bertkit only: no Hugging Face class has these parts" if bertkit_only else settings["architectures"][0]
+    report = checkpoint.report
     if as_json:
-        report = loaded.report
-        done = {"out": str(target), "class": None if own else kind, "used": list(report.used)}
-        print(json.dumps({**done, "dropped": dict(report.dropped), "new": list(report.new)}))
+        written = {"out": str(target), "class": None if bertkit_only else name, "used": list(report.used)}
+        print(json.dumps({**written, "dropped": dict(report.dropped), "new": list(report.new)}))
     else:
-        print(f"{loaded.report}\n{target}: {kind}")
+        print(f"{report}\n{target}: {name}")
 
 
 def _write_onnx(source: Path, tokenizer: Path | None, target: Path, answers: str | None, as_json: bool) -> None:
@@ -68,8 +71,8 @@ def _write_onnx(source: Path, tokenizer: Path | None, target: Path, answers: str
     from bertkit.predict.onnx.export import export_onnx, onnx_file
     from bertkit.progress import progress
 
-    onnx_file(target)  # before the weights are read
-    loaded = load_checkpoint(source, tokenizer=tokenizer)
-    wanted = None if answers is None else [name.strip() for name in answers.split(",")]
-    done = export_onnx(loaded, target, answers=wanted, show=progress)
-    print(json.dumps({**asdict(done), "path": str(done.path)}) if as_json else done)
+    onnx_file(target)  # refuses a wrong target before the weights are read
+    checkpoint = load_checkpoint(source, tokenizer=tokenizer)
+    outputs = None if answers is None else [name.strip() for name in answers.split(",")]
+    exported = export_onnx(checkpoint, target, answers=outputs, show=progress)
+    print(json.dumps({**asdict(exported), "path": str(exported.path)}) if as_json else exported)

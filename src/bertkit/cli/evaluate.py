@@ -1,4 +1,4 @@
-"""`bertkit evaluate`: the scores of a fine-tuned model on labeled examples."""
+"""`bertkit evaluate`: score a fine-tuned model on labeled examples."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from bertkit.cli.options import AsJson, ColumnNames, FineTunedModel
 
 def evaluate(
     model: FineTunedModel,
-    examples: Annotated[Path, typer.Argument(help="A file of labeled examples, as bertkit finetune reads them.")],
+    examples: Annotated[Path, typer.Argument(help="A file of labeled examples, as for bertkit finetune.")],
     columns: ColumnNames = None,
     as_json: AsJson = False,
 ) -> None:
@@ -19,8 +19,8 @@ def evaluate(
 
     Example: bertkit evaluate run/model test.tsv label=stars
     """
-    from bertkit.api import evaluate as run
+    from bertkit.api import evaluate as run_evaluation
 
-    named = dict(column.partition("=")[::2] for column in columns or [])
-    result = run(model, examples, **named)
+    column_names = dict(column.partition("=")[::2] for column in columns or [])
+    result = run_evaluation(model, examples, **column_names)
     print(json.dumps(result.to_json(), ensure_ascii=False) if as_json else result)

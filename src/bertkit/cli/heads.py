@@ -1,4 +1,4 @@
-"""`bertkit heads`: what the attention heads of a model attend to."""
+"""`bertkit heads`: what each attention head of a model attends to."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,16 +14,16 @@ def heads(
     pair: Pair = None,
     model: Model = None,
     texts: Annotated[Path | None, typer.Option(help="More texts, one per line, for the list and --prune.")] = None,
-    table: Annotated[bool, typer.Option("--table", help="Print one head's attention, step by step.")] = False,
-    head: Annotated[str | None, typer.Option(help="With --table: layer and head, counted from 1-1.")] = None,
-    word: Annotated[str | None, typer.Option(help="With --table: the query word.")] = None,
+    table: Annotated[bool, typer.Option("--table", help="Print the attention of one head, step by step.")] = False,
+    head: Annotated[str | None, typer.Option(help="With --table: layer and head, counted from 1, such as 3-7.")] = None,
+    word: Annotated[str | None, typer.Option(help="With --table: the word whose query is used.")] = None,
     link: Annotated[
-        str | None, typer.Option(help="Rank heads by the attention of one word to another: he,Bert.")
+        str | None, typer.Option(help="Rank heads by the attention from one word to another, such as he,Bert.")
     ] = None,
-    prune: Annotated[bool, typer.Option("--prune", help="Measure what removing each head costs.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Measure how much removing each head costs.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List what each attention head mostly attends to in a text; or one head's arithmetic, links, or pruning costs.
+    """List what each attention head mostly attends to in a text; or show one head's arithmetic, links or pruning costs.
 
     Example: bertkit heads "Bert was tired, so he slept." --link he,Bert
     """

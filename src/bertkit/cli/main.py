@@ -1,4 +1,4 @@
-"""`bertkit VERB ...`: one file per verb, imported only when it is called, so that help is instant."""
+"""`bertkit VERB ...`: one file per verb, imported only when that verb is called, so that --help is fast."""
 
 import errno
 import io
@@ -12,49 +12,50 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from bertkit._version import __version__
+from bertkit.cli.common import INTERRUPTED, print_note
 from bertkit.cli.verbs import OLD_SPELLINGS, VERBS, help_text, note_old_spelling
 from bertkit.errors import BertkitError, BertkitWarning, RequestError, UnknownSetting
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one verb and leave with its exit code."""
+    """Run one verb and exit with its code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     warnings.showwarning = show_warning
-    signal.signal(signal.SIGTERM, _stop)  # as Ctrl-C: what is half-written is cleared away
+    signal.signal(signal.SIGTERM, _interrupt)  # as Ctrl-C: partial outputs are removed
     if sys.stdout is None:  # closed by the caller
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - for the rest of the process
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that knows ASCII only still gets its answer
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal for ASCII only still gets its result
     try:
         code = run(words)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except OSError as error:  # /dev/full
-        code = _say(f"the output could not be written: {error.strerror}", 1)
+        code = _fail(f"the output could not be written: {error.strerror}", 1)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
 
 def run(words: list[str]) -> int:
-    """The exit code of `bertkit *words`."""
+    """Run `bertkit *words` and return its exit code; errors are printed as one sentence."""
     try:
-        return _answer(words)
+        return _dispatch(words)
     except BertkitError as error:
-        return _say(str(error), error.exit_code)
+        return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return _say("stopped", 130)
+        return _fail("stopped", INTERRUPTED)
     except MemoryError:
-        return _say("out of memory; give it less at a time", 1)
+        return _fail("out of memory; give it less at a time", 1)
     except OSError as error:
-        if (error.errno == errno.EPIPE and _reader_has_left()) or not set(words[:1]) & {*VERBS, *OLD_SPELLINGS}:
+        if (error.errno == errno.EPIPE and _stdout_is_closed()) or not set(words[:1]) & {*VERBS, *OLD_SPELLINGS}:
             raise  # standard output could not be written
-        return _say(f"{error.filename or 'the work failed'}: {error.strerror or error}", 1)
+        return _fail(f"{error.filename or 'the work failed'}: {error.strerror or error}", 1)
 
 
-def _answer(words: list[str]) -> int:
-    """What needs no verb is answered at once; old spellings are replaced; everything else is a verb's."""
+def _dispatch(words: list[str]) -> int:
+    """Handle --help, --version and completion here, replace old spellings, and pass everything else to its verb."""
     verb, *rest = words or ["--help"]
     if verb == "help" and rest:
         verb, rest = rest[0], ["--help"]
@@ -75,7 +76,7 @@ def _answer(words: list[str]) -> int:
     else:
         near = _nearest(verb, [*VERBS, *OLD_SPELLINGS])
         hint = f"did you mean '{near}'? " if near else ""
-        return _say(f"no command '{verb}'; {hint}choose from: {', '.join(VERBS)}", 2)
+        return _fail(f"no command '{verb}'; {hint}choose from: {', '.join(VERBS)}", 2)
     return 0
 
 
@@ -86,50 +87,50 @@ def _nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def _run_verb(verb: str, words: list[str]) -> int:
-    """Parse the verb's own options with typer and call it."""
+    """Parse the verb's options with typer and call it."""
     import typer
 
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     function: Callable[..., Any] = getattr(import_module(f"bertkit.cli.{verb}"), verb)
     app.command(name=verb, context_settings={"help_option_names": ["-h", "--help"]})(function)
     command = typer.main.get_command(app)
-    options = ["--help", *(name for each in command.params for name in (*each.opts, *each.secondary_opts))]
-    given = _settings_from_options(verb, words, options) if "settings" in options else words
+    options = ["--help", *(name for option in command.params for name in (*option.opts, *option.secondary_opts))]
+    arguments = _settings_from_options(verb, words, options) if "settings" in options else words
     try:
-        code = command.main(given, prog_name=f"bertkit {verb}", standalone_mode=False)
+        code = command.main(arguments, prog_name=f"bertkit {verb}", standalone_mode=False)
     except RequestError as error:
         raise _as_option(error, verb, words, options) from error
     except typer.Abort:
-        return _say("stopped", 130)
-    except SystemExit as error:  # typer leaves with 1 where a pipe is closed, even when it is not to leave
+        return _fail("stopped", INTERRUPTED)
+    except SystemExit as error:  # typer exits with 1 at a closed pipe, even with standalone_mode=False
         if isinstance(error.__context__, BrokenPipeError):
             raise error.__context__ from None
         raise
     except Exception as error:
-        # Newer versions of typer carry their own click: its usage errors are known by what they can do.
+        # Newer versions of typer vendor click, so usage errors are recognized by their attributes.
         if not (hasattr(error, "format_message") and hasattr(error, "exit_code")):
             raise
-        return _say(f"{error.format_message()} See 'bertkit {verb} --help'.", 2)
-    if code == 130:  # typer gives Ctrl-C back as a number
-        return _say("stopped", 130)
+        return _fail(f"{error.format_message()} See 'bertkit {verb} --help'.", 2)
+    if code == INTERRUPTED:  # typer returns Ctrl-C as this code
+        return _fail("stopped", INTERRUPTED)
     return code if isinstance(code, int) else 0
 
 
 def _settings_from_options(verb: str, words: list[str], known: Collection[str]) -> list[str]:
-    """`--epochs 3` and `--epochs=3` as `epochs=3`, where a verb takes settings and has no such option of its own."""
-    made, rest = list[str](), iter(words)
+    """Rewrite `--epochs 3` and `--epochs=3` as `epochs=3`, for verbs that take settings and have no such option."""
+    arguments, rest = list[str](), iter(words)
     for word in rest:
         name, equals, value = word.partition("=")
         if name == "--":
-            return [*made, word, *rest]
+            return [*arguments, word, *rest]
         if not name.startswith("--") or name in known:
-            made.append(word)
+            arguments.append(word)
             continue
         value = value if equals else next(rest, "--")
-        if not equals and value.startswith("--"):  # a flag, and no setting is one
+        if not equals and value.startswith("--"):  # a flag; no setting is a flag
             raise _unknown_option(verb, name, known)
-        made.append(f"{name.removeprefix('--').replace('-', '_')}={value}")
-    return made
+        arguments.append(f"{name.removeprefix('--').replace('-', '_')}={value}")
+    return arguments
 
 
 def _unknown_option(verb: str, name: str, known: Iterable[str]) -> RequestError:
@@ -139,7 +140,7 @@ def _unknown_option(verb: str, name: str, known: Iterable[str]) -> RequestError:
 
 
 def _as_option(error: RequestError, verb: str, words: list[str], options: Iterable[str]) -> RequestError:
-    """The error about a setting that was given as an option, which is more likely an option with a typing error."""
+    """The error for an unknown setting, as one for an unknown option where it was written as an option."""
     unknown = error if isinstance(error, UnknownSetting) else error.__cause__
     if not isinstance(unknown, UnknownSetting):
         return error
@@ -149,25 +150,25 @@ def _as_option(error: RequestError, verb: str, words: list[str], options: Iterab
     return _unknown_option(verb, name, [*options, *settings]) if name else error
 
 
-def _reader_has_left() -> bool:
-    """Whether the closed pipe is standard output, not one to a process that does part of the work."""
-    if not hasattr(select, "poll"):  # Windows: most likely it is
+def _stdout_is_closed() -> bool:
+    """Whether the closed pipe is standard output, and not one to a worker process."""
+    if not hasattr(select, "poll"):  # Windows: assume standard output
         return True
     output = select.poll()
-    output.register(sys.stdout.fileno(), 0)  # closed pipes are told of without being asked for
+    output.register(sys.stdout.fileno(), 0)  # poll reports a closed pipe without any flag
     return bool(output.poll(0))
 
 
-def _say(sentence: str, code: int) -> int:
+def _fail(sentence: str, code: int) -> int:
     print(f"bertkit: {sentence}", file=sys.stderr)
     return code
 
 
-def _stop(*_: Any) -> NoReturn:
+def _interrupt(*_: Any) -> NoReturn:
     raise KeyboardInterrupt
 
 
 def show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    """Print bertkit's own warnings as a note, and no others."""
+    """Print bertkit's own warnings as notes, and no others."""
     if issubclass(category, BertkitWarning):
-        print(f"bertkit: note: {message}", file=sys.stderr)
+        print_note(str(message))

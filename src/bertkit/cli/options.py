@@ -1,4 +1,7 @@
-"""Arguments and options that several verbs have; `completion.py` reads their declarations without importing them."""
+"""Arguments and options that several verbs share.
+
+`completion.py` reads the declarations of the options from this file's source, without importing it.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,26 +9,28 @@ from typing import Annotated
 import typer
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Model = Annotated[Path | None, typer.Option(help="A model folder; else the bundled one.")]
-FineTunedModel = Annotated[Path, typer.Argument(help="A fine-tuned model's folder.")]
-Text = Annotated[str, typer.Argument(help="A text.")]
-Pair = Annotated[str | None, typer.Option(help="A second text, read together with the first.")]
+Model = Annotated[Path | None, typer.Option(help="A model folder; by default the bundled model.")]
+FineTunedModel = Annotated[Path, typer.Argument(help="The folder of a fine-tuned model.")]
+Text = Annotated[str, typer.Argument(help="The text to analyze.")]
+Pair = Annotated[str | None, typer.Option(help="A second text, read together with the first as a pair.")]
 Corpus = Annotated[
     list[Path],
-    typer.Argument(help="Files or folders: plain text with a blank line between documents, or .jsonl with 'text'."),
+    typer.Argument(
+        help="Files or folders: plain text with a blank line between documents, or .jsonl with a 'text' field."
+    ),
 ]
 ColumnNames = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME=COLUMN]...", help="text=, pair=, label= and the like; guessed if not given."),
+    typer.Argument(metavar="[NAME=COLUMN]...", help="The columns: text=, pair=, label= and so on; by default guessed."),
 ]
-ResumeRun = Annotated[bool, typer.Option("--resume", help="Continue where this run stopped, or begin.")]
+ResumeRun = Annotated[bool, typer.Option("--resume", help="Continue the run in --out, or start it.")]
 
-# Of `embed` and `predict`, which read a file and write one.
+# Options of `embed` and `predict`, which read a file and write one.
 InputFile = Annotated[Path, typer.Argument(help="Lines, JSONL, CSV, TSV or Parquet, compressed or not; - is stdin.")]
-ResumeFile = Annotated[bool, typer.Option("--resume", help="Continue where this command was stopped, or begin.")]
-OnError = Annotated[str, typer.Option(help="stop at a bad row, or skip it and list it in a file.")]
-Workers = Annotated[int, typer.Option(help="Worker processes, one thread each; 0: none, all threads here.")]
-Cluster = Annotated[bool, typer.Option("--cluster", help="Compute on a Ray cluster.")]
+ResumeFile = Annotated[bool, typer.Option("--resume", help="Continue an interrupted run of this command, or start.")]
+OnError = Annotated[str, typer.Option(help="At a bad row: stop, or skip it and list it in a file.")]
+Workers = Annotated[int, typer.Option(help="Worker processes of one thread each; 0: this process, all threads.")]
+Cluster = Annotated[bool, typer.Option("--cluster", help="Run on a Ray cluster.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; by default a GPU if there is one.")]
 Dtype = Annotated[
     str | None, typer.Option(help="float32, bfloat16, float16 or int8; by default bfloat16 on a GPU, else float32.")

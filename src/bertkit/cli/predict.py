@@ -1,4 +1,4 @@
-"""`bertkit predict`: the predictions of a fine-tuned model for each row of a file."""
+"""`bertkit predict`: run a fine-tuned model on each row of a file."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bertkit.cli.embed import say, tell_skipped
+from bertkit.cli.common import print_note, print_skipped
 from bertkit.cli.options import AsJson, Cluster, Device, Dtype, FineTunedModel, InputFile, OnError, ResumeFile, Workers
 from bertkit.tasks.table import TASKS
 
@@ -14,12 +14,13 @@ from bertkit.tasks.table import TASKS
 def predict(
     model: FineTunedModel,
     rows: InputFile,
-    out: Annotated[Path, typer.Option(help="Where the predictions go: .jsonl, .csv or .parquet.")],
+    out: Annotated[Path, typer.Option(help="The file to write: .jsonl, .csv or .parquet.")],
     settings: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[NAME=VALUE]...",
-            help="text=column pair=column keep=columns probabilities=true best=5 format=csv header= quotes= encoding=",
+            help="How to read and write: text=COLUMN pair=COLUMN keep=COLUMNS probabilities=true best=5 format=csv "
+            "header= quotes= encoding=",
         ),
     ] = None,
     resume: ResumeFile = False,
@@ -30,7 +31,7 @@ def predict(
     dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write predictions beside the columns of each row, in order, with constant memory.
+    """Write a prediction for each row of a file, next to the columns of the row, in order, with constant memory.
 
     After a kill or a full disk, --resume continues; no row is lost. The columns are those of the model's task:
     """
@@ -40,14 +41,14 @@ def predict(
     from bertkit.progress import progress
 
     reading = read_file_settings(settings or [], PREDICT_SETTINGS)
-    how = RunOptions(resume=resume, on_error=on_error, workers=workers, cluster=cluster, device=device, dtype=dtype)
-    found = predict_file(model, rows, out, reading, how, show=progress, say=say)
-    say(found.note)
-    tell_skipped(out, found.state.skipped)
-    state = found.state
-    done = {"task": found.task, "rows": state.written, "skipped": state.skipped, "out": str(out)}
-    told = f"{state.written} rows with {', '.join(found.columns)} in {out}"
-    print(json.dumps({**done, "columns": found.columns}) if as_json else told)
+    options = RunOptions(resume=resume, on_error=on_error, workers=workers, cluster=cluster, device=device, dtype=dtype)
+    result = predict_file(model, rows, out, reading, options, show=progress, say=print_note)
+    state = result.state
+    print_note(result.note)
+    print_skipped(out, state.skipped)
+    summary = {"task": result.task, "rows": state.written, "skipped": state.skipped, "out": str(out)}
+    text = f"{state.written} rows with {', '.join(result.columns)} in {out}"
+    print(json.dumps({**summary, "columns": result.columns}) if as_json else text)
 
 
 predict.__doc__ = f"{predict.__doc__}{'; '.join(f'{row.name}: {row.main_columns}' for row in TASKS.values())}."

@@ -1,4 +1,4 @@
-"""`bertkit probe`: what linear probes find in each layer."""
+"""`bertkit probe`: what linear probes can predict from each layer."""
 
 import json
 from pathlib import Path
@@ -14,23 +14,24 @@ if TYPE_CHECKING:
 
 def probe(
     files: Annotated[
-        list[Path], typer.Argument(help="CoNLL-U or column files: train on all but the last, evaluate on the last.")
+        list[Path],
+        typer.Argument(help="CoNLL-U or column files: train on all but the last file, test on the last."),
     ],
     model: Model = None,
     what: Annotated[str, typer.Option(help="pos, ner, arcs (relations to heads), or structure (whole trees).")] = "pos",
-    out: Annotated[Path | None, typer.Option(help="Write report.html and result.json into this new folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A new folder for report.html and result.json.")] = None,
     column: Annotated[
-        str | None, typer.Option(help="The column of the labels: xpos, or 4; by default UPOS, or the last one.")
+        str | None, typer.Option(help="The column of the labels, such as xpos or 4; by default UPOS or the last one.")
     ] = None,
-    pieces: Annotated[str, typer.Option(help="The vector of a word of several tokens: mean, first or last.")] = "mean",
-    sentences: Annotated[int | None, typer.Option(help="Train on at most so many sentences.")] = None,
-    rank: Annotated[int, typer.Option(help="With structure: dimensions of the probe's space.")] = 128,
+    pieces: Annotated[str, typer.Option(help="Vector of a word with several tokens: mean, first or last.")] = "mean",
+    sentences: Annotated[int | None, typer.Option(help="Train on at most this many sentences.")] = None,
+    rank: Annotated[int, typer.Option(help="With structure: rank of the probe (dimensions of its space).")] = 128,
     seed: Annotated[int, typer.Option(help="Random seed: control task, untrained encoder, order.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Train linear probes on each layer, beside a control task and an untrained encoder.
+    """Train linear probes on each layer, and compare with a control task and an untrained encoder.
 
-    With a single file the last fifth is held out.
+    With a single file, the last fifth of it is held out for testing.
     Example: bertkit probe train.conllu dev.conllu --model model/ --what structure --out probe/
     """
     from bertkit.files import refuse_to_overwrite
@@ -49,12 +50,13 @@ def probe(
     if as_json:
         print(json.dumps(report.to_json(), ensure_ascii=False))
     else:
-        _print(probe_table(report))
-        print(*(["report in " + str(out / "report.html")] if out else []), sep="\n", end="\n" if out else "")
+        _print_table(probe_table(report))
+        if out:
+            print(f"report in {out / 'report.html'}")
 
 
-def _print(table: "ProbeTable") -> None:
-    """The table for the eye; its notes below it, each on a line of its own."""
+def _print_table(table: "ProbeTable") -> None:
+    """Print the table, and its notes below it, one per line."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table

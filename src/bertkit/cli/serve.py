@@ -1,4 +1,4 @@
-"""`bertkit serve`: an HTTP server for models."""
+"""`bertkit serve`: serve models over HTTP."""
 
 from pathlib import Path
 from types import ModuleType
@@ -18,24 +18,25 @@ if TYPE_CHECKING:
 
 def serve(
     models: Annotated[
-        list[str] | None, typer.Argument(metavar="[MODEL]...", help="Model folders, as PATH or NAME=PATH.")
+        list[str] | None,
+        typer.Argument(metavar="[MODEL]...", help="Model folders, as PATH or NAME=PATH; or none: the bundled one."),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; the default is this machine only.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
-    max_tokens: Annotated[int | None, typer.Option(help="Tokens in one batch; by default 4,096, GPU 32,768.")] = None,
-    max_queue: Annotated[int, typer.Option(help="Requests in progress; more are refused with 429.")] = 512,
+    host: Annotated[str, typer.Option(help="Address to listen on; by default this machine only.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8000,
+    max_tokens: Annotated[int | None, typer.Option(help="Tokens per batch; by default 4,096, GPU 32,768.")] = None,
+    max_queue: Annotated[int, typer.Option(help="Requests in progress at most; more are refused with 429.")] = 512,
     timeout: Annotated[float, typer.Option(help="Seconds until a request is answered with 504.")] = 60.0,
-    too_long: Annotated[str, typer.Option(help="truncate, window or refuse texts over the limit.")] = "truncate",
+    too_long: Annotated[str, typer.Option(help="Texts over the limit: truncate, window or refuse.")] = "truncate",
     api_key: Annotated[Path | None, typer.Option(help="A file with a key per line; or set BERTKIT_API_KEY.")] = None,
-    no_key: Annotated[bool, typer.Option("--no-key", help="Listen beyond loopback without a key; any Host.")] = False,
+    no_key: Annotated[bool, typer.Option("--no-key", help="Accept other machines without a key, any Host.")] = False,
     workers: Annotated[int | None, typer.Option(help="Batches at a time; by default 1 on a GPU, else up to 4.")] = None,
     dtype: Dtype = None,
     backend: Annotated[str | None, typer.Option(help="onnx: ONNX Runtime for single short texts, faster.")] = None,
 ) -> None:
     """Serve models over HTTP: embeddings, masked words, labels, tags, answers, choices, attention.
 
-    OpenAI's, Hugging Face's and text-embeddings-inference's clients work unchanged; /docs shows every route.
-    SIGTERM and Ctrl-C answer the requests in progress, then stop. Logs are JSON on standard error.
+    Clients of OpenAI, Hugging Face and text-embeddings-inference work unchanged; /docs lists every route.
+    SIGTERM and Ctrl-C finish the requests in progress, then stop. Logs are JSON on standard error.
     """
     from bertkit.serve.http.auth import read_keys
     from bertkit.serve.http.listener import bind, require_key
@@ -43,15 +44,15 @@ def serve(
     from bertkit.settings import pick
     from bertkit.text.length import POLICIES
 
-    asked = {"max_tokens": max_tokens, "workers": workers}
-    given = {name: number for name, number in asked.items() if number is not None}
+    limits = {"max_tokens": max_tokens, "workers": workers}
+    given = {name: number for name, number in limits.items() if number is not None}
     policy = pick(POLICIES, too_long, "length policy")
     settings = ServeSettings(max_queue=max_queue, seconds=timeout, too_long=policy, **given)
     keys = read_keys(api_key)
     require_key(host, keys, no_key=no_key)
     listener = bind(host, port)
     address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-    server = _imported()
+    server = _import_server()
     app, names = _load_app(models or [], settings, given, keys, dtype, backend, local=not keys and not no_key)
     ready = f"{names} at {address} - open it in a browser; {address}/docs for programs; Ctrl-C stops"
     server.serve(app, listener, lambda: print(ready, flush=True))
@@ -83,8 +84,8 @@ def _load_app(
     return create_app(loaded, settings, keys, local=local), ", ".join(loaded.by_name)
 
 
-def _imported() -> ModuleType:
-    """The server's module; the packages that it needs are an extra."""
+def _import_server() -> ModuleType:
+    """The server's module; the packages that it needs are installed with the extra `serve`."""
     from importlib import import_module
 
     from bertkit.errors import RequestError

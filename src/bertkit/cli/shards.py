@@ -1,4 +1,4 @@
-"""`bertkit shards`: tokenize a corpus once."""
+"""`bertkit shards`: tokenize a corpus into shards for pre-training."""
 
 import json
 from pathlib import Path
@@ -12,15 +12,15 @@ from bertkit.progress import progress
 
 def shards(
     texts: Corpus,
-    vocab: Annotated[Path, typer.Option(help="The vocabulary: a model, a folder with a tokenizer, or a vocab.txt.")],
-    out: Annotated[Path, typer.Option(help="The folder to write, or to continue after an interruption.")],
-    processes: Annotated[int | None, typer.Option(help="Worker processes; one per core if not given.")] = None,
-    entities: Annotated[Path | None, typer.Option(help="Names, one per line, whose positions are stored too.")] = None,
+    vocab: Annotated[Path, typer.Option(help="A model folder, a folder with a tokenizer, or a vocab.txt.")],
+    out: Annotated[Path, typer.Option(help="The folder to write; an interrupted one is continued.")],
+    processes: Annotated[int | None, typer.Option(help="Number of worker processes; by default one per core.")] = None,
+    entities: Annotated[Path | None, typer.Option(help="A file of names, one per line, for masking=entity.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tokenize a corpus once, into shards from which every pre-training objective makes its examples.
+    """Tokenize a corpus once into shards, from which every pre-training objective makes its examples.
 
-    Text may be compressed (.gz .bz2 .xz .zst). If it is interrupted, the same command continues.
+    Text may be compressed (.gz .bz2 .xz .zst). If the command is interrupted, run it again to continue.
     Example: bertkit shards books/*.txt --vocab vocab/ --out shards/
     """
     from bertkit.checkpoint.bundled import tokenizer_folder
@@ -31,7 +31,7 @@ def shards(
 
 
 def _format_report(report: dict[str, Any]) -> str:
-    """The report as lines to read."""
+    """The report as lines of text."""
     lines = {
         "shards": f"{report['shards']:,} in {report['out']}",
         "tokens": f"{report['tokens']:,} in {report['words']:,} words",

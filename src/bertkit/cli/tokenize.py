@@ -1,4 +1,4 @@
-"""`bertkit tokenize`: the tokens of a text."""
+"""`bertkit tokenize`: show how a text is split into tokens."""
 
 import json
 import sys
@@ -11,18 +11,18 @@ from bertkit.cli.options import Pair
 
 
 def tokenize(
-    text: Annotated[str, typer.Argument(help="A text; - reads standard input, line by line.")],
+    text: Annotated[str, typer.Argument(help="The text to tokenize; - reads standard input, line by line.")],
     pair: Pair = None,
     model: Annotated[
         Path | None,
-        typer.Option(help="A model folder, a folder with a tokenizer, or a vocab.txt; else the bundled one."),
+        typer.Option(help="A model folder, a folder with a tokenizer, or a vocab.txt; by default the bundled model."),
     ] = None,
     ids: Annotated[bool, typer.Option("--ids", help="Print token ids instead of tokens.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per text: tokens, ids, segments, character offsets.")
+        bool, typer.Option("--json", help="Print one JSON object per text: tokens, ids, segments, character offsets.")
     ] = False,
 ) -> None:
-    """Print the tokens that a model reads, special tokens included, one text per line.
+    """Print the tokens that a model reads, including special tokens, one text per line.
 
     Example: bertkit tokenize "An unbelievable story." --model model/
     """
@@ -33,7 +33,7 @@ def tokenize(
     if text == "-" and pair is not None:
         raise RequestError("--pair goes with one text; leave it out, or give the text in place of -")
     tokenizer = Tokenizer.load(tokenizer_folder(model))
-    for line in (each.rstrip("\r\n") for each in sys.stdin) if text == "-" else [text]:
+    for line in (line.rstrip("\r\n") for line in sys.stdin) if text == "-" else [text]:
         encoding = tokenizer.encode(line, pair)
         tokens = tokenizer.tokens(encoding.ids)
         if as_json:

@@ -1,56 +1,56 @@
-"""The verbs of the command line, in the panels that `bertkit --help` shows."""
+"""The verbs of the command line, grouped as `bertkit --help` shows them."""
 
-import sys
+from bertkit.cli.common import print_note
 
-# panel: verb: (what it does, an example)
+# group -> verb -> (summary, example)
 PANELS = {
     "data": {
         "vocab": ("train a WordPiece vocabulary", "bertkit vocab books/*.txt --size 30522 --out vocab/"),
-        "shards": ("tokenize a corpus once", "bertkit shards books/*.txt --vocab vocab/ --out shards/"),
+        "shards": ("tokenize a corpus into shards", "bertkit shards books/*.txt --vocab vocab/ --out shards/"),
         "tokenize": ("show the tokens of a text", 'bertkit tokenize "An unbelievable story."'),
         "check": ("check data before training", "bertkit check train.tsv --dev dev.tsv"),
     },
     "train": {
-        "pretrain": ("pre-train, or continue", "bertkit pretrain recipes/tiny-cpu.toml shards=shards/ --out run/"),
+        "pretrain": ("pre-train a model on shards", "bertkit pretrain recipes/tiny-cpu.toml shards=shards/ --out run/"),
         "finetune": ("fine-tune on labeled examples", "bertkit finetune classify --train a.tsv --dev b.tsv --out run/"),
         "evaluate": ("score a model on labeled examples", "bertkit evaluate run/model test.tsv"),
     },
     "use": {
         "predict": ("run a fine-tuned model on a file", "bertkit predict run/model reviews.csv --out predicted.jsonl"),
-        "embed": ("turn texts into vectors", "bertkit embed texts.txt --model model/ --out vectors.npy"),
-        "fill": ("fill the blanks of a text", 'bertkit fill "Paris is the [MASK] of France."'),
-        "serve": ("answer over HTTP", "bertkit serve model/ ner=run/model --port 8000"),
+        "embed": ("compute vectors of texts", "bertkit embed texts.txt --model model/ --out vectors.npy"),
+        "fill": ("predict the [MASK] words of a text", 'bertkit fill "Paris is the [MASK] of France."'),
+        "serve": ("serve models over HTTP", "bertkit serve model/ ner=run/model --port 8000"),
         "bench": ("measure a running server", "bertkit bench http://127.0.0.1:8000 --clients 1,16,64"),
     },
     "understand": {
-        "look": ("see a model read a text, as a page", 'bertkit look "The animal was tired." --out look.html'),
-        "why": ("which words lead to an answer", 'bertkit why "What a lovely film." --model run/model'),
+        "look": ("show what a model computes, as page", 'bertkit look "The animal was tired." --out look.html'),
+        "why": ("which words lead to a prediction", 'bertkit why "What a lovely film." --model run/model'),
         "heads": ("what each attention head attends to", 'bertkit heads "The animal was tired." --model model/'),
-        "probe": ("what each layer knows of syntax", "bertkit probe train.conllu dev.conllu --what pos"),
+        "probe": ("what probes find in each layer", "bertkit probe train.conllu dev.conllu --what pos"),
         "senses": ("map the uses of a word", "bertkit senses bank books/*.txt --out bank.html"),
         "word2vec": ("train one vector per word", "bertkit word2vec shards/ --method skip-gram --out vectors/"),
         "facts": ("check claims about BERT", "bertkit facts"),
     },
     "models": {
-        "info": ("what a model folder holds", "bertkit info run/model"),
+        "info": ("describe a model folder", "bertkit info run/model"),
         "convert": ("convert to a model folder, or ONNX", "bertkit convert uncased_L-12_H-768_A-12/ model/"),
     },
 }
 VERBS = {verb: texts for verbs in PANELS.values() for verb, texts in verbs.items()}
-# Spellings of 0.1, and what they are now.
+# verb of version 0.1 -> how it is written now
 OLD_SPELLINGS = {"vectors": ["word2vec"], "glue": ["finetune", "glue"]}
 
 
 def help_text() -> str:
-    """The verbs, in panels."""
+    """The text of `bertkit --help`."""
     lines = ["bertkit: a BERT from raw text to a running service"]
     for panel, verbs in PANELS.items():
-        lines += ["", panel, *(f"  {verb:<10} {what:<36} {example}" for verb, (what, example) in verbs.items())]
+        lines += ["", panel, *(f"  {verb:<10} {summary:<36} {example}" for verb, (summary, example) in verbs.items())]
     lines += ["", "bertkit VERB --help says more. bertkit completion bash (or zsh, fish) prints a completion script."]
     lines += ["Exit 0: done, 1: the work failed, 2: the request was wrong."]
     return "\n".join(lines)
 
 
 def note_old_spelling(old: str, new: str) -> None:
-    """Say on standard error how a command is written today."""
-    print(f"bertkit: note: 'bertkit {old}' is now 'bertkit {new}'; the old spelling goes in 0.3", file=sys.stderr)
+    """Print how a command is written now."""
+    print_note(f"'bertkit {old}' is now 'bertkit {new}'; the old spelling goes in 0.3")

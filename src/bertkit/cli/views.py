@@ -1,4 +1,4 @@
-"""The views of `look`, `heads` and `why`: a table of what can be asked for, what computes it and what prints it."""
+"""The views of `look`, `heads` and `why`: a table with the option, the computation and the text of each view."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from bertkit.inside.look.reading import Reading
     from bertkit.inside.look.table import StepTable
     from bertkit.inside.prune import PruneReport
-    from bertkit.inside.through_training import Course
+    from bertkit.inside.through_training import TrainingHistory
     from bertkit.predict.bert import Bert
 
-SHOWN_HEADS = 10  # of a ranking that is printed; JSON has them all
-# Options that say more about a view, and about which.
-GO_WITH = {
+SHOWN_HEADS = 10  # of a ranking that is printed; JSON has all of them
+# option -> the views that it belongs to
+BELONGS_TO = {
     "pair": ("out", "table", "heads", "link", "why"),
     "head": ("table",),
     "word": ("table", "why"),
@@ -28,14 +28,12 @@ GO_WITH = {
     "fill_model": ("flip",),
     "probe": ("runs",),
 }
-NOTHING_ASKED = (
-    "say what to look at: --out FILE.html for the page, or --runs DIR; see also bertkit heads and bertkit why"
-)
+NO_VIEW = "say what to look at: --out FILE.html for the page, or --runs DIR; see also bertkit heads and bertkit why"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViewRequest:
-    """The options of one command, as they were given."""
+    """The options of one command."""
 
     verb: str = "look"
     text: str | None = None
@@ -57,13 +55,13 @@ class ViewRequest:
     texts: Path | None = None
     as_json: bool = False
 
-    def named(self, *names: str) -> list[str]:
-        """Those of the options that were given."""
+    def given(self, *names: str) -> list[str]:
+        """Those of the options that the user gave."""
         return [name for name in names if getattr(self, name)]
 
 
 class Subject:
-    """What a request is about: the texts, read at once, and the model and its trace, made when a view needs them."""
+    """The texts and the model of a request; the model is loaded, and its trace made, when a view needs them."""
 
     def __init__(self, request: ViewRequest) -> None:
         from bertkit.inside.look.heads import parse_link
@@ -85,14 +83,14 @@ class Subject:
 
     @cached_property
     def reading(self) -> "Reading":
-        """The text as the model read it, with its trace."""
+        """The tokens of the text with the trace of the model."""
         from bertkit.inside.look.reading import read
 
         return read(self.bert, self.text, self.request.pair)
 
     @cached_property
     def flips(self) -> "Flips | None":
-        """Replaced words that change the answer; None where they were not asked for."""
+        """Replacement words that change the prediction; None without --flip."""
         from bertkit.inside.attribution.counterfactuals import flips
         from bertkit.predict.bert import load
 
@@ -107,13 +105,9 @@ def _page(subject: Subject) -> dict[str, Any]:
     from bertkit.inside.look.look import Look
 
     out, reading = subject.request.out, subject.reading
-    assert out is not None  # it is what was asked for
+    assert out is not None  # this view is chosen by --out
     Look(page_data(subject.bert, reading)).save(out)
     return {"out": str(out), "tokens": len(reading.tokens), "bytes": out.stat().st_size}
-
-
-def _format_page(page: dict[str, Any]) -> str:
-    return f"{page['tokens']} tokens in {page['out']}, {page['bytes'] / 1e6:.1f} MB"
 
 
 def _table(subject: Subject) -> "StepTable":
@@ -146,21 +140,17 @@ def _link(subject: Subject) -> "list[LinkedHead]":
     return link(subject.reading, *subject.words)
 
 
-def _format_links(rows: "list[LinkedHead]") -> str:
-    return "\n".join(["head   weight", *(f"{row.name:6} {row.weight:6.4f}" for row in rows[:SHOWN_HEADS])])
-
-
 def _prune(subject: Subject) -> "PruneReport":
     from bertkit.inside.prune import prune
     from bertkit.progress import progress
 
     config = subject.bert.model.config
-    with progress("leaving out heads", config.depth * config.heads) as meter:
-        return prune(subject.bert, [subject.text, *subject.more_texts], lambda done: meter.update(done, {}))
+    with progress("removing heads", config.depth * config.heads) as meter:
+        return prune(subject.bert, [subject.text, *subject.more_texts], lambda count: meter.update(count, {}))
 
 
 def _format_costs(report: "PruneReport") -> str:
-    half = SHOWN_HEADS // 2
+    half = SHOWN_HEADS // 2  # the cheapest, and the most expensive
     rows = (*report.alone[:half], *report.alone[half:][-half:])
     alone = [f"without head {row.name:6} {row.cost:+.5f}" for row in rows]
     together = [f"without the {count} cheapest together {cost:+.5f}" for count, cost in report.together]
@@ -175,15 +165,15 @@ def _why(subject: Subject) -> "Why":
 
     request, bert = subject.request, subject.bert
     tagging = any(row.word_level and row.head in bert.model.heads for row in TASKS.values())
-    word = None if request.table and not tagging else request.word  # then it is meant for the table
-    found = why(bert, subject.text, request.pair, target=request.target, word=word)
+    word = None if request.table and not tagging else request.word  # with --table it is the word of that view
+    explanation = why(bert, subject.text, request.pair, target=request.target, word=word)
     if request.out:
-        save_page(why_page(found, subject.flips), request.out)
-    return found
+        save_page(why_page(explanation, subject.flips), request.out)
+    return explanation
 
 
 def _format_why(why: "Why") -> str:
-    """On a terminal the text in color, too."""
+    """The explanation as text, on a terminal with the words in color above it."""
     from rich.console import Console
 
     from bertkit.inside.attribution.page import why_text
@@ -196,22 +186,22 @@ def _format_why(why: "Why") -> str:
     return f"{shown.get()}\n{why}"
 
 
-def _runs(subject: Subject) -> "Course":
-    from bertkit.inside.through_training import CourseSettings, through_training
+def _runs(subject: Subject) -> "TrainingHistory":
+    from bertkit.inside.through_training import HistorySettings, through_training
     from bertkit.progress import progress
 
     request = subject.request
     texts = (*([subject.text] if subject.text else []), *subject.more_texts)
-    settings = CourseSettings(texts=texts or CourseSettings.texts, probe=tuple(request.probe or ()))
-    course = through_training(request.runs or (), settings, show=progress)
+    settings = HistorySettings(texts=texts or HistorySettings.texts, probe=tuple(request.probe or ()))
+    history = through_training(request.runs or (), settings, show=progress)
     if request.out:
-        course.save(request.out)
-    return course
+        history.save(request.out)
+    return history
 
 
 @dataclass(frozen=True)
 class View:
-    """A row of the table: the option that asks for the view, what it computes, and its result as text."""
+    """A row of the table: the option that chooses the view, its computation, and its result as text."""
 
     option: str
     compute: Callable[[Subject], Any]
@@ -219,10 +209,14 @@ class View:
 
 
 VIEWS = {
-    "page": View("out", _page, _format_page),
+    "page": View("out", _page, lambda page: f"{page['tokens']} tokens in {page['out']}, {page['bytes'] / 1e6:.1f} MB"),
     "table": View("table", _table),
     "heads": View("heads", _heads, _format_heads),
-    "link": View("link", _link, _format_links),
+    "link": View(
+        "link",
+        _link,
+        lambda rows: "\n".join(["head   weight", *(f"{row.name:6} {row.weight:6.4f}" for row in rows[:SHOWN_HEADS])]),
+    ),
     "prune": View("prune", _prune, _format_costs),
     "why": View("why", _why, _format_why),
     "flips": View("flip", lambda subject: subject.flips),
@@ -231,12 +225,14 @@ VIEWS = {
 
 
 def show(request: ViewRequest) -> None:
-    """Check the request, compute what it asks for and nothing else, and print it."""
+    """Check the request, compute the chosen views and print them."""
     check_request(request)
     subject = Subject(request)
-    other_page = request.why or request.runs  # then `out` is the page of these
-    asked = [name for name, view in VIEWS.items() if request.named(view.option) and not (name == "page" and other_page)]
-    results = {name: VIEWS[name].compute(subject) for name in asked}
+    other_page = request.why or request.runs  # then --out names the page of that view
+    chosen = [
+        name for name, view in VIEWS.items() if request.given(view.option) and not (name == "page" and other_page)
+    ]
+    results = {name: VIEWS[name].compute(subject) for name in chosen}
     if request.as_json:
         print(json.dumps(results, ensure_ascii=False, default=asdict))
     else:
@@ -244,38 +240,38 @@ def show(request: ViewRequest) -> None:
 
 
 def flag(name: str) -> str:
-    """An option as it is written."""
+    """An option as it is written on the command line."""
     return f"--{name.replace('_', '-')}"
 
 
 def check_request(request: ViewRequest) -> None:
-    """Say what is wrong with the request before any work is done."""
+    """Refuse a request that cannot be met, before any work is done."""
     from bertkit.errors import RequestError
     from bertkit.files import refuse_taken
 
-    asked = request.named(*(view.option for view in VIEWS.values() if view.option not in (*GO_WITH, "runs")))
-    if not asked and not request.runs:
-        raise RequestError(NOTHING_ASKED)
+    chosen = request.given(*(view.option for view in VIEWS.values() if view.option not in (*BELONGS_TO, "runs")))
+    if not chosen and not request.runs:
+        raise RequestError(NO_VIEW)
     if request.text is None and not request.runs:
         raise RequestError("give a text to look at, or a run's folder: --runs DIR")
-    alone = [name for name in (*asked, *request.named("pair", "model")) if name != "out"]
-    if request.runs and alone:
-        raise RequestError(f"--runs looks at checkpoints; leave out {flag(alone[0])}")
-    for name, owners in GO_WITH.items():
-        if request.named(name) and not request.named(*owners):
-            raise RequestError(f"{flag(name)} goes with {' or '.join(_owner_names(request.verb, owners))}")
+    of_one_model = [name for name in (*chosen, *request.given("pair", "model")) if name != "out"]
+    if request.runs and of_one_model:
+        raise RequestError(f"--runs looks at checkpoints; leave out {flag(of_one_model[0])}")
+    for name, views in BELONGS_TO.items():
+        if request.given(name) and not request.given(*views):
+            raise RequestError(f"{flag(name)} goes with {' or '.join(_view_flags(request.verb, views))}")
     if request.out:
         refuse_taken(request.out, "look.html")
     if request.out and request.runs:
-        from bertkit.inside.through_training import numbers_beside
+        from bertkit.inside.through_training import json_path
 
-        refuse_taken(numbers_beside(request.out), "look.html")
+        refuse_taken(json_path(request.out), "look.html")
 
 
-def _owner_names(verb: str, owners: Sequence[str]) -> Iterator[str]:
-    """The options of a verb among the views that another option belongs to."""
+def _view_flags(verb: str, views: Sequence[str]) -> Iterator[str]:
+    """How the user of a verb chooses these views."""
     if verb != "heads":
-        yield from map(flag, owners)
+        yield from map(flag, views)
     else:
-        yield from (flag(name) for name in owners if name in ("table", "link", "prune"))
-        yield from ("the list of heads" for name in owners if name == "heads")
+        yield from (flag(name) for name in views if name in ("table", "link", "prune"))
+        yield from ("the list of heads" for name in views if name == "heads")

@@ -15,19 +15,17 @@ from bertkit.text.vocabulary.build import VocabularySettings, make_vocabulary
 
 def vocab(
     texts: Corpus,
-    out: Annotated[Path, typer.Option(help="The folder to write; it must not exist yet.")],
+    out: Annotated[Path, typer.Option(help="The folder to write, which must not exist yet.")],
     size: Annotated[int, typer.Option(help="Exact number of tokens in the vocabulary.")] = 30522,
     cased: Annotated[bool, typer.Option("--cased", help="Keep upper case and accents.")] = False,
-    min_count: Annotated[int, typer.Option(help="Do not merge pairs that occur less often than this.")] = 2,
-    alphabet_limit: Annotated[
-        int | None, typer.Option(help="Keep only so many characters, the most frequent; 1000 by default.")
-    ] = None,
+    min_count: Annotated[int, typer.Option(help="Do not merge pairs that occur fewer times than this.")] = 2,
+    alphabet_limit: Annotated[int | None, typer.Option(help="Maximum number of characters; by default 1000.")] = None,
     extend: Annotated[
-        Path | None, typer.Option(help="Keep this model's tokens at their ids, and append words of the texts.")
+        Path | None, typer.Option(help="Keep the tokens of this model with their ids, and append words of the texts.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a WordPiece vocabulary.
+    """Train a WordPiece vocabulary on texts.
 
     Text may be compressed (.gz .bz2 .xz .zst). Example: bertkit vocab books/*.txt --size 30000 --out vocab/
     """
@@ -49,11 +47,11 @@ def _extend(texts: list[Path], model: Path, settings: VocabularySettings, out: P
     from bertkit.text.vocabulary.extension import extend_vocabulary
 
     if not settings.lowercase:
-        raise RequestError(f"case is kept or not as {model} does it; leave out --cased")
+        raise RequestError(f"the vocabulary has the case of {model}; leave out --cased")
     old = Tokenizer.load(tokenizer_folder(model))
-    made = extend_vocabulary(texts, old, settings.size, min_count=settings.min_count, show=progress)
-    made.save(out)
-    report = made.report
+    vocabulary = extend_vocabulary(texts, old, settings.size, min_count=settings.min_count, show=progress)
+    vocabulary.save(out)
+    report = vocabulary.report
     lines = {
         "vocabulary": f"{report['size']:,} pieces in {out}",
         "kept": f"{report['kept']:,} pieces of {model}, each at its id",
@@ -64,7 +62,7 @@ def _extend(texts: list[Path], model: Path, settings: VocabularySettings, out: P
 
 
 def _format_report(report: dict[str, Any], out: Path) -> str:
-    """The report as lines to read."""
+    """The report as lines of text."""
     size, pieces, alphabet, corpus = report["size"], report["pieces"], report["alphabet"], report["corpus"]
     cut_share = f"{100 * alphabet['cut_share_of_text']:.4f} % of the text"
     mean, median = corpus["mean_words_per_sentence"], corpus["median_words_per_sentence"]

@@ -1,4 +1,4 @@
-"""`bertkit why`: how much each word adds to a model's answer."""
+"""`bertkit why`: how much each word contributes to a prediction."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,16 +13,16 @@ def why(
     text: Text,
     pair: Pair = None,
     model: Annotated[
-        Path | None, typer.Option(help="A model folder; else the bundled one, with a [MASK] to fill.")
+        Path | None, typer.Option(help="A model folder; by default the bundled model, for texts with a [MASK].")
     ] = None,
-    target: Annotated[str | None, typer.Option(help="Explain another label, tag, answer or word.")] = None,
-    word: Annotated[str | None, typer.Option(help="The word whose tag is explained.")] = None,
-    flip: Annotated[bool, typer.Option("--flip", help="Find likely words that change a classifier's answer.")] = False,
-    fill_model: Annotated[Path | None, typer.Option(help="With --flip: a model that proposes likely words.")] = None,
+    target: Annotated[str | None, typer.Option(help="Explain this label, tag, answer or word instead.")] = None,
+    word: Annotated[str | None, typer.Option(help="For a tagger: the word whose tag is explained.")] = None,
+    flip: Annotated[bool, typer.Option("--flip", help="Find likely words that change the label.")] = False,
+    fill_model: Annotated[Path | None, typer.Option(help="With --flip: the model that proposes likely words.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the explanation to this HTML file.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Explain an answer by integrated gradients: each word's share of a label, number, tag, answer or filled blank.
+    """Explain a prediction by integrated gradients: how much each word adds to a label, number, tag, answer or [MASK].
 
     Example: bertkit why "The story was long, but what a lovely film." --model run/model --out why.html
     """

@@ -1,5 +1,5 @@
-"""Claims of the source documents about BERT, checked against the running code.
+"""Claims of the source documents about BERT, checked by running the code.
 
-Each fact says what should be, measures what the product does, and compares. What is expected is computed apart from the
-product (`by_hand`), or known; what bertkit does not have is listed too (`absent`).
+Each fact compares an expected value with a measured one. Expected values are known, or computed independently of the
+model code (`by_hand`); claims about what bertkit does not implement are listed in `absent`.
 """

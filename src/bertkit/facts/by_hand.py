@@ -1,6 +1,6 @@
-"""BERT's arithmetic written out in float64 from a model's tensors alone.
+"""BERT's forward pass in float64, written out from a model's tensors.
 
-Nothing here calls the model's code: facts compare what the model computes with what these few formulas give.
+Nothing here calls the model's code: facts compare the results of the model with these formulas.
 """
 
 import math
@@ -17,7 +17,7 @@ from bertkit.model.encoder import Encoder
 
 @dataclass(frozen=True)
 class HandHeads:
-    """What the heads of one layer give for one sequence of length L; names as in `model.encoder.LayerTrace`."""
+    """The heads of one layer for a sequence of length L; names as in `model.encoder.LayerTrace`."""
 
     queries: Tensor  # L H K
     keys: Tensor  # L H K
@@ -28,11 +28,11 @@ class HandHeads:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How to compute; each default is BERT's, and each other value is a mistake that a fact has to notice."""
+    """Variants of the computation: the defaults are BERT's, other values are mistakes that facts must detect."""
 
     output_projection: bool = True  # W_O
     feed_forward_from: int = 0  # the first layer that has a feed-forward
-    positions_everywhere: bool = False  # added before every layer, not before the first only
+    positions_everywhere: bool = False  # position vectors are added before every layer
 
 
 BERT = Arithmetic()
@@ -40,20 +40,18 @@ BERT = Arithmetic()
 
 def scores_by_hand(queries: Tensor, keys: Tensor) -> Tensor:
     """H L L: q . k / sqrt(K)."""
-    return torch.stack([q @ k.T for q, k in zip(queries.unbind(1), keys.unbind(1), strict=True)]) / math.sqrt(
-        queries.shape[-1]
-    )
+    products = [q @ k.T for q, k in zip(queries.unbind(1), keys.unbind(1), strict=True)]
+    return torch.stack(products) / math.sqrt(queries.shape[-1])
 
 
 def heads_by_hand(encoder: Encoder, number: int, x: Tensor) -> HandHeads:
-    """The heads of layer `number`, counted from 0, on the layer's input L D; head h has its own rows of the tensor."""
+    """The heads of layer `number` (from 0) on the layer's input L D."""
     heads, width = encoder.config.heads, encoder.config.width
-    each = width // heads
+    head_width = width // heads
     joined = x.double() @ _tensor(encoder, number, "attention.qkv.weight").T
     joined = joined + _tensor(encoder, number, "attention.qkv.bias")
     queries, keys, values = (
-        torch.stack([joined[:, at + head * each : at + (head + 1) * each] for head in range(heads)], dim=1)
-        for at in (0, width, 2 * width)
+        joined[:, first : first + width].reshape(-1, heads, head_width) for first in (0, width, 2 * width)
     )
     raw = scores_by_hand(queries, keys).exp()
     raw = raw.tril() if encoder.config.parts.causal else raw
@@ -62,41 +60,41 @@ def heads_by_hand(encoder: Encoder, number: int, x: Tensor) -> HandHeads:
     return HandHeads(queries, keys, values, weights, mixed)
 
 
-def layer_by_hand(encoder: Encoder, number: int, x: Tensor, how: Arithmetic = BERT) -> Tensor:
+def layer_by_hand(encoder: Encoder, number: int, x: Tensor, variant: Arithmetic = BERT) -> Tensor:
     """L D: the output of layer `number`: heads, W_O, norm, feed-forward, norm."""
 
-    def mapped(given: Tensor, name: str) -> Tensor:
-        return given @ _tensor(encoder, number, f"{name}.weight").T + _tensor(encoder, number, f"{name}.bias")
+    def linear(x: Tensor, name: str) -> Tensor:
+        return x @ _tensor(encoder, number, f"{name}.weight").T + _tensor(encoder, number, f"{name}.bias")
 
-    def normed(given: Tensor, name: str) -> Tensor:
+    def norm(x: Tensor, name: str) -> Tensor:
         weight, bias = (_tensor(encoder, number, f"{name}.{part}") for part in ("weight", "bias"))
-        return _normed(given, weight, bias, encoder.config)
+        return _layer_norm(x, weight, bias, encoder.config)
 
     mixed = heads_by_hand(encoder, number, x).mixed
-    attended = mapped(mixed, "attention.out") if how.output_projection else mixed
-    middle = normed(x.double() + attended, "attention_norm")
-    if number < how.feed_forward_from:
+    attended = linear(mixed, "attention.out") if variant.output_projection else mixed
+    middle = norm(x.double() + attended, "attention_norm")
+    if number < variant.feed_forward_from:
         return middle
-    inner = _gelu(mapped(middle, "feed_forward.up"), encoder.config)
-    return normed(middle + mapped(inner, "feed_forward.down"), "feed_forward_norm")
+    inner = _gelu(linear(middle, "feed_forward.up"), encoder.config)
+    return norm(middle + linear(inner, "feed_forward.down"), "feed_forward_norm")
 
 
 def states_by_hand(
-    encoder: Encoder, ids: Sequence[int], segments: Sequence[int] | None = None, how: Arithmetic = BERT
+    encoder: Encoder, ids: Sequence[int], segments: Sequence[int] | None = None, variant: Arithmetic = BERT
 ) -> list[Tensor]:
     """The embeddings and every layer's output, L D each, of one sequence."""
-    states = [_embedded(encoder, ids, segments)]
+    states = [_embeddings(encoder, ids, segments)]
     for number in range(encoder.config.depth):
-        x = states[-1] + _positions(encoder, len(ids)) if how.positions_everywhere and number else states[-1]
-        states.append(layer_by_hand(encoder, number, x, how))
+        x = states[-1] + _positions(encoder, len(ids)) if variant.positions_everywhere and number else states[-1]
+        states.append(layer_by_hand(encoder, number, x, variant))
     return states
 
 
-def furthest(
-    encoder: Encoder, ids: Sequence[int], segments: Sequence[int] | None = None, how: Arithmetic = BERT
+def largest_gap(
+    encoder: Encoder, ids: Sequence[int], segments: Sequence[int] | None = None, variant: Arithmetic = BERT
 ) -> float:
-    """The largest difference between the model's vectors and those by hand: in forward, hidden_states and trace."""
-    by_hand = states_by_hand(encoder, ids, segments, how)
+    """The largest difference between the model's vectors and those by hand, in forward, hidden_states and trace."""
+    by_hand = states_by_hand(encoder, ids, segments, variant)
     batch = Batch.pack([ids], None if segments is None else [segments])
     trace = encoder.trace(batch)
     pairs = [(encoder(batch), by_hand[-1]), (trace.embeddings, by_hand[0])]
@@ -106,21 +104,21 @@ def furthest(
 
 
 def gap(one: Tensor, other: Tensor) -> float:
-    """The largest difference between two tensors' numbers."""
+    """The largest absolute difference between two tensors."""
     return float((one.double() - other.double()).abs().max())
 
 
-def _embedded(encoder: Encoder, ids: Sequence[int], segments: Sequence[int] | None) -> Tensor:
+def _embeddings(encoder: Encoder, ids: Sequence[int], segments: Sequence[int] | None) -> Tensor:
     tensors = {name: tensor.double() for name, tensor in encoder.embeddings.state_dict().items()}
     x = tensors["word.weight"][list(ids)] + _positions(encoder, len(ids))
     if "segment.weight" in tensors:
         x = x + tensors["segment.weight"][list(segments or [0] * len(ids))]
-    x = _normed(x, tensors["norm.weight"], tensors["norm.bias"], encoder.config)
+    x = _layer_norm(x, tensors["norm.weight"], tensors["norm.bias"], encoder.config)
     return x @ tensors["widen.weight"].T + tensors["widen.bias"] if "widen.weight" in tensors else x
 
 
 def _positions(encoder: Encoder, length: int) -> Tensor:
-    """L E: the position vectors; RoBERTa's count from the row behind the padding's."""
+    """L E: the position vectors; RoBERTa's start after the row of the padding id."""
     config = encoder.config
     if config.parts.position == "sinusoidal":
         return sinusoids_by_hand(length, config.table_width)
@@ -129,31 +127,31 @@ def _positions(encoder: Encoder, length: int) -> Tensor:
 
 
 def sinusoids_by_hand(length: int, width: int) -> Tensor:
-    """L D: sin and cos of place / 10000^(2i/D), side by side."""
+    """L D: sin and cos of position / 10000^(2i/D), interleaved."""
     rows = [
-        [(math.cos if i % 2 else math.sin)(place / 10000 ** ((i - i % 2) / width)) for i in range(width)]
-        for place in range(length)
+        [(math.cos if i % 2 else math.sin)(position / 10000 ** ((i - i % 2) / width)) for i in range(width)]
+        for position in range(length)
     ]
     return torch.tensor(rows, dtype=torch.float64)
 
 
 def _tensor(encoder: Encoder, number: int, name: str) -> Tensor:
-    """One of a layer's own tensors; a model that shares one layer has only layer 0."""
-    own = 0 if encoder.config.parts.shared_layers else number
-    return encoder.get_parameter(f"layers.{own}.{name}").double()
+    """A tensor of a layer; a model with a shared layer has layer 0 only."""
+    stored = 0 if encoder.config.parts.shared_layers else number
+    return encoder.get_parameter(f"layers.{stored}.{name}").double()
 
 
-def _normed(x: Tensor, weight: Tensor, bias: Tensor, config: BertConfig) -> Tensor:
-    """Each row with mean 0 and variance 1, times one learned vector, plus another."""
+def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor, config: BertConfig) -> Tensor:
+    """Each row normalized to mean 0 and variance 1, times `weight`, plus `bias`."""
     centered = x - x.mean(dim=-1, keepdim=True)
     variance = (centered**2).mean(dim=-1, keepdim=True)
     return centered / (variance + config.norm_epsilon).sqrt() * weight + bias
 
 
 def _gelu(x: Tensor, config: BertConfig) -> Tensor:
-    """GELU: x times the normal distribution's share below x, or the formula with tanh that comes near it."""
+    """GELU: x times the normal cumulative distribution at x, or its approximation with tanh."""
     if config.parts.activation == "gelu_tanh":
-        share = (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+        cumulative = (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
     else:
-        share = (1 + torch.erf(x / math.sqrt(2))) / 2
-    return x * share
+        cumulative = (1 + torch.erf(x / math.sqrt(2))) / 2
+    return x * cumulative

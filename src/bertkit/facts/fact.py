@@ -1,23 +1,22 @@
-"""A fact: a claim with its source, and a function that measures it."""
+"""A fact: a claim with its source, and a function that checks it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertkit.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
 class Vocabularies:
-    """Released vocabularies that some facts are about; without them those facts are not run."""
+    """The released vocabularies; without them, facts about them are not run."""
 
     uncased: Tokenizer | None = None
     cased: Tokenizer | None = None
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a fact found."""
+class Outcome(NamedTuple):
+    """The result of a check."""
 
     expected: str
     measured: str
@@ -26,52 +25,60 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Fact:
-    """One claim, and what measures it. One without a check says what is absent, or where else it is measured."""
+    """One claim and its check. A fact without a check says what is absent, or where else it is measured."""
 
     number: str
-    source: str  # file and lines of the source documents
+    source: str  # document and lines
     claim: str
     check: Callable[[Vocabularies], Outcome] | None = None
-    needs: str = ""  # the released vocabulary that it is about, if any
-    absent: str = ""  # what bertkit does not have
-    elsewhere: str = ""  # what it takes, and where that is
+    needs: str = ""  # the released vocabulary that the claim is about: uncased or cased
+    absent: str = ""  # what bertkit does not implement
+    elsewhere: str = ""  # what the check needs, and where it is
 
 
 def equal(expected: Any, measured: Any) -> Outcome:
-    """Holds when both are the same."""
+    """Holds if both are equal."""
     return Outcome(_show(expected), _show(measured), bool(expected == measured))
 
 
 def close(expected: float, measured: float, within: float) -> Outcome:
-    """Holds when both differ by at most `within`."""
+    """Holds if both differ by at most `within`."""
     shown = f"{expected:.6g} ± {within:.0e}"
     return Outcome(shown, f"{measured:.6g}", abs(expected - measured) <= within)
 
 
-def at_most(limit: float, measured: float, what: str) -> Outcome:
-    """Holds when a difference is small enough."""
-    return Outcome(f"{what} ≤ {limit:.0e}", f"{measured:.1e}", measured <= limit)
+def at_most(limit: float, measured: float, quantity: str) -> Outcome:
+    """Holds if a quantity is at most the limit."""
+    return Outcome(f"{quantity} ≤ {limit:.0e}", f"{measured:.1e}", measured <= limit)
 
 
 def holds(expected: str, measured: Any, ok: bool) -> Outcome:
-    """Holds when `ok` does."""
+    """Holds if `ok` is true."""
     return Outcome(expected, _show(measured), bool(ok))
 
 
 class Facts:
-    """A list of facts that functions join by decorator."""
+    """A list of facts, filled by decorating functions."""
 
     def __init__(self) -> None:
         self.rows: list[Fact] = []
 
-    def __call__(self, number: str, source: str, claim: str, needs: str = "") -> Callable[[Any], Any]:
-        """`@facts("T3", "D234", "words are broken into pieces")` over a function that takes Vocabularies."""
+    def __call__(
+        self, number: str, source: str, claim: str, needs: str = ""
+    ) -> Callable[[Callable[..., Outcome]], Callable[..., Outcome]]:
+        """`@facts("T3", "D234", "words are split")` over a function without arguments.
 
-        def join(check: Callable[[Vocabularies], Outcome]) -> Callable[[Vocabularies], Outcome]:
+        With `needs`, the function takes the tokenizer of that released vocabulary.
+        """
+
+        def register(measure: Callable[..., Outcome]) -> Callable[..., Outcome]:
+            def check(vocabularies: Vocabularies) -> Outcome:
+                return measure(getattr(vocabularies, needs)) if needs else measure()
+
             self.rows.append(Fact(number, source, claim, check, needs))
-            return check
+            return measure
 
-        return join
+        return register
 
     def __iter__(self) -> Iterator[Fact]:
         return iter(self.rows)

@@ -1,7 +1,7 @@
-"""Facts about what vectors know: trees, layers, and words as single vectors.
+"""Facts about what vectors represent: trees, labels by layer, and static word vectors.
 
-Trees and labels are planted in vectors, so that what a probe has to find is known. Senses, and sums of a BERT's input
-embeddings, are in `trained`.
+Vectors are constructed from known trees and labels, so that the correct result of a probe is known. Senses, and
+arithmetic with BERT's input embeddings, are in `trained`.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from bertkit.data.examples import TaggedExample
-from bertkit.errors import RequestError
-from bertkit.facts.fact import Facts, Outcome, Vocabularies, holds
-from bertkit.facts.topics import PLACE
+from bertkit.facts.fact import Facts, Outcome, holds
+from bertkit.facts.setup import PLACE, is_refused
 from bertkit.inside.probes.data import ProbeSettings
 from bertkit.inside.probes.labels import LabelReport, label_task, probe_labels
 from bertkit.inside.probes.structure import StructureReport, probe_structure
@@ -30,80 +29,80 @@ from bertkit.inside.static.vectors import StaticVectors
 facts = Facts()
 WIDTH = 16
 ANIMALS = (("cat", "kitten"), ("dog", "puppy"), ("cow", "calf"), ("horse", "foal"))
-CONTEXT = 12  # words that go with an animal, and as many with an age
+CONTEXT_WORDS = 12  # of each kind of animal, and of each age
 
 
-def _tree(draw: np.random.Generator, size: int) -> Tree:
-    """Each word hangs on one of those before it, in an order of its own."""
-    order, heads = draw.permutation(size), [-1] * size
-    for at in range(1, size):
-        heads[order[at]] = int(order[draw.integers(0, at)])
+def _random_tree(rng: np.random.Generator, size: int) -> Tree:
+    """A tree in which the head of each word is a random word before it in a random order."""
+    order, heads = rng.permutation(size), [-1] * size
+    for index in range(1, size):
+        heads[order[index]] = int(order[rng.integers(0, index)])
     return Tree(tuple(f"w{n}" for n in range(size)), ("X",) * size, tuple(heads), ("dep",) * size, PLACE)
 
 
-def _planted_trees(seed: int, count: int) -> tuple[WordVectors, list[Tree]]:
-    draw = np.random.default_rng(seed)
-    trees = [_tree(draw, int(draw.integers(5, 11))) for _ in range(count)]
-    return planted_vectors(trees, draw), trees
+def _trees_and_vectors(seed: int, count: int) -> tuple[WordVectors, list[Tree]]:
+    rng = np.random.default_rng(seed)
+    trees = [_random_tree(rng, int(rng.integers(5, 11))) for _ in range(count)]
+    return tree_vectors(trees, rng), trees
 
 
-def planted_vectors(trees: Sequence[Tree], draw: np.random.Generator) -> WordVectors:
-    """Layer 0 is noise; in layer 1 a word is its head's place and a step of its own, all turned around.
+def tree_vectors(trees: Sequence[Tree], rng: np.random.Generator) -> WordVectors:
+    """Layer 0 is noise; in layer 1 the vector of a word is that of its head plus a new unit vector, times a matrix.
 
     So squared distances in some space are tree distances, and squared norms are depths.
     """
-    turn = np.random.default_rng(99).normal(size=(WIDTH, WIDTH)) / np.sqrt(WIDTH)
+    matrix = np.random.default_rng(99).normal(size=(WIDTH, WIDTH)) / np.sqrt(WIDTH)
     rows = []
     for tree in trees:
-        places = np.zeros((len(tree.words), WIDTH))
+        points = np.zeros((len(tree.words), WIDTH))
         for word in np.argsort(tree_depths(tree.heads)):
             if tree.heads[word] >= 0:
-                places[word] = places[tree.heads[word]]
-                places[word, word] = 1
-        rows.append(places @ turn)
-    known = np.concatenate(rows)
-    values = np.stack([draw.normal(size=known.shape), known]).astype(np.float16)
+                points[word] = points[tree.heads[word]]
+                points[word, word] = 1
+        rows.append(points @ matrix)
+    vectors = np.concatenate(rows)
+    values = np.stack([rng.normal(size=vectors.shape), vectors]).astype(np.float16)
     return WordVectors(values, tuple(np.cumsum([0, *(len(tree.words) for tree in trees)]).tolist()))
 
 
 @cache
 def trees_probed() -> StructureReport:
-    """The structural probe on planted trees; the random encoder's vectors are noise."""
-    (known, train), (unknown, test) = _planted_trees(0, 300), _planted_trees(1, 60)
-    noise = [WordVectors(side.values[[0, 0]], side.starts) for side in (known, unknown)]
+    """The structural probe on these trees; the vectors of the untrained encoder are noise."""
+    (train_vectors, train), (test_vectors, test) = _trees_and_vectors(0, 300), _trees_and_vectors(1, 60)
+    noise = [WordVectors(vectors.values[[0, 0]], vectors.starts) for vectors in (train_vectors, test_vectors)]
     settings = ProbeSettings(what="structure", rank=WIDTH, epochs=30)
     with torch.enable_grad():
-        return probe_structure(train, test, (known, unknown), lambda: (noise[0], noise[1]), settings)
+        return probe_structure(train, test, (train_vectors, test_vectors), lambda: (noise[0], noise[1]), settings)
 
 
-@facts("I5", "E187-205", "structural probe: where squared distances are tree distances, it finds the trees")
-def structural_probe(_: Vocabularies) -> Outcome:
-    noise, found = trees_probed().layers
-    measured = f"UUAS {found.uuas:.0%}; noise {noise.uuas:.0%}, chain {trees_probed().chain.uuas:.0%}"
-    return holds("over 90 %, noise below 60 %", measured, found.uuas > 0.9 and noise.uuas < 0.6)
+@facts("I5", "E187-205", "structural probe: if squared distances are tree distances, it finds the trees")
+def structural_probe() -> Outcome:
+    noise, layer = trees_probed().layers
+    measured = f"UUAS {layer.uuas:.0%}; noise {noise.uuas:.0%}, chain {trees_probed().chain.uuas:.0%}"
+    return holds("over 90 %, noise below 60 %", measured, layer.uuas > 0.9 and noise.uuas < 0.6)
 
 
-@facts("I5b", "E187-205", "a second map reads depths: the root is the word of the least norm; ranks agree")
-def depths_read(_: Vocabularies) -> Outcome:
-    found = trees_probed().layers[1]
-    measured = f"roots {found.root:.0%}, Spearman {found.distance_spearman:.2f}"
-    return holds("over 90 %, over 0.9", measured, found.root > 0.9 and (found.distance_spearman or 0) > 0.9)
+@facts("I5b", "E187-205", "a second linear map predicts depths: the root has the smallest norm; ranks correlate")
+def depths_predicted() -> Outcome:
+    layer = trees_probed().layers[1]
+    measured = f"roots {layer.root:.0%}, Spearman {layer.distance_spearman:.2f}"
+    return holds("over 90 %, over 0.9", measured, layer.root > 0.9 and (layer.distance_spearman or 0) > 0.9)
 
 
 @cache
 def labels_probed(layer: int) -> LabelReport:
-    """Five layers of noise; from `layer` on a word's label is in its vector, whatever the word."""
-    draw = np.random.default_rng(layer)
-    sides, vectors = [], []
+    """Label probes on five layers of noise; from `layer` on, the vector of a word contains its label."""
+    rng = np.random.default_rng(layer)
+    parts, vectors = [], []
     for count in (300, 100):
-        labels = draw.integers(0, 4, (count, 6))
-        words = draw.integers(0, 40, (count, 6))
-        sides.append([_tagged(*row) for row in zip(words, labels, strict=True)])
-        values = draw.normal(size=(5, count * 6, WIDTH))
+        labels = rng.integers(0, 4, (count, 6))
+        words = rng.integers(0, 40, (count, 6))
+        parts.append([_tagged(*row) for row in zip(words, labels, strict=True)])
+        values = rng.normal(size=(5, count * 6, WIDTH))
         values[layer:, np.arange(count * 6), labels.ravel()] += 4
         vectors.append(WordVectors(values.astype(np.float16), tuple(range(0, count * 6 + 1, 6))))
-    noise = [WordVectors(draw.normal(size=side.values.shape).astype(np.float16), side.starts) for side in vectors]
-    task = label_task(sides[0], sides[1], 0)
+    noise = [WordVectors(rng.normal(size=part.values.shape).astype(np.float16), part.starts) for part in vectors]
+    task = label_task(parts[0], parts[1], 0)
     with torch.enable_grad():
         return probe_labels(task, (vectors[0], vectors[1]), lambda: (noise[0], noise[1]), ProbeSettings())
 
@@ -112,14 +111,14 @@ def _tagged(words: NDArray[np.int64], labels: NDArray[np.int64]) -> TaggedExampl
     return TaggedExample(tuple(f"w{word}" for word in words), tuple(f"L{label}" for label in labels), PLACE)
 
 
-@facts("I6", "E194-196", "layer scoring: what is known from layer 1 on and from layer 3 on has its center there")
-def layer_scoring(_: Vocabularies) -> Outcome:
+@facts("I6", "E194-196", "layer scoring: labels present from layer 1 on and from layer 3 on have their center there")
+def layer_scoring() -> Outcome:
     low, high = (labels_probed(layer).expected or 0.0 for layer in (1, 3))
     return holds("about 1 and 3", f"{low:.2f} and {high:.2f}", abs(low - 1) < 0.5 and abs(high - 3) < 0.5)
 
 
-@facts("I6b", "E194-196", "a control task, that only memory solves, is not solved: the probe reads use, not words")
-def control_task(_: Vocabularies) -> Outcome:
+@facts("I6b", "E194-196", "a control task that only memorization solves is not solved")
+def control_task() -> Outcome:
     report = labels_probed(1)
     best = report.best
     measured = f"accuracy {best.accuracy:.0%}, control {best.control:.0%}; noise {best.random:.0%}"
@@ -128,19 +127,17 @@ def control_task(_: Vocabularies) -> Outcome:
 
 @cache
 def animals(method: str) -> StaticVectors:
-    """Vectors from sentences where an animal stands among words of its kind and words of its age."""
+    """Vectors trained on sentences of an animal with words for its kind and words for its age."""
     names = [name for pair in ANIMALS for name in pair]
     words = [
         *names,
-        *(f"{kind}{n}" for kind in ("cats", "dogs", "cows", "horses", "old", "young") for n in range(CONTEXT)),
+        *(f"{kind}{n}" for kind in ("cats", "dogs", "cows", "horses", "old", "young") for n in range(CONTEXT_WORDS)),
     ]
     rng, rows = np.random.default_rng(0), []
     for _ in range(3000):
         kind, age = int(rng.integers(4)), int(rng.integers(2))
-        around = len(names) + np.concatenate(
-            [kind * CONTEXT + rng.integers(0, CONTEXT, 3), (4 + age) * CONTEXT + rng.integers(0, CONTEXT, 3)]
-        )
-        rows.append(rng.permutation([2 * kind + age, *around]))
+        context = np.repeat([kind, 4 + age], 3) * CONTEXT_WORDS + rng.integers(0, CONTEXT_WORDS, 6)
+        rows.append(rng.permutation([2 * kind + age, *(len(names) + context)]))
     ids = np.concatenate(rows)
     counts = np.bincount(ids, minlength=len(words))
     order = np.argsort(-counts, kind="stable")
@@ -155,39 +152,33 @@ def animals(method: str) -> StaticVectors:
         return train_vectors(corpus, settings, threads=1)
 
 
-@facts(
-    "I8b",
-    "A29, C84",
-    "cat - kitten = dog - puppy: sums of skip-gram vectors, trained here, answer for every two animals",
-)
-def arithmetic(_: Vocabularies) -> Outcome:
+@facts("I8b", "A29, C84", "cat - kitten = dog - puppy: arithmetic with skip-gram vectors, for every two animals")
+def arithmetic() -> Outcome:
     vectors, ranks = animals("skip-gram"), []
     for (old, young), (other, answer) in permutations(ANIMALS, 2):
-        near = [each.word for each in vectors.arithmetic(f"{other} - {old} + {young}", top=len(vectors.words))]
-        ranks.append(1 + near.index(answer))
+        nearest = vectors.arithmetic(f"{other} - {old} + {young}", top=len(vectors.words))
+        ranks.append(1 + [neighbor.word for neighbor in nearest].index(answer))
     first = ranks.count(1)
     return holds("rank 1 in most", f"rank 1 in {first} of {len(ranks)}, worst {max(ranks)}", first > len(ranks) / 2)
 
 
-@facts("I9", "E30-46, E87-103", "skip-gram, CBOW, GloVe and fastText learn from one text that like words are alike")
-def families_train(_: Vocabularies) -> Outcome:
-    found = {}
+@facts("I9", "E30-46, E87-103", "skip-gram, CBOW, GloVe and fastText learn similar vectors for similar words")
+def methods_learn() -> Outcome:
+    differences = {}
     for method in ("skip-gram", "cbow", "glove", "fasttext"):
         vectors = animals(method)
-        alike = np.mean([vectors.similarity("cats0", f"cats{n}") for n in range(1, CONTEXT)])
-        apart = np.mean([vectors.similarity("cats0", f"dogs{n}") for n in range(1, CONTEXT)])
-        found[method] = float(alike - apart)
-    measured = ", ".join(f"{name} {gap:+.2f}" for name, gap in found.items())
-    return holds("nearer to its own kind, all four", measured, min(found.values()) > 0.1)
+        same, other = (
+            np.mean([vectors.similarity("cats0", f"{kind}{n}") for n in range(1, CONTEXT_WORDS)])
+            for kind in ("cats", "dogs")
+        )
+        differences[method] = float(same - other)
+    measured = ", ".join(f"{name} {difference:+.2f}" for name, difference in differences.items())
+    return holds("nearer to words of the same kind, all four", measured, min(differences.values()) > 0.1)
 
 
-@facts("I9b", "E87-103", "fastText has a vector for a word it never saw; word2vec has none")
-def unseen_word(_: Vocabularies) -> Outcome:
-    near = [each.word for each in animals("fasttext").nearest("horses99", top=5)]
-    try:
-        animals("skip-gram").vector("horses99")
-        refused = False
-    except RequestError:
-        refused = True
-    right = refused and sum(word.startswith("horse") for word in near) >= 3
-    return holds("near its likes; refused", f"{', '.join(near)}; refused: {refused}", right)
+@facts("I9b", "E87-103", "fastText has a vector for an unseen word; word2vec has none")
+def unseen_word() -> Outcome:
+    nearest = [neighbor.word for neighbor in animals("fasttext").nearest("horses99", top=5)]
+    refused = is_refused(lambda: animals("skip-gram").vector("horses99"))
+    ok = refused and sum(word.startswith("horse") for word in nearest) >= 3
+    return holds("near similar words; refused", f"{', '.join(nearest)}; refused: {refused}", ok)

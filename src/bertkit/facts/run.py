@@ -1,4 +1,4 @@
-"""All facts in the order of the specification, run one by one."""
+"""Run all facts, in order."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,14 +26,14 @@ from bertkit.facts.fact import Fact, Outcome, Vocabularies
 
 @dataclass(frozen=True)
 class Result:
-    """One fact and what became of it: `ok` or `FAIL` with its outcome, else `not run` or `absent` with the reason."""
+    """A fact and its status: `ok` or `FAIL` with an outcome, else `not run` or `absent` with a reason."""
 
     fact: Fact
     outcome: Outcome | None = None
 
     @property
     def status(self) -> str:
-        """The word printed behind its number."""
+        """The status that is printed after the number."""
         if self.outcome is None:
             return "absent" if self.fact.absent else "not run"
         return "ok" if self.outcome.ok else "FAIL"
@@ -46,28 +46,28 @@ class Result:
 
 
 def all_facts() -> list[Fact]:
-    """T1, T1b ... M23, P1 ..., F1 ..., S1 ..., I1 ..., then the documents' mistakes in the order they stand there."""
+    """T1, T1b ... M23, P1 ..., F1 ..., S1 ..., I1 ..., then the mistakes of the documents."""
     modules = (tokenizer, attention, model, pretraining, families, finetuning, languages, tasks, inside, knowledge)
     claims = [fact for module in (*modules, trained, absent) for fact in module.facts]
     return [*sorted(claims, key=_order), *mistakes.facts, *absent.mistakes, *pretraining.mistakes]
 
 
 def summary(results: Sequence[Result]) -> str:
-    """One line: how many are ok, how many failed, how many were not run and why, and which are absent."""
-    found: dict[str, list[Fact]] = {status: [] for status in ("ok", "FAIL", "not run", "absent")}
+    """One line with the numbers of facts that are ok, failed, not run (with reasons), and absent."""
+    by_status: dict[str, list[Fact]] = {status: [] for status in ("ok", "FAIL", "not run", "absent")}
     for result in results:
-        found[result.status].append(result.fact)
-    vocabulary = [fact for fact in found["not run"] if fact.needs]
-    elsewhere = [fact for fact in found["not run"] if not fact.needs]
+        by_status[result.status].append(result.fact)
+    vocabulary = [fact for fact in by_status["not run"] if fact.needs]
+    elsewhere = [fact for fact in by_status["not run"] if not fact.needs]
     reasons = [f"{len(vocabulary)} need a released vocabulary: --uncased PATH, --cased PATH"] if vocabulary else []
     reasons += [f"{len(elsewhere)} need more than this command: {_numbers(elsewhere)}"] if elsewhere else []
     parts = {
         "ok": "",
-        "failed": _numbers(found["FAIL"]),
+        "failed": _numbers(by_status["FAIL"]),
         "not run": "; ".join(reasons),
-        "absent": _numbers(found["absent"]),
+        "absent": _numbers(by_status["absent"]),
     }
-    counts = (len(facts) for facts in found.values())
+    counts = (len(facts) for facts in by_status.values())
     return ", ".join(
         f"{n} {word}" + (f" ({why})" if why else "") for n, (word, why) in zip(counts, parts.items(), strict=True)
     )
@@ -78,7 +78,7 @@ def _numbers(facts: Sequence[Fact]) -> str:
 
 
 def chosen_facts(names: Sequence[str] = ()) -> list[Fact]:
-    """All facts, or those that are named: T3 with its parts T3b and T3c, or all of T; ! are the mistakes."""
+    """All facts, or those with these names: T3 includes T3b and T3c, T means all of T, and ! the mistakes."""
     everything = all_facts()
     for name in names:
         if not any(_is_named(fact, name) for fact in everything):
@@ -89,7 +89,7 @@ def chosen_facts(names: Sequence[str] = ()) -> list[Fact]:
 
 
 def run_facts(vocabularies: Vocabularies, names: Sequence[str] = ()) -> Iterator[Result]:
-    """Each fact as it is measured, or those that are named; an exception is a FAIL that says what it was."""
+    """Yield the result of each fact; an exception is a FAIL with its message."""
     for fact in chosen_facts(names):
         if fact.check is None or (fact.needs and getattr(vocabularies, fact.needs) is None):
             yield Result(fact)
@@ -97,7 +97,7 @@ def run_facts(vocabularies: Vocabularies, names: Sequence[str] = ()) -> Iterator
         try:
             with torch.no_grad():
                 yield Result(fact, fact.check(vocabularies))
-        except Exception as error:  # a fact that cannot be measured is a failed fact, not the end of the list
+        except Exception as error:  # a fact that cannot be measured has failed; the others still run
             yield Result(fact, Outcome("no error", f"{type(error).__name__}: {error}", False))
 
 

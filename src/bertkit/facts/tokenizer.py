@@ -7,7 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from bertkit.config import family_config
-from bertkit.facts.fact import Facts, Outcome, Vocabularies, equal, holds
+from bertkit.facts.fact import Facts, Outcome, equal, holds
 from bertkit.text import wordpiece
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary.merges import FastPairCounts
@@ -18,7 +18,7 @@ fast_train = partial(wordpiece.train, count_pairs=FastPairCounts)
 
 @cache
 def small_corpus() -> str:
-    """A corpus that every machine has: three files of this package."""
+    """A corpus that is always available: three files of this package."""
     files = (Path(__file__).with_name(f"{name}.py") for name in ("model", "tasks", "tokenizer"))
     return "\n".join(path.read_text(encoding="utf-8") for path in files)
 
@@ -40,31 +40,24 @@ def split(tokenizer: Tokenizer, text: str) -> list[str]:
     return tokenizer.tokens(tokenizer.encode(text).ids)[1:-1]
 
 
-def uncased(vocabularies: Vocabularies) -> Tokenizer:
-    """The released uncased vocabulary; facts that ask for it say so in `needs`."""
-    assert vocabularies.uncased is not None
-    return vocabularies.uncased
-
-
 @facts("T1", "D236, D258", "the released uncased vocabulary has 30,522 entries", "uncased")
-def uncased_size(vocabularies: Vocabularies) -> Outcome:
-    return equal(30_522, uncased(vocabularies).size)
+def uncased_size(uncased: Tokenizer) -> Outcome:
+    return equal(30_522, uncased.size)
 
 
 @facts("T1b", "D236, D258", "the released cased vocabulary has 28,996 entries", "cased")
-def cased_size(vocabularies: Vocabularies) -> Outcome:
-    assert vocabularies.cased is not None
-    return equal(28_996, vocabularies.cased.size)
+def cased_size(cased: Tokenizer) -> Outcome:
+    return equal(28_996, cased.size)
 
 
 @facts("T1c", "D236, D258", "a trained vocabulary has exactly the size asked for")
-def trained_size(_: Vocabularies) -> Outcome:
+def trained_size() -> Outcome:
     return equal([500, 600, 777], [len(set(fast_train(word_counts(), size))) for size in (500, 600, 777)])
 
 
 @facts("T2", "D236", "60-80 % are whole words: 22,698 of several characters, 5,828 ## pieces, 994 unused", "uncased")
-def shares(vocabularies: Vocabularies) -> Outcome:
-    pieces = list(uncased(vocabularies).vocab)
+def shares(uncased: Tokenizer) -> Outcome:
+    pieces = list(uncased.vocab)
     special = [piece for piece in pieces if piece.startswith("[") and piece.endswith("]") and len(piece) > 1]
     inner = sum(piece.startswith("##") and len(piece) > 2 for piece in pieces)
     whole = sum(len(piece) > 1 and not piece.startswith("##") for piece in pieces) - len(special)
@@ -81,110 +74,108 @@ SPLITS = {
 
 
 @facts("T3", "D234-248", "words that are not in the vocabulary are broken into pieces", "uncased")
-def broken_words(vocabularies: Vocabularies) -> Outcome:
-    return equal(list(SPLITS.values()), [" ".join(split(uncased(vocabularies), word)) for word in SPLITS])
+def broken_words(uncased: Tokenizer) -> Outcome:
+    return equal(list(SPLITS.values()), [" ".join(split(uncased, word)) for word in SPLITS])
 
 
-@facts("T4", "E229", "## marks a continuation: play ##ing, when playing itself is no entry")
-def continuation(_: Vocabularies) -> Outcome:
+@facts("T4", "E229", "## marks a continuation: play ##ing, if playing itself is not in the vocabulary")
+def continuation() -> Outcome:
     tokenizer = Tokenizer.from_vocab([*wordpiece.SPECIALS, "play", "##ing"], lowercase=True)
     return equal(["play", "##ing"], split(tokenizer, "playing"))
 
 
-@facts("T5", "D242-246", "strange words fall back to small pieces", "uncased")
-def strange_word(vocabularies: Vocabularies) -> Outcome:
-    return equal("k ##ro ##x ##ld ##yp ##h", " ".join(split(uncased(vocabularies), "kroxldyph")))
+@facts("T5", "D242-246", "unusual words are split into small pieces", "uncased")
+def strange_word(uncased: Tokenizer) -> Outcome:
+    return equal("k ##ro ##x ##ld ##yp ##h", " ".join(split(uncased, "kroxldyph")))
 
 
 @facts("T6", "D248", "every piece has its own embedding row")
-def a_row_each(_: Vocabularies) -> Outcome:
+def one_row_per_piece() -> Outcome:
     from bertkit.model.model import new_model
 
     model = new_model(family_config("bert", "tiny", vocab_size=small().size))
     return equal(small().size, model.encoder.embeddings.word.weight.shape[0])
 
 
-@facts("T7", "D250", "punctuation has tokens of its own", "uncased")
-def punctuation(vocabularies: Vocabularies) -> Outcome:
-    return equal(["hat", ","], split(uncased(vocabularies), "hat,"))
+@facts("T7", "D250", "punctuation marks are separate tokens", "uncased")
+def punctuation(uncased: Tokenizer) -> Outcome:
+    return equal(["hat", ","], split(uncased, "hat,"))
 
 
-@facts("T8", "D250", "every character that is not white space is under exactly one token (cased, accents kept)")
-def everything_is_covered(_: Vocabularies) -> Outcome:
+@facts("T8", "D250", "every character but white space belongs to exactly one token (cased, accents kept)")
+def all_characters_covered() -> Outcome:
     text = "Crème brûlée, naïve Café;  3.14 — (ok)"
     pieces = [*wordpiece.SPECIALS, *sorted({mark + c for c in text if c.strip() for mark in ("", "##")})]
     encoding = Tokenizer.from_vocab(pieces, lowercase=False).encode(text)
-    covered = Counter(place for start, end in encoding.offsets for place in range(start, end))
+    covered = Counter(index for start, end in encoding.offsets for index in range(start, end))
     return equal({i: 1 for i, c in enumerate(text) if c.strip()}, dict(sorted(covered.items())))
 
 
 @facts("T8b", "D250", "uncased lower-cases and strips accents: naïve Café is naive cafe", "uncased")
-def accents(vocabularies: Vocabularies) -> Outcome:
-    return equal(["naive", "cafe"], split(uncased(vocabularies), "naïve Café"))
+def accents(uncased: Tokenizer) -> Outcome:
+    return equal(["naive", "cafe"], split(uncased, "naïve Café"))
 
 
-@facts("T9", "D252", "997 single characters, each with a ## twin", "uncased")
-def single_characters(vocabularies: Vocabularies) -> Outcome:
-    return equal((997, 997), _singles(uncased(vocabularies)))
+@facts("T9", "D252", "997 single characters, each also as ## piece", "uncased")
+def single_characters(uncased: Tokenizer) -> Outcome:
+    return equal((997, 997), _singles(uncased))
 
 
 @facts("T9b", "D252", "the same 997 in the cased vocabulary", "cased")
-def single_characters_cased(vocabularies: Vocabularies) -> Outcome:
-    assert vocabularies.cased is not None
-    return equal((997, 997), _singles(vocabularies.cased))
+def single_characters_cased(cased: Tokenizer) -> Outcome:
+    return equal((997, 997), _singles(cased))
 
 
-@facts("T9c", "D252", "a trained vocabulary keeps its whole alphabet, each character with its twin")
-def alphabet_kept(_: Vocabularies) -> Outcome:
+@facts("T9c", "D252", "a trained vocabulary contains its whole alphabet, each character also as ## piece")
+def alphabet_kept() -> Outcome:
     alphabet = {c for word in word_counts() for c in word}
     kept = {c for c in alphabet if c in small().vocab and f"##{c}" in small().vocab}
     return equal(len(alphabet), len(kept))
 
 
 @facts("T10", "D258-269", "flabbergast, -s, -ed, -ing share fl ##ab ##berg ##ast", "uncased")
-def shared_prefix(vocabularies: Vocabularies) -> Outcome:
-    forms = [split(uncased(vocabularies), f"flabbergast{ending}") for ending in ("", "s", "ed", "ing")]
+def shared_prefix(uncased: Tokenizer) -> Outcome:
+    forms = [split(uncased, f"flabbergast{ending}") for ending in ("", "s", "ed", "ing")]
     return equal(["fl ##ab ##berg ##ast"] * 4, [" ".join(form[:4]) for form in forms])
 
 
-@facts("T11", "D222-229, E227-231", "the tokenizer travels with the model: saved and loaded, it splits alike")
-def travels(_: Vocabularies) -> Outcome:
+@facts("T11", "D222-229, E227-231", "the tokenizer is saved with the model; after loading it splits texts equally")
+def saved_and_loaded() -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         small().save(Path(folder))
-        again = Tokenizer.load(Path(folder))
+        loaded = Tokenizer.load(Path(folder))
     lines = small_corpus().splitlines()[:500]
-    same = sum(a.ids == b.ids for a, b in zip(small().encode_batch(lines), again.encode_batch(lines), strict=True))
+    same = sum(a.ids == b.ids for a, b in zip(small().encode_batch(lines), loaded.encode_batch(lines), strict=True))
     return equal(len(lines), same)
 
 
-@facts("T12", "D231, E229", "the fast trainer gives the plain algorithm's vocabulary")
-def fast_training(_: Vocabularies) -> Outcome:
+@facts("T12", "D231, E229", "the fast trainer gives the same vocabulary as the plain algorithm")
+def fast_training() -> Outcome:
     slow = wordpiece.train(word_counts(), 700)
     fast = fast_train(word_counts(), 700)
-    return holds(
-        "700 equal entries", f"{sum(a == b for a, b in zip(slow, fast, strict=True))} equal entries", slow == fast
-    )
+    same = sum(a == b for a, b in zip(slow, fast, strict=True))
+    return holds("700 equal entries", f"{same} equal entries", slow == fast)
 
 
-@facts("T12b", "D231", "counts cannot overflow: a pair seen 2^40 times still comes first")
-def large_counts(_: Vocabularies) -> Outcome:
+@facts("T12b", "D231", "counts do not overflow: a pair with count 2^40 is still merged first")
+def large_counts() -> Outcome:
     counts = {"the": 2**40, "cat": 2**33, "hat": 5}
     return equal("##he the", " ".join(fast_train(counts, 5 + 10 + 2)[-2:]))
 
 
-@facts("T13", "D413-431, B82", "[CLS] stands at position 0 of every text, pair and empty text")
-def cls_first(_: Vocabularies) -> Outcome:
+@facts("T13", "D413-431, B82", "[CLS] is at position 0 of every text, pair and empty text")
+def cls_first() -> Outcome:
     encodings = [small().encode("a word"), small().encode("a", "pair"), small().encode("")]
     return equal([small().cls_id] * 3, [encoding.ids[0] for encoding in encodings])
 
 
-@facts("T13b", "D413-431", "its id is 101", "uncased")
-def cls_is_101(vocabularies: Vocabularies) -> Outcome:
-    return equal(101, uncased(vocabularies).encode("hello").ids[0])
+@facts("T13b", "D413-431", "the id of [CLS] is 101", "uncased")
+def cls_is_101(uncased: Tokenizer) -> Outcome:
+    return equal(101, uncased.encode("hello").ids[0])
 
 
 @facts("T14", "B82, D458", "[CLS] A [SEP], and [CLS] A [SEP] B [SEP]")
-def separators(_: Vocabularies) -> Outcome:
+def separators() -> Outcome:
     tokenizer = Tokenizer.from_vocab([*wordpiece.SPECIALS, *string.ascii_lowercase], lowercase=True)
     single, pair = tokenizer.encode("x"), tokenizer.encode("x", "y")
     shown = [" ".join(tokenizer.tokens(encoding.ids)) for encoding in (single, pair)]
@@ -192,7 +183,7 @@ def separators(_: Vocabularies) -> Outcome:
 
 
 @facts("T15", "B83, D462-466", "segment A for [CLS] A [SEP], segment B for B and the last [SEP]")
-def segments(_: Vocabularies) -> Outcome:
+def segments() -> Outcome:
     tokenizer = Tokenizer.from_vocab([*wordpiece.SPECIALS, *string.ascii_lowercase], lowercase=True)
     return equal([0, 0, 0, 1, 1], list(tokenizer.encode("x", "y").segments))
 

@@ -1,11 +1,10 @@
-"""A language of three topics, a model pre-trained on it in seconds, and labeled texts: what fine-tuning facts need.
+"""An artificial language of three topics, a model pre-trained on it in seconds, and labeled texts for fine-tuning.
 
-A document draws six words of ten from its topic's forty and the rest from twenty that all topics share. Whoever has
-read many documents knows which words go together; whoever has seen a few labeled texts only does not.
+60 % of the words of a document are from the forty words of its topic, the others from twenty shared words. A model that
+has read many documents knows which words belong together; one that has seen only a few labeled texts does not.
 """
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,42 +13,40 @@ from numpy.typing import NDArray
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config
 from bertkit.data.examples import Example, TextExample
-from bertkit.data.tables import Location
-from bertkit.facts.random_text import RandomText
+from bertkit.facts.random_text import RandomText, even_text
+from bertkit.facts.setup import CPU, PLACE, make_part
 from bertkit.finetuning.prepare import Prepared
 from bertkit.finetuning.settings import FineTuneSettings, read_settings
 from bertkit.model.model import BertModel, new_model
-from bertkit.pretraining.batches import DataSettings, ExampleSource
-from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.examples.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.tasks.folder import build_task
-from bertkit.tasks.task import Dataset
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
 
-TOPICS, WORDS, SHARED = 3, 40, 20
-OWN_SHARE = 0.6
-DOCUMENTS, LENGTH = 4000, 30  # a document and its wiring fill one sequence of 32 tokens
-STEPS, RATE = 250, 4e-3
-PLACE = Location(Path("topics"), 1)
-# A model of 85,000 parameters takes larger steps than one of 100 million.
+TOPICS, WORDS, SHARED = 3, 40, 20  # topics, words of each, words that all topics share
+TOPIC_SHARE = 0.6  # of the words of a document
+DOCUMENTS, LENGTH = 4000, 30  # a document with [CLS] and [SEP] is a sequence of 32 tokens
+STEPS, LEARNING_RATE = 250, 4e-3
+# A model of 85,000 parameters needs a larger learning rate than one of 100 million.
 SMALL_MODEL = ("learning_rate=2e-3", "batch=8")
 
 
 @cache
 def topic_tokenizer() -> Tokenizer:
-    """Every word is one piece."""
-    own = [f"t{topic}w{word}" for topic in range(TOPICS) for word in range(WORDS)]
-    return Tokenizer.from_vocab([*SPECIALS, *own, *(f"c{word}" for word in range(SHARED))])
+    """A tokenizer in which every word is one piece."""
+    topic_words = [f"t{topic}w{word}" for topic in range(TOPICS) for word in range(WORDS)]
+    return Tokenizer.from_vocab([*SPECIALS, *topic_words, *(f"c{word}" for word in range(SHARED))])
 
 
 def draw_words(rng: np.random.Generator, topic: int, count: int) -> NDArray[np.int64]:
-    """Ids of a text on a topic."""
-    own = topic * WORDS + rng.integers(0, WORDS, count)
+    """The ids of a text on a topic."""
+    topic_words = topic * WORDS + rng.integers(0, WORDS, count)
     shared = TOPICS * WORDS + rng.integers(0, SHARED, count)
-    found: NDArray[np.int64] = len(SPECIALS) + np.where(rng.random(count) < OWN_SHARE, own, shared)
-    return found
+    ids: NDArray[np.int64] = len(SPECIALS) + np.where(rng.random(count) < TOPIC_SHARE, topic_words, shared)
+    return ids
 
 
 def topic_examples(count: int, seed: int, words: int = 8) -> list[Example]:
@@ -62,52 +59,39 @@ def topic_examples(count: int, seed: int, words: int = 8) -> list[Example]:
 
 @cache
 def pretrained() -> Checkpoint:
-    """A model of 85,000 numbers that has read 8,000 documents with masked words."""
+    """A model of 85,000 parameters, pre-trained with masked words on 8,000 documents."""
     shape = {"width": 64, "depth": 2, "heads": 2, "inner": 128, "max_length": 64}
-    config = family_config(
-        "bert", "tiny", vocab_size=topic_tokenizer().size, dropout=0.0, attention_dropout=0.0, **shape
-    )
+    shape |= {"vocab_size": topic_tokenizer().size, "dropout": 0, "attention_dropout": 0}
+    config = family_config("bert", "tiny", **shape)
     model = new_model(config, {"masked_word": None})
     with torch.enable_grad():
-        _read_documents(model.train())
+        _pretrain(model.train())
     return Checkpoint(model=model.eval(), tokenizer=topic_tokenizer(), max_length=64)
 
 
-def _read_documents(model: BertModel) -> None:
+def _pretrain(model: BertModel) -> None:
     source = ExampleSource(_documents(), DataSettings(length=LENGTH + 2, block=32))
-    objective, optimizer = (
-        ForPretraining(model, objective_rows(["mlm"])),
-        torch.optim.AdamW(model.parameters(), lr=RATE),
-    )
-    rise_and_fall = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, STEPS, pct_start=0.1)
+    objective = ForPretraining(model, objective_rows(["mlm"]))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, STEPS, pct_start=0.1)
     for step in range(STEPS):
-        total, count, _ = objective(*to_inputs(source.block(step), torch.device("cpu")))["mlm"]
+        total, count, _ = objective(*to_inputs(source.block(step), CPU))["mlm"]
         optimizer.zero_grad()
         (total / count).backward()
         optimizer.step()
-        rise_and_fall.step()
+        schedule.step()
 
 
 def _documents() -> RandomText:
     rng = np.random.default_rng(0)
-    size = DOCUMENTS * LENGTH
-    return RandomText(
-        tokenizer=topic_tokenizer(),
-        ids=np.concatenate([draw_words(rng, int(rng.integers(TOPICS)), LENGTH) for _ in range(DOCUMENTS)]),
-        words=np.ones(size, dtype=np.uint8),
-        sentence_starts=np.arange(0, size + 1, LENGTH),
-        document_starts=np.arange(DOCUMENTS + 1),
-        entities=np.empty((0, 2), dtype=np.int64),
-    )
+    ids = np.concatenate([draw_words(rng, int(rng.integers(TOPICS)), LENGTH) for _ in range(DOCUMENTS)])
+    return even_text(topic_tokenizer(), ids, sentences=1, tokens=LENGTH)
 
 
 def prepared(train: int = 384, dev: int = 200) -> tuple[Prepared, FineTuneSettings]:
-    """Labeled texts for the task of naming their topic, and settings that fit so small a model."""
+    """Labeled texts for the classification of topics, and settings for a small model."""
     settings = read_settings(*SMALL_MODEL)
     labels = tuple(map(str, range(TOPICS)))
     task = build_task("classify", pretrained(), settings.reading, labels=labels)
-    parts = []
-    for seed, count in enumerate((train, dev), start=1):
-        examples = topic_examples(count, seed)
-        parts.append(Dataset(examples, [task.windows(example, number) for number, example in enumerate(examples)]))
+    parts = [make_part(task, topic_examples(count, seed)) for seed, count in enumerate((train, dev), start=1)]
     return Prepared(task, parts[0], parts[1], ()), settings

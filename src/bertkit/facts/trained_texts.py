@@ -1,6 +1,6 @@
-"""The sentences that the bundled model is asked about in `trained`."""
+"""The sentences of the facts in `trained`."""
 
-# The first six of each are learned from, the other six asked; they share few words.
+# The first six of each are for training, the other six for testing; they share few words.
 TOPICS = {
     "music": (
         "The band recorded two songs in Berlin.",
@@ -60,77 +60,41 @@ TOPICS = {
     ),
 }
 
-# word -> sense -> how "The WORD ..." goes on: the word stands at the same place in every sentence.
-SENSES = {
+# word -> sense -> continuations of "The WORD ...": the word has the same position in every sentence.
+SENSES: dict[str, dict[str, tuple[str, ...]]] = {
     "bank": {
         "money": (
-            "lent him money",
-            "raised its interest rates",
-            "closed his account",
-            "paid every debt",
-            "sold its shares",
-            "refused the loan",
-            "keeps our savings",
-            "hired two clerks",
+            *["lent him money", "raised its interest rates", "closed his account", "paid every debt"],
+            *["sold its shares", "refused the loan", "keeps our savings", "hired two clerks"],
         ),
         "river": (
-            "was covered with reeds",
-            "sank into the river",
-            "rose above the water",
-            "hid the small boat",
-            "was muddy after the flood",
-            "was full of frogs",
-            "slopes toward the stream",
-            "sheltered the fishermen",
+            *["was covered with reeds", "sank into the river", "rose above the water", "hid the small boat"],
+            *["was muddy after the flood", "was full of frogs", "slopes toward the stream", "sheltered the fishermen"],
         ),
     },
     "party": {
         "politics": (
-            "won the election",
-            "lost six seats",
-            "opposed the new law",
-            "chose a candidate",
-            "split into two factions",
-            "supported the president",
-            "rejected socialism",
-            "formed a government",
+            *["won the election", "lost six seats", "opposed the new law", "chose a candidate"],
+            *["split into two factions", "supported the president", "rejected socialism", "formed a government"],
         ),
         "feast": (
-            "ended after midnight",
-            "began with music",
-            "was held in her garden",
-            "was loud and merry",
-            "made the guests happy",
-            "had cake and wine",
-            "celebrated his birthday",
-            "lasted until dawn",
+            *["ended after midnight", "began with music", "was held in her garden", "was loud and merry"],
+            *["made the guests happy", "had cake and wine", "celebrated his birthday", "lasted until dawn"],
         ),
     },
     "cell": {
         "prison": (
-            "held two prisoners",
-            "had an iron door",
-            "was locked by the guard",
-            "was dark and cold",
-            "had one small window",
-            "kept the thief",
-            "stank of sweat",
-            "was opened by the jailer",
+            *["held two prisoners", "had an iron door", "was locked by the guard", "was dark and cold"],
+            *["had one small window", "kept the thief", "stank of sweat", "was opened by the jailer"],
         ),
         "biology": (
-            "divides into two",
-            "has a nucleus",
-            "makes proteins",
-            "absorbs oxygen",
-            "contains salt and fat",
-            "reacts to the virus",
-            "grows in blood",
-            "produces an enzyme",
+            *["divides into two", "has a nucleus", "makes proteins", "absorbs oxygen"],
+            *["contains salt and fat", "reacts to the virus", "grows in blood", "produces an enzyme"],
         ),
     },
 }
 
-# Kitten and puppy are no entries of the bundled vocabulary: the documents' own example cannot be asked.
+# Kitten and puppy are not in the bundled vocabulary, so the example of the documents cannot be tested.
 ANALOGIES = {
     "king - man + woman": "queen",
     "brother - man + woman": "sister",

@@ -13,7 +13,7 @@ from bertkit.finetuning.batches import EpochPlan
 from bertkit.finetuning.learner import TASK
 from bertkit.finetuning.result import FineTuned
 from bertkit.finetuning.run_state import RESULT, Best, SavedState, State, best_so_far, read_state, write_json
-from bertkit.train.loop import Micro, StepReport
+from bertkit.train.loop import MicroBatch, StepReport
 from bertkit.train.runs import Progress, read_progress
 from bertkit.train.session import Session, finite_values
 
@@ -39,14 +39,14 @@ class BestSession(Session[FineTuned]):
         return progress
 
     @abstractmethod
-    def micro(self, chosen: Sequence[int], step: int, part: int, *, whole: bool) -> Micro:
+    def micro(self, chosen: Sequence[int], step: int, part: int, *, whole: bool) -> MicroBatch:
         """The chosen examples as tensors: forward pass `part` of a step; `whole`: the only one."""
 
     @abstractmethod
     def load_state(self, state: State) -> None:
         """Restore the weights of a `snapshot`."""
 
-    def micros(self, step: int) -> Sequence[Micro]:
+    def micro_batches(self, step: int) -> Sequence[MicroBatch]:
         """The forward passes of a step."""
         parts = self.plan.parts(step)
         return [self.micro(part, step, number, whole=len(parts) == 1) for number, part in enumerate(parts)]

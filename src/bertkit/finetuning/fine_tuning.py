@@ -19,7 +19,7 @@ from bertkit.finetuning.session import open_session
 from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.model.model import BertModel
 from bertkit.progress import ShowProgress, silent
-from bertkit.report.page import REPORT
+from bertkit.report.page import REPORT_FILE
 from bertkit.settings import pick
 from bertkit.tasks.folder import read_task
 from bertkit.tasks.table import TASKS
@@ -56,7 +56,7 @@ def fine_tune(
         if done and retry and may_retry(run, result_from_json(done)):
             archive_attempt(run)
             done = None
-        if done and ((run.folder / REPORT).exists() or not (run.folder / "model").exists()):
+        if done and ((run.folder / REPORT_FILE).exists() or not (run.folder / "model").exists()):
             return result_from_json(done)
         if not resume:
             refuse_to_overwrite(run.folder)  # before the files are read
@@ -176,10 +176,10 @@ def may_retry(run: Run, result: FineTuned) -> bool:
 
 def archive_attempt(run: Run) -> None:
     """Move the result of an attempt to collapsed-1 or collapsed-2, and remove its model."""
-    run.sweep()  # remove what a kill in this function left
+    run.remove_partial()  # remove what a kill in this function left
     draft = run.folder / ".collapsed.part"
     draft.mkdir()
-    for name in (RESULT, REPORT, run.metrics.name):  # the result first: without it the attempt is not finished
+    for name in (RESULT, REPORT_FILE, run.metrics.name):  # the result first: without it the attempt is not finished
         if (run.folder / name).exists():
             (run.folder / name).rename(draft / name)
     for name in ("model", "checkpoints"):

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from bertkit.finetuning.check.label_errors import LabelError
-from bertkit.report.chart import FROM_ZERO, Bar, Line, chart, smoothed
-from bertkit.report.page import REPORT, render_page, save_page
+from bertkit.report.chart import ZERO_AXIS, Bar, Line, chart, smoothed
+from bertkit.report.page import REPORT_FILE, render_page, save_page
 from bertkit.tasks.metrics.classes import LabelScore, confusion_matrix
 from bertkit.tasks.shared.calibration import confidences, reliability
 from bertkit.tasks.shared.decision import Decision
@@ -34,8 +34,8 @@ class Evaluated:
 
 def write_report(folder: Path, content: Evaluated) -> Path:
     """Write `report.html` to a run's folder."""
-    save_page(report_page(folder, content), folder / REPORT)
-    return folder / REPORT
+    save_page(report_page(folder, content), folder / REPORT_FILE)
+    return folder / REPORT_FILE
 
 
 def report_page(folder: Path, content: Evaluated) -> str:
@@ -68,7 +68,7 @@ def _curves(folder: Path) -> Iterable[str]:
         yield chart("Loss", [*lines, Line("dev", evaluated.pop("loss", []), "second")])
     for name, points in evaluated.items():
         yield chart(f"Dev {name}", [Line("", points, "second")])
-    yield chart("Learning rate", [Line("", records.curve("rate"))], axis=FROM_ZERO)
+    yield chart("Learning rate", [Line("", records.curve("rate"))], axis=ZERO_AXIS)
 
 
 def _label_row(label: str, score: LabelScore) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ def _calibration(content: Evaluated) -> Iterable[str]:
         for b in bins
     ]
     ideal = Line("perfectly calibrated", [(0.0, 0.0), (100.0, 100.0)], "dashed")
-    yield chart("Reliability", [ideal], unit="% correct", axis=FROM_ZERO, along="confidence, %", bars=bars)
+    yield chart("Reliability", [ideal], unit="% correct", axis=ZERO_AXIS, along="confidence, %", bars=bars)
 
 
 def _errors(content: Evaluated) -> list[tuple[str, ...]]:

@@ -100,7 +100,7 @@ def begin_folder(run: Run, description: Mapping[str, Any], *, resume: bool) -> N
         refuse_to_overwrite(run.folder)
         run.folder.mkdir(parents=True, exist_ok=True)
         write_json(path, {VERSION_KEY: FORMAT_VERSION, **description})
-    run.sweep()
+    run.remove_partial()
     write_code_version(run.folder)
 
 

@@ -33,7 +33,7 @@ from bertkit.tasks.shared.decision import Decision, FittedDecision
 from bertkit.tasks.shared.fixed_batch import fixed_batch, supports_fixed_batches
 from bertkit.tasks.task import LossSettings, Window
 from bertkit.train.distributed import Ranks
-from bertkit.train.loop import LoopSettings, Micro, StepReport
+from bertkit.train.loop import LoopSettings, MicroBatch, StepReport
 from bertkit.train.optimizer import Optimizers, build_optimizer
 from bertkit.train.optimizer_rows import OptimizerSettings
 from bertkit.train.runs import Progress, Run
@@ -96,11 +96,11 @@ class FineTuneSession(BestSession):
         """The number of steps of the run."""
         return self.settings.learning.total_steps(self.plan.steps)
 
-    def done(self, progress: Progress) -> float:
+    def progress_value(self, progress: Progress) -> float:
         """The progress bar counts steps."""
         return progress.step
 
-    def enough(self) -> bool:
+    def should_end_early(self) -> bool:
         """Whether `patience` evaluations have not improved the score."""
         patience = self.settings.run.patience
         return patience is not None and self.best.since >= patience
@@ -132,13 +132,13 @@ class FineTuneSession(BestSession):
         outputs = self._outputs(half=self.on_cuda)
         return self._scores(outputs, Decision()) | ({} if outputs.loss is None else {"loss": outputs.loss})
 
-    def micro(self, chosen: Sequence[int], step: int, part: int, *, whole: bool) -> Micro:
+    def micro(self, chosen: Sequence[int], step: int, part: int, *, whole: bool) -> MicroBatch:
         """The windows of the chosen examples, as a fixed batch if steps are replayed and this is a whole step."""
         windows = [window for number in chosen for window in self.prepared.train.windows[number]]
         seed = (self.settings.learning.seed * 1_000_003 + step) * 1_009 + part
         counts = {TASK: self.prepared.task.count_targets(windows)}
         tokens = sum(len(window.ids) for window in windows)
-        return Micro(self._inputs(windows, whole and self._replays), counts, tokens, seed)
+        return MicroBatch(self._inputs(windows, whole and self._replays), counts, tokens, seed)
 
     def _inputs(self, windows: Sequence[Window], whole: bool) -> tuple[Any, ...]:
         """Inputs of `Learner.forward`: a batch on the device, so that a step has no copies; or a fixed batch."""

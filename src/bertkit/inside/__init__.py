@@ -1,1 +1,1 @@
-"""A running model, seen from inside: traces as views, tables and catalogues."""
+"""Analysis of a model: attention, attribution, probes, word senses, static vectors."""

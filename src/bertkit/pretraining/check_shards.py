@@ -1,4 +1,4 @@
-"""What a folder of shards holds, and what training would trip over in it."""
+"""Statistics of a folder of shards, and problems that would make training fail."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import RequestError
-from bertkit.pretraining.batches import DataSettings, ExampleSource
-from bertkit.pretraining.random import Ints
+from bertkit.pretraining.examples.batches import DataSettings, ExampleSource
+from bertkit.pretraining.examples.random import Ints
 from bertkit.pretraining.recipe import Recipe
 from bertkit.text.shards.reader import ShardSet
 
-AT_ONCE = 1 << 22  # tokens counted at a time, which bounds the memory
-MUCH_UNKNOWN = 0.01  # released BERT vocabularies leave under 0.1 % of their own language unknown
-LITTLE_USED = 0.5
+TOKENS_AT_ONCE = 1 << 22  # bounds the memory of counting
+MAX_UNKNOWN_SHARE = 0.01  # more is noted; with released BERT vocabularies it is under 0.1 % on their own language
+MIN_USED_SHARE = 0.5  # of the vocabulary; less is noted
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long things are, in tokens."""
+    """Statistics of lengths in tokens."""
 
     mean: float
     median: int
@@ -28,36 +28,37 @@ class Lengths:
 
     @classmethod
     def of(cls, lengths: Ints) -> "Lengths":
-        """Of a list of lengths that is not empty."""
+        """The statistics of at least one length."""
         median, most = (int(value) for value in np.quantile(lengths, (0.5, 0.95), method="lower"))
         return cls(round(float(lengths.mean()), 1), median, most, int(lengths.max()))
 
 
 @dataclass(frozen=True)
 class ShardReport:
-    """The totals of a folder whose files were all read; `stops` keep training from starting, `notes` do not."""
+    """The statistics of a folder of shards; `stops` are problems that prevent training, `notes` are not."""
 
     shards: int
     tokens: int
     sentences: int
     documents: int
     entities: int | None
-    sentence_lengths: Lengths | None  # None: there is no text
+    sentence_lengths: Lengths | None  # None if there is no text
     document_lengths: Lengths | None
     vocabulary: int
     pieces_used: int
     unknown_share: float
-    epoch: dict[str, Any] | None = None  # of the recipe, if one was given
+    epoch: dict[str, Any] | None = None  # with a recipe: examples, epochs, padding_share
     stops: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 def report_shards(shards: ShardSet, recipe: Recipe | None = None) -> ShardReport:
-    """Count everything once; with a recipe also what it makes of the text."""
+    """Count everything; with a recipe, also check whether the shards can be trained on with it."""
     counts = piece_counts(shards)
     room = (recipe.data if recipe else DataSettings(length=512)).room
     epoch, stops = _epoch(shards, recipe) if recipe else (None, ())
-    sentences, documents = _lengths(shards)
+    sentences = np.diff(shards.sentence_starts)
+    documents = np.diff(shards.sentence_starts[shards.document_starts])
     return ShardReport(
         shards=len(shards.manifest["shards"]),
         tokens=shards.tokens,
@@ -76,22 +77,17 @@ def report_shards(shards: ShardSet, recipe: Recipe | None = None) -> ShardReport
 
 
 def piece_counts(shards: ShardSet) -> Ints:
-    """V: how often each piece occurs."""
+    """V: the number of occurrences of each token of the vocabulary."""
     counts = np.zeros(shards.tokenizer.size, dtype=np.int64)
-    for start in range(0, shards.tokens, AT_ONCE):
-        ids, _ = shards.gather([start], [min(AT_ONCE, shards.tokens - start)])
+    for start in range(0, shards.tokens, TOKENS_AT_ONCE):
+        ids, _ = shards.gather([start], [min(TOKENS_AT_ONCE, shards.tokens - start)])
         counts += np.bincount(ids, minlength=len(counts))
     return counts
 
 
-def _lengths(shards: ShardSet) -> tuple[Ints, Ints]:
-    """(of every sentence, of every document)."""
-    return np.diff(shards.sentence_starts), np.diff(shards.sentence_starts[shards.document_starts])
-
-
 def _epoch(shards: ShardSet, recipe: Recipe) -> tuple[dict[str, Any] | None, list[str]]:
-    """What a recipe makes of the text, or why it cannot."""
-    from bertkit.pretraining.checks import fitted  # needs torch, and only a recipe needs it
+    """(examples, epochs and padding of a recipe on these shards; reasons why it cannot be trained)."""
+    from bertkit.pretraining.checks import fitted  # imports torch, which is needed with a recipe only
 
     stops = []
     try:
@@ -102,7 +98,7 @@ def _epoch(shards: ShardSet, recipe: Recipe) -> tuple[dict[str, Any] | None, lis
         source = ExampleSource(shards, recipe.data)
     except RequestError as error:
         return None, [*stops, str(error)]
-    examples, steps = source.examples_in(0), recipe.train.steps
+    examples, steps = source.examples_per_epoch, recipe.train.steps
     blocks = recipe.train.batch / recipe.data.block
     epochs = None if steps is None else round(steps * blocks / source.blocks_in_epoch, 2)
     lengths = source.block(0).lengths
@@ -118,8 +114,8 @@ def _notes(shards: ShardSet, counts: Ints, too_long: int, room: int) -> Iterator
     if too_long:
         yield f"{too_long:,} sentences are longer than the {room} tokens of text in a sequence and are cut"
     unknown = counts[shards.tokenizer.unknown_id] / max(shards.tokens, 1)
-    if unknown > MUCH_UNKNOWN:
+    if unknown > MAX_UNKNOWN_SHARE:
         yield f"{unknown:.1%} of the tokens are unknown: the vocabulary is of another language, or too small"
     used = (counts > 0).mean()
-    if shards.tokens and used < LITTLE_USED:
+    if shards.tokens and used < MIN_USED_SHARE:
         yield f"only {used:.0%} of the vocabulary occurs; a smaller one made of this text trains faster"

@@ -1,4 +1,4 @@
-"""A recipe: the model's shape, the examples, the training, in one TOML file; every key is checked at the door."""
+"""A recipe: model, examples and training in one TOML file, with every key checked."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,18 +9,18 @@ from typing import Any
 from bertkit.config import BertConfig, family_config
 from bertkit.errors import RequestError
 from bertkit.files import FORMAT_VERSION, VERSION_KEY, check_format_version
-from bertkit.pretraining.batches import DataSettings
+from bertkit.pretraining.examples.batches import DataSettings
 from bertkit.pretraining.objectives.table import OBJECTIVES
 from bertkit.pretraining.train_settings import TrainSettings
 from bertkit.settings import as_text, change, check_name, flat, read_toml, split_pair, toml_lines
 
 SECTIONS = ("model", "data", "train")
-BEGUN = "begun"  # a table of a run's own settings: it is no setting
+FINGERPRINTS_TABLE = "begun"  # a table in the settings.toml of a run, not a setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything that decides a run besides the corpus."""
+    """All settings of a run."""
 
     shards: Path
     heldout: Path | None = None
@@ -30,7 +30,7 @@ class Recipe:
 
 
 def read_recipe(path: Path | str, *pairs: str) -> Recipe:
-    """A recipe from TOML, with `key=value` changes; a key belongs to exactly one section."""
+    """A recipe from a TOML file, with `key=value` changes."""
     path = Path(path)
     settings = _flat(read_toml(path, "recipe"), path)
     try:
@@ -40,39 +40,37 @@ def read_recipe(path: Path | str, *pairs: str) -> Recipe:
 
 
 def build_recipe(settings: Mapping[str, str]) -> Recipe:
-    """A recipe from settings as text; unknown names and wrong values stop here."""
-    left = dict(settings)
-    if "shards" not in left:
+    """A recipe from settings as text; unknown names and wrong values are refused."""
+    values = dict(settings)
+    if "shards" not in values:
         raise RequestError("say where the shards are: shards=FOLDER (made by bertkit shards)")
-    for name in left:
+    for name in values:
         check_name(name, _names())
-    start = Recipe(shards=Path(), model=family_config(left.pop("family", "bert"), left.pop("size", "base")))
-    recipe = change(start, left)
+    start = Recipe(shards=Path(), model=family_config(values.pop("family", "bert"), values.pop("size", "base")))
+    recipe = change(start, values)
     if recipe.model.parts.causal and not recipe.data.causal:
-        others, listed = (
-            " or ".join(row.name for row in OBJECTIVES.values() if row.causal),
-            ",".join(recipe.data.objective),
-        )
-        raise RequestError(f"causal=true goes with objective={others}, not {listed}; leave it out")
+        causal = " or ".join(row.name for row in OBJECTIVES.values() if row.causal)
+        listed = ",".join(recipe.data.objective)
+        raise RequestError(f"causal=true goes with objective={causal}, not {listed}; leave it out")
     return replace(recipe, model=directed(recipe.model, recipe.data))
 
 
 def directed(model: BertConfig, data: DataSettings) -> BertConfig:
-    """The shape with the attention that the objective needs: causal to predict next words, else in both directions."""
+    """The shape with the attention that the objective needs: causal to predict next words, else bidirectional."""
     return replace(model, parts=replace(model.parts, causal=data.causal))
 
 
 def with_absolute_paths(recipe: Recipe) -> Recipe:
-    """The recipe with its folders named from the root, so that they are the same seen from any other folder."""
+    """The recipe with absolute paths of its folders."""
     heldout = Path(recipe.heldout).resolve() if recipe.heldout else None
     return replace(recipe, shards=Path(recipe.shards).resolve(), heldout=heldout)
 
 
-def recipe_toml(recipe: Recipe, begun: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The recipe as TOML that `read_recipe` reads back to an equal one; what a run has `begun` with is passed over."""
+def recipe_toml(recipe: Recipe, fingerprints: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The recipe as TOML that `read_recipe` reads back; the table of `fingerprints` is ignored when read."""
     top = {VERSION_KEY: FORMAT_VERSION, "shards": recipe.shards, "heldout": recipe.heldout}
-    sections = {name: flat(getattr(recipe, name)) for name in SECTIONS} | {BEGUN: dict(begun)}
-    for name in ("data", "train"):  # their None is the default; a model's is not always
+    sections = {name: flat(getattr(recipe, name)) for name in SECTIONS} | {FINGERPRINTS_TABLE: dict(fingerprints)}
+    for name in ("data", "train"):  # None is their default; for a model it may be a value
         sections[name] = {key: value for key, value in sections[name].items() if value is not None}
     lines = toml_lines({name: value for name, value in top.items() if value})
     return lines + "".join(f"\n[{name}]\n{toml_lines(values)}" for name, values in sections.items() if values)
@@ -81,7 +79,7 @@ def recipe_toml(recipe: Recipe, begun: Mapping[str, str] = MappingProxyType({}))
 def _flat(table: Mapping[str, Any], path: Path) -> dict[str, str]:
     settings: dict[str, str] = {}
     for name, value in table.items():
-        if name == BEGUN and isinstance(value, dict):
+        if name == FINGERPRINTS_TABLE and isinstance(value, dict):
             continue
         if name == VERSION_KEY:
             check_format_version(value, path)

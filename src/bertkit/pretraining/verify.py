@@ -1,4 +1,4 @@
-"""The promise, tried on this machine: a run that is killed and resumed ends with the bytes of one that is not."""
+"""Check on this machine that a killed and resumed run ends with the same bytes as an uninterrupted one."""
 
 import random
 import subprocess
@@ -12,19 +12,19 @@ from bertkit.errors import BertkitError, RequestError
 from bertkit.pretraining.recipe import Recipe, recipe_toml
 from bertkit.train.runs import Run
 
-STEPS, KILLS = 12, 2
+STEPS, KILLS = 12, 2  # of the trial run
 
 
 def verify_resume(recipe: Recipe, *, start: Path | None = None, steps: int = STEPS, kills: int = KILLS) -> str:
-    """Run the first steps straight, and again with kill -9: the verdict, or an error that names a difference."""
+    """Run the first steps uninterrupted, and again with kill -9: the result, or an error that names a file."""
     train = replace(recipe.train, minutes=None, steps=min(steps, recipe.train.steps or steps), save_every=2)
     short = replace(recipe, heldout=None, train=train)
     with tempfile.TemporaryDirectory(prefix="bertkit-verify-") as name:
         folder = Path(name)
         (folder / "recipe.toml").write_text(recipe_toml(short), encoding="utf-8")
-        began = time.monotonic()
+        before = time.monotonic()
         _finish(_start(folder, "straight", start))
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - before
         killed = sum(_kill_once(folder, start, seconds) for _ in range(kills))
         _finish(_start(folder, "killed", start))
         compared = _compare(Run(folder / "straight").checkpoints()[-1], Run(folder / "killed").checkpoints()[-1])
@@ -40,12 +40,12 @@ def _start(folder: Path, name: str, start: Path | None) -> subprocess.Popen[str]
 def _finish(process: subprocess.Popen[str]) -> None:
     _, errors = process.communicate()
     if process.returncode:
-        last = (errors.strip().splitlines() or ["it said nothing"])[-1].removeprefix("bertkit: ")
+        last = (errors.strip().splitlines() or ["no error message"])[-1].removeprefix("bertkit: ")
         raise (RequestError if process.returncode == 2 else BertkitError)(last)
 
 
 def _kill_once(folder: Path, start: Path | None, seconds: float) -> bool:
-    """Kill -9 at a random moment after the next checkpoint; whether the process was still there to be killed."""
+    """Kill -9 at a random moment after the next checkpoint; return whether the process was still running."""
     run = Run(folder / "killed")
     before, process = run.latest(), _start(folder, "killed", start)
     deadline = time.monotonic() + 10 * seconds
@@ -59,10 +59,10 @@ def _kill_once(folder: Path, start: Path | None, seconds: float) -> bool:
 
 
 def _compare(straight: Path, killed: Path) -> int:
-    """How many files are equal; all must be, but for the seconds in state.json."""
+    """The number of equal files; all must be equal, except for the seconds in state.json."""
     names = sorted(str(path.relative_to(straight)) for path in straight.rglob("*") if path.is_file())
     names.remove("state.json")
     for name in names:
         if killed.name != straight.name or (straight / name).read_bytes() != (killed / name).read_bytes():
-            raise BertkitError(f"resuming is not exact here: {killed.name}/{name} differs from the straight run's")
+            raise BertkitError(f"resuming is not exact here: {killed.name}/{name} differs from the uninterrupted run's")
     return len(names)

@@ -1,4 +1,4 @@
-"""Charts and other drawings as SVG: shapes in Python, the markup in a template, colors in the pages' style sheet."""
+"""Charts and other drawings as SVG: shapes in Python, markup in a template, colors in the style sheet."""
 
 import math
 import sys
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from bertkit.report.page import render_fragment
 
-WIDTH, HEIGHT = 440, 220
-LEFT, RIGHT, TOP, BOTTOM = 52, 24, 12, 40
-MAX_POINTS = 600  # of a line: the page stays small, and a screen shows no more
+WIDTH, HEIGHT = 440, 220  # of a chart, in pixels
+LEFT, RIGHT, TOP, BOTTOM = 52, 24, 12, 40  # its margins
+MAX_POINTS = 600  # per line: keeps pages small, and a screen shows no more
 MAX_MAGNITUDE = 1e30  # larger values are treated as infinite
 
 Point = tuple[float, float]
@@ -17,7 +17,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Shape:
-    """One SVG element: its attributes (None: left out), its text, and a tooltip."""
+    """One SVG element: its attributes (those that are None are left out), text and tooltip."""
 
     tag: str
     attributes: Mapping[str, object]
@@ -36,7 +36,7 @@ def circle(kind: str, x: float, y: float, radius: float) -> Shape:
 
 
 def label(kind: str, x: float, y: float, text: str) -> Shape:
-    """Words in the drawing."""
+    """A text in the drawing."""
     return Shape("text", {"class": kind, "x": f"{x:.1f}", "y": f"{y:.1f}"}, text)
 
 
@@ -55,11 +55,11 @@ class Line:
     kind: str = "main"
 
     def shape(self, frame: "Frame") -> Shape:
-        """A path through the points, or a dot where there is one."""
-        places = [(frame.x(x), frame.y(y)) for x, y in self.points]
-        if len(places) == 1:
-            return circle(self.kind, *places[0], radius=4)
-        return path(f"line {self.kind}", "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places))
+        """A path through the points, or a dot for a single point."""
+        pixels = [(frame.x(x), frame.y(y)) for x, y in self.points]
+        if len(pixels) == 1:
+            return circle(self.kind, *pixels[0], radius=4)
+        return path(f"line {self.kind}", "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in pixels))
 
 
 @dataclass(frozen=True)
@@ -80,29 +80,29 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """The scale of an axis: from zero, in whole numbers, or logarithmic."""
+    """The scale of an axis: linear, from zero, of whole numbers, or logarithmic."""
 
     from_zero: bool = False
     whole: bool = False
     logarithmic: bool = False
 
     def ticks(self, low: float, high: float) -> list[float]:
-        """Ticks that enclose the values."""
+        """Ticks that enclose the values from `low` to `high`."""
         if self.logarithmic:
             return log_ticks(low, high)
-        return round_ticks(min(low, 0.0) if self.from_zero else low, high, least=1.0 if self.whole else 0.0)
+        return round_ticks(min(low, 0.0) if self.from_zero else low, high, min_step=1.0 if self.whole else 0.0)
 
     def texts(self, ticks: Sequence[float]) -> list[str]:
-        """The numbers at the ticks."""
+        """The labels of the ticks."""
         return [tick_texts([tick])[0] for tick in ticks] if self.logarithmic else tick_texts(ticks)
 
-    def place(self, value: float) -> float:
-        """A value's position on the linear scale of the picture."""
+    def transform(self, value: float) -> float:
+        """A value on the linear scale of the picture."""
         return math.log(value) if self.logarithmic else value
 
 
-PLAIN, FROM_ZERO = Axis(), Axis(from_zero=True)
-COUNT, LOGARITHMIC = Axis(from_zero=True, whole=True), Axis(logarithmic=True)
+LINEAR_AXIS, ZERO_AXIS = Axis(), Axis(from_zero=True)
+COUNT_AXIS, LOG_AXIS = Axis(from_zero=True, whole=True), Axis(logarithmic=True)
 
 
 def chart(
@@ -110,11 +110,11 @@ def chart(
     lines: Sequence[Line],
     *,
     unit: str = "",
-    axis: Axis = PLAIN,
+    axis: Axis = LINEAR_AXIS,
     along: str = "step",
     bars: Sequence[Bar] = (),
 ) -> str:
-    """One `<figure>` over steps, or what `along` names: axes, a legend, curves. Only finite values."""
+    """One `<figure>` with axes, a legend and curves of finite values; `along` labels the horizontal axis."""
     shown = [Line(line.name, _thinned(finite(line.points)), line.kind) for line in lines]
     shown = [line for line in shown if line.points]
     points = [point for line in shown for point in line.points] + [(bar.high, bar.value) for bar in bars]
@@ -131,20 +131,20 @@ def chart(
 
 @dataclass(frozen=True)
 class Frame:
-    """The rectangle that a chart is drawn in: maps data to pixels."""
+    """The drawing area of a chart: maps data to pixels."""
 
     x_ticks: Sequence[float]
     y_ticks: Sequence[float]
     x_range: Point
     axis: Axis
-    along: str = "step"  # what the horizontal axis counts
+    along: str = "step"  # label of the horizontal axis
 
     @classmethod
     def around(cls, points: Sequence[Point], axis: Axis, along: str = "step") -> "Frame":
-        """The frame that holds all points: from step 0 to the last, and between two ticks vertically."""
+        """The frame around all points: from x = 0 to the last, and vertically between two ticks."""
         ys = [y for _, y in points]
         last = max(1.0, *(x for x, _ in points))
-        x_ticks = [tick for tick in round_ticks(0.0, last, 6, least=1.0) if tick <= last]
+        x_ticks = [tick for tick in round_ticks(0.0, last, 6, min_step=1.0) if tick <= last]
         return cls(x_ticks, axis.ticks(min(ys), max(ys)), (0.0, last), axis, along)
 
     def x(self, value: float) -> float:
@@ -154,11 +154,11 @@ class Frame:
 
     def y(self, value: float) -> float:
         """Pixels from the top edge."""
-        low, high = self.axis.place(self.y_ticks[0]), self.axis.place(self.y_ticks[-1])
-        return HEIGHT - BOTTOM - (self.axis.place(value) - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
+        low, high = self.axis.transform(self.y_ticks[0]), self.axis.transform(self.y_ticks[-1])
+        return HEIGHT - BOTTOM - (self.axis.transform(value) - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
 
     def grid(self) -> Iterator[Shape]:
-        """Lines and numbers of both axes."""
+        """Grid lines and labels of both axes."""
         right, floor = WIDTH - RIGHT, HEIGHT - BOTTOM
         for tick, text in zip(self.y_ticks, self.axis.texts(self.y_ticks), strict=True):
             yield path("grid", f"M{LEFT} {self.y(tick):.1f}H{right}")
@@ -170,11 +170,11 @@ class Frame:
         yield label("x", (LEFT + right) / 2, HEIGHT - 4, self.along)
 
 
-def round_ticks(low: float, high: float, about: int = 5, *, least: float = 0.0) -> list[float]:
-    """Ticks 1, 2 or 5 times a power of ten apart, and `least` or more, that enclose [low, high]: about `about`."""
-    if not high - low > abs(high) * 1e-9:  # one value: a little room on both sides of it
+def round_ticks(low: float, high: float, count: int = 5, *, min_step: float = 0.0) -> list[float]:
+    """About `count` ticks that enclose [low, high]; their distance is 1, 2 or 5 times a power of ten, or `min_step`."""
+    if not high - low > abs(high) * 1e-9:  # a single value gets some room on both sides
         low, high = (low - abs(low) * 0.1, high + abs(high) * 0.1) if high else (0.0, 1.0)
-    rough = max((high - low) / about, least, sys.float_info.min)
+    rough = max((high - low) / count, min_step, sys.float_info.min)
     power = 10.0 ** math.floor(math.log10(rough))
     step = power * next(factor for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
@@ -182,39 +182,36 @@ def round_ticks(low: float, high: float, about: int = 5, *, least: float = 0.0) 
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Ticks at 1, 2, 5, 10, ... that enclose [low, high], or at the powers of ten alone when there are many."""
+    """Ticks at 1, 2, 5, 10, ... that enclose [low, high]; over more than two powers of ten, at these only."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high) + 1e-9)
     factors = (1, 2, 5) if last - first <= 2 else (1,)
-    every = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
-    start = max(index for index, tick in enumerate(every) if tick <= low * (1 + 1e-9))
-    stop = min(index for index, tick in enumerate(every) if tick >= high * (1 - 1e-9) and index > start)
-    return every[start : stop + 1]
+    ticks = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
+    start = max(index for index, tick in enumerate(ticks) if tick <= low * (1 + 1e-9))
+    stop = min(index for index, tick in enumerate(ticks) if tick >= high * (1 - 1e-9) and index > start)
+    return ticks[start : stop + 1]
 
 
 def tick_texts(ticks: Sequence[float]) -> list[str]:
-    """The numbers of an axis: 0, 20 k, 40 k; very small ones as 2e-5."""
+    """The labels of ticks: 0, 20 k, 40 k; very small ones as 2e-5."""
     largest = max(map(abs, ticks))
     if 0 < largest < 1e-3:
         return ["0" if abs(tick) < largest * 1e-9 else f"{tick:.0e}".replace("e-0", "e-") for tick in ticks]
     bounds = ((1e12, 1e12, " T"), (1e9, 1e9, " G"), (1e6, 1e6, " M"), (1e4, 1e3, " k"))
     scale, suffix = next(((scale, unit) for bound, scale, unit in bounds if largest >= bound), (1.0, ""))
-    return [f"{_digits(tick / scale)}{suffix}" if tick else "0" for tick in ticks]
+    # Ticks are round, so six digits are enough: 0.25, 1,000, -3.
+    digits = (f"{float(f'{tick / scale:.6g}'):,.6f}".rstrip("0").rstrip(".") for tick in ticks)
+    return [f"{text}{suffix}" if tick else "0" for tick, text in zip(ticks, digits, strict=True)]
 
 
 def smoothed(points: Sequence[Point], share: float = 0.02) -> list[Point]:
-    """A running mean over the last `share` of the points, at least 8; over fewer at first, where curves are steep."""
+    """An exponential running mean over about `share` of the points, at least 8; over fewer at the steep start."""
     total = weight = 0.0
-    out = []
+    means = []
     for index, (x, y) in enumerate(finite(points)):
-        keep = 1 - 1 / min(max(8.0, share * len(points)), 1 + index / 10)
-        total, weight = keep * total + y, keep * weight + 1
-        out.append((x, total / weight))
-    return out
-
-
-def _digits(value: float) -> str:
-    """Ticks are round, so six digits tell them apart: 0.25, 1,000, -3."""
-    return f"{float(f'{value:.6g}'):,.6f}".rstrip("0").rstrip(".")
+        decay = 1 - 1 / min(max(8.0, share * len(points)), 1 + index / 10)
+        total, weight = decay * total + y, decay * weight + 1
+        means.append((x, total / weight))
+    return means
 
 
 def finite(points: Sequence[Point]) -> list[Point]:
@@ -223,7 +220,7 @@ def finite(points: Sequence[Point]) -> list[Point]:
 
 
 def _thinned(points: Sequence[Point]) -> list[Point]:
-    """At most `MAX_POINTS`, evenly spread, with both ends."""
+    """At most `MAX_POINTS` points at even distances, including both ends."""
     if len(points) <= MAX_POINTS:
         return list(points)
     gap = (len(points) - 1) / (MAX_POINTS - 1)

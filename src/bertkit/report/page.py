@@ -1,4 +1,4 @@
-"""HTML pages from templates: each is one file, complete in itself, that fetches nothing; and results that have one."""
+"""HTML pages from templates, each a self-contained file that loads nothing; and base classes of results."""
 
 import html
 from dataclasses import asdict, dataclass
@@ -11,58 +11,58 @@ from bertkit.files import whole_file
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-REPORT = "report.html"
-FRAME_HEIGHT = 640  # pixels of a page in a notebook
+REPORT_FILE = "report.html"
+FRAME_HEIGHT = 640  # of a page in a notebook, in pixels
 
 
 @dataclass(frozen=True)
 class JsonResult:
-    """A result that can be written as JSON."""
+    """A result that can be converted to JSON."""
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, for a file."""
+        """All fields as plain data."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class PageResult:
-    """A result with a page of its own, which a notebook shows."""
+    """A result with an HTML page, which a notebook shows."""
 
     _frame_height: ClassVar[int] = FRAME_HEIGHT
 
     @property
     def html(self) -> str:
-        """The page, complete."""
+        """The page as HTML."""
         raise NotImplementedError
 
     def save(self, path: Path | str) -> None:
-        """Write the page whole or not at all."""
+        """Write the page atomically."""
         save_page(self.html, path)
 
     def _repr_html_(self) -> str:
-        return frame(self.html, self._frame_height)
+        return notebook_frame(self.html, self._frame_height)
 
 
 def render_page(template: str, **values: object) -> str:
-    """A template of this package with its values; every text is escaped, fragments are not."""
+    """Render a template of this package; texts are escaped, fragments are not."""
     return _environment().get_template(template).render(values)
 
 
 def render_fragment(template: str, **values: object) -> str:
-    """The same for a part of a page, which `render_page` takes as it is: a `Markup`."""
+    """Render a part of a page as `Markup`, which `render_page` does not escape."""
     from markupsafe import Markup
 
     return Markup(render_page(template, **values))
 
 
 def save_page(page: str, path: Path | str) -> None:
-    """Write a page whole or not at all; half a surrogate pair becomes a question mark."""
+    """Write a page atomically; unpaired surrogates become question marks."""
     with whole_file(path) as draft:
         draft.write_text(page, encoding="utf-8", newline="\n", errors="replace")
 
 
-def frame(document: str, height: int = FRAME_HEIGHT) -> str:
-    """The page as a cell of a notebook: in a sandboxed frame, so that neither can reach the other."""
+def notebook_frame(document: str, height: int = FRAME_HEIGHT) -> str:
+    """The page in a sandboxed frame for a notebook, so that page and notebook cannot access each other."""
     source = html.escape(document, quote=True)
     return (
         f'<iframe srcdoc="{source}" sandbox="allow-scripts" title="bertkit look" '

@@ -1,1 +1,1 @@
-"""What pre-training and fine-tuning share: optimizer, schedule, ranks, runs that survive a kill, records."""
+"""What pre-training and fine-tuning share: training loop, optimizers, schedule, ranks, resumable runs, records."""

@@ -1,4 +1,4 @@
-"""Ranks: one process, or several started by torchrun; sums over all of them, and tensors spread over them."""
+"""Distributed training: one process, or several started by torchrun; sums over ranks and sharded tensors."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Ranks:
-    """Who this process is among how many, and where its tensors live."""
+    """The rank of this process, the number of ranks, and the device of its tensors."""
 
     rank: int = 0
     size: int = 1
@@ -26,85 +26,85 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """The one that writes files and speaks."""
+        """Whether this is rank 0, which writes files and shows progress."""
         return self.rank == 0
 
     def share(self, items: range) -> range:
-        """The part of this rank in a range that divides evenly."""
+        """The part of this rank in a range, which must divide evenly."""
         if len(items) % self.size:
             raise RequestError(
-                f"{len(items)} blocks a step do not divide evenly over {self.size} ranks; raise batch or lower block"
+                f"{len(items)} blocks per step do not divide evenly over {self.size} ranks; raise batch or lower block"
             )
-        each = len(items) // self.size
-        return items[self.rank * each : (self.rank + 1) * each]
+        count = len(items) // self.size
+        return items[self.rank * count : (self.rank + 1) * count]
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The tensor added up over all ranks, in ranks."""
+        """The sum of the tensor over all ranks, on every rank (in place)."""
         if self.size > 1:
             dist.all_reduce(tensor)
         return tensor
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank: what all must do together is decided together."""
+        """Whether the flag is set on any rank, so that all ranks take the same decision."""
         return bool(self.sum(torch.tensor(int(flag), device=self.device))) if self.size > 1 else flag
 
     def from_first_rank(self, number: float) -> float:
-        """The first rank's number, on every rank: clocks differ, and one decides."""
-        mine = torch.tensor(number if self.first else 0.0, dtype=torch.float64, device=self.device)
-        return float(self.sum(mine)) if self.size > 1 else number
+        """The number of rank 0, on every rank: their clocks differ."""
+        local = torch.tensor(number if self.first else 0.0, dtype=torch.float64, device=self.device)
+        return float(self.sum(local)) if self.size > 1 else number
 
-    def gather(self, mine: str | None) -> list[str | None]:
-        """What each rank has, in the order of ranks, on every rank."""
-        each = [mine] * self.size
+    def gather(self, text: str | None) -> list[str | None]:
+        """The texts of all ranks in order, on every rank."""
+        texts = [text] * self.size
         if self.size > 1:
-            dist.all_gather_object(each, mine)
-        return each
+            dist.all_gather_object(texts, text)
+        return texts
 
     def wait(self) -> None:
-        """Until all ranks are here."""
+        """Wait until all ranks have reached this point (barrier)."""
         if self.size > 1:
             dist.barrier()
 
 
 @contextmanager
 def process_group(device: str | None = None) -> Iterator[Ranks]:
-    """Where this process stands: alone, or as torchrun's environment says, with NCCL on CUDA and gloo on the CPU."""
+    """The ranks of this process: alone, or as torchrun's environment says, with NCCL on CUDA and gloo on the CPU."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_RANK", "0"))
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    where = torch.device(kind, local) if kind == "cuda" else torch.device(kind)
+    local_device = torch.device(kind, local) if kind == "cuda" else torch.device(kind)
     if kind == "cuda":
-        torch.cuda.set_device(where)
+        torch.cuda.set_device(local_device)
     if size == 1:
-        yield Ranks(device=where)
+        yield Ranks(device=local_device)
         return
-    ours = not dist.is_initialized()  # a caller who has made the group keeps it
-    if ours:
+    created = not dist.is_initialized()  # a group that the caller made stays open
+    if created:
         dist.init_process_group("nccl" if kind == "cuda" else "gloo")
     try:
-        yield Ranks(dist.get_rank(), size, where)
+        yield Ranks(dist.get_rank(), size, local_device)
     finally:
-        if ours:
+        if created:
             dist.destroy_process_group()
 
 
 @contextmanager
 def stop_requests(ranks: Ranks) -> Iterator[Callable[[], bool]]:
-    """Whether SIGTERM or Ctrl-C has come to any rank; what stood there before is put back at the end."""
-    asked: list[int] = []
-    before = {}
-    if threading.current_thread() is threading.main_thread():  # elsewhere Python hears no signals
+    """A function that says whether any rank got SIGTERM or Ctrl-C; the previous handlers are restored at the end."""
+    received: list[int] = []
+    previous = {}
+    if threading.current_thread() is threading.main_thread():  # other threads cannot install handlers
         for number in (signal.SIGTERM, signal.SIGINT):
-            before[number] = signal.signal(number, lambda number, _: asked.append(number))
+            previous[number] = signal.signal(number, lambda number, _: received.append(number))
     try:
-        yield lambda: ranks.any(bool(asked))
+        yield lambda: ranks.any(bool(received))
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 def shard(module: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks) -> None:
-    """FSDP2: each rank keeps a part of every tensor, and a block's tensors are whole only while it computes."""
+    """Shard with FSDP2: each rank keeps a part of every tensor; a block's tensors are gathered while it computes."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -115,9 +115,9 @@ def shard(module: nn.Module, blocks: Iterable[nn.Module], ranks: Ranks) -> None:
 
 
 def reshard(module: nn.Module) -> None:
-    """Back to each rank's part after a forward without a backward, which leaves the root's tensors whole.
+    """Free the gathered tensors of the FSDP root, which a forward without a backward leaves behind.
 
-    `parameters()` would give those whole tensors, which have no gradients: there is nothing to clear in them.
+    `parameters()` would return those full tensors, which have no gradients, so zero_grad would clear nothing.
     """
     from torch.distributed.fsdp import FSDPModule
 
@@ -127,16 +127,16 @@ def reshard(module: nn.Module) -> None:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """All of a tensor that may be spread over ranks; if it is, every rank must ask."""
+    """The full tensor of one that may be sharded; if it is, every rank must call this."""
     gather = getattr(tensor, "full_tensor", None)
     return tensor if gather is None else gather()
 
 
 def sharded_like(tensor: Tensor, example: Tensor) -> Tensor:
-    """The way back: this rank's part of a whole tensor, spread as `example` is."""
+    """The inverse of `full_tensor`: this rank's part of a full tensor, sharded as `example` is."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if not isinstance(example, DTensor):
         return tensor
-    # Every rank has the whole already: nothing needs to be sent.
+    # Every rank has the full tensor already: nothing is sent.
     return distribute_tensor(tensor, example.device_mesh, example.placements, src_data_rank=None)

@@ -1,4 +1,4 @@
-"""bfloat16 where it is safe: layers and heads compute in it, embeddings, losses and the weights themselves do not."""
+"""bfloat16 training: layers and heads compute in bfloat16; embeddings, losses and master weights stay in float32."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ from torch import nn
 
 from bertkit.train.loop import Sums
 
-# Rows of frequent words collect thousands of gradients: they add up in float32.
-KEPT_WHOLE = ("embeddings.word.", "embeddings.segment.", "embeddings.position.", "embeddings.norm.")
+# Rows of frequent words accumulate thousands of gradients, which must be added in float32.
+FLOAT32_PARAMETERS = ("embeddings.word.", "embeddings.segment.", "embeddings.position.", "embeddings.norm.")
 
 
 class HalfPrecision(nn.Module):
-    """Runs a module with bfloat16 copies of its float32 weights, made anew each time; gradients arrive in float32.
+    """Runs a module with bfloat16 copies of its float32 weights, cast at each call; gradients are float32.
 
-    Autocast would keep the norms' outputs, and with them the whole residual stream, in float32: twice the traffic.
+    Autocast would keep the norms' outputs, and so the whole residual stream, in float32: twice the memory traffic.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -22,10 +22,10 @@ class HalfPrecision(nn.Module):
         self.module = module
 
     def forward(self, *inputs: Any) -> Sums:
-        """The module's sums of each loss."""
-        halves = {
-            name: parameter if any(part in name for part in KEPT_WHOLE) else parameter.to(torch.bfloat16)
+        """The sums of each loss, from the module."""
+        weights = {
+            name: parameter if any(part in name for part in FLOAT32_PARAMETERS) else parameter.to(torch.bfloat16)
             for name, parameter in self.module.named_parameters()
         }
-        sums: Sums = torch.func.functional_call(self.module, halves, inputs)
+        sums: Sums = torch.func.functional_call(self.module, weights, inputs)
         return sums

@@ -1,4 +1,4 @@
-"""Muon: momentum whose update is made orthogonal, for the matrices of layers."""
+"""The Muon optimizer, for the weight matrices of the layers."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,52 +10,52 @@ from bertkit.train.distributed import full_tensor, sharded_like
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose update is made orthogonal by five Newton-Schulz steps (Jordan 2024), for hidden matrices only."""
+    """Momentum whose update is orthogonalized by five Newton-Schulz steps (Jordan 2024), for hidden matrices only."""
 
     def __init__(self, parameters: Iterable[Any], momentum: float = 0.95, weight_decay: float = 0.0) -> None:
         super().__init__(parameters, {"lr": 0.0, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One update of every matrix that has a gradient; those of one shape are made orthogonal together."""
+        """Update every matrix that has a gradient; matrices of the same shape are orthogonalized as one stack."""
         for group in self.param_groups:
-            same: dict[torch.Size, list[nn.Parameter]] = {}
+            by_shape: dict[torch.Size, list[nn.Parameter]] = {}
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    same.setdefault(parameter.shape, []).append(parameter)
-            for parameters in same.values():
+                    by_shape.setdefault(parameter.shape, []).append(parameter)
+            for parameters in by_shape.values():
                 directions = orthogonalized(torch.stack([self._direction(p, group["momentum"]) for p in parameters]))
                 for parameter, direction in zip(parameters, directions, strict=True):
-                    self._move(parameter, direction, group["lr"], group["weight_decay"])
+                    self._update(parameter, direction, group["lr"], group["weight_decay"])
 
     @property
-    def _alive(self) -> Tensor | float:
-        """0 where this step is to leave no trace."""
-        bad: Tensor | None = getattr(self, "found_inf", None)
-        return 1.0 if bad is None else 1 - bad
+    def _enabled(self) -> Tensor | float:
+        """0 in a step that must change nothing because a gradient is not finite, else 1."""
+        nonfinite: Tensor | None = getattr(self, "found_inf", None)
+        return 1.0 if nonfinite is None else 1 - nonfinite
 
     def _direction(self, parameter: nn.Parameter, keep: float) -> Tensor:
-        """Momentum with the new gradient in it, and some more of that: Nesterov's."""
+        """The update before orthogonalization: Nesterov momentum."""
         state, grad = self.state[parameter], parameter.grad
         assert grad is not None
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(parameter)
-        bad: Tensor | None = getattr(self, "found_inf", None)
-        grad = grad if bad is None else torch.where(bad > 0, 0.0, grad)
-        momentum = state["momentum"].mul_(1 - (1 - keep) * self._alive).add_(grad * (1 - keep))
+        nonfinite: Tensor | None = getattr(self, "found_inf", None)
+        grad = grad if nonfinite is None else torch.where(nonfinite > 0, 0.0, grad)
+        momentum = state["momentum"].mul_(1 - (1 - keep) * self._enabled).add_(grad * (1 - keep))
         return full_tensor(grad.lerp(momentum, keep))
 
-    def _move(self, parameter: nn.Parameter, direction: Tensor, rate: float | Tensor, decay: float) -> None:
-        parameter.mul_(1 - rate * decay * self._alive)
-        # sqrt(rows / columns) keeps the size of what a wide matrix adds to its output that of a square one.
-        scale = -rate * max(1.0, direction.shape[0] / direction.shape[1]) ** 0.5 * self._alive
+    def _update(self, parameter: nn.Parameter, direction: Tensor, rate: float | Tensor, decay: float) -> None:
+        parameter.mul_(1 - rate * decay * self._enabled)
+        # sqrt(rows / columns) scales the update of a tall matrix to the effect of that of a square one.
+        scale = -rate * max(1.0, direction.shape[0] / direction.shape[1]) ** 0.5 * self._enabled
         parameter.add_(sharded_like(direction.to(parameter.dtype), parameter) * scale)
 
 
 def orthogonalized(matrix: Tensor, steps: int = 5) -> Tensor:
-    """A matrix, or each of a stack, with the same singular vectors and singular values near 1 (0.7 to 1.2).
+    """A matrix, or each of a stack, with the same singular vectors and with singular values near 1 (0.7 to 1.2).
 
-    By an odd quintic iteration. A stack takes as many launches as one matrix.
+    Computed by an odd quintic iteration; a stack takes as many kernel launches as one matrix.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrix.bfloat16() if matrix.is_cuda else matrix.float()

@@ -1,4 +1,4 @@
-"""AdamW with decay off norms and biases, and beside it the optimizer of another row for what that row takes."""
+"""AdamW without weight decay on norms and biases, and a second optimizer for the parameters that its row takes."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ def build_optimizer(
 ) -> "Optimizers":
     """One or two torch optimizers over a module's parameters, each tensor in exactly one group.
 
-    `scales` gives parameters, by name, a multiple of the learning rate; what it does not name has 1.
+    `scales` maps names of parameters to a factor on the learning rate; the default is 1.
     """
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     row = OPTIMIZERS[settings.name]
@@ -37,7 +37,7 @@ def build_optimizer(
 
 
 def _by_scale(parameters: Iterable[tuple[float, nn.Parameter]]) -> list[dict[str, Any]]:
-    """Groups of parameters with one multiple of the learning rate."""
+    """Parameter groups by their factor on the learning rate."""
     groups: dict[float, list[nn.Parameter]] = {}
     for scale, parameter in parameters:
         groups.setdefault(scale, []).append(parameter)
@@ -45,14 +45,14 @@ def _by_scale(parameters: Iterable[tuple[float, nn.Parameter]]) -> list[dict[str
 
 
 class Optimizers:
-    """Several torch optimizers driven as one, each with its multiple of the learning rate."""
+    """Several torch optimizers used as one, each with its factor on the learning rate."""
 
     def __init__(self, parts: list[tuple[torch.optim.Optimizer, float]]) -> None:
         self.parts = parts
 
     @contextmanager
     def capturing(self) -> Iterator[None]:
-        """While a CUDA graph records a step: torch asks to be told."""
+        """Mark the optimizers as capturable while a CUDA graph records a step, as torch requires."""
         groups = [group for optimizer, _ in self.parts for group in optimizer.param_groups]
         before = [group.get("capturable", False) for group in groups]
         try:
@@ -60,27 +60,27 @@ class Optimizers:
                 group["capturable"] = True
             yield
         finally:
-            for group, was in zip(groups, before, strict=True):
-                group["capturable"] = was
+            for group, capturable in zip(groups, before, strict=True):
+                group["capturable"] = capturable
 
     def step(self, rate: float | Tensor, norm: Tensor | None = None) -> None:
-        """One update at this learning rate, after which gradients are cleared; none where their norm is not finite.
+        """Update at this learning rate and clear the gradients; do nothing if their norm is not finite.
 
-        On CUDA the device decides that for itself: the host would have to wait for the norm.
+        On CUDA the device decides this, because the host would have to wait for the norm.
         """
         on_device = norm is not None and norm.is_cuda
         if norm is not None and not on_device and not torch.isfinite(norm):
             return
-        bad = (~torch.isfinite(norm)).float() if norm is not None and on_device else None
+        nonfinite = (~torch.isfinite(norm)).float() if norm is not None and on_device else None
         for optimizer, scale in self.parts:
-            optimizer.found_inf = bad  # type: ignore[attr-defined]  # fused AdamW and our Muon read it
+            optimizer.found_inf = nonfinite  # type: ignore[attr-defined]  # fused AdamW and our Muon read it
             for group in optimizer.param_groups:
                 group["lr"] = rate * scale * group.get("scale", 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """The optimizers' memory, each tensor whole under a stable name: every rank must ask."""
+        """The optimizers' state under stable names, gathered from all ranks: every rank must call this."""
         tensors = {}
         for number, (optimizer, _) in enumerate(self.parts):
             for index, parameter in enumerate(_parameters(optimizer)):
@@ -89,9 +89,9 @@ class Optimizers:
         return tensors
 
     def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
-        """Put saved memory back; every tensor must find its parameter."""
+        """Restore a saved state; every tensor must belong to a parameter."""
         for name, value in tensors.items():
-            optimizer, parameter, key = self._place(name)
+            optimizer, parameter, key = self._locate(name)
             # AdamW keeps its step count on the CPU unless it is fused.
             if key == "step":
                 optimizer.state[parameter][key] = value.to(parameter.device if optimizer.defaults["fused"] else "cpu")
@@ -100,7 +100,8 @@ class Optimizers:
             else:
                 raise RequestError(f"{name} is {list(value.shape)} where this model has {list(parameter.shape)}")
 
-    def _place(self, name: str) -> tuple[torch.optim.Optimizer, nn.Parameter, str]:
+    def _locate(self, name: str) -> tuple[torch.optim.Optimizer, nn.Parameter, str]:
+        """The optimizer, parameter and key of a name such as `0.12.exp_avg`."""
         try:
             number, index, key = name.split(".", 2)
             optimizer = self.parts[int(number)][0]

@@ -1,4 +1,4 @@
-"""The table of optimizers and their settings: importable without torch, which implementations load late."""
+"""The table of optimizers and their settings; importable without torch."""
 
 import math
 from collections.abc import Mapping
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
-    """The optimizer's settings; the learning rate comes from the schedule, step by step."""
+    """Settings of the optimizer; the learning rate of each step comes from the schedule."""
 
     name: str = "adamw"  # a row of OPTIMIZERS
     beta1: float = 0.9
     beta2: float = 0.98
     epsilon: float = 1e-6
     weight_decay: float = 0.01
-    muon_scale: float = 10.0  # Muon's learning rate is this many times AdamW's
-    fused: bool = False  # on the CPU too: one pass over memory, 8 x as fast for 22 M parameters, other last digits
+    muon_scale: float = 10.0  # factor on the learning rate for Muon's parameters
+    fused: bool = False  # on the CPU too: 8 x as fast for 22 M parameters; differs in the last digits
 
     def __post_init__(self) -> None:
         pick(OPTIMIZERS, self.name, "optimizer")
@@ -35,26 +35,26 @@ class OptimizerSettings:
 
 
 class OptimizerRow:
-    """AdamW for every parameter, or another optimizer for those that it `takes`."""
+    """A row: AdamW for every parameter except those that the row `takes` for another optimizer."""
 
     def takes(self, name: str, parameter: "nn.Parameter") -> bool:
-        """Whether a parameter is not AdamW's."""
+        """Whether the row's own optimizer updates a parameter."""
         return False
 
     def build(self, groups: list[dict[str, Any]], settings: OptimizerSettings) -> "tuple[Optimizer, float]":
-        """The other optimizer, and the multiple of the learning rate that it steps with."""
+        """The row's own optimizer, and its factor on the learning rate."""
         raise NotImplementedError
 
 
 class MuonRow(OptimizerRow):
-    """Muon for the layers' matrices; embeddings, heads and vectors stay with AdamW. Reads `muon_scale`."""
+    """Muon for the layers' matrices; AdamW for embeddings, heads and vectors. Reads `muon_scale`."""
 
     def takes(self, name: str, parameter: "nn.Parameter") -> bool:
         """Matrices of the layers."""
         return parameter.dim() == 2 and ".layers." in name
 
     def build(self, groups: list[dict[str, Any]], settings: OptimizerSettings) -> "tuple[Optimizer, float]":
-        """Muon, with a learning rate of its own size."""
+        """Muon, with the factor `muon_scale`."""
         from bertkit.train.muon import Muon
 
         return Muon(groups, weight_decay=settings.weight_decay), settings.muon_scale

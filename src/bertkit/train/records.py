@@ -1,4 +1,4 @@
-"""What a run wrote down: metrics.jsonl as curves, and which code wrote it."""
+"""The records of a run: metrics.jsonl as curves, and the version of the code."""
 
 import hashlib
 import json
@@ -16,52 +16,52 @@ from bertkit.report.chart import Point, finite
 from bertkit.train.loss import Loss
 
 Line = Mapping[str, Any]
-CODE = "code.json"
+CODE_FILE = "code.json"
 
 
 @dataclass(frozen=True)
 class Records:
-    """The lines of metrics.jsonl in the order of their steps; lines torn by a kill are left out."""
+    """The lines of metrics.jsonl in the order of their steps; incomplete lines are left out."""
 
     training: Sequence[Line]
     evaluations: Sequence[Line]
     samples: Sequence[Line]
-    losses: Mapping[str, Loss] = field(default_factory=dict)  # what is known of the losses in them
+    losses: Mapping[str, Loss] = field(default_factory=dict)  # by name
 
     def title(self, name: str) -> str:
-        """`mlm_loss` for people: the title of the loss, then the rest."""
+        """The title of a metric: for `mlm_loss` the title of the loss `mlm`, then `loss`."""
         first, _, rest = name.partition("_")
-        known = self.losses[first].title if first in self.losses else first
+        title = self.losses[first].title if first in self.losses else first
         rest = {"right": "accuracy"}.get(rest, rest.replace("_", " "))
-        return " ".join(part for part in (known, rest) if part)
+        return " ".join(part for part in (title, rest) if part)
 
     def curve(self, name: str) -> list[Point]:
-        """(step, value) of a number that training lines hold; a line without it has no point."""
+        """(step, value) of a metric of the training lines; a line without it gives no point."""
         return [(number(line["step"]), number(line[name])) for line in self.training if name in line]
 
     def curves(self, name: str) -> dict[str, list[Point]]:
-        """The same for a table of numbers in a line, like the losses: a curve for each of its names."""
-        return _tables((line["step"], line.get(name)) for line in self.training)
+        """A curve for each entry of a table of metrics in the training lines, such as the losses."""
+        return _curves((line["step"], line.get(name)) for line in self.training)
 
     def evaluated(self, weights: str = "evaluation") -> dict[str, list[Point]]:
-        """A curve for each number of the evaluations: mlm_loss, mlm_right, ...; "averaged" are those of the mean."""
-        return _tables((line["step"], line.get(weights)) for line in self.evaluations)
+        """A curve for each metric of the evaluations: mlm_loss, mlm_right, ...; "averaged": of the averaged weights."""
+        return _curves((line["step"], line.get(weights)) for line in self.evaluations)
 
     def speed(self) -> list[Point]:
-        """Tokens a second between one line and the next, where the recorded number is a mean since the start."""
-        out = []
+        """Tokens per second between one line and the next; the recorded value is a mean since the start."""
+        points = []
         for before, after in zip(self.training, self.training[1:], strict=False):
             seconds = number(after.get("seconds")) - number(before.get("seconds"))
             if seconds > 0:
                 tokens = number(after.get("tokens")) - number(before.get("tokens"))
-                out.append((number(after["step"]), tokens / seconds))
-        return out
+                points.append((number(after["step"]), tokens / seconds))
+        return points
 
 
 def read_records(path: Path, losses: Iterable[Loss] = ()) -> Records:
-    """The records in a metrics.jsonl; a missing file has none."""
+    """The records of a metrics.jsonl file; a missing file has none."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    lines = sorted(filter(_has_step, map(_parsed, text.splitlines())), key=lambda line: number(line["step"]))
+    lines = sorted(filter(_has_step, map(_parse, text.splitlines())), key=lambda line: number(line["step"]))
     evaluations = [line for line in lines if "evaluation" in line]
     samples = [line for line in lines if isinstance(line.get("filled"), list)]
     training = [line for line in lines if "evaluation" not in line and "filled" not in line]
@@ -69,7 +69,7 @@ def read_records(path: Path, losses: Iterable[Loss] = ()) -> Records:
 
 
 def number(value: object) -> float:
-    """A JSON value as a float; what is none becomes NaN, and no chart draws it."""
+    """A JSON value as a float; NaN, which charts leave out, for anything that is not a number."""
     try:
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else float("nan")
     except OverflowError:
@@ -77,36 +77,36 @@ def number(value: object) -> float:
 
 
 def write_code_version(run_folder: Path) -> None:
-    """Put code.json into a run's folder: which code, on which Python and torch."""
+    """Write code.json into a run's folder: versions of the code, Python and torch."""
     text = json.dumps(code_version(), indent=2) + "\n"
-    with whole_file(run_folder / CODE) as draft:
+    with whole_file(run_folder / CODE_FILE) as draft:
         draft.write_text(text, encoding="utf-8")
 
 
 def code_version() -> dict[str, str]:
-    """The version, a hash over the source, the commit when run from bertkit's own checkout, and what it runs on."""
+    """The version, a hash of the source, the commit if run from bertkit's own checkout, and torch and Python."""
     import torch
 
     package = Path(__file__).parents[1]
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         digest.update(f"{path.relative_to(package).as_posix()}\0".encode() + path.read_bytes() + b"\0")
-    found = {"bertkit": __version__, "source": digest.hexdigest()[:16], "commit": _commit(package.parents[1])}
-    found |= {"torch": torch.__version__, "python": platform.python_version()}
-    return {name: value for name, value in found.items() if value}
+    versions = {"bertkit": __version__, "source": digest.hexdigest()[:16], "commit": _commit(package.parents[1])}
+    versions |= {"torch": torch.__version__, "python": platform.python_version()}
+    return {name: version for name, version in versions.items() if version}
 
 
-def mirror(run_folder: Path) -> bool:
-    """Write the curves once more as TensorBoard events, if TensorBoard is installed; whether it was."""
+def write_tensorboard(run_folder: Path) -> bool:
+    """Write the curves as TensorBoard events, if TensorBoard is installed; return whether it is."""
     if find_spec("tensorboard") is None:
         return False
     from torch.utils.tensorboard import SummaryWriter
 
     folder = run_folder / "tensorboard"
-    for old in folder.glob("events.out.tfevents.*"):  # of an earlier mirror: points would appear twice
+    for old in folder.glob("events.out.tfevents.*"):  # of an earlier call: points would appear twice
         old.unlink()
     records = read_records(run_folder / "metrics.jsonl")
-    writer: Any = SummaryWriter  # torch gives it no types
+    writer: Any = SummaryWriter  # it has no types
     with writer(str(folder)) as events:
         for name, points in _all_curves(records).items():
             for step, value in finite(points):
@@ -122,7 +122,7 @@ def _all_curves(records: Records) -> dict[str, list[Point]]:
     return curves | {f"training/{name}": points for name in plain if (points := records.curve(name))}
 
 
-def _tables(rows: Any) -> dict[str, list[Point]]:
+def _curves(rows: Any) -> dict[str, list[Point]]:
     curves: dict[str, list[Point]] = {}
     for step, table in rows:
         for name, value in table.items() if isinstance(table, dict) else ():
@@ -130,10 +130,10 @@ def _tables(rows: Any) -> dict[str, list[Point]]:
     return curves
 
 
-def _parsed(line: str) -> Any:
+def _parse(line: str) -> Any:
     try:
         return json.loads(line)
-    except (ValueError, RecursionError):  # torn by a kill, or never JSON
+    except (ValueError, RecursionError):  # cut off by a kill, or not JSON
         return None
 
 
@@ -142,7 +142,7 @@ def _has_step(line: Any) -> bool:
 
 
 def _commit(checkout: Path) -> str:
-    """The commit of bertkit's own checkout; an installed package has none, whatever repository it lies in."""
+    """The commit of bertkit's own checkout; "" for an installed package, even inside another repository."""
     if not (checkout / ".git").exists() or not (checkout / "src" / "bertkit").is_dir():
         return ""
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]

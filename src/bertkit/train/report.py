@@ -1,4 +1,4 @@
-"""A pre-training run as one HTML page: curves, filled blanks, the recipe."""
+"""The report of a pre-training run as one HTML page: curves, predicted words, the recipe."""
 
 import json
 import math
@@ -8,39 +8,39 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import RequestError
-from bertkit.report.chart import COUNT, FROM_ZERO, LOGARITHMIC, PLAIN, Line, Point, chart, finite, smoothed
-from bertkit.report.page import REPORT, render_page, save_page
+from bertkit.report.chart import COUNT_AXIS, LINEAR_AXIS, LOG_AXIS, ZERO_AXIS, Line, Point, chart, finite, smoothed
+from bertkit.report.page import REPORT_FILE, render_page, save_page
 from bertkit.train.loss import Loss
-from bertkit.train.records import CODE, Records, number, read_records
+from bertkit.train.records import CODE_FILE, Records, number, read_records
 
-MAX_COLUMNS = 6  # of filled blanks: first, last, and some between
-MAX_WORDS = 3  # for each blank
-ENDINGS = ("_loss", "_right", "_perplexity")  # these have charts of their own
-DETECTION = {"f1": "second", "precision": "main", "recall": "faint"}
-SHARES = ("_right", *(f"_{name}" for name in DETECTION))
+MAX_COLUMNS = 6  # of the table of predicted words: first, last, and some between
+MAX_WORDS = 3  # for each [MASK]
+CHARTED_SUFFIXES = ("_loss", "_right", "_perplexity")  # metrics that have charts of their own
+DETECTION_LINES = {"f1": "second", "precision": "main", "recall": "faint"}  # metric -> class of its line
+PERCENT_SUFFIXES = ("_right", *(f"_{name}" for name in DETECTION_LINES))
 
 
 def write_report(run_folder: Path, losses: Iterable[Loss] = ()) -> Path:
-    """Make `report.html` from a run's metrics.jsonl, settings.toml and code.json; whatever is missing is left out."""
+    """Write `report.html` from a run's metrics.jsonl, settings.toml and code.json; missing parts are left out."""
     run_folder = Path(run_folder)
     if not run_folder.is_dir():
         raise RequestError(f"{run_folder} is not a run's folder; give the --out of bertkit pretrain")
     page = report_page(
         run_folder.absolute().name,
         read_records(run_folder / "metrics.jsonl", losses),
-        recipe=_text(run_folder / "settings.toml"),
-        code=_code(run_folder / CODE),
+        recipe=_read_text(run_folder / "settings.toml"),
+        code=_read_code(run_folder / CODE_FILE),
     )
-    save_page(page, run_folder / REPORT)
-    return run_folder / REPORT
+    save_page(page, run_folder / REPORT_FILE)
+    return run_folder / REPORT_FILE
 
 
 def report_page(title: str, records: Records, *, recipe: str, code: Mapping[str, str]) -> str:
-    """The whole page as text."""
+    """The page as HTML."""
     return render_page(
         "run.html",
         title=title,
-        versions=_versions(code),
+        versions=" · ".join(f"{name} {value}" for name, value in code.items()) or "Its code version was not recorded.",
         facts=_facts(records),
         learning=list(_learning(records)),
         filled=filled_table(records.samples),
@@ -50,9 +50,9 @@ def report_page(title: str, records: Records, *, recipe: str, code: Mapping[str,
 
 
 def filled_table(samples: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[tuple[str, list[list[str]]]]]:
-    """The steps of a few columns, and a row for each blank: its text and its likeliest words at each step."""
-    shown = _spread(samples, MAX_COLUMNS)
-    columns = [_words(line) for line in shown]
+    """The steps of a few columns, and a row for each [MASK]: its text and its most probable words at each step."""
+    shown = _evenly_spaced(samples, MAX_COLUMNS)
+    columns = [_predicted_words(line) for line in shown]
     blanks = dict.fromkeys(blank for column in columns for blank in column)
     rows = [(blank[0], [column.get(blank, [])[:MAX_WORDS] for column in columns]) for blank in blanks]
     return [f"{number(line['step']):,.0f}" for line in shown], rows
@@ -60,50 +60,52 @@ def filled_table(samples: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[
 
 def _facts(records: Records) -> list[tuple[str, str]]:
     last = records.training[-1] if records.training else {}
-    facts = [(f"{number(last.get('step')):,.0f}", "steps"), (_large(number(last.get("tokens"))), "tokens")]
-    facts.append((_duration(number(last.get("seconds"))), "of training"))
-    facts.append((_large(number(last.get("tokens_per_second"))), "tokens/s"))
+    facts = [(f"{number(last.get('step')):,.0f}", "steps"), (_format_count(number(last.get("tokens"))), "tokens")]
+    facts.append((_format_duration(number(last.get("seconds"))), "of training"))
+    facts.append((_format_count(number(last.get("tokens_per_second"))), "tokens/s"))
     for name, points in records.curves("loss").items():
         latest = next((y for _, y in reversed(smoothed(points))), math.nan)
         facts.append((f"{latest:.3f}", f"loss, {records.title(name)}"))
     for weights, kind in (("evaluation", "held-out"), ("averaged", "averaged")):
         evaluated = records.evaluated(weights)
-        facts += [(_ending(name, points), f"{kind} {records.title(name)}") for name, points in evaluated.items()]
+        facts += [(_format_last(name, points), f"{kind} {records.title(name)}") for name, points in evaluated.items()]
     facts.append((f"{number(last.get('skipped', 0)):,.0f}", "steps skipped"))
     return [(value, name) for value, name in facts if "nan" not in value]
 
 
 def _learning(records: Records) -> Iterable[str]:
     evaluated, averaged = records.evaluated(), records.evaluated("averaged")
-    for table, what, unit in (("loss", "Loss", "nats"), ("right", "Accuracy", "%")):
-        curves, times = records.curves(table), 100 if unit == "%" else 1
+    for table, title, unit in (("loss", "Loss", "nats"), ("right", "Accuracy", "%")):
+        curves, factor = records.curves(table), 100 if unit == "%" else 1
         tested = [name.removesuffix(f"_{table}") for name in evaluated if name.endswith(f"_{table}")]
         for name in dict.fromkeys([*curves, *tested]):
-            lines = _raw_and_smooth(_times(curves.get(name, []), times))
-            lines += _held_out(f"{name}_{table}", evaluated, averaged, times)
-            yield chart(f"{what}: {records.title(name)}", lines, unit=unit, axis=FROM_ZERO if unit == "%" else PLAIN)
+            lines = _raw_and_smooth(_scaled(curves.get(name, []), factor))
+            lines += _held_out(f"{name}_{table}", evaluated, averaged, factor)
+            yield chart(
+                f"{title}: {records.title(name)}", lines, unit=unit, axis=ZERO_AXIS if unit == "%" else LINEAR_AXIS
+            )
     yield from _perplexities(records)
-    yield from _others(records)
-    yield chart("Learning rate", [Line("", records.curve("rate"))], axis=FROM_ZERO)
-    yield chart("Gradient norm", [*_raw_and_smooth(records.curve("norm"))], axis=FROM_ZERO)
+    yield from _other_charts(records)
+    yield chart("Learning rate", [Line("", records.curve("rate"))], axis=ZERO_AXIS)
+    yield chart("Gradient norm", [*_raw_and_smooth(records.curve("norm"))], axis=ZERO_AXIS)
 
 
 def _hardware(records: Records) -> Iterable[str]:
     since_start = Line("mean since the start", records.curve("tokens_per_second"), "second")
-    yield chart("Speed", [Line("current", smoothed(records.speed())), since_start], unit="tokens/s", axis=FROM_ZERO)
-    share, padding = _times(records.curve("share"), 100), _times(records.curve("padding"), 100)
-    yield chart("Share of the matmul rate", [Line("since the last start", share)], unit="%", axis=FROM_ZERO)
-    yield chart("Padding", [Line("", padding)], unit="%", axis=FROM_ZERO)
+    yield chart("Speed", [Line("current", smoothed(records.speed())), since_start], unit="tokens/s", axis=ZERO_AXIS)
+    share, padding = _scaled(records.curve("share"), 100), _scaled(records.curve("padding"), 100)
+    yield chart("Share of the matmul rate", [Line("since the last start", share)], unit="%", axis=ZERO_AXIS)
+    yield chart("Padding", [Line("", padding)], unit="%", axis=ZERO_AXIS)
     memory = _peak_so_far(records.curve("memory_gib"))
-    yield chart("Peak memory", [Line("", memory)], unit="GiB", axis=FROM_ZERO)
-    yield chart("Steps skipped because of NaN", [Line("", records.curve("skipped"))], axis=COUNT)
+    yield chart("Peak memory", [Line("", memory)], unit="GiB", axis=ZERO_AXIS)
+    yield chart("Steps skipped because of NaN", [Line("", records.curve("skipped"))], axis=COUNT_AXIS)
 
 
 def _held_out(
-    name: str, evaluated: Mapping[str, list[Point]], averaged: Mapping[str, list[Point]], times: float = 1
+    name: str, evaluated: Mapping[str, list[Point]], averaged: Mapping[str, list[Point]], factor: float = 1
 ) -> list[Line]:
-    raw, mean = (_times(curves.get(name, []), times) for curves in (evaluated, averaged))
-    return [Line("held-out", raw, "second"), Line("held-out, averaged weights", mean, "third")]
+    last, mean = (_scaled(curves.get(name, []), factor) for curves in (evaluated, averaged))
+    return [Line("held-out", last, "second"), Line("held-out, averaged weights", mean, "third")]
 
 
 def _raw_and_smooth(points: Sequence[Point]) -> list[Line]:
@@ -111,74 +113,74 @@ def _raw_and_smooth(points: Sequence[Point]) -> list[Line]:
 
 
 def _perplexities(records: Records) -> Iterable[str]:
-    """Exponential of the loss; beyond e^12 the model predicts nothing, and the chart would show little else."""
-    losses, tested, averaged = records.curves("loss"), records.evaluated(), records.evaluated("averaged")
+    """Exponential of the losses; values over e^12 are left out, or the chart would show little else."""
+    losses, evaluated, averaged = records.curves("loss"), records.evaluated(), records.evaluated("averaged")
     for name in [name for name, loss in records.losses.items() if loss.has_perplexity]:
-        if name in losses or f"{name}_loss" in tested:
+        if name in losses or f"{name}_loss" in evaluated:
             lines = [
                 Line("training, smoothed", smoothed(losses.get(name, []))),
-                *_held_out(f"{name}_loss", tested, averaged),
+                *_held_out(f"{name}_loss", evaluated, averaged),
             ]
             shown = [
                 Line(line.name, [(x, math.exp(y)) for x, y in finite(line.points) if y < 12], line.kind)
                 for line in lines
             ]
-            yield chart(f"Perplexity of {records.title(name)}", shown, axis=LOGARITHMIC)
+            yield chart(f"Perplexity of {records.title(name)}", shown, axis=LOG_AXIS)
 
 
-def _others(records: Records) -> Iterable[str]:
-    """Detection scores as one chart of three lines, and every metric that has no chart yet."""
+def _other_charts(records: Records) -> Iterable[str]:
+    """Precision, recall and F1 as one chart, and a chart for every metric that has none yet."""
     evaluated = records.evaluated()
     parts = {name: name.rpartition("_") for name in evaluated}
-    for detected in dict.fromkeys(first for first, _, score in parts.values() if first and score in DETECTION):
-        named = {score: evaluated.get(f"{detected}_{score}", []) for score in DETECTION}
-        lines = [Line(score, _times(points, 100), DETECTION[score]) for score, points in named.items()]
-        yield chart(f"Held-out {records.title(detected)} found", lines, unit="%", axis=FROM_ZERO)
+    for loss in dict.fromkeys(first for first, _, score in parts.values() if first and score in DETECTION_LINES):
+        curves = {score: evaluated.get(f"{loss}_{score}", []) for score in DETECTION_LINES}
+        lines = [Line(score, _scaled(points, 100), DETECTION_LINES[score]) for score, points in curves.items()]
+        yield chart(f"Held-out {records.title(loss)} found", lines, unit="%", axis=ZERO_AXIS)
     for name, (first, _, score) in parts.items():
-        if not name.endswith(ENDINGS) and not (first and score in DETECTION):
+        if not name.endswith(CHARTED_SUFFIXES) and not (first and score in DETECTION_LINES):
             yield chart(f"Held-out {records.title(name)}", [Line("held-out", evaluated[name], "second")])
 
 
-def _words(line: Mapping[str, Any]) -> dict[tuple[str, int], list[str]]:
-    """(text, which blank of it) -> words; entries of another form are left out."""
-    found: dict[tuple[str, int], list[str]] = {}
+def _predicted_words(line: Mapping[str, Any]) -> dict[tuple[str, int], list[str]]:
+    """(text, number of the [MASK] in it) -> words; entries of another form are left out."""
+    words: dict[tuple[str, int], list[str]] = {}
     for entry in line["filled"]:
         if isinstance(entry, dict) and isinstance(entry.get("words"), list):
             text = str(entry.get("text", ""))
-            blank = sum(before == text for before, _ in found)
-            found[text, blank] = [str(word) for word in entry["words"]]
-    return found
+            blank = sum(before == text for before, _ in words)
+            words[text, blank] = [str(word) for word in entry["words"]]
+    return words
 
 
-def _spread(items: Sequence[Any], most: int) -> list[Any]:
-    """At most `most` of them, evenly spread, the first and the last among them."""
+def _evenly_spaced(items: Sequence[Any], most: int) -> list[Any]:
+    """At most `most` items at even distances, including the first and the last."""
     if len(items) <= most:
         return list(items)
     return [items[round(index * (len(items) - 1) / (most - 1))] for index in range(most)]
 
 
-def _times(points: Sequence[Point], factor: float) -> list[Point]:
+def _scaled(points: Sequence[Point], factor: float) -> list[Point]:
     return [(x, factor * y) for x, y in points]
 
 
 def _peak_so_far(points: Sequence[Point]) -> list[Point]:
-    """A resumed process counts from zero: the peak of a run is the maximum of the lines so far."""
-    known = finite(points)
-    return list(zip((x for x, _ in known), accumulate((y for _, y in known), max), strict=True))
+    """The running maximum: a resumed process counts its memory from zero."""
+    points = finite(points)
+    return list(zip((x for x, _ in points), accumulate((y for _, y in points), max), strict=True))
 
 
-def _ending(name: str, points: Sequence[Point]) -> str:
+def _format_last(name: str, points: Sequence[Point]) -> str:
     value = next((y for _, y in reversed(finite(points))), math.nan)
-    return f"{value:.1%}" if name.endswith(SHARES) else f"{value:.3f}"
+    return f"{value:.1%}" if name.endswith(PERCENT_SUFFIXES) else f"{value:.3f}"
 
 
-def _large(value: float) -> str:
+def _format_count(value: float) -> str:
     scale, unit = next(((s, u) for s, u in ((1e9, " G"), (1e6, " M"), (1e4, " k")) if abs(value) >= s), (1.0, ""))
     scale = 1e3 if unit == " k" else scale
     return f"{value / scale:.3g}{unit}" if unit else f"{value:,.0f}"
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if not math.isfinite(seconds):
         return "nan"
     minutes, hours = divmod(int(seconds), 60)[0], int(seconds) // 3600
@@ -187,17 +189,13 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min {int(seconds) % 60} s" if minutes else f"{seconds:.1f} s"
 
 
-def _versions(code: Mapping[str, str]) -> str:
-    return " · ".join(f"{name} {value}" for name, value in code.items()) or "Its code version was not recorded."
-
-
-def _code(path: Path) -> dict[str, str]:
+def _read_code(path: Path) -> dict[str, str]:
     try:
-        found = json.loads(_text(path) or "{}")
+        versions = json.loads(_read_text(path) or "{}")
     except ValueError:
         return {}
-    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+    return {str(name): str(value) for name, value in versions.items()} if isinstance(versions, dict) else {}
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""

@@ -1,4 +1,4 @@
-"""A run's folder: checkpoints that appear whole, the last few kept, and a record that only grows.
+"""The folder of a run: its last few checkpoints, written atomically, and its metrics.
 
 run/settings.toml  metrics.jsonl  checkpoints/step-00001000/{state.json, optimizer.safetensors, model/, ...}  model/
 """
@@ -20,20 +20,20 @@ from bertkit.checkpoint.tensors import read_object, write_tensors
 from bertkit.errors import BertkitError, RequestError
 from bertkit.files import FORMAT_VERSION, VERSION_KEY, check_format_version, whole_file, whole_folder
 
-OPTIMIZER = "optimizer.safetensors"  # in a checkpoint
-STEP = re.compile(r"step-(\d{8})")
+OPTIMIZER_FILE = "optimizer.safetensors"  # in a checkpoint
+STEP_FOLDER = re.compile(r"step-(\d{8})")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Where a run stands: all that resuming needs besides weights and the optimizer's memory."""
+    """The progress of a run: what resuming needs besides the weights and the optimizer's state."""
 
     step: int = 0  # steps done
-    seconds: float = 0.0  # trained so far, over all sessions
+    seconds: float = 0.0  # of training so far, over all sessions
     tokens: int = 0
-    skipped: int = 0  # steps left out because of a NaN
+    skipped: int = 0  # steps skipped because of a NaN
     skipped_in_a_row: int = 0
-    begun: tuple[int, ...] = ()  # the first steps of the stages after the first, where a run has some
+    begun: tuple[int, ...] = ()  # the first step of each stage after the first, if a run has stages
 
 
 @dataclass(frozen=True)
@@ -44,31 +44,31 @@ class Run:
 
     @property
     def metrics(self) -> Path:
-        """One JSON object a line."""
+        """metrics.jsonl: one JSON object per line."""
         return self.folder / "metrics.jsonl"
 
     def checkpoints(self) -> list[Path]:
-        """Whole checkpoints, oldest first."""
-        found = sorted((self.folder / "checkpoints").glob("step-*"))
-        return [path for path in found if STEP.fullmatch(path.name)]
+        """The checkpoints, oldest first."""
+        folders = sorted((self.folder / "checkpoints").glob("step-*"))
+        return [path for path in folders if STEP_FOLDER.fullmatch(path.name)]
 
     def save(self, progress: Progress, parts: Mapping[str, Any], optimizer: Mapping[str, Tensor], keep: int) -> Path:
-        """Write a checkpoint; `parts` maps a name to something with `save(folder)`. Older ones than `keep` go."""
+        """Write a checkpoint and remove all but the last `keep`; `parts` maps names to objects with `save(path)`."""
         path = self.folder / "checkpoints" / f"step-{progress.step:08d}"
-        if not path.exists():  # or else it is whole, and the same step gives the same bytes
+        if not path.exists():  # if it exists, it is complete, and the same step gives the same bytes
             with whole_folder(path) as draft:
                 for name, part in parts.items():
                     part.save(draft / name)
-                write_tensors(optimizer, draft / OPTIMIZER)
+                write_tensors(optimizer, draft / OPTIMIZER_FILE)
                 state = {VERSION_KEY: FORMAT_VERSION, **asdict(progress)}
                 (draft / "state.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
         for old in self.checkpoints()[:-keep]:
-            # Out of sight first: a kill while files are removed must not leave a checkpoint that lacks some.
+            # Renamed first: a kill while files are removed must not leave an incomplete checkpoint.
             shutil.rmtree(old.rename(old.with_name(f".{old.name}.old.part")))
         return path
 
-    def sweep(self) -> None:
-        """Remove what a killed process left half-written or half-removed."""
+    def remove_partial(self) -> None:
+        """Remove partial files and folders that a killed process left behind."""
         for folder in (self.folder, self.folder / "checkpoints"):
             for leftover in folder.glob(".*.part"):
                 shutil.rmtree(leftover, ignore_errors=True)
@@ -86,7 +86,7 @@ class Run:
             raise BertkitError(f"{self.metrics} was not written: {error.strerror}; make room, then --resume") from error
 
     def truncate_metrics(self, step: int) -> None:
-        """Forget lines of steps after `step`: they are about to be done again."""
+        """Remove the lines of steps after `step`, which will be run again."""
         if not self.metrics.is_file():
             return
         lines = self.metrics.read_text(encoding="utf-8").splitlines()
@@ -96,7 +96,7 @@ class Run:
 
 
 def read_progress(checkpoint: Path | None) -> Progress:
-    """The progress that a checkpoint was saved with; without one, the beginning."""
+    """The progress stored in a checkpoint; without a checkpoint, that of a new run."""
     if checkpoint is None:
         return Progress()
     try:
@@ -110,27 +110,27 @@ def read_progress(checkpoint: Path | None) -> Progress:
 
 
 def _check_numbers(progress: Progress) -> None:
-    """Raise TypeError for what is no count, or no time."""
+    """Raise TypeError for values that are not counts, or not a time."""
     for name, value in asdict(progress).items():
         kinds = (int, float) if name == "seconds" else (int,)
-        for each in value if name == "begun" else (value,):
-            if type(each) not in kinds or not 0 <= each < math.inf:
-                raise TypeError(f"{name} is {each!r}")
+        for item in value if name == "begun" else (value,):
+            if type(item) not in kinds or not 0 <= item < math.inf:
+                raise TypeError(f"{name} is {item!r}")
 
 
 @dataclass(frozen=True)
 class SavedTensors:
-    """Tensors that a checkpoint writes as a file of their own."""
+    """Tensors that a checkpoint stores in a file of their own."""
 
     tensors: Mapping[str, Tensor]
 
     def save(self, path: Path) -> None:
-        """One safetensors file."""
+        """Write one safetensors file."""
         write_tensors(self.tensors, path)
 
 
-def read_part(path: Path) -> dict[str, Tensor]:
-    """The tensors of one file of a checkpoint."""
+def read_tensor_file(path: Path) -> dict[str, Tensor]:
+    """The tensors of one safetensors file of a checkpoint."""
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError, KeyError) as error:
@@ -140,5 +140,5 @@ def read_part(path: Path) -> dict[str, Tensor]:
 def _step_of(line: str) -> float:
     try:
         return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):  # a line torn by a kill
+    except (ValueError, KeyError, TypeError):  # a line cut off by a kill
         return float("inf")

@@ -1,4 +1,4 @@
-"""Learning rates as pure functions of progress: by step, or by the clock."""
+"""Learning rate schedules as pure functions of progress, by steps or by time."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from bertkit.errors import RequestError
 
 Decay = Literal["linear", "cosine", "constant", "trapezoid"]
 
-# What is left of the peak when `x` of the way after warm-up is done.
+# Factor on the peak learning rate when the share `x` of the budget is spent.
 DECAYS: dict[Decay, Callable[[float], float]] = {
     "linear": lambda x: 1 - x,
     "cosine": lambda x: 0.5 * (1 + math.cos(math.pi * x)),
@@ -20,21 +20,21 @@ DECAYS: dict[Decay, Callable[[float], float]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Up from 0 over `warmup` steps, then down by `decay` until all is spent."""
+    """Linear warm-up from 0 over `warmup` steps, then decay until the budget is spent."""
 
     peak: float
     warmup: int
     decay: Decay = "linear"
-    floor: float = 0.0  # share of the peak that is never gone below after warm-up
+    floor: float = 0.0  # the lowest share of the peak after warm-up
 
     def __post_init__(self) -> None:
         if self.decay not in DECAYS:
             raise RequestError(f"unknown decay '{self.decay}'; choose from: {', '.join(DECAYS)}")
 
     def rate(self, step: int, progress: float) -> float:
-        """The learning rate of step number `step` (from 0) when `progress` of the budget (0..1) is spent.
+        """The learning rate of step number `step` (from 0) when the share `progress` (0..1) of the budget is spent.
 
-        Warm-up and decay are multiplied, as Google's code does, so that a clock that runs fast cannot skip either.
+        Warm-up and decay are multiplied, as in Google's code, so that a budget of minutes cannot skip the warm-up.
         """
         up = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
         down = DECAYS[self.decay](min(max(progress, 0.0), 1.0))
@@ -53,12 +53,10 @@ class Budget:
             raise RequestError("say how long to train: steps=... or minutes=...")
         no_steps = self.steps is not None and self.steps < 1
         if no_steps or (self.minutes is not None and not 0 < self.minutes < math.inf):
-            raise RequestError(
-                f"steps={self.steps}, minutes={self.minutes}: a budget must be more than nothing, and end some day"
-            )
+            raise RequestError(f"steps={self.steps}, minutes={self.minutes}: a budget must be over 0 and finite")
 
     def progress(self, step: int, seconds: float) -> float:
-        """Share of the budget spent when `step` steps are done in `seconds`."""
+        """The share of the budget that is spent after `step` steps and `seconds`."""
         by_steps = step / self.steps if self.steps else 0.0
         by_clock = seconds / (60 * self.minutes) if self.minutes else 0.0
         return max(by_steps, by_clock)

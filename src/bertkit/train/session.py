@@ -1,7 +1,7 @@
-"""One process's part in a training run: steps, log, evaluations, checkpoints, stopping.
+"""The part of one process in a training run: steps, logging, evaluation, checkpoints, stopping.
 
-Each kind of training is a subclass: it says what a step's examples are, what is evaluated, what a checkpoint holds and
-what the run leaves.
+Each kind of training is a subclass that defines the examples of a step, the evaluation, the content of a checkpoint and
+the outputs of the run.
 """
 
 import math
@@ -21,31 +21,31 @@ from torch import nn
 from bertkit.progress import Meter
 from bertkit.train.distributed import Ranks
 from bertkit.train.half import HalfPrecision
-from bertkit.train.loop import LoopSettings, LossModule, Micro, StepReport, train
+from bertkit.train.loop import LoopSettings, LossModule, MicroBatch, StepReport, train
 from bertkit.train.optimizer import Optimizers
 from bertkit.train.replay import Replay
-from bertkit.train.runs import OPTIMIZER, Progress, Run, read_part
+from bertkit.train.runs import OPTIMIZER_FILE, Progress, Run, read_tensor_file
 
 Result = TypeVar("Result")
-Make = Callable[[int], Sequence[Micro]]
+MakeBatches = Callable[[int], Sequence[MicroBatch]]  # step -> this rank's part of it
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionSettings:
-    """How often to log and save, and how steps run."""
+    """How often to log and save, and how steps are run."""
 
     loop: LoopSettings
     log_every: int = 10
     save_every: int | None = None  # steps between checkpoints ...
     save_minutes: float | None = None  # ... or minutes
-    keep: int = 1  # checkpoints
-    prefetch: bool = True  # the next step's examples are made while this one is computed
-    replay: bool = False  # on CUDA: a step of a known shape is one launch
+    keep: int = 1  # number of checkpoints
+    prefetch: bool = True  # make the examples of the next step while this one is computed
+    replay: bool = False  # on CUDA: replay steps of known shapes as CUDA graphs
 
 
 @dataclass(kw_only=True, eq=False)
 class Session(ABC, Generic[Result]):
-    """A run from where it stands to its end, or to a request to stop."""
+    """A run from its current progress to its end, or until it is told to stop."""
 
     run: Run
     ranks: Ranks
@@ -53,55 +53,55 @@ class Session(ABC, Generic[Result]):
     _saved_at: float = field(default_factory=time.monotonic, init=False)
 
     def restore(self, checkpoint: Path) -> None:
-        """Load the optimizers' state of a checkpoint, and what else a kind of training has saved in it."""
-        self.optimizers.load_state_tensors(read_part(checkpoint / OPTIMIZER))
+        """Load the optimizers' state of a checkpoint, and what else a subclass has saved in it."""
+        self.optimizers.load_state_tensors(read_tensor_file(checkpoint / OPTIMIZER_FILE))
 
     def train(self, start: Progress, meter: Meter, stop: Callable[[], bool]) -> Result:
-        """Step until the budget is spent, it is `enough`, or somebody asks to stop."""
-        report, asked, self._saved_at = None, False, time.monotonic()
+        """Train until the budget is spent, the run `should_end_early`, or `stop()` is true."""
+        report, stopped, self._saved_at = None, False, time.monotonic()
         with closing(self.steps(start)) as steps:
             for report in steps:
-                asked = self._after(report, meter) and stop()
-                if asked:
+                stopped = self._finish_step(report, meter) and stop()
+                if stopped:
                     break
         progress = report.progress if report else start
-        if asked:
+        if stopped:
             meter.stop()
             self.save(progress)
-        return self.end(progress, report, finished=not asked)
+        return self.end(progress, report, finished=not stopped)
 
     def steps(self, start: Progress) -> Generator[StepReport, None, None]:
-        """Every step from `start` on, until it is enough."""
-        if self.enough():
+        """Run the steps from `start` on, and yield the report of each."""
+        if self.should_end_early():
             return
-        ahead = prefetching(self.micros, start.step, self.ranks.device) if self.options.prefetch else None
+        ahead = prefetching(self.micro_batches, start.step, self.ranks.device) if self.options.prefetch else None
         take = Replay(self.ranks.device) if self.options.replay else None
-        with ahead or nullcontext(self.micros) as micros:
+        with ahead or nullcontext(self.micro_batches) as micro_batches:
 
-            def prepared(step: int) -> Sequence[Micro]:
+            def prepared(step: int) -> Sequence[MicroBatch]:
                 self.before_step(step)
-                return micros(step)
+                return micro_batches(step)
 
-            given = (self.module.weights, prepared, self.optimizers, self.options.loop, self.ranks, start, take)
-            for report in train(self.wrapped, *given):
+            arguments = (self.module.weights, prepared, self.optimizers, self.options.loop, self.ranks, start, take)
+            for report in train(self.wrapped, *arguments):
                 yield report
-                if self.enough():
+                if self.should_end_early():
                     return
 
-    # What a kind of training must say.
+    # What a subclass must define.
 
     @property
     @abstractmethod
     def options(self) -> SessionSettings:
-        """How often, how long, how."""
+        """The settings of this session."""
 
     @abstractmethod
     def new_optimizers(self) -> Optimizers:
         """The optimizers of the module's trainable parameters, without any state."""
 
     @abstractmethod
-    def micros(self, step: int) -> Sequence[Micro]:
-        """Examples of a step for this rank as tensors, in parts that the device can hold."""
+    def micro_batches(self, step: int) -> Sequence[MicroBatch]:
+        """The examples of a step for this rank as tensors, in parts that fit the device."""
 
     @abstractmethod
     def evaluation_due(self, step: int, *, last: bool) -> bool:
@@ -109,58 +109,58 @@ class Session(ABC, Generic[Result]):
 
     @abstractmethod
     def evaluate_and_record(self, step: int) -> None:
-        """Evaluate, and write the line of metrics.jsonl."""
+        """Evaluate, and write a line to metrics.jsonl."""
 
     @abstractmethod
     def checkpoint_parts(self) -> Mapping[str, Any]:
-        """What a checkpoint holds besides progress and optimizer: name -> something with `save(path)`."""
+        """What a checkpoint contains besides progress and optimizer: name -> object with `save(path)`."""
 
     @abstractmethod
     def end(self, progress: Progress, report: StepReport | None, *, finished: bool) -> Result:
-        """Write what the run leaves; `report` is that of the last step, None where no step was taken."""
+        """Write the outputs of the run; `report` is that of the last step, None if no step was taken."""
 
-    # What it may say.
+    # What a subclass may override.
 
     def before_step(self, step: int) -> None:
-        """Change the module before a step."""
+        """Called before each step; may change the module."""
 
     def after_step(self, progress: Progress) -> None:
-        """Note that a step is done, before anything is logged or saved."""
+        """Called after each step, before anything is logged or saved."""
 
-    def enough(self) -> bool:
-        """Whether to end before the budget is spent."""
+    def should_end_early(self) -> bool:
+        """Whether to end the run before the budget is spent."""
         return False
 
-    def readings(self, report: StepReport) -> dict[str, Any]:
-        """More for a step's line of metrics.jsonl."""
+    def extra_metrics(self, report: StepReport) -> dict[str, Any]:
+        """Further entries for a step's line of metrics.jsonl."""
         return {}
 
-    def shown(self, report: StepReport) -> dict[str, str]:
-        """Beside the progress bar."""
+    def progress_facts(self, report: StepReport) -> dict[str, str]:
+        """What is shown beside the progress bar."""
         return {name: f"{value:.3f}" for name, value in report.losses.items()}
 
-    def done(self, progress: Progress) -> float:
-        """For the progress bar: the share of the budget that is spent."""
+    def progress_value(self, progress: Progress) -> float:
+        """The value of the progress bar: the share of the budget that is spent."""
         return min(self.spent(progress), 1.0)
 
     def saved_progress(self, progress: Progress) -> Progress:
-        """What a checkpoint says of where the run stands."""
+        """The progress to store in a checkpoint."""
         return progress
 
     def wrap(self) -> nn.Module:
         """The module as it is called in a step."""
         return HalfPrecision(self.module) if self.on_cuda else self.module
 
-    # What all share.
+    # What all subclasses share.
 
     @cached_property
     def wrapped(self) -> nn.Module:
-        """The module as it is called in a step, made once."""
+        """The result of `wrap`, made once."""
         return self.wrap()
 
     @cached_property
     def optimizers(self) -> Optimizers:
-        """Made once, from the module as it is at the first step or at `restore`."""
+        """The optimizers, made once, at the first step or at `restore`."""
         return self.new_optimizers()
 
     @property
@@ -178,19 +178,19 @@ class Session(ABC, Generic[Result]):
             self.run.append(line)
 
     def save(self, progress: Progress) -> None:
-        """Write a checkpoint: every rank gathers, the first one writes."""
-        parts, memory = self.checkpoint_parts(), self.optimizers.state_tensors()
+        """Write a checkpoint: all ranks gather its tensors, rank 0 writes."""
+        parts, state = self.checkpoint_parts(), self.optimizers.state_tensors()
         if self.ranks.first:
-            self.run.save(self.saved_progress(progress), parts, memory, self.options.keep)
+            self.run.save(self.saved_progress(progress), parts, state, self.options.keep)
         self.ranks.wait()
         self._saved_at = time.monotonic()
 
-    def _after(self, report: StepReport, meter: Meter) -> bool:
-        """Log, evaluate and save when it is time to; whether there is budget left."""
+    def _finish_step(self, report: StepReport, meter: Meter) -> bool:
+        """Log, evaluate and save where due; return whether there is budget left."""
         progress = report.progress
         last = self.spent(progress) >= 1
         self.after_step(progress)
-        if progress.step % self.options.log_every == 0 or report.bad or last:
+        if progress.step % self.options.log_every == 0 or report.nonfinite or last:
             self._log(report, meter)
         if self.evaluation_due(progress.step, last=last):
             self.evaluate_and_record(progress.step)
@@ -205,47 +205,47 @@ class Session(ABC, Generic[Result]):
         return every is not None and progress.step % every == 0
 
     def _log(self, report: StepReport, meter: Meter) -> None:
-        """A line of metrics.jsonl, and the progress bar: not for every step, because a GPU is waited for."""
+        """Write a line to metrics.jsonl and update the progress bar; not for every step, because the host waits."""
         progress = report.progress
         speed = progress.tokens / max(progress.seconds, 1e-9)
         line: dict[str, Any] = {"step": progress.step, "seconds": round(progress.seconds, 3), "tokens": progress.tokens}
         line |= {"loss": finite_values(report.losses), "rate": report.rate} | finite_values({"norm": report.norm})
-        line |= {"tokens_per_second": round(speed), "skipped": progress.skipped} | self.readings(report)
-        self.write(line | ({"bad": report.bad} if report.bad else {}))
-        meter.update(self.done(progress), self.shown(report))
+        line |= {"tokens_per_second": round(speed), "skipped": progress.skipped} | self.extra_metrics(report)
+        self.write(line | ({"bad": report.nonfinite} if report.nonfinite else {}))
+        meter.update(self.progress_value(progress), self.progress_facts(report))
 
 
 def finite_values(values: Mapping[str, float]) -> dict[str, float | None]:
-    """For JSON, which has no NaN."""
+    """The values for JSON, with None for NaN and infinity."""
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
 @contextmanager
-def prefetching(make: Make, first: int, device: torch.device) -> Iterator[Make]:
-    """`make`, one step ahead from `first` on, in a thread of its own; its errors come when a step is asked for."""
-    make = beside(make) if device.type == "cuda" else make
+def prefetching(make: MakeBatches, first: int, device: torch.device) -> Iterator[MakeBatches]:
+    """`make` one step ahead, from step `first` on, in another thread; its errors are raised when the step is used."""
+    make = on_side_stream(make) if device.type == "cuda" else make
     with ThreadPoolExecutor(1) as pool:
-        ahead: dict[int, Future[Sequence[Micro]]] = {first: pool.submit(make, first)}
+        ahead: dict[int, Future[Sequence[MicroBatch]]] = {first: pool.submit(make, first)}
 
-        def get(step: int) -> Sequence[Micro]:
-            now = ahead.pop(step, None) or pool.submit(make, step)
+        def get(step: int) -> Sequence[MicroBatch]:
+            current = ahead.pop(step, None) or pool.submit(make, step)
             ahead[step + 1] = pool.submit(make, step + 1)
-            return now.result()
+            return current.result()
 
         yield get
 
 
-def beside(make: Make) -> Make:
-    """The same on a CUDA stream of its own: copies do not queue behind the step that is being computed.
+def on_side_stream(make: MakeBatches) -> MakeBatches:
+    """`make` on a CUDA stream of its own, so that copies do not wait for the step that is being computed.
 
-    The loop holds a step's tensors until the step is done, so that their memory is not taken again too early.
+    The loop holds the tensors of a step until it is done, so that their memory is not reused too early.
     """
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
-    def made(step: int) -> Sequence[Micro]:
+    def make_on_stream(step: int) -> Sequence[MicroBatch]:
         with torch.cuda.stream(stream):
-            micros = make(step)
+            micro_batches = make(step)
         stream.synchronize()
-        return micros
+        return micro_batches
 
-    return made
+    return make_on_stream

@@ -1,7 +1,7 @@
-"""How much of the device's arithmetic training uses: useful operations per token over what plain matmul reaches.
+"""Device utilization of training: useful operations per token, relative to the rate of a plain matmul.
 
-Only work that the method asks for counts: no padding, no recomputation, no logits at positions nobody asked about.
-So the share is lower than a profiler's, and comparable between implementations.
+Only operations that the method requires are counted: no padding, no recomputation, no logits at unused positions. So
+utilization is lower than a profiler's, and comparable between implementations.
 """
 
 import sys
@@ -13,40 +13,41 @@ import torch
 
 from bertkit.config import BertConfig
 
-TRAINING = 6  # per number of a matrix and token: multiply and add, once forward and twice backward
-CUDA_SIDE = 8192
-CPU_SIDE = 1024
+TRAINING_FLOPS = 6  # per weight of a matrix and token: multiply and add, once forward and twice backward
+CUDA_MATMUL_SIDE = 8192  # rows and columns of the matrices that are multiplied to measure a device
+CPU_MATMUL_SIDE = 1024
 
 
 def flops_per_token(
     config: BertConfig, length: float, predicted: float, *, generator: BertConfig | None = None
 ) -> float:
-    """Useful operations of training on one token of a text `length` long, `predicted` of whose words are asked for.
+    """Useful operations of training on one token of a text of `length` tokens, if a share `predicted` is predicted.
 
-    For texts of several lengths, `length` is their `seen_length`. With a `generator`, `config` is ELECTRA's
-    discriminator: it judges every token, and the generator names the words.
+    For texts of several lengths, `length` is their `mean_attended_length`. With a `generator`, `config` is ELECTRA's
+    discriminator, which judges every token, and the generator predicts the words.
     """
     if generator is None:
         return encoder_flops(config, length) + word_head_flops(config) * predicted
-    judging = TRAINING * (config.width**2 + config.width)
-    return encoder_flops(config, length) + judging + flops_per_token(generator, length, predicted)
+    head = TRAINING_FLOPS * (config.width**2 + config.width)
+    return encoder_flops(config, length) + head + flops_per_token(generator, length, predicted)
 
 
 def encoder_flops(config: BertConfig, length: float) -> float:
-    """The encoder's part: matrices by use (a shared layer counts `depth` times), and attention by what is seen."""
-    matrices = config.depth * layer_numbers(config) + _widening(config)
-    seen = sum(seen_tokens(config, length, layer) for layer in range(config.depth))
-    return TRAINING * matrices + 2 * TRAINING * config.width * seen  # q . k and weights . v
+    """Operations of the encoder: matrices by use (a shared layer counts `depth` times), and attention."""
+    widening = 0 if config.table_width == config.width else config.table_width * config.width
+    matrices = config.depth * layer_parameters(config) + widening
+    attended = sum(attended_tokens(config, length, layer) for layer in range(config.depth))
+    return TRAINING_FLOPS * matrices + 2 * TRAINING_FLOPS * config.width * attended  # q . k and weights . v
 
 
-def layer_numbers(config: BertConfig) -> int:
-    """Numbers in one layer's matrices: query, key, value, output, and the feed-forward's two or three."""
+def layer_parameters(config: BertConfig) -> int:
+    """Parameters of one layer's matrices: query, key, value, output, and two or three of the feed-forward."""
     maps = 3 if config.parts.feed_forward == "gated" else 2
     return 4 * config.width**2 + maps * config.width * config.inner
 
 
-def seen_tokens(config: BertConfig, length: float, layer: int) -> float:
-    """How many tokens one token attends to in a layer: all, or its window on both sides and itself."""
+def attended_tokens(config: BertConfig, length: float, layer: int) -> float:
+    """The number of tokens that one token attends to in a layer: all, or those in its window."""
     window = config.parts.window
     if window is None or layer % config.parts.global_every == 0:
         return length
@@ -54,41 +55,42 @@ def seen_tokens(config: BertConfig, length: float, layer: int) -> float:
 
 
 def word_head_flops(config: BertConfig) -> float:
-    """The vocabulary head at one position: the dense map and the decoder."""
-    return TRAINING * config.table_width * (config.width + config.vocab_size)
+    """Operations of the masked-word head at one position: dense layer and decoder."""
+    return TRAINING_FLOPS * config.table_width * (config.width + config.vocab_size)
 
 
-def seen_length(lengths: Sequence[int]) -> float:
-    """How many tokens a token of these texts sees on average: long texts count for each of their many tokens."""
+def mean_attended_length(lengths: Sequence[int]) -> float:
+    """The mean over all tokens of the length of their text, which is what a token attends to."""
     return sum(length * length for length in lengths) / max(1, sum(lengths))
 
 
-def share(tokens_per_second: float, flops: float, rate: float) -> float:
-    """The part of `rate` (operations a second) that useful work takes, at `flops` a token."""
+def utilization(tokens_per_second: float, flops: float, rate: float) -> float:
+    """The share of `rate` (operations per second) that useful work takes, at `flops` per token."""
     return tokens_per_second * flops / rate if rate > 0 else 0.0
 
 
 def matmul_rate(device: torch.device | str, seconds: float = 0.2) -> float:
-    """Operations a second of a large plain matmul: bfloat16 on CUDA, float32 on the CPU. Takes about `seconds`."""
+    """Operations per second of a large plain matmul: bfloat16 on CUDA, float32 on the CPU. Takes about `seconds`."""
     device = torch.device(device)
-    side, kind = (CUDA_SIDE, torch.bfloat16) if device.type == "cuda" else (CPU_SIDE, torch.float32)
-    own = torch.Generator(device).manual_seed(0)  # not the stream that training draws from
-    left, right = (torch.randn(side, side, device=device, dtype=kind, generator=own) for _ in range(2))
-    out = torch.empty(side, side, device=device, dtype=kind)
-    timed = _cuda_seconds if device.type == "cuda" else _cpu_seconds
+    on_cuda = device.type == "cuda"
+    side, dtype = (CUDA_MATMUL_SIDE, torch.bfloat16) if on_cuda else (CPU_MATMUL_SIDE, torch.float32)
+    generator = torch.Generator(device).manual_seed(0)  # the global one must not change
+    left, right = (torch.randn(side, side, device=device, dtype=dtype, generator=generator) for _ in range(2))
+    out = torch.empty(side, side, device=device, dtype=dtype)
+    timed = _cuda_seconds if on_cuda else _cpu_seconds
 
     def multiply() -> None:
         torch.mm(left, right, out=out)
 
-    multiply()  # the library picks its kernel at the first call
+    multiply()  # the library selects its kernel at the first call
     rounds = 4
     repeats = max(1, min(100, int(seconds / rounds / max(timed(multiply, 1), 1e-6))))
-    fastest = min(timed(multiply, repeats) for _ in range(rounds))  # what disturbs a round only makes it longer
+    fastest = min(timed(multiply, repeats) for _ in range(rounds))  # other load only makes a round longer
     return 2 * side**3 * repeats / fastest
 
 
 def memory_gib(device: torch.device | str) -> float:
-    """The most memory held so far, in GiB: torch's tensors on CUDA, the whole process elsewhere."""
+    """Peak memory so far, in GiB: torch's tensors on CUDA, the whole process elsewhere."""
     device = torch.device(device)
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**30
@@ -98,25 +100,20 @@ def memory_gib(device: torch.device | str) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 
 
-def _widening(config: BertConfig) -> int:
-    """The map from narrow embedding tables to the encoder, where there is one."""
-    return 0 if config.table_width == config.width else config.table_width * config.width
-
-
 def _cpu_seconds(work: Callable[[], None], repeats: int) -> float:
-    began = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(repeats):
         work()
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 def _cuda_seconds(work: Callable[[], None], repeats: int) -> float:
-    """By the device's own clock: launching is not counted."""
+    """Time by CUDA events, which does not include launching."""
     event: Callable[..., Any] = torch.cuda.Event
-    began, ended = event(enable_timing=True), event(enable_timing=True)
-    began.record()
+    start, end = event(enable_timing=True), event(enable_timing=True)
+    start.record()
     for _ in range(repeats):
         work()
-    ended.record()
-    ended.synchronize()
-    return float(began.elapsed_time(ended)) / 1000
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1000

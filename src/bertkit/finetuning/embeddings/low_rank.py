@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.errors import RequestError
-from bertkit.train.half import KEPT_WHOLE
+from bertkit.train.half import FLOAT32_PARAMETERS
 from bertkit.train.loop import LossModule, Sums
 
-EMBEDDING_TABLES = tuple(part for part in KEPT_WHOLE if "norm" not in part)
+EMBEDDING_TABLES = tuple(part for part in FLOAT32_PARAMETERS if "norm" not in part)
 
 
 class LowRank(LossModule):

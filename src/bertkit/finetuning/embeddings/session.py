@@ -26,7 +26,7 @@ from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings
 from bertkit.tasks.metrics.correlation import spearman
-from bertkit.train.loop import LoopSettings, Micro, StepReport
+from bertkit.train.loop import LoopSettings, MicroBatch, StepReport
 from bertkit.train.optimizer import Optimizers, build_optimizer
 from bertkit.train.optimizer_rows import OptimizerSettings
 from bertkit.train.records import read_records
@@ -121,9 +121,9 @@ class VectorSession(BestSession):
             for name, tensor in state.items():
                 parameters[name].copy_(tensor)
 
-    def readings(self, report: StepReport) -> dict[str, Any]:
+    def extra_metrics(self, report: StepReport) -> dict[str, Any]:
         """The number of correct pairs, for contrastive objectives."""
-        return {"right": dict(report.right)} if self.data.objective in ("twins", "pairs") else {}
+        return {"right": dict(report.accuracies)} if self.data.objective in ("twins", "pairs") else {}
 
     def end(self, progress: Progress, report: StepReport | None, *, finished: bool) -> FineTuned:
         """Load the best weights (the last ones without evaluations) and write the model folder."""
@@ -145,7 +145,7 @@ class VectorSession(BestSession):
         )
         return self.leave(result, replace(self.start, model=self.model(), embed=VECTORS, labels=(), task={}))
 
-    def micro(self, chosen: Sequence[int], step: int, part: int, *, whole: bool) -> Micro:
+    def micro(self, chosen: Sequence[int], step: int, part: int, *, whole: bool) -> MicroBatch:
         """The texts of the chosen rows and their targets."""
         indices = np.array(chosen)
         rows = self.data.train.rows[indices]
@@ -156,7 +156,7 @@ class VectorSession(BestSession):
         names = torch.from_numpy(texts.copy()).to(device)
         targets = VectorTargets(len(chosen), names, self._target_values(indices, texts))
         seed = (self.settings.seed * 1_000_003 + step) * 1_009 + part
-        return Micro((batch, targets), {TASK: len(chosen)}, len(batch.ids), seed)
+        return MicroBatch((batch, targets), {TASK: len(chosen)}, len(batch.ids), seed)
 
     def _target_values(self, chosen: NDArray[np.int64], texts: NDArray[np.int64]) -> Tensor | None:
         """The teacher's vectors of the texts, the scores of the chosen rows, or None, by objective."""

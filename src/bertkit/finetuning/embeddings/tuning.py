@@ -29,7 +29,7 @@ from bertkit.finetuning.result import FineTuned, result_from_json
 from bertkit.finetuning.run_state import begin_folder, finished, locked_folder
 from bertkit.model.model import new_model
 from bertkit.progress import ShowProgress, silent
-from bertkit.report.page import REPORT
+from bertkit.report.page import REPORT_FILE
 from bertkit.train.distributed import Ranks, process_group, stop_requests
 from bertkit.train.report import write_report
 from bertkit.train.runs import Progress, Run
@@ -63,7 +63,7 @@ def tune_vectors(
     description: dict[str, Any] = {"task": "vectors", **named, "settings": settings.flat()}
     with locked_folder(run.folder):
         if resume and (done := finished(run, description)):
-            if not (run.folder / REPORT).exists():  # killed before the report was written
+            if not (run.folder / REPORT_FILE).exists():  # killed before the report was written
                 write_report(run.folder)
             return result_from_json(done)
         if not resume:

@@ -155,7 +155,9 @@ def rate_range(prepared: Prepared, start: Checkpoint, settings: FineTuneSettings
         rates: list[float] = []
         losses: list[float] = []
         smooth = 0.0
-        for report in train(session.module, {TASK: 1.0}, session.micros, session.optimizers, loop, ranks, progress):
+        for report in train(
+            session.module, {TASK: 1.0}, session.micro_batches, session.optimizers, loop, ranks, progress
+        ):
             smooth = 0.9 * smooth + 0.1 * report.losses[TASK]
             rates.append(report.rate)
             losses.append(smooth / (1 - 0.9 ** len(rates)))

@@ -1,4 +1,4 @@
-"""What each word contributes: as one HTML page, and as colored lines for a terminal."""
+"""The results of attribution: as an HTML page, and as colored text for a terminal."""
 
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -11,14 +11,14 @@ from bertkit.report.page import JsonResult, PageResult, render_page
 if TYPE_CHECKING:
     from rich.text import Text
 
-MAX_WORDS = 12  # listed below the text
+MAX_WORDS = 12  # in the list below the text
 DIRECTION_MARKS = {"\u200e", "\u200f", "\u061c", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
-ENOUGH = 0.01  # the largest gap, as a share of what there is to explain
+MAX_GAP = 0.01  # of shares that add up, relative to the difference to explain
 
 
 @dataclass(frozen=True)
 class WordShare:
-    """What a word adds to the score: its pieces' shares, summed."""
+    """What a word adds to the score: the sum of the shares of its pieces."""
 
     word: str
     part: int  # 0: in the text; 1: in the pair
@@ -30,7 +30,7 @@ class WordShare:
 
 @dataclass(frozen=True)
 class Why(PageResult, JsonResult):
-    """How much each word adds to a score. A notebook shows it; `save` writes a page; `str` is for the terminal."""
+    """How much each word adds to a score. A notebook shows the page; `save` writes it; `str` is for the terminal."""
 
     _frame_height: ClassVar[int] = 320
 
@@ -43,22 +43,22 @@ class Why(PageResult, JsonResult):
     steps: int
     score: float
     baseline_score: float  # with every word at the baseline
-    gap: float | None  # |sum of shares - (score - baseline_score)| as a share of the latter; None: not a sum to check
-    cut_from: int | None
+    gap: float | None  # |sum of shares - (score - baseline_score)| relative to the latter; None: need not be 0
+    cut_from: int | None  # tokens of the text, if it was cut
     words: tuple[WordShare, ...]
 
     @property
     def complete(self) -> bool:
         """Whether the shares add up."""
-        return self.gap is not None and self.gap < ENOUGH
+        return self.gap is not None and self.gap < MAX_GAP
 
     def top(self, count: int) -> list[WordShare]:
-        """The words that count most, for or against."""
-        return sorted(self.words, key=lambda each: -abs(each.share))[:count]
+        """The words with the largest contributions, positive or negative."""
+        return sorted(self.words, key=lambda word: -abs(word.share))[:count]
 
     @property
     def html(self) -> str:
-        """The page, complete; no script runs on it."""
+        """The page as HTML, without scripts."""
         return why_page(self)
 
     def __str__(self) -> str:
@@ -67,25 +67,25 @@ class Why(PageResult, JsonResult):
 
 @dataclass(frozen=True)
 class Change:
-    """One word for another, and how probable the masked-word model finds the new one there."""
+    """A replaced word.
+
+    `probability` is that of the new word, by the masked-word model.
+    """
 
     old: str
     new: str
     probability: float
 
-    def __str__(self) -> str:
-        return f"{self.old} → {self.new} ({self.probability:.1%})"
-
 
 @dataclass(frozen=True)
 class Flip:
-    """A text that the classifier answers otherwise."""
+    """A text for which the classifier predicts another label."""
 
     text: str
     changes: tuple[Change, ...]
-    places: tuple[tuple[int, int], ...]  # characters of the new words in the text
+    places: tuple[tuple[int, int], ...]  # characters [start, end) of the new words
     answer: str
-    probability: float  # that the classifier gives its new answer
+    probability: float  # of the new label
 
     @property
     def likely(self) -> float:
@@ -95,12 +95,12 @@ class Flip:
 
 @dataclass(frozen=True)
 class Flips(JsonResult):
-    """What was found, the fewest changes and the likeliest words first."""
+    """The replacements that change a prediction, most probable words first."""
 
     text: str
     answer: str
     probability: float
-    tried: int  # texts put to the classifier
+    tried: int  # number of texts that were classified
     most_words: int
     found: tuple[Flip, ...]
 
@@ -109,7 +109,7 @@ class Flips(JsonResult):
 
 
 def why_page(why: Why, flips: Flips | None = None) -> str:
-    """The whole page: the texts with shaded words, the largest contributions, and what would change the answer."""
+    """The page: texts with shaded words, the largest contributions, and replacements that change the prediction."""
     texts = [_shaded(why, part, text) for part, text in enumerate((why.text, why.pair)) if text is not None]
     return render_page(
         "why.html",
@@ -117,24 +117,24 @@ def why_page(why: Why, flips: Flips | None = None) -> str:
         heading=_title(why),
         texts=texts,
         notes=list(why_notes(why)),
-        words=[(each.word, f"{each.share:+.3f}") for each in why.top(MAX_WORDS)],
+        words=[(word.word, f"{word.share:+.3f}") for word in why.top(MAX_WORDS)],
         flips=None if flips is None else _flips(flips),
     )
 
 
 def why_lines(why: Why) -> Iterator[str]:
-    """The same as plain lines, the largest contributions first."""
+    """The explanation as lines of text, largest contributions first."""
     yield _title(why)
-    for each in why.top(MAX_WORDS):
-        yield f"{each.share:+9.3f}  {visible(each.word)}"
+    for word in why.top(MAX_WORDS):
+        yield f"{word.share:+9.3f}  {visible(word.word)}"
     if len(why.words) > MAX_WORDS:
-        rest = sum(each.share for each in why.words) - sum(each.share for each in why.top(MAX_WORDS))
+        rest = sum(word.share for word in why.words) - sum(word.share for word in why.top(MAX_WORDS))
         yield f"{rest:+9.3f}  the other {len(why.words) - MAX_WORDS} words"
     yield from why_notes(why)
 
 
 def why_text(why: Why) -> "Text":
-    """The texts with their words in color; a terminal without colors shows them plain."""
+    """The texts with their words in color, for a terminal."""
     from rich.text import Text
 
     largest, shown = _largest(why), Text()
@@ -142,15 +142,15 @@ def why_text(why: Why) -> "Text":
         if text is None:
             continue
         shown.append("\n" if part else "")
-        for words, each in _pieces(why, part, text):
-            size = 0.0 if each is None else abs(each.share) / largest
-            color = _mixed((35, 110, 235) if each is not None and each.share > 0 else (240, 130, 30), size)
-            shown.append(visible(words), style=f"#111111 on {color}" if size > 0.05 else "")
+        for piece, word in _split_at_words(why, part, text):
+            size = 0.0 if word is None else abs(word.share) / largest
+            color = _tint((35, 110, 235) if word is not None and word.share > 0 else (240, 130, 30), size)
+            shown.append(visible(piece), style=f"#111111 on {color}" if size > 0.05 else "")
     return shown
 
 
 def why_notes(why: Why) -> Iterator[str]:
-    """Where the numbers come from, and whether they add up."""
+    """The method and the scores, and whether the shares add up."""
     line = f"{why.score:.3f} with the text, {why.baseline_score:.3f} with every word at the {why.baseline} baseline"
     yield f"{line}; {why.units}"
     if why.gap is None:
@@ -165,17 +165,17 @@ def why_notes(why: Why) -> Iterator[str]:
 
 
 def flip_lines(flips: Flips) -> Iterator[str]:
-    """What would change the answer, most likely words first."""
+    """The replacements that change the prediction, most probable words first."""
     yield visible(f"'{flips.answer}' with {flips.probability:.1%}; {flips.tried:,} texts tried")
     if not flips.found:
         yield f"no likely replacement of up to {flips.most_words} words changes that"
     for flip in flips.found:
-        changes = ", ".join(map(str, flip.changes))
+        changes = ", ".join(f"{change.old} → {change.new} ({change.probability:.1%})" for change in flip.changes)
         yield visible(f"  {changes}: '{flip.answer}' with {flip.probability:.1%}")
 
 
 def visible(text: str) -> str:
-    """Control characters and direction marks as �: a terminal would obey them."""
+    """The text with � for control characters and direction marks, which a terminal would interpret."""
     return "".join(
         "�" if (unicodedata.category(c) == "Cc" and c not in "\n\t") or c in DIRECTION_MARKS else c for c in text
     )
@@ -186,23 +186,23 @@ def _title(why: Why) -> str:
 
 
 def _shaded(why: Why, part: int, text: str) -> list[tuple[str, float | None, float]]:
-    """(words, their share, its size relative to the largest) from the beginning to the end; None between words."""
+    """(piece of text, share, size relative to the largest) for the whole text; share None between words."""
     largest = _largest(why)
-    pieces = _pieces(why, part, text)
+    pieces = _split_at_words(why, part, text)
     return [
-        (words, *((None, 0.0) if each is None else (each.share, abs(each.share) / largest))) for words, each in pieces
+        (piece, *((None, 0.0) if word is None else (word.share, abs(word.share) / largest))) for piece, word in pieces
     ]
 
 
-def _pieces(why: Why, part: int, text: str) -> Iterator[tuple[str, WordShare | None]]:
-    """The text from its beginning to its end: words with their shares, and what stands between them."""
-    at = 0
-    for each in why.words:
-        if each.part == part and each.start >= at:  # bytes of one character may be two words to a tokenizer
-            yield text[at : each.start], None
-            yield text[each.start : each.end], each
-            at = each.end
-    yield text[at:], None
+def _split_at_words(why: Why, part: int, text: str) -> Iterator[tuple[str, WordShare | None]]:
+    """The whole text in pieces: words with their shares, and what is between them."""
+    end = 0
+    for word in why.words:
+        if word.part == part and word.start >= end:  # one character may be two words of a byte-level tokenizer
+            yield text[end : word.start], None
+            yield text[word.start : word.end], word
+            end = word.end
+    yield text[end:], None
 
 
 def _flips(flips: Flips) -> dict[str, Any]:
@@ -214,19 +214,19 @@ def _flips(flips: Flips) -> dict[str, Any]:
 
 
 def _inserted(text: str, places: Sequence[tuple[int, int]]) -> Iterator[tuple[str, bool]]:
-    """(words, whether they are new) from the beginning to the end."""
-    at = 0
+    """(piece of text, whether it is a new word) for the whole text."""
+    previous = 0
     for start, end in sorted(places):
-        yield text[at:start], False
+        yield text[previous:start], False
         yield text[start:end], True
-        at = end
-    yield text[at:], False
+        previous = end
+    yield text[previous:], False
 
 
 def _largest(why: Why) -> float:
-    return max((abs(each.share) for each in why.words), default=0.0) or 1.0
+    return max((abs(word.share) for word in why.words), default=0.0) or 1.0
 
 
-def _mixed(color: tuple[int, int, int], size: float) -> str:
-    """From white at size 0 to the color at size 1."""
+def _tint(color: tuple[int, int, int], size: float) -> str:
+    """A hex color between white (size 0) and the color (size 1)."""
     return "#" + "".join(f"{round(255 + (part - 255) * (0.15 + 0.7 * size)):02x}" for part in color)

@@ -1,4 +1,4 @@
-"""`bertkit.look(bert, text)`: all views of one text in one HTML file, with style, script and data inside it."""
+"""`bertkit.look(bert, text)`: all views of one text in one self-contained HTML file."""
 
 import base64
 import hashlib
@@ -14,19 +14,19 @@ from bertkit.inside.look.reading import read
 from bertkit.predict.bert import Bert
 from bertkit.report.page import PageResult, render_page
 
-IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+)\.js";\n', re.MULTILINE)
-START = '\nmount(document.getElementById("look"), JSON.parse(document.getElementById("data").textContent));\n'
+IMPORT_LINE = re.compile(r'^import \{[^}]*\} from "\./(\w+)\.js";\n', re.MULTILINE)
+MOUNT_CALL = '\nmount(document.getElementById("look"), JSON.parse(document.getElementById("data").textContent));\n'
 
 
 @dataclass(frozen=True, repr=False)
 class Look(PageResult):
-    """The views of one text. A notebook shows it; `save` writes it as a file that opens anywhere."""
+    """The views of one text. A notebook shows them; `save` writes them as an HTML file."""
 
     data: dict[str, Any]
 
     @property
     def html(self) -> str:
-        """The page, complete."""
+        """The page as HTML."""
         return page(self.data)
 
     def __repr__(self) -> str:
@@ -34,13 +34,13 @@ class Look(PageResult):
 
 
 def look(bert: Bert, text: str, pair: str | None = None) -> Look:
-    """Attention, neurons, vectors and fills of a text, or a pair, layer by layer, from the model itself."""
+    """Attention, neurons, vectors and predicted words of a text or a pair, layer by layer."""
     return Look(page_data(bert, read(bert, text, pair)))
 
 
 def page(data: dict[str, Any]) -> str:
-    """The page for one reading. Text reaches it as JSON alone, with every < written as an escape."""
-    script, style = module() + START, _static("look.css")
+    """The page for one reading. Text is passed as JSON only, with every < escaped."""
+    script, style = module() + MOUNT_CALL, _static("look.css")
     return render_page(
         "look.html",
         title=f"{data['text'][:60]} — bertkit look" if data["text"].strip() else "bertkit look",
@@ -54,13 +54,13 @@ def page(data: dict[str, Any]) -> str:
 @cache
 def module() -> str:
     """The scripts of all views as one module, which exports `mount(element, data)`."""
-    return "\n".join(IMPORT.sub("", _static(f"{name}.js")) for name in scripts())
+    return "\n".join(IMPORT_LINE.sub("", _static(f"{name}.js")) for name in scripts())
 
 
 def scripts(name: str = "look") -> list[str]:
-    """A script with all that it imports, each after those that it needs itself."""
-    needed = [each for imported in IMPORT.findall(_static(f"{name}.js")) for each in scripts(imported)]
-    return list(dict.fromkeys([*needed, name]))
+    """The names of a script and of all that it imports, dependencies first."""
+    imports = IMPORT_LINE.findall(_static(f"{name}.js"))
+    return list(dict.fromkeys([*(script for imported in imports for script in scripts(imported)), name]))
 
 
 def _static(name: str) -> str:
@@ -68,5 +68,5 @@ def _static(name: str) -> str:
 
 
 def _hash(content: str) -> str:
-    """As a content security policy names an inline script: only this very text may run."""
+    """The hash by which a content security policy allows an inline script or style."""
     return f"sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}"

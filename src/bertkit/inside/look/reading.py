@@ -1,4 +1,4 @@
-"""One text, or a pair, run through a model with its full trace: the input of every view."""
+"""One text or pair with the full trace of a model: the input of every view."""
 
 import warnings
 from collections.abc import Sequence
@@ -14,34 +14,34 @@ from bertkit.model.encoder import Trace
 from bertkit.predict.bert import Bert
 from bertkit.text.tokenizer import Encoding
 
-MOST_TOKENS = 512  # the weights alone of a large model are 400 MB at this length
+MAX_TOKENS = 512  # the attention weights of a large model take 400 MB at this length
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A text as the model took it: L tokens, and the trace of what it did with them."""
+    """A text as L tokens, and the trace of the model's computation."""
 
     text: str
     pair: str | None
     encoding: Encoding
-    tokens: tuple[str, ...]  # what to show of each token
-    parts: tuple[int, ...]  # which text of a pair each token belongs to; [CLS] and the [SEP] between to the first
-    cut_from: int | None  # how many tokens there were, where some were left out
+    tokens: tuple[str, ...]  # the text to show for each token
+    parts: tuple[int, ...]  # the text of a pair that each token belongs to; [CLS] and the first [SEP]: the first
+    cut_from: int | None  # number of tokens before the text was cut, if it was
     batch: Batch
     trace: Trace
 
-    def word_places(self, word: str) -> list[int]:
-        """Where the word stands, as tokens: every piece of every occurrence, upper or lower case."""
+    def positions_of(self, word: str) -> list[int]:
+        """The positions of all tokens of all occurrences of a word, ignoring case."""
         words = self.words()
-        wanted = word.strip().casefold()
-        places = [place for place, found in enumerate(words) if found is not None and found.casefold() == wanted]
-        if not places:
-            known = ", ".join(dict.fromkeys(found for found in words if found is not None))
-            raise RequestError(f"the text has no word '{word}'; its words are: {known:.300}")
-        return places
+        folded = word.strip().casefold()
+        positions = [position for position, text in enumerate(words) if text is not None and text.casefold() == folded]
+        if not positions:
+            listed = ", ".join(dict.fromkeys(text for text in words if text is not None))
+            raise RequestError(f"the text has no word '{word}'; its words are: {listed:.300}")
+        return positions
 
     def words(self) -> list[str | None]:
-        """The written word that each token is a piece of; None for [CLS] and [SEP]."""
+        """The word of the text that each token belongs to; None for [CLS] and [SEP]."""
         spans: dict[tuple[int, int], tuple[int, int]] = {}
         keys = list(zip(self.parts, self.encoding.words, strict=True))
         for (part, number), (start, end) in zip(keys, self.encoding.offsets, strict=True):
@@ -53,26 +53,26 @@ class Reading:
 
 
 def read(bert: Bert, text: str, pair: str | None = None) -> Reading:
-    """Run the text, or the pair, through the model with its trace. A text over the limit is cut with a warning."""
-    whole = bert.tokenizer.encode(text, pair)
-    limit = min(bert.checkpoint.max_length, MOST_TOKENS)
-    encoding = _cut(whole, limit, pair)
+    """Run the model on a text or pair and keep the trace. A text over the limit is cut, with a warning."""
+    full = bert.tokenizer.encode(text, pair)
+    limit = min(bert.checkpoint.max_length, MAX_TOKENS)
+    encoding = _truncated(full, limit, pair)
     passage = Passage(encoding.ids, bert.known_segments(encoding.segments))
     batch = make_batch([passage], bert.model.device)
     with torch.inference_mode():
         trace = bert.model.encoder.trace(batch)
-    cut_from = len(whole) if len(whole) > limit else None
+    cut_from = len(full) if len(full) > limit else None
     tokens = tuple(bert.tokenizer.shown(encoding, text, pair))
     return Reading(text, pair, encoding, tokens, _parts(encoding), cut_from, batch, trace)
 
 
 def states(reading: Reading) -> list[Tensor]:
-    """L D each: the embeddings, then every layer's output; the last one normalized as the heads read it."""
+    """L D each: the embeddings, then every layer's output; the last one after the final norm."""
     layers = [layer.output for layer in reading.trace.layers[:-1]]
     return [reading.trace.embeddings, *layers, reading.trace.output]
 
 
-def _cut(encoding: Encoding, limit: int, pair: str | None) -> Encoding:
+def _truncated(encoding: Encoding, limit: int, pair: str | None) -> Encoding:
     if len(encoding) <= limit:
         return encoding
     if pair is not None:
@@ -80,11 +80,11 @@ def _cut(encoding: Encoding, limit: int, pair: str | None) -> Encoding:
     warnings.warn(f"the text has {len(encoding)} tokens; the first {limit} are shown", BertkitWarning, stacklevel=4)
     kept = [*range(limit - 1), len(encoding) - 1]
     columns: list[Sequence[object]] = [encoding.ids, encoding.segments, encoding.offsets, encoding.words]
-    return Encoding(*(tuple(column[place] for place in kept) for column in columns))
+    return Encoding(*(tuple(column[position] for position in kept) for column in columns))
 
 
 def _parts(encoding: Encoding) -> tuple[int, ...]:
-    """Special tokens belong to the text before them: [CLS] and the first [SEP] to the first text."""
+    """The text of each token; special tokens belong to the text before them, [CLS] to the first."""
     parts: list[int] = []
     for part in encoding.part:
         parts.append(part if part is not None else (parts[-1] if parts else 0))

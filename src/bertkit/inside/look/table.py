@@ -1,4 +1,4 @@
-"""The arithmetic of one head for one token, step by step: score, ÷ √d, softmax, × value, sum."""
+"""The computation of one attention head for one token, step by step: score, ÷ √d, softmax, × value, sum."""
 
 import math
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from bertkit.errors import RequestError
 from bertkit.inside.look.reading import Reading
 
-SHOWN = 3  # numbers of a vector that are printed; the rest is there, in JSON
+SHOWN_NUMBERS = 3  # of a vector; JSON has all of them
 
 
 @dataclass(frozen=True)
 class Step:
-    """What one token adds to the answer."""
+    """What one token contributes to the output of the head."""
 
     token: str
     score: float  # q . k
@@ -22,22 +22,22 @@ class Step:
 
 @dataclass(frozen=True)
 class StepTable:
-    """How one head makes one token's answer, a weighted sum of the values of all."""
+    """How one head computes the output of one token, a weighted sum of the values of all tokens."""
 
     token: str
-    place: int
+    place: int  # position of the token
     layer: int  # from 1
     head: int  # from 1
     divisor: float  # sqrt(d): 8 in BERT
     steps: tuple[Step, ...]
-    sum: tuple[float, ...]  # the model's own answer, not added up here
+    sum: tuple[float, ...]  # as computed by the model
 
     def __str__(self) -> str:
-        width = max(4, *(_columns(step.token) for step in self.steps))
+        width = max(4, *(_terminal_width(step.token) for step in self.steps))
         head = f"layer {self.layer}, head {self.head}: what '{self.token}' takes from each token"
         names = f"{'':{width}}  {'score':>8}  {f'÷ {self.divisor:.4g}':>8}  {'softmax':>8}  softmax x value"
         rows = [
-            f"{step.token}{' ' * (width - _columns(step.token))}  {step.score:8.3f}  {step.scaled:8.3f}  "
+            f"{step.token}{' ' * (width - _terminal_width(step.token))}  {step.score:8.3f}  {step.scaled:8.3f}  "
             f"{step.weight:8.4f}  {_numbers(step.weighted)}"
             for step in self.steps
         ]
@@ -46,53 +46,54 @@ class StepTable:
 
 
 def step_table(reading: Reading, *, layer: int = 1, head: int = 1, word: str | None = None) -> StepTable:
-    """The table for one word's first piece, or for the first token of the text."""
-    place = _first_place(reading) if word is None else reading.word_places(word)[0]
+    """The table for the first piece of a word; by default for the first token that is not special."""
+    position = _first_text_token(reading) if word is None else reading.positions_of(word)[0]
     check_head(reading, layer, head)
-    seen = reading.trace.layers[layer - 1]
-    query, keys, values = seen.queries[place, head - 1], seen.keys[:, head - 1], seen.values[:, head - 1]
-    scores, weights = (keys.float() @ query.float()).tolist(), seen.weights[head - 1, place].float()
+    trace = reading.trace.layers[layer - 1]
+    query, keys, values = trace.queries[position, head - 1], trace.keys[:, head - 1], trace.values[:, head - 1]
+    scores, weights = (keys.float() @ query.float()).tolist(), trace.weights[head - 1, position].float()
     divisor = math.sqrt(len(query))
     weighted = (weights[:, None] * values.float()).tolist()
     steps = zip(reading.tokens, scores, weights.tolist(), weighted, strict=True)
     width = len(query)
     return StepTable(
-        token=reading.tokens[place],
-        place=place,
+        token=reading.tokens[position],
+        place=position,
         layer=layer,
         head=head,
         divisor=divisor,
         steps=tuple(Step(token, score, score / divisor, weight, tuple(row)) for token, score, weight, row in steps),
-        sum=tuple(seen.mixed[place, (head - 1) * width : head * width].tolist()),
+        sum=tuple(trace.mixed[position, (head - 1) * width : head * width].tolist()),
     )
 
 
 def check_head(reading: Reading, layer: int, head: int) -> None:
-    """Layers and heads are counted from 1, as the papers do."""
+    """Refuse a layer or head that the model does not have; both are counted from 1."""
     depth, heads = len(reading.trace.layers), len(reading.trace.layers[0].weights)
     if not (1 <= layer <= depth and 1 <= head <= heads):
         raise RequestError(f"layer {layer}, head {head} is not there: layers are 1 to {depth}, heads 1 to {heads}")
 
 
 def parse_head(name: str) -> tuple[int, int]:
-    """`3-7` as layer 3, head 7."""
+    """The layer and head of a name such as `3-7`."""
     layer, dash, head = name.partition("-")
     if not (dash and layer.isdecimal() and head.isdecimal()):
         raise RequestError(f"--head {name} must be a layer and a head with a dash, from 1, such as 3-7")
     return int(layer), int(head)
 
 
-def _first_place(reading: Reading) -> int:
-    real = [place for place, special in enumerate(reading.encoding.special) if not special]
-    return real[0] if real else 0
+def _first_text_token(reading: Reading) -> int:
+    return next((position for position, special in enumerate(reading.encoding.special) if not special), 0)
 
 
 def _numbers(vector: tuple[float, ...]) -> str:
-    return " ".join(f"{number:7.3f}" for number in vector[:SHOWN]) + (" ..." if len(vector) > SHOWN else "")
+    return " ".join(f"{number:7.3f}" for number in vector[:SHOWN_NUMBERS]) + (
+        " ..." if len(vector) > SHOWN_NUMBERS else ""
+    )
 
 
-def _columns(text: str) -> int:
-    """How wide a terminal writes the text: ideographs take two columns, accents none."""
+def _terminal_width(text: str) -> int:
+    """The width of a text in a terminal: ideographs take two columns, accents none."""
     from rich.cells import cell_len
 
     return cell_len(text)

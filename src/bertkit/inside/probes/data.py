@@ -1,4 +1,4 @@
-"""The sentences that probes are trained and tested on: labels from any tagged file, trees from CoNLL-U."""
+"""The data of probes: sentences with labels from any tagged file, or with trees from CoNLL-U."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,20 +24,20 @@ WHATS = {
     "arcs": "relations between words and their heads",
     "structure": "the whole tree",
 }
-LARGEST_SEED = 2**63 - 1
-HELD_OUT = 5  # one sentence in five, where there is one file only
+MAX_SEED = 2**63 - 1
+HELD_OUT_EVERY = 5  # of a single file, one sentence in five is held out
 Probed: TypeAlias = TaggedExample | Tree
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeSettings:
-    """What is probed, and how."""
+    """What is probed, and how probes are trained."""
 
     what: str = "pos"
-    pieces: str = "mean"  # the vector of a word of several pieces: their mean, the first one's or the last one's
-    column: str | None = None  # of the labels; else UPOS, the relation, or the last column
-    sentences: int | None = None  # training sentences; None: all
+    pieces: str = "mean"  # the vector of a word with several pieces: their mean, the first or the last
+    column: str | None = None  # of the labels; None: UPOS, or the last column
+    sentences: int | None = None  # maximum number of training sentences; None: all
     rank: int = StructureSettings.rank  # of the structural probe
     epochs: int = LinearSettings.epochs
     seed: int = 0
@@ -49,8 +49,8 @@ class ProbeSettings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise RequestError(f"{name}={value} must be 1 or more")
-        if not 0 <= self.seed <= LARGEST_SEED:
-            raise RequestError(f"seed={self.seed} must be from 0 to {LARGEST_SEED}")
+        if not 0 <= self.seed <= MAX_SEED:
+            raise RequestError(f"seed={self.seed} must be from 0 to {MAX_SEED}")
         if self.column is not None and self.what in ("arcs", "structure"):
             raise RequestError(
                 f"column={self.column} goes with pos and ner; {self.what} reads a CoNLL-U file's own columns"
@@ -59,7 +59,7 @@ class ProbeSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeReport(JsonResult):
-    """What every probe reports beside its scores."""
+    """What every probe reports besides its scores."""
 
     what: str
     counts: dict[str, ReadCounts] = field(default_factory=dict)  # train, test
@@ -68,7 +68,7 @@ class ProbeReport(JsonResult):
 
 @dataclass(frozen=True)
 class ProbeData:
-    """Training sentences, test sentences, and notes on how they were chosen."""
+    """Training and test sentences, and notes on how they were chosen."""
 
     train: list[Probed]
     test: list[Probed]
@@ -76,27 +76,27 @@ class ProbeData:
 
 
 def read_probe_files(files: Sequence[Path], settings: ProbeSettings) -> ProbeData:
-    """Train on all files but the last and test on the last; of a single file the last fifth is held out."""
+    """Training data from all files but the last, test data from the last; of a single file, the last fifth."""
     if not files:
-        raise RequestError("no files were named; name one to learn from and one to be measured on")
+        raise RequestError("no files were named; name one to train on and one to test on")
     parts = [_read(Path(file), settings) for file in files]
     notes = []
     if len(parts) == 1:
-        [every] = parts
-        held_out = len(every) // HELD_OUT
+        [sentences] = parts
+        held_out = len(sentences) // HELD_OUT_EVERY
         if not held_out:
             raise RequestError(
-                f"{files[0]} has {len(every)} sentences, too few to hold out a fifth; name a second file"
+                f"{files[0]} has {len(sentences)} sentences, too few to hold out a fifth; name a second file"
             )
-        parts = [every[:-held_out], every[-held_out:]]
-        notes.append(f"the last {held_out:,} of {len(every):,} sentences are held out")
+        parts = [sentences[:-held_out], sentences[-held_out:]]
+        notes.append(f"the last {held_out:,} of {len(sentences):,} sentences are held out")
     train = [sentence for part in parts[:-1] for sentence in part]
     if settings.sentences is not None and settings.sentences < len(train):
-        notes.append(f"learned from {settings.sentences:,} of {len(train):,} sentences, drawn by seed {settings.seed}")
-        train = _some(train, settings.sentences, settings.seed)
+        notes.append(f"trained on {settings.sentences:,} of {len(train):,} sentences, drawn by seed {settings.seed}")
+        train = _sample(train, settings.sentences, settings.seed)
     if settings.what != "structure":
         return ProbeData(train, parts[-1], tuple(notes))
-    return _of_fair_length(ProbeData(train, parts[-1], tuple(notes)), files[-1])
+    return _of_usable_length(ProbeData(train, parts[-1], tuple(notes)), files[-1])
 
 
 def _read(path: Path, settings: ProbeSettings) -> list[Probed]:
@@ -106,26 +106,26 @@ def _read(path: Path, settings: ProbeSettings) -> list[Probed]:
         raise RequestError(
             f"{path}: CoNLL-U has no column for names; give a column file, or name a column: --column xpos"
         )
-    found = read_examples("tag", path, Columns(label=settings.column)).examples
-    return [example for example in found if isinstance(example, TaggedExample)]
+    examples = read_examples("tag", path, Columns(label=settings.column)).examples
+    return [example for example in examples if isinstance(example, TaggedExample)]
 
 
-def _some(sentences: Sequence[Item], count: int, seed: int) -> list[Item]:
+def _sample(sentences: Sequence[Item], count: int, seed: int) -> list[Item]:
     """A random sample, in the original order."""
     chosen = np.sort(np.random.default_rng(seed).permutation(len(sentences))[:count])
     return [sentences[number] for number in chosen]
 
 
-def _of_fair_length(data: ProbeData, path: Path) -> ProbeData:
-    """Distances need two words, and grow with the square of their number."""
-    train, test = ([each for each in part if 2 <= len(each.words) <= MAX_WORDS] for part in (data.train, data.test))
+def _of_usable_length(data: ProbeData, path: Path) -> ProbeData:
+    """The sentences of 2 to MAX_WORDS words: the memory for distances is quadratic in the number of words."""
+    train, test = (
+        [sentence for sentence in part if 2 <= len(sentence.words) <= MAX_WORDS] for part in (data.train, data.test)
+    )
     notes = list(data.notes)
-    for name, before, after in (("learn from", data.train, train), ("measure on", data.test, test)):
+    for name, before, after in (("train on", data.train, train), ("test on", data.test, test)):
         if len(after) < len(before):
-            what = f"of one word or over {MAX_WORDS}"
-            notes.append(f"{len(before) - len(after):,} sentences {what} left out of {len(before):,} to {name}")
+            lengths = f"of one word or over {MAX_WORDS}"
+            notes.append(f"{len(before) - len(after):,} sentences {lengths} left out of {len(before):,} to {name}")
     if not train or not test:
-        raise RequestError(
-            f"{path}: no sentence of 2 to {MAX_WORDS} words to {'measure on' if train else 'learn from'}"
-        )
+        raise RequestError(f"{path}: no sentence of 2 to {MAX_WORDS} words to {'test on' if train else 'train on'}")
     return ProbeData(train, test, tuple(notes))

@@ -1,4 +1,4 @@
-"""A probe's report as a table, and as one HTML page with charts and trees."""
+"""The report of a probe as a table, and as an HTML page with charts and trees."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,16 +12,16 @@ from bertkit.inside.probes.data import WHATS
 from bertkit.inside.probes.labels import LabelReport
 from bertkit.inside.probes.structure import DrawnTree, StructureReport, StructureScore
 from bertkit.inside.probes.trees import Edge, tree_edges
-from bertkit.report.chart import FROM_ZERO, Line, Shape, chart, circle, drawing, label, path
-from bertkit.report.page import REPORT, render_page
+from bertkit.report.chart import ZERO_AXIS, Line, Shape, chart, circle, drawing, label, path
+from bertkit.report.page import REPORT_FILE, render_page
 
 PUBLISHED = (
     "Published for Penn Treebank (Hewitt & Manning 2019): BERT-base layer 7 at rank 128, UUAS 79.9 and Spearman .85; "
     "a chain of neighbors 48.9. Universal Dependencies has other trees, so its scores are not comparable with these."
 )
-LETTER, GAP = 7.2, 16  # pixels for a letter of the page's 12, and between words
-STEP, MAX_LEVELS = 15, 9  # pixels for a level of arcs, and levels drawn; wider arcs share the highest
-SPACE_WIDTH, SPACE_HEIGHT, MARGIN = 440, 300, 34
+LETTER_WIDTH, WORD_GAP = 7.2, 16  # pixels, at font size 12
+ARC_STEP, MAX_LEVELS = 15, 9  # pixels per level of arcs; wider arcs share the highest level
+SPACE_WIDTH, SPACE_HEIGHT, MARGIN = 440, 300, 34  # pixels of the drawing of the probe's space
 CORRECT, WRONG, MISSED = "third", "second", "main"  # classes of the style sheet
 
 
@@ -36,15 +36,15 @@ class ProbeTable:
 
 
 def probe_table(report: LabelReport | StructureReport) -> ProbeTable:
-    """A row for each layer, baselines below it."""
-    counts = tuple(f"{name}: {each}" for name, each in report.counts.items())
+    """A row for each layer, and the baselines."""
+    counts = tuple(f"{name}: {count}" for name, count in report.counts.items())
     if isinstance(report, StructureReport):
         return _structure_table(report, (*counts, *report.notes))
     return _label_table(report, (*counts, *report.notes))
 
 
 def probe_page(report: LabelReport | StructureReport, model: str) -> str:
-    """The whole page as text."""
+    """The page as HTML."""
     drawn = report.drawn if isinstance(report, StructureReport) else ()
     return render_page(
         "probe.html",
@@ -58,12 +58,11 @@ def probe_page(report: LabelReport | StructureReport, model: str) -> str:
 
 
 def write_probe(report: LabelReport | StructureReport, model: str, out: Path) -> None:
-    """`report.html` and `result.json` in a new folder, whole or not at all."""
+    """Write `report.html` and `result.json` to a new folder, atomically."""
     with whole_folder(out) as folder:
         page = probe_page(report, model)
-        (folder / REPORT).write_text(page, encoding="utf-8", errors="replace")
-        found = {"model": model, **report.to_json()}
-        text = json.dumps(found, indent=1, ensure_ascii=False)
+        (folder / REPORT_FILE).write_text(page, encoding="utf-8", errors="replace")
+        text = json.dumps({"model": model, **report.to_json()}, indent=1, ensure_ascii=False)
         (folder / "result.json").write_text(text + "\n", encoding="utf-8", errors="replace")
 
 
@@ -72,28 +71,28 @@ def _label_table(report: LabelReport, notes: Sequence[str]) -> ProbeTable:
     columns = ("layer", "accuracy", *(("F1",) if names else ()), "control", "selectivity", "untrained", "layers so far")
     rows = [
         (
-            str(each.layer),
-            _percent(each.accuracy),
-            *((_percent(each.f1),) if names else ()),
-            *map(_percent, (each.control, each.selectivity, each.random, each.cumulative)),
+            str(layer.layer),
+            _percent(layer.accuracy),
+            *((_percent(layer.f1),) if names else ()),
+            *map(_percent, (layer.control, layer.selectivity, layer.random, layer.cumulative)),
         )
-        for each in report.layers
+        for layer in report.layers
     ]
-    said = (
+    baselines = (
         f"without an encoder: {_percent(report.by_word)} by each word's most frequent label, "
         f"{_percent(report.majority)} by the most frequent one of {len(report.labels)}",
         f"center of gravity: layer {report.gravity:.2f} by the mixture's weights, "
         + ("none: the layers add nothing" if report.expected is None else f"{report.expected:.2f} by what each adds"),
     )
     title = f"{WHATS[report.what]}: tested on {report.rows['test']:,}, trained on {report.rows['train']:,}; percent"
-    return ProbeTable(title, columns, tuple(rows), (*said, *notes))
+    return ProbeTable(title, columns, tuple(rows), (*baselines, *notes))
 
 
 def _structure_table(report: StructureReport, notes: Sequence[str]) -> ProbeTable:
     columns = ("layer", "UUAS", "Spearman", "root", "depth Spearman", "untrained UUAS", "untrained Spearman")
     rows = [
-        (*_structure_row(str(each.layer), each), _percent(fresh.uuas), _decimal(fresh.distance_spearman))
-        for each, fresh in zip(report.layers, report.random, strict=True)
+        (*_structure_row(str(layer.layer), layer), _percent(random.uuas), _decimal(random.distance_spearman))
+        for layer, random in zip(report.layers, report.random, strict=True)
     ]
     rows.append((*_structure_row("chain", report.chain), "", ""))
     title = f"{WHATS['structure']}: structural probes of rank {report.rank}; UUAS and root in percent"
@@ -107,28 +106,28 @@ def _structure_row(name: str, score: StructureScore) -> tuple[str, ...]:
 
 def _charts(report: LabelReport | StructureReport) -> Iterator[str]:
     if isinstance(report, LabelReport):
-        lines = [_line("probe", [each.accuracy for each in report.layers])]
-        lines.append(_line("control task", [each.control for each in report.layers], "second"))
-        lines.append(_line("untrained encoder", [each.random for each in report.layers], "faint"))
+        lines = [_line("probe", [layer.accuracy for layer in report.layers])]
+        lines.append(_line("control task", [layer.control for layer in report.layers], "second"))
+        lines.append(_line("untrained encoder", [layer.random for layer in report.layers], "faint"))
         lines.append(_line("each word's most frequent label", [report.by_word] * len(report.layers), "third"))
-        yield chart("Accuracy", lines, unit="%", axis=FROM_ZERO, along="layer")
-        yield chart("Selectivity", [_line("", [each.selectivity for each in report.layers])], unit="%", along="layer")
-        mixed = _line("mixture of layers 0 to this one", [each.cumulative for each in report.layers])
-        alone = _line("layer alone", [each.accuracy for each in report.layers], "faint")
+        yield chart("Accuracy", lines, unit="%", axis=ZERO_AXIS, along="layer")
+        yield chart("Selectivity", [_line("", [layer.selectivity for layer in report.layers])], unit="%", along="layer")
+        mixed = _line("mixture of layers 0 to this one", [layer.cumulative for layer in report.layers])
+        alone = _line("layer alone", [layer.accuracy for layer in report.layers], "faint")
         yield chart("Cumulative accuracy", [mixed, alone], unit="%", along="layer")
-        yield chart("Weight in the mixture", [_line("", report.mix)], unit="%", axis=FROM_ZERO, along="layer")
+        yield chart("Weight in the mixture", [_line("", report.mix)], unit="%", axis=ZERO_AXIS, along="layer")
         return
     for title, name in (("Edges found (UUAS)", "uuas"), ("Roots found", "root")):
-        yield chart(title, _structure_lines(report, name), unit="%", axis=FROM_ZERO, along="layer")
+        yield chart(title, _structure_lines(report, name), unit="%", axis=ZERO_AXIS, along="layer")
     for title, name in (("Distances, Spearman", "distance_spearman"), ("Depths, Spearman", "depth_spearman")):
-        yield chart(title, _structure_lines(report, name), unit="× 100", axis=FROM_ZERO, along="layer")
+        yield chart(title, _structure_lines(report, name), unit="× 100", axis=ZERO_AXIS, along="layer")
 
 
 def _structure_lines(report: StructureReport, name: str) -> list[Line]:
     sides = {"probe": report.layers, "untrained encoder": report.random, "chain": (report.chain,) * len(report.layers)}
     kinds = ("main", "faint", "second")
     return [
-        _line(title, [getattr(each, name) or 0.0 for each in scores], kind)
+        _line(title, [getattr(score, name) or 0.0 for score in scores], kind)
         for (title, scores), kind in zip(sides.items(), kinds, strict=True)
     ]
 
@@ -146,7 +145,7 @@ def _decimal(value: float | None) -> str:
 
 
 def draw_tree(tree: DrawnTree) -> str:
-    """One `<svg>`: gold edges above the words, the probe's below them; found, missed and wrong ones differ in color."""
+    """An SVG: gold edges above the words, the probe's below; correct, missed and wrong edges differ in color."""
     centers, width = _centers(tree.words)
     gold, predicted = tree_edges(tree.heads, tree.counted), set(tree.predicted)
     above, below = _height(gold), _height(predicted)
@@ -159,54 +158,53 @@ def draw_tree(tree: DrawnTree) -> str:
 
 
 def draw_space(tree: DrawnTree) -> str:
-    """One `<svg>`: the words where the probe puts them, gold edges between them; blue is too long, orange too short."""
-    places = _fitted(tree.points)
+    """An SVG: the words in the probe's space with the gold edges; blue edges are too long, orange ones too short."""
+    points = _to_pixels(tree.points)
     edges = [edge for edge in tree.lengths if edge[0] in tree.counted and edge[1] in tree.counted]
-    parts = [shape for word, head, length in edges for shape in _edge(places[word], places[head], length)]
+    parts = [shape for word, head, length in edges for shape in _edge(points[word], points[head], length)]
     for number in tree.counted:
-        x, y = places[number]
+        x, y = points[number]
         kind = "second" if tree.heads[number] == -1 else "main"
         parts += [circle(kind, x, y, radius=3), label("x", x, y - 6, tree.words[number])]
     return drawing(f"probe's space of: {' '.join(tree.words)}", SPACE_WIDTH, SPACE_HEIGHT, parts)
 
 
 def _centers(words: Sequence[str]) -> tuple[list[float], float]:
-    """The middle of each word, and the width of all; wide characters are counted as two."""
-    centers, at = [], float(GAP)
+    """The horizontal center of each word, and the total width; wide characters count twice."""
+    centers, x = [], float(WORD_GAP)
     for word in words:
-        width = max(cell_len(word), 1) * LETTER
-        centers.append(at + width / 2)
-        at += width + GAP
-    return centers, at
+        width = max(cell_len(word), 1) * LETTER_WIDTH
+        centers.append(x + width / 2)
+        x += width + WORD_GAP
+    return centers, x
 
 
 def _height(edges: Iterable[Edge]) -> int:
-    return STEP * min(max((b - a for a, b in edges), default=1), MAX_LEVELS) + 4
+    return ARC_STEP * min(max((b - a for a, b in edges), default=1), MAX_LEVELS) + 4
 
 
 def _arc(edge: Edge, centers: Sequence[float], start: float, direction: int, kind: str) -> Shape:
     left, right = (centers[word] for word in edge)
-    # A cubic with both handles at the same height reaches three quarters of it.
-    handle = start + direction * STEP * min(edge[1] - edge[0], MAX_LEVELS) * 4 / 3
+    # A cubic Bézier curve reaches three quarters of the height of its control points.
+    handle = start + direction * ARC_STEP * min(edge[1] - edge[0], MAX_LEVELS) * 4 / 3
     curve = f"M{left:.1f} {start}C{left:.1f} {handle:.1f} {right:.1f} {handle:.1f} {right:.1f} {start}"
     return path(f"line {kind}", curve)
 
 
-def _fitted(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Points to pixels, both directions by the same scale."""
+def _to_pixels(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Points as pixels, with the same scale in both directions."""
     xs, ys = zip(*points, strict=True)
-    room = (
+    scale = min(
         (SPACE_WIDTH - 2 * MARGIN) / max(max(xs) - min(xs), 1e-6),
         (SPACE_HEIGHT - 2 * MARGIN) / max(max(ys) - min(ys), 1e-6),
     )
-    scale = min(room)
     middle_x, middle_y = (max(xs) + min(xs)) / 2, (max(ys) + min(ys)) / 2
     return [(SPACE_WIDTH / 2 + (x - middle_x) * scale, SPACE_HEIGHT / 2 - (y - middle_y) * scale) for x, y in points]
 
 
 def _edge(start: tuple[float, float], end: tuple[float, float], length: float) -> tuple[Shape, Shape]:
-    """A gray line, and over it the error: full color at twice the correct length or at none, clear if correct."""
+    """A gray line and over it the error in color: opaque at length 0 or 2, transparent at the correct length 1."""
     error = max(-1.0, min(1.0, length - 1))
-    way = f"M{start[0]:.1f} {start[1]:.1f}L{end[0]:.1f} {end[1]:.1f}"
+    line = f"M{start[0]:.1f} {start[1]:.1f}L{end[0]:.1f} {end[1]:.1f}"
     color, tooltip = "main" if error > 0 else "second", f"squared length {length:.2f}"
-    return path("grid", way), path(f"line {color}", way, opacity=f"{abs(error):.2f}", tooltip=tooltip)
+    return path("grid", line), path(f"line {color}", line, opacity=f"{abs(error):.2f}", tooltip=tooltip)

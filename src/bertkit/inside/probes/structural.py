@@ -1,7 +1,7 @@
-"""The structural probe: a linear map after which squared distances are distances in the tree, and squared norms depths.
+"""The structural probe: a linear map after which squared distances are tree distances and squared norms are depths.
 
-Hewitt & Manning 2019: |tree distance - squared distance| summed over a sentence's pairs, divided by their number; for
-depth the same over its words. Every layer's probe is learned at once, and none of them feels the others.
+Hewitt & Manning 2019: the loss is the mean of |tree distance - squared distance| over the pairs of words of a sentence;
+for depth, the same over its words. The probes of all layers are trained together, independently of each other.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,12 +19,12 @@ from bertkit.inside.probes.word_vectors import WordVectors
 from bertkit.progress import Meter
 
 WORDS_PER_STEP = 512
-MAX_WORDS = 512  # of a sentence: its distances are the square of that
+MAX_WORDS = 512  # of a sentence; the number of distances is the square
 
 
 @dataclass(frozen=True)
 class StructureSettings:
-    """How the maps are trained."""
+    """How the linear maps are trained."""
 
     rank: int = 128
     epochs: int = 10
@@ -34,42 +34,42 @@ class StructureSettings:
 
 @dataclass(frozen=True)
 class StructuralProbe:
-    """One map for distances and one for depths at each layer, N D K."""
+    """A linear map for distances and one for depths at each layer, N D K each."""
 
     distance: Tensor
     depth: Tensor
 
-    def place(self, vectors_NWD: Tensor) -> Tensor:
-        """N W K: where the words are in the space of distances."""
+    def project(self, vectors_NWD: Tensor) -> Tensor:
+        """N W K: the words in the space of distances."""
         return torch.einsum("nwd,ndk->nwk", vectors_NWD, self.distance)
 
     def distances(self, vectors_NWD: Tensor) -> Tensor:
         """N W W: predicted tree distances of one sentence."""
-        return squared_distances(self.place(vectors_NWD))
+        return squared_distances(self.project(vectors_NWD))
 
     def depths(self, vectors_NWD: Tensor) -> Tensor:
         """N W: predicted tree depths."""
         return torch.einsum("nwd,ndk->nwk", vectors_NWD, self.depth).square().sum(dim=-1)
 
 
-def squared_distances(places: Tensor) -> Tensor:
-    """... n K -> ... n n: squared distances from the products of all pairs."""
-    norms = places.square().sum(dim=-1)
-    return (norms[..., :, None] + norms[..., None, :] - 2 * places @ places.transpose(-1, -2)).clamp(min=0)
+def squared_distances(points: Tensor) -> Tensor:
+    """... n K -> ... n n: squared distances of all pairs, from their dot products."""
+    norms = points.square().sum(dim=-1)
+    return (norms[..., :, None] + norms[..., None, :] - 2 * points @ points.transpose(-1, -2)).clamp(min=0)
 
 
 def fit_structure(
     vectors: WordVectors, trees: Sequence[Tree], settings: StructureSettings, meter: Meter | None = None
 ) -> StructuralProbe:
-    """Train both maps at every layer. The same seed gives the same maps, alone or beside other layers."""
-    scale = _scale(vectors)
+    """Train both maps at every layer. The result of a layer does not depend on the other layers."""
+    scale = _feature_scale(vectors)
     layers, width = scale.shape
-    maps = _first_maps(layers, width, min(settings.rank, width), settings.seed)
+    maps = _initial_maps(layers, width, min(settings.rank, width), settings.seed)
     optimizer = torch.optim.Adam(maps, lr=settings.rate)
     gold = [(tree_distances(tree.heads), tree_depths(tree.heads)) for tree in trees]
     total = settings.epochs * sum(len(tree.words) for tree in trees)
     done = 0
-    for chosen in _steps([len(tree.words) for tree in trees], settings):
+    for chosen in _batches([len(tree.words) for tree in trees], settings):
         rows = np.concatenate([np.arange(vectors.starts[n], vectors.starts[n + 1]) for n in chosen])
         optimizer.param_groups[0]["lr"] = settings.rate * (1 - done / total)
         optimizer.zero_grad()
@@ -79,65 +79,65 @@ def fit_structure(
         done += len(rows)
         if meter is not None:
             meter.update(done, {"loss": f"{float(loss.detach()) / layers:.3f}"})
-    return StructuralProbe(*(each.detach() / scale[:, :, None] for each in maps))
+    return StructuralProbe(*(weights.detach() / scale[:, :, None] for weights in maps))
 
 
-def _first_maps(layers: int, width: int, rank: int, seed: int) -> list[Tensor]:
-    """Initial maps: distances of about 4, as trees have them, and the same for every layer."""
+def _initial_maps(layers: int, width: int, rank: int, seed: int) -> list[Tensor]:
+    """Random maps, equal for all layers, that give distances of about 4, as in trees."""
     generator = torch.Generator().manual_seed(seed)
     size = (2 / (rank * width)) ** 0.5
-    drawn = [size * torch.randn(1, width, rank, generator=generator) for _ in range(2)]
-    return [each.repeat(layers, 1, 1).requires_grad_() for each in drawn]
+    maps = [size * torch.randn(1, width, rank, generator=generator) for _ in range(2)]
+    return [weights.repeat(layers, 1, 1).requires_grad_() for weights in maps]
 
 
-def _scale(vectors: WordVectors, most: int = 4096) -> Tensor:
-    """N D: the scale of each feature, so that one learning rate suits all; the trained map is divided by it."""
+def _feature_scale(vectors: WordVectors, most: int = 4096) -> Tensor:
+    """N D: the root mean square of each feature, estimated on at most `most` words, to normalize the inputs."""
     words = vectors.values.shape[1]
-    some = np.unique(np.linspace(0, words - 1, min(words, most)).astype(np.int64))
-    return vectors.rows(some).square().mean(dim=1).sqrt().clamp(min=1e-4)
+    sample = np.unique(np.linspace(0, words - 1, min(words, most)).astype(np.int64))
+    return vectors.rows(sample).square().mean(dim=1).sqrt().clamp(min=1e-4)
 
 
-def _steps(lengths: Sequence[int], settings: StructureSettings) -> Iterator[list[int]]:
-    """Sentences of about one length together, in an order that is new in each epoch."""
-    draw = np.random.default_rng(settings.seed)
+def _batches(lengths: Sequence[int], settings: StructureSettings) -> Iterator[list[int]]:
+    """Batches of sentences of similar length, shuffled in each epoch."""
+    rng = np.random.default_rng(settings.seed)
     for _ in range(settings.epochs):
-        order = draw.permutation(len(lengths))  # equal lengths are neighbors by chance
+        order = rng.permutation(len(lengths))  # shuffles sentences of equal length
         groups = [
             [int(order[i]) for i in group] for group in token_batches([lengths[n] for n in order], WORDS_PER_STEP)
         ]
-        yield from (groups[at] for at in draw.permutation(len(groups)))
+        yield from (groups[n] for n in rng.permutation(len(groups)))
 
 
 def _loss(
     vectors_NWD: Tensor, maps: Sequence[Tensor], gold: Sequence[tuple[NDArray[np.int16], NDArray[np.int16]]]
 ) -> Tensor:
-    """The sum over layers of the mean over sentences of both published losses."""
-    distance, depth = (torch.bmm(vectors_NWD, each) for each in maps)
+    """The mean over sentences of both losses, summed over layers."""
+    distance, depth = (torch.bmm(vectors_NWD, weights) for weights in maps)
     lengths = [len(depths) for _, depths in gold]
     true, mask = _padded_distances([distances for distances, _ in gold])
-    apart = squared_distances(_padded(distance, mask))
+    predicted = squared_distances(_padded(distance, mask))
     pairs = mask[:, :, None] & mask[:, None, :]
     count = torch.tensor(lengths, dtype=torch.float32)
-    of_pairs = ((apart - true).abs() * (pairs / count.square()[:, None, None])).sum()
-    deep = torch.from_numpy(np.concatenate([depths for _, depths in gold])).float()
-    of_words = ((depth.square().sum(dim=-1) - deep).abs() / count.repeat_interleave(torch.tensor(lengths))).sum()
-    return (of_pairs + of_words) / len(lengths)
+    distance_loss = ((predicted - true).abs() * (pairs / count.square()[:, None, None])).sum()
+    depths = torch.from_numpy(np.concatenate([depths for _, depths in gold])).float()
+    depth_loss = ((depth.square().sum(dim=-1) - depths).abs() / count.repeat_interleave(torch.tensor(lengths))).sum()
+    return (distance_loss + depth_loss) / len(lengths)
 
 
-def _padded_distances(found: Sequence[NDArray[np.int16]]) -> tuple[Tensor, Tensor]:
-    """S n n of distances, and S n bool: where a word is."""
-    longest = max(map(len, found))
-    values = np.zeros((len(found), longest, longest), dtype=np.float32)
-    mask = np.zeros((len(found), longest), dtype=bool)
-    for n, each in enumerate(found):
-        values[n, : len(each), : len(each)] = each
-        mask[n, : len(each)] = True
+def _padded_distances(distances: Sequence[NDArray[np.int16]]) -> tuple[Tensor, Tensor]:
+    """Distances S n n, padded, and their mask S n."""
+    longest = max(map(len, distances))
+    values = np.zeros((len(distances), longest, longest), dtype=np.float32)
+    mask = np.zeros((len(distances), longest), dtype=bool)
+    for n, matrix in enumerate(distances):
+        values[n, : len(matrix), : len(matrix)] = matrix
+        mask[n, : len(matrix)] = True
     return torch.from_numpy(values), torch.from_numpy(mask)
 
 
-def _padded(places_NWK: Tensor, mask_Sn: Tensor) -> Tensor:
-    """N W K -> N S n K."""
-    layers, _, rank = places_NWK.shape
-    padded = places_NWK.new_zeros(layers, mask_Sn.numel(), rank)
-    at = mask_Sn.flatten().nonzero().squeeze(1)
-    return padded.index_copy(1, at, places_NWK).view(layers, *mask_Sn.shape, rank)
+def _padded(points_NWK: Tensor, mask_Sn: Tensor) -> Tensor:
+    """N W K -> N S n K: the words of each sentence in a row."""
+    layers, _, rank = points_NWK.shape
+    padded = points_NWK.new_zeros(layers, mask_Sn.numel(), rank)
+    index = mask_Sn.flatten().nonzero().squeeze(1)
+    return padded.index_copy(1, index, points_NWK).view(layers, *mask_Sn.shape, rank)

@@ -1,4 +1,4 @@
-"""The structural probe of every layer, with two baselines: a chain of neighbors and an untrained encoder."""
+"""Structural probes of all layers, with two baselines: a chain of neighbors and an untrained encoder."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ from bertkit.inside.probes.trees import (
     tree_distances,
     tree_edges,
 )
-from bertkit.inside.probes.word_vectors import BothSides, Untrained, WordVectors
+from bertkit.inside.probes.word_vectors import TrainAndTest, Untrained, WordVectors
 from bertkit.progress import ShowProgress, silent
 
 DRAWN_SENTENCES = 4  # in the report
@@ -31,18 +31,21 @@ Prediction = tuple[Tree, Floats, Floats]  # distances N n n and depths N n of on
 
 @dataclass(frozen=True)
 class StructureScore:
-    """One layer's trees compared with the gold ones."""
+    """The scores of one layer's predicted trees."""
 
     layer: int  # 0: the embeddings
     uuas: float  # share of gold edges found, without punctuation
-    distance_spearman: float | None  # over sentences of 5 to 50 words; None: there are none
-    root: float  # share of sentences whose root is the word of the least depth
+    distance_spearman: float | None  # over sentences of 5 to 50 words; None if there are none
+    root: float  # share of sentences whose root has the smallest predicted depth
     depth_spearman: float | None
 
 
 @dataclass(frozen=True)
 class DrawnTree:
-    """One sentence to draw: gold heads, predicted edges, and where its words are in the probe's space."""
+    """One sentence to draw.
+
+    Gold heads, predicted edges, and the words in the probe's space.
+    """
 
     words: tuple[str, ...]
     heads: tuple[int, ...]
@@ -54,31 +57,31 @@ class DrawnTree:
 
 @dataclass(frozen=True, kw_only=True)
 class StructureReport(ProbeReport):
-    """The structural probe at every layer, its baselines, and some sentences."""
+    """The structural probes of all layers, the baselines, and some sentences to draw."""
 
     rank: int
     layers: tuple[StructureScore, ...]
     random: tuple[StructureScore, ...]  # an untrained encoder
-    chain: StructureScore  # neighbors are linked, the first word is the root
+    chain: StructureScore  # edges between neighbors, the first word as root
     drawn: tuple[DrawnTree, ...]
 
     @property
     def best(self) -> StructureScore:
         """The layer with the highest UUAS."""
-        return max(self.layers, key=lambda each: each.uuas)
+        return max(self.layers, key=lambda layer: layer.uuas)
 
 
 def probe_structure(
     train: Sequence[Tree],
     test: Sequence[Tree],
-    vectors: BothSides,
+    vectors: TrainAndTest,
     random: Untrained,
     settings: ProbeSettings,
     show: ShowProgress = silent,
 ) -> StructureReport:
-    """Fit on `train`, score on `test`; `random` gives the vectors of an encoder that was never trained."""
+    """Train on `train`, score on `test`; `random` gives the vectors of an untrained encoder."""
     probe, layers = _fit_and_score(train, test, vectors, settings, show, "tree probes")
-    best = max(layers, key=lambda each: each.uuas).layer
+    best = max(layers, key=lambda layer: layer.uuas).layer
     _, untrained = _fit_and_score(train, test, random(), settings, show, "tree probes, untrained")
     [chain] = score_trees(chain_predictions(test))
     drawn = [n for n, tree in enumerate(test) if len(tree.counted) in DRAWN_WORDS][:DRAWN_SENTENCES]
@@ -88,68 +91,76 @@ def probe_structure(
         layers=layers,
         random=untrained,
         chain=chain,
-        drawn=tuple(_drawn(probe, vectors[1], test[n], n, best) for n in drawn),
+        drawn=tuple(_drawn_tree(probe, vectors[1], test[n], n, best) for n in drawn),
     )
 
 
 def _fit_and_score(
     train: Sequence[Tree],
     test: Sequence[Tree],
-    vectors: BothSides,
+    vectors: TrainAndTest,
     settings: ProbeSettings,
     show: ShowProgress,
     title: str,
 ) -> tuple[StructuralProbe, tuple[StructureScore, ...]]:
-    how = StructureSettings(rank=settings.rank, epochs=settings.epochs, seed=settings.seed)
-    with show(title, how.epochs * vectors[0].starts[-1]) as meter:
-        probe = fit_structure(vectors[0], train, how, meter)
+    training = StructureSettings(rank=settings.rank, epochs=settings.epochs, seed=settings.seed)
+    with show(title, training.epochs * vectors[0].starts[-1]) as meter:
+        probe = fit_structure(vectors[0], train, training, meter)
     return probe, score_trees(predictions(probe, vectors[1], test))
 
 
 def predictions(probe: StructuralProbe, vectors: WordVectors, trees: Sequence[Tree]) -> Iterator[Prediction]:
     """Each sentence with its predicted distances and depths at every layer."""
     for number, tree in enumerate(trees):
-        own = vectors.rows(np.arange(vectors.starts[number], vectors.starts[number + 1]))
-        yield tree, probe.distances(own).numpy(), probe.depths(own).numpy()
+        words_NWD = vectors.sentence(number)
+        yield tree, probe.distances(words_NWD).numpy(), probe.depths(words_NWD).numpy()
 
 
 def chain_predictions(trees: Iterable[Tree]) -> Iterator[Prediction]:
-    """The baseline that needs no model: distances in the line, depths by the place in it."""
+    """The baseline without a model: distances and depths by the position in the sentence."""
     for tree in trees:
-        place = np.arange(len(tree.words), dtype=np.float64)
-        yield tree, np.abs(place[:, None] - place)[None], place[None]
+        position = np.arange(len(tree.words), dtype=np.float64)
+        yield tree, np.abs(position[:, None] - position)[None], position[None]
 
 
-def score_trees(found: Iterable[Prediction]) -> tuple[StructureScore, ...]:
-    """UUAS, root and both correlations at every layer, as published."""
-    right: Any = 0
-    roots: Any = 0
+def score_trees(predicted: Iterable[Prediction]) -> tuple[StructureScore, ...]:
+    """UUAS, root accuracy and both correlations at every layer, as in the paper."""
+    correct_edges: Any = 0
+    correct_roots: Any = 0
     edges = sentences = 0
-    rows: dict[int, list[Floats]] = defaultdict(list)
-    columns: dict[int, list[Floats]] = defaultdict(list)
-    for tree, distances, depths in found:
+    distance_correlations: dict[int, list[Floats]] = defaultdict(list)  # by sentence length
+    depth_correlations: dict[int, list[Floats]] = defaultdict(list)
+    for tree, distances, depths in predicted:
         gold, counted = tree_edges(tree.heads, tree.counted), list(tree.counted)
-        right = right + np.array([len(gold & spanning_tree(each, counted)) for each in distances])
+        correct_edges = correct_edges + np.array([len(gold & spanning_tree(matrix, counted)) for matrix in distances])
         edges, sentences = edges + len(gold), sentences + 1
         if counted:
-            roots = roots + (np.array(counted)[depths[:, counted].argmin(axis=1)] == tree.root)
-        rows[len(tree.words)].append(row_correlations(tree_distances(tree.heads), distances))
-        columns[len(tree.words)].append(row_correlations(tree_depths(tree.heads), depths)[:, None])
-    layers = len(next(iter(rows.values()))[0])
-    shares, tops = np.zeros(layers) + right / max(edges, 1), np.zeros(layers) + roots / max(sentences, 1)
+            correct_roots = correct_roots + (np.array(counted)[depths[:, counted].argmin(axis=1)] == tree.root)
+        length = len(tree.words)
+        distance_correlations[length].append(row_correlations(tree_distances(tree.heads), distances))
+        depth_correlations[length].append(row_correlations(tree_depths(tree.heads), depths)[:, None])
+    layers = len(next(iter(distance_correlations.values()))[0])
+    uuas, root = np.zeros(layers) + correct_edges / max(edges, 1), np.zeros(layers) + correct_roots / max(sentences, 1)
     return tuple(
-        StructureScore(n, float(shares[n]), _layer_mean(rows, n), float(tops[n]), _layer_mean(columns, n))
-        for n in range(layers)
+        StructureScore(
+            layer,
+            float(uuas[layer]),
+            _layer_mean(distance_correlations, layer),
+            float(root[layer]),
+            _layer_mean(depth_correlations, layer),
+        )
+        for layer in range(layers)
     )
 
 
-def _layer_mean(found: dict[int, list[Floats]], layer: int) -> float | None:
-    return mean_over_lengths({length: np.concatenate([each[layer] for each in own]) for length, own in found.items()})
+def _layer_mean(correlations: dict[int, list[Floats]], layer: int) -> float | None:
+    of_layer = {length: np.concatenate([rows[layer] for rows in some]) for length, some in correlations.items()}
+    return mean_over_lengths(of_layer)
 
 
-def _drawn(probe: StructuralProbe, vectors: WordVectors, tree: Tree, number: int, layer: int) -> DrawnTree:
-    own = vectors.rows(np.arange(vectors.starts[number], vectors.starts[number + 1]))
-    places, distances = probe.place(own)[layer], probe.distances(own)[layer].numpy()
+def _drawn_tree(probe: StructuralProbe, vectors: WordVectors, tree: Tree, number: int, layer: int) -> DrawnTree:
+    words_NWD = vectors.sentence(number)
+    points_WK, distances = probe.project(words_NWD)[layer], probe.distances(words_NWD)[layer].numpy()
     lengths = [
         (word, head, round(float(distances[word, head]), 3)) for word, head in enumerate(tree.heads) if head >= 0
     ]
@@ -158,16 +169,16 @@ def _drawn(probe: StructuralProbe, vectors: WordVectors, tree: Tree, number: int
         heads=tree.heads,
         counted=tree.counted,
         predicted=tuple(sorted(spanning_tree(distances, tree.counted))),
-        points=tuple((round(x, 3), round(y, 3)) for x, y in flat(places).tolist()),
+        points=tuple((round(x, 3), round(y, 3)) for x, y in principal_components(points_WK).tolist()),
         lengths=tuple(lengths),
     )
 
 
-def flat(places_WK: torch.Tensor) -> torch.Tensor:
-    """W 2: the picture with the largest spread (PCA); the largest number of each direction is positive."""
-    centered = (places_WK - places_WK.mean(dim=0)).double()
+def principal_components(points_WK: torch.Tensor) -> torch.Tensor:
+    """W 2: the first two principal components; the largest entry of each direction is positive."""
+    centered = (points_WK - points_WK.mean(dim=0)).double()
     _, _, directions = torch.linalg.svd(centered, full_matrices=False)
     points = torch.zeros(len(centered), 2, dtype=torch.float64)
-    for at, direction in enumerate(directions[:2]):
-        points[:, at] = centered @ (direction * direction[direction.abs().argmax()].sign())
+    for axis, direction in enumerate(directions[:2]):
+        points[:, axis] = centered @ (direction * direction[direction.abs().argmax()].sign())
     return points

@@ -1,8 +1,8 @@
-"""The arithmetic of trees: distances, depths, the spanning tree of a probe's distances, and how near it comes to gold.
+"""Dependency trees: distances, depths, minimum spanning trees, and correlations with predicted distances.
 
-Hewitt & Manning 2019: UUAS is the share of gold edges that the minimum spanning tree has, without punctuation;
-Spearman's correlation is taken for each word's row of distances, averaged over the sentences of each length, then over
-the lengths from 5 to 50.
+Hewitt & Manning 2019: UUAS is the share of gold edges in the minimum spanning tree of predicted distances, without
+punctuation; Spearman's correlation is computed for each word's row of distances, averaged over the sentences of each
+length, then over lengths from 5 to 50.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,43 +13,43 @@ from scipy.stats import rankdata
 
 Floats = NDArray[np.floating]
 Edge = tuple[int, int]  # the earlier word first
-SHORTEST, LONGEST = 5, 50  # lengths whose correlations are averaged
+MIN_LENGTH, MAX_LENGTH = 5, 50  # lengths whose correlations are averaged
 
 
 def tree_depths(heads: Sequence[int]) -> NDArray[np.int16]:
-    """How many steps each word is from the root; heads count from 0, the root's is -1."""
+    """The distance of each word from the root; heads count from 0, the root's is -1."""
     depths = np.full(len(heads), -1, dtype=np.int16)
     for start in range(len(heads)):
-        word, way = start, []
+        word, ancestors = start, []
         while word >= 0 and depths[word] < 0:
-            way.append(word)
+            ancestors.append(word)
             word = heads[word]
         above = -1 if word < 0 else int(depths[word])
-        for step, each in enumerate(reversed(way), start=1):
-            depths[each] = above + step
+        for step, word in enumerate(reversed(ancestors), start=1):
+            depths[word] = above + step
     return depths
 
 
 def tree_distances(heads: Sequence[int]) -> NDArray[np.int16]:
-    """Pairs n n: how many steps lie between any two words along the tree."""
+    """N n: the number of edges between any two words."""
     distances = np.zeros((len(heads), len(heads)), dtype=np.int16)
-    # Root first: a word is one step further from all that hang already than its head is.
+    # From the root on: a word is one step farther from all earlier words than its head.
     order = np.argsort(tree_depths(heads), kind="stable")
-    for at, word in enumerate(order[1:], start=1):
-        placed = order[:at]
-        distances[word, placed] = distances[placed, word] = distances[heads[word], placed] + 1
+    for count, word in enumerate(order[1:], start=1):
+        earlier = order[:count]
+        distances[word, earlier] = distances[earlier, word] = distances[heads[word], earlier] + 1
     return distances
 
 
 def tree_edges(heads: Sequence[int], counted: Sequence[int]) -> set[Edge]:
-    """The edges between words that are counted."""
-    own = set(counted)
-    pairs = ((word, head) for word, head in enumerate(heads) if word in own and head in own)
+    """The edges between counted words."""
+    words = set(counted)
+    pairs = ((word, head) for word, head in enumerate(heads) if word in words and head in words)
     return {(min(pair), max(pair)) for pair in pairs}
 
 
 def spanning_tree(distances: Floats, counted: Sequence[int]) -> set[Edge]:
-    """The edges that hold the counted words together at the least sum of distances: Prim's algorithm."""
+    """The edges of the minimum spanning tree of the counted words, by Prim's algorithm."""
     if len(counted) < 2:
         return set()
     words = np.asarray(counted)
@@ -69,15 +69,15 @@ def spanning_tree(distances: Floats, counted: Sequence[int]) -> set[Edge]:
 
 
 def row_correlations(gold: Floats | NDArray[np.int16], predicted: Floats) -> Floats:
-    """Spearman's correlation of each row of two matrices; 0 where a row is constant, which predicts nothing."""
-    rows = [rankdata(each, axis=-1) for each in (gold, predicted)]
-    first, second = (each - each.mean(axis=-1, keepdims=True) for each in rows)
-    size = np.sqrt((first**2).sum(axis=-1) * (second**2).sum(axis=-1))
-    found: Floats = np.where(size > 0, (first * second).sum(axis=-1) / np.maximum(size, 1e-12), 0.0)
-    return found
+    """Spearman's correlation of each row of two matrices; 0 for constant rows."""
+    ranks = [rankdata(matrix, axis=-1) for matrix in (gold, predicted)]
+    first, second = (rank - rank.mean(axis=-1, keepdims=True) for rank in ranks)
+    norm = np.sqrt((first**2).sum(axis=-1) * (second**2).sum(axis=-1))
+    correlations: Floats = np.where(norm > 0, (first * second).sum(axis=-1) / np.maximum(norm, 1e-12), 0.0)
+    return correlations
 
 
 def mean_over_lengths(values: Mapping[int, Sequence[float] | Floats]) -> float | None:
-    """The mean for each length, then the mean of these; None where no sentence has 5 to 50 words."""
-    means = [np.mean(found) for length, found in sorted(values.items()) if SHORTEST <= length <= LONGEST]
+    """The mean over lengths of the mean of each length; None if no sentence has 5 to 50 words."""
+    means = [np.mean(some) for length, some in sorted(values.items()) if MIN_LENGTH <= length <= MAX_LENGTH]
     return float(np.mean(means)) if means else None

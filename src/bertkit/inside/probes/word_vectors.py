@@ -1,4 +1,4 @@
-"""A vector for every word at every layer, computed once: packed batches, long sentences through windows, on disk."""
+"""The vectors of all words at all layers, computed once and stored in a temporary file."""
 
 import os
 import tempfile
@@ -29,36 +29,36 @@ from bertkit.text.tokenizer import Encoding
 
 Pieces = Literal["mean", "first", "last"]
 PIECES: dict[str, Pieces] = {"mean": "mean", "first": "first", "last": "last"}
-LARGEST = 65504.0  # of float16
+FLOAT16_MAX = 65504.0
 
 
 @dataclass(frozen=True)
 class ReadCounts:
-    """What became of the words on their way into the model."""
+    """Counts of sentences and words after tokenization."""
 
-    sentences: int  # that were read
+    sentences: int  # without those left out
     words: int
     split: int  # words of more than one piece
     windowed: int  # sentences over the limit, read through windows
-    left_out: int  # sentences with a word that the tokenizer makes nothing of
+    left_out: int  # sentences with a word for which the tokenizer gives no token
 
     def __str__(self) -> str:
-        said = f"{self.sentences:,} sentences, {self.words:,} words"
-        said += f", {self.split:,} of them split into pieces ({self.split / max(self.words, 1):.1%})"
+        text = f"{self.sentences:,} sentences, {self.words:,} words"
+        text += f", {self.split:,} of them split into pieces ({self.split / max(self.words, 1):.1%})"
         if self.windowed:
-            said += f"; {self.windowed:,} over the model's length, read through windows"
+            text += f"; {self.windowed:,} over the model's length, read through windows"
         if self.left_out:
-            said += f"; {self.left_out:,} sentences left out: the tokenizer makes nothing of one of their words"
-        return said
+            text += f"; {self.left_out:,} sentences left out: the tokenizer gives no token for one of their words"
+        return text
 
 
 @dataclass(frozen=True)
-class Sentences:
-    """Sentences as the tokenizer cut them, and which of those given they are."""
+class TokenizedSentences:
+    """Tokenized sentences, without those that could not be tokenized."""
 
     encodings: tuple[Encoding, ...]
-    kept: tuple[int, ...]
-    starts: tuple[int, ...]  # of each sentence's words among all, and where the last one ends
+    kept: tuple[int, ...]  # their numbers among the given sentences
+    starts: tuple[int, ...]  # the number of each sentence's first word among all words, and the number of all words
     counts: ReadCounts
 
 
@@ -67,74 +67,79 @@ class WordVectors:
     """The embeddings and every layer's output for all words, in float16."""
 
     values: NDArray[np.float16]  # N W D, where N counts the embeddings and every layer
-    starts: tuple[int, ...]  # as in Sentences
+    starts: tuple[int, ...]  # as in TokenizedSentences
 
     def rows(self, words: NDArray[np.int64]) -> Tensor:
         """N n D float32: the vectors of these words at every layer."""
         return torch.from_numpy(self.values[:, words]).float()
 
+    def sentence(self, number: int) -> Tensor:
+        """N n D float32: the vectors of the words of one sentence."""
+        return self.rows(np.arange(self.starts[number], self.starts[number + 1]))
 
-BothSides = tuple[WordVectors, WordVectors]  # of the sentences to train on, and of those to test on
-Untrained = Callable[[], BothSides]  # the same from an encoder with random weights
+
+TrainAndTest = tuple[WordVectors, WordVectors]  # of the training and of the test sentences
+Untrained = Callable[[], TrainAndTest]  # computes the vectors of an untrained encoder
 
 
-def cut_sentences(bert: Bert, sentences: Sequence[Sequence[str]]) -> Sentences:
-    """Words to pieces; a sentence with a word of no piece, such as a lone control character, is left out."""
-    every = bert.tokenizer.encode_words_batch(sentences)
-    pieces = [Counter(word for word in encoding.words if word is not None) for encoding in every]
+def tokenize_sentences(bert: Bert, sentences: Sequence[Sequence[str]]) -> TokenizedSentences:
+    """Tokenize sentences of words; a sentence with a word without tokens, such as a control character, is left out."""
+    encodings = bert.tokenizer.encode_words_batch(sentences)
+    pieces = [Counter(word for word in encoding.words if word is not None) for encoding in encodings]
     kept = tuple(n for n, words in enumerate(sentences) if words and len(pieces[n]) == len(words))
     if not kept:
-        raise RequestError("the tokenizer makes nothing of these sentences; is it of their language?")
+        raise RequestError("the tokenizer gives no tokens for these sentences; is it for their language?")
     lengths = [len(sentences[n]) for n in kept]
     counts = ReadCounts(
         sentences=len(kept),
         words=sum(lengths),
         split=sum(count > 1 for n in kept for count in pieces[n].values()),
-        windowed=sum(len(every[n]) > bert.checkpoint.max_length for n in kept),
+        windowed=sum(len(encodings[n]) > bert.checkpoint.max_length for n in kept),
         left_out=len(sentences) - len(kept),
     )
-    return Sentences(tuple(every[n] for n in kept), kept, (0, *accumulate(lengths)), counts)
+    return TokenizedSentences(tuple(encodings[n] for n in kept), kept, (0, *accumulate(lengths)), counts)
 
 
 def word_vectors(
-    bert: Bert, sentences: Sentences, pieces: Pieces = "mean", *, show: ShowProgress = silent
+    bert: Bert, sentences: TokenizedSentences, pieces: Pieces = "mean", *, show: ShowProgress = silent
 ) -> WordVectors:
-    """Read every sentence once; a word of several pieces gets their mean, or the first or the last one's vector."""
+    """Run the model on every sentence; the vector of a word is the mean of its pieces, the first or the last."""
     config = bert.model.config
     starts = sentences.starts
-    values = _on_disk((config.depth + 1, starts[-1], config.width))
+    values = _temporary_array((config.depth + 1, starts[-1], config.width))
     done = 0
     with torch.inference_mode(), show("reading words", starts[-1]) as meter:
         for chosen, vectors in _batches(bert, sentences.encodings):
-            for n, own in zip(chosen, vectors, strict=True):
-                means = _words(own, sentences.encodings[n], pieces).view(-1, config.depth + 1, config.width)
-                _refuse_not_finite(means)
-                found = means.clamp(-LARGEST, LARGEST).half().transpose(0, 1)
-                values[:, starts[n] : starts[n + 1]] = found.cpu().numpy()
-                done += found.shape[1]
+            for n, tokens_TX in zip(chosen, vectors, strict=True):
+                words_WX = _pool_pieces(tokens_TX, sentences.encodings[n], pieces)
+                words_WND = words_WX.view(-1, config.depth + 1, config.width)
+                _refuse_not_finite(words_WND)
+                halves_NWD = words_WND.clamp(-FLOAT16_MAX, FLOAT16_MAX).half().transpose(0, 1)
+                values[:, starts[n] : starts[n + 1]] = halves_NWD.cpu().numpy()
+                done += len(words_WND)
             meter.update(done)
     return WordVectors(values, starts)
 
 
 def _refuse_not_finite(vectors_WND: Tensor) -> None:
-    """A damaged model would give scores that are no numbers, an hour later."""
-    fine = vectors_WND.isfinite().all(dim=2).all(dim=0)
-    if not bool(fine.all()):
-        layer = int(fine.int().argmin())
-        raise RequestError(f"the model gives numbers that are not finite at layer {layer}; its weights are damaged")
+    """Refuse a damaged model now: its scores would be NaN after an hour."""
+    finite_N = vectors_WND.isfinite().all(dim=2).all(dim=0)
+    if not bool(finite_N.all()):
+        layer = int(finite_N.int().argmin())
+        raise RequestError(f"the vectors of layer {layer} are not finite; the weights of the model are damaged")
 
 
-def _on_disk(shape: tuple[int, int, int]) -> NDArray[np.float16]:
-    """An array in a nameless file: memory stays free, and the file goes when the array does."""
+def _temporary_array(shape: tuple[int, int, int]) -> NDArray[np.float16]:
+    """An array in a temporary file without a name, which is removed with the array."""
     with tempfile.TemporaryFile() as file:
         size = 2 * shape[0] * shape[1] * shape[2]
         if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(file.fileno(), 0, size)  # a full disk speaks now, and not by a signal later
+            os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error now, not SIGBUS later
         return np.memmap(file, dtype=np.float16, mode="w+", shape=shape)
 
 
 def _batches(bert: Bert, encodings: Sequence[Encoding]) -> Iterator[tuple[list[int], Sequence[Tensor]]]:
-    """Numbers of sentences, and for each of them T (N D): every layer side by side."""
+    """Numbers of sentences, and for each of them T (N D): the vectors of all layers, concatenated."""
     limit, layers = bert.checkpoint.max_length, range(bert.model.config.depth + 1)
     short = [n for n, encoding in enumerate(encodings) if len(encoding) <= limit]
     passages = [Passage(encodings[n].ids, bert.known_segments(encodings[n].segments)) for n in short]
@@ -151,16 +156,14 @@ def _batches(bert: Bert, encodings: Sequence[Encoding]) -> Iterator[tuple[list[i
         yield [n], [stitch(parts, spans)]
 
 
-def _words(vectors_TX: Tensor, encoding: Encoding, pieces: Pieces) -> Tensor:
-    """Pieces to words: T X -> W X."""
-    places = [place for place, word in enumerate(encoding.words) if word is not None]
-    words = [encoding.words[place] for place in places]
+def _pool_pieces(vectors_TX: Tensor, encoding: Encoding, pieces: Pieces) -> Tensor:
+    """T X -> W X: vectors of pieces to vectors of words."""
+    pairs = [(word, position) for position, word in enumerate(encoding.words) if word is not None]
     if pieces != "mean":
-        # dict() keeps the last of several places of a word.
-        pairs = zip(words, places, strict=True) if pieces == "last" else zip(words[::-1], places[::-1], strict=True)
-        places = [place for _, place in sorted(dict(pairs).items(), key=lambda pair: pair[1])]
-        return vectors_TX[places]
-    own = torch.tensor(words, device=vectors_TX.device)
-    counts = own.bincount()
-    sums = vectors_TX.new_zeros(len(counts), vectors_TX.shape[1]).index_add_(0, own, vectors_TX[places])
-    return sums / counts[:, None]
+        # dict() keeps the last of several positions of a word.
+        chosen = dict(pairs if pieces == "last" else reversed(pairs))
+        return vectors_TX[sorted(chosen.values())]
+    words = torch.tensor([word for word, _ in pairs], device=vectors_TX.device)
+    counts = words.bincount()
+    sums = vectors_TX.new_zeros(len(counts), vectors_TX.shape[1])
+    return sums.index_add_(0, words, vectors_TX[[position for _, position in pairs]]) / counts[:, None]

@@ -1,4 +1,4 @@
-"""The uses of a word: sentences that have it, where in them it stands, and, in a labeled file, in which sense."""
+"""The uses of a word: the sentences that contain it, its position, and its sense, if labeled."""
 
 import random
 import re
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertkit.data.columns import first_present
-from bertkit.data.tables import TABLE_ENDINGS, Columns, Row, Table, ending, open_table, text_cell
+from bertkit.data.tables import TABLE_ENDINGS, Columns, Table, ending, open_table, text_cell
 from bertkit.errors import RequestError
 from bertkit.progress import ShowProgress, silent
 from bertkit.text.corpus import CorpusReport, corpus_files, corpus_size, read_documents
 from bertkit.text.sentences import split_sentences
 
-MIN_USES = 3  # of a map
-MAX_USES = 1000  # of more, a random sample is kept
-MAX_CHARACTERS = 2000  # of a sentence: longer ones are cut around the word
-SENSES = ("sense", "label", "meaning", "sense_id")
-TEXTS = ("text", "sentence", "context")
+MIN_USES = 3  # for a map
+MAX_USES = 1000  # of more, a random sample is used
+MAX_CHARACTERS = 2000  # of a sentence; longer ones are cut around the word
+SENSE_COLUMNS = ("sense", "label", "meaning", "sense_id")
+TEXT_COLUMNS = ("text", "sentence", "context")
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class Use:
 def read_uses(
     word: str, paths: Sequence[Path | str], *, most: int = MAX_USES, seed: int = 1, show: ShowProgress = silent
 ) -> list[Use]:
-    """The uses of a word in text files, or in a table with a column of senses; of one sentence the first use counts."""
+    """The uses of a word in text files, or in tables with a column of senses; one use per sentence."""
     pattern = word_pattern(word)
     files = corpus_files(paths)
-    tables = [file for file in files if ending(file) in TABLE_ENDINGS and _has_senses(file)]
+    tables = [file for file in files if ending(file) in TABLE_ENDINGS and first_present(_open(file), SENSE_COLUMNS)]
     if tables and len(tables) != len(files):
         raise RequestError(f"{tables[0]} has a column of senses and other files have none; name one kind alone")
-    found = _labeled(word, pattern, tables) if tables else _plain(word, pattern, files, show)
-    uses = _drawn(_different(found), most, seed)
+    candidates = _labeled(word, pattern, tables) if tables else _in_texts(word, pattern, files, show)
+    uses = _sample(_unique_sentences(candidates), most, seed)
     if len(uses) < MIN_USES:
         often = ["never occurs in", "stands in 1 sentence of", "stands in 2 different sentences of"][len(uses)]
         where = f"{files[0]}" + (f" and {len(files) - 1} more" if len(files) > 1 else "")
@@ -50,69 +50,65 @@ def read_uses(
 
 
 def word_pattern(word: str) -> re.Pattern[str]:
-    """Finds the word as a whole word, in upper or lower case."""
+    """A pattern for the whole word, ignoring case."""
     if not any(character.isalnum() for character in word):
         raise RequestError(f"'{word}' is no word; name one with a letter or digit in it")
     return re.compile(rf"(?<!\w){re.escape(word.strip())}(?!\w)", re.IGNORECASE)
 
 
-def _plain(word: str, pattern: re.Pattern[str], files: list[Path], show: ShowProgress) -> Iterator[Use]:
+def _in_texts(word: str, pattern: re.Pattern[str], files: list[Path], show: ShowProgress) -> Iterator[Use]:
     report = CorpusReport()
     with show(f"looking for '{word}'", corpus_size(files)) as meter:
         for document in read_documents(files, report=report):
             for paragraph in document.paragraphs:
-                if pattern.search(paragraph):  # most have none, and need not be split
+                if pattern.search(paragraph):  # most paragraphs need not be split
                     yield from _in_paragraph(pattern, paragraph, f"{document.source}, line {document.line}")
             meter.update(report.bytes, {})
 
 
 def _in_paragraph(pattern: re.Pattern[str], paragraph: str, source: str) -> Iterator[Use]:
     for start, end in split_sentences(paragraph):
-        if place := pattern.search(paragraph, start, end):
-            yield _use(paragraph[start:end], place.start() - start, place.end() - start, source)
+        if match := pattern.search(paragraph, start, end):
+            yield _use(paragraph[start:end], match.start() - start, match.end() - start, source)
 
 
 def _use(sentence: str, start: int, end: int, source: str, sense: str | None = None) -> Use:
-    """A use; of a sentence without end the part around the word."""
+    """A use; of a very long sentence, the part around the word."""
     if len(sentence) > MAX_CHARACTERS:
         first = max(0, start - MAX_CHARACTERS // 2)
         sentence, start, end = sentence[first : first + MAX_CHARACTERS], start - first, end - first
     return Use(sentence, start, end, source, sense)
 
 
-def _has_senses(file: Path) -> bool:
-    return first_present(open_table(file, Columns()), SENSES) is not None
+def _open(file: Path) -> Table:
+    return open_table(file, Columns())
 
 
 def _labeled(word: str, pattern: re.Pattern[str], files: list[Path]) -> Iterator[Use]:
     for file in files:
-        table = open_table(file, Columns())
-        text, sense = first_present(table, TEXTS), first_present(table, SENSES)
+        table = _open(file)
+        text, sense = first_present(table, TEXT_COLUMNS), first_present(table, SENSE_COLUMNS)
         if text is None or sense is None:
             has = ", ".join(table.names[:8])
-            raise RequestError(f"{file} has no column of texts ({', '.join(TEXTS)}); it has: {has}")
+            raise RequestError(f"{file} has no column of texts ({', '.join(TEXT_COLUMNS)}); it has: {has}")
         yield from _rows(word, pattern, table, text, sense)
 
 
 def _rows(word: str, pattern: re.Pattern[str], table: Table, text: str, sense: str) -> Iterator[Use]:
     for row in table.rows:
-        sentence, label = text_cell(_whole(row), text), text_cell(row, sense)
-        place = pattern.search(sentence)
-        if place is None:
+        if row.fault:
+            raise RequestError(row.fault)
+        sentence, label = text_cell(row, text), text_cell(row, sense)
+        match = pattern.search(sentence)
+        if match is None:
             raise RequestError(f"{row.location}: the text has no word '{word}'; add it or remove the row")
         if not label.strip():
             raise RequestError(f"{row.location}: '{sense}' is empty; write the sense or remove the row")
-        yield _use(sentence, *place.span(), str(row.location), label.strip())
+        yield _use(sentence, *match.span(), str(row.location), label.strip())
 
 
-def _whole(row: Row) -> Row:
-    if row.fault:
-        raise RequestError(row.fault)
-    return row
-
-
-def _different(uses: Iterable[Use]) -> Iterator[Use]:
-    """Each sentence once: a repeated one would be its own nearest neighbor."""
+def _unique_sentences(uses: Iterable[Use]) -> Iterator[Use]:
+    """One use per sentence: repeated sentences would be each other's nearest neighbors."""
     seen: set[int] = set()
     for use in uses:
         key = hash(use.sentence)
@@ -121,14 +117,14 @@ def _different(uses: Iterable[Use]) -> Iterator[Use]:
             yield use
 
 
-def _drawn(uses: Iterable[Use], most: int, seed: int) -> list[Use]:
-    """At most so many uses, each with the same chance, in the order of the text; memory holds no more than these."""
+def _sample(uses: Iterable[Use], most: int, seed: int) -> list[Use]:
+    """A uniform sample of at most `most` uses, in the order of the text (reservoir sampling)."""
     if most < MIN_USES:
         raise RequestError(f"most={most} must be at least {MIN_USES}")
     rng, kept = random.Random(seed), list[tuple[int, Use]]()
     for number, use in enumerate(uses):
         if len(kept) < most:
             kept.append((number, use))
-        elif (place := rng.randrange(number + 1)) < most:
-            kept[place] = (number, use)
+        elif (index := rng.randrange(number + 1)) < most:
+            kept[index] = (number, use)
     return [use for _, use in sorted(kept, key=lambda pair: pair[0])]

@@ -1,8 +1,8 @@
-"""Text files or shards → words as numbers, the most frequent first: what static vectors are trained from.
+"""The training corpus of static vectors: text files or shards as word ids, sorted by frequency.
 
-A word is what BERT's basic split gives: letters and digits between spaces and punctuation. In shards it is the pieces
-from one word start to the next, joined. Words without a letter or digit, unknown words and rare words are left out,
-and what stood around them moves together, as in word2vec. Windows never reach over a sentence's end.
+Words are those of BERT's basic tokenizer: letters and digits between spaces and punctuation. In shards, a word is the
+joined pieces from one word start to the next. Words without a letter or digit, unknown words and rare words are
+removed, so that their neighbors become adjacent, as in word2vec. Windows end at the ends of sentences.
 """
 
 from array import array
@@ -23,13 +23,13 @@ from bertkit.text.shards.reader import MANIFEST, REQUEST, ShardSet, open_shards
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary.word_counts import split_chunk
 
-LEFT_OUT = -1
-BASE = 0x9E3779B97F4A7C15  # odd, so that its powers lose nothing modulo 2**64
+LEFT_OUT = -1  # id of words that are removed
+HASH_BASE = 0x9E3779B97F4A7C15  # odd, so that its powers are invertible modulo 2**64
 
 
 @dataclass(frozen=True, eq=False)
 class WordCorpus:
-    """W words by falling count, and a text of N of them in S sentences."""
+    """W words by decreasing count, and a text of N words in S sentences."""
 
     words: tuple[str, ...]
     counts: NDArray[np.int64]  # W
@@ -37,9 +37,8 @@ class WordCorpus:
     starts: NDArray[np.int64]  # S + 1: the first word of each sentence, and the end
 
     def sentence_numbers(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Which sentence each of the words from `start` to `stop` stands in."""
-        places = np.arange(start, min(stop, len(self.ids)))
-        return np.searchsorted(self.starts, places, "right")
+        """The sentence of each word from `start` to `stop`."""
+        return np.searchsorted(self.starts, np.arange(start, min(stop, len(self.ids))), "right")
 
 
 def read_words(paths: Sequence[Path | str], *, min_count: int = 5, show: ShowProgress = silent) -> WordCorpus:
@@ -55,38 +54,39 @@ def read_words(paths: Sequence[Path | str], *, min_count: int = 5, show: ShowPro
 def words_of_texts(
     paths: Sequence[Path | str], *, min_count: int = 5, lowercase: bool = True, show: ShowProgress = silent
 ) -> WordCorpus:
-    """The words of text files, lowercased unless you say otherwise."""
+    """The words of text files."""
     report = CorpusReport()
     files = corpus_files(paths)
-    numbers = _Numbers(lowercase)
+    word_ids = _WordIds(lowercase)
     ids, starts = array("i"), array("q", [0])
     with show("reading", corpus_size(files)) as meter:
         for document in read_documents(files, report=report):
             for paragraph in document.paragraphs:
                 for start, end in split_sentences(paragraph):
                     for chunk in paragraph[start:end].split():
-                        ids.extend(numbers[chunk])
+                        ids.extend(word_ids[chunk])
                     starts.append(len(ids))
             meter.update(report.bytes, {"words": f"{len(ids):,}"})
-    found = np.frombuffer(ids, np.int32) if ids else np.empty(0, np.int32)
-    return _frequent(list(numbers.words), found, np.frombuffer(starts, np.int64), min_count, _listed(paths))
+    array_ids = np.frombuffer(ids, np.int32) if ids else np.empty(0, np.int32)
+    listed = ", ".join(map(str, paths[:3])) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+    return _frequent(list(word_ids.words), array_ids, np.frombuffer(starts, np.int64), min_count, listed)
 
 
-class _Numbers(dict[str, tuple[int, ...]]):
-    """What stands between white space → the numbers of its words; each is split when it is first seen."""
+class _WordIds(dict[str, tuple[int, ...]]):
+    """Text between white space -> ids of its words; split when first used."""
 
     def __init__(self, lowercase: bool) -> None:
         self.lowercase = lowercase
         self.words: dict[str, int] = {}
 
     def __missing__(self, chunk: str) -> tuple[int, ...]:
-        words = [word for word in split_chunk(chunk, lowercase=self.lowercase) if _says_something(word)]
-        self[chunk] = found = tuple(self.words.setdefault(word, len(self.words)) for word in words)
-        return found
+        words = [word for word in split_chunk(chunk, lowercase=self.lowercase) if _has_alphanumeric(word)]
+        self[chunk] = ids = tuple(self.words.setdefault(word, len(self.words)) for word in words)
+        return ids
 
 
 def words_of_shards(folder: Path | str, *, min_count: int = 5, show: ShowProgress = silent) -> WordCorpus:
-    """The words of shards, their pieces joined as the shards' own tokenizer joins them."""
+    """The words of shards; their pieces are joined by the tokenizer of the shards."""
     shards = open_shards(folder)
     words: dict[str, int] = {}
     with show("reading", shards.tokens) as meter:
@@ -99,59 +99,56 @@ def words_of_shards(folder: Path | str, *, min_count: int = 5, show: ShowProgres
 def _shard_words(
     shards: ShardSet, start: int, stop: int, words: dict[str, int], meter: Meter
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The word numbers of one shard, and how many words each of its sentences has; new words join `words`."""
+    """The word ids of one shard, and the number of words of each sentence; new words are added to `words`."""
     pieces, flags = shards.read(start, stop)
     bounds = shards.sentence_starts
     bounds = bounds[np.searchsorted(bounds, start) : np.searchsorted(bounds, stop, "right")] - start
     begins = np.union1d(np.flatnonzero(flags), bounds[:-1])
     ends = np.append(begins[1:], len(pieces))
-    _, first, which = np.unique(fingerprints(pieces, begins), return_index=True, return_inverse=True)
-    known = np.array([_number(shards.tokenizer, pieces[begins[n] : ends[n]], words) for n in first], np.int32)
+    _, first, inverse = np.unique(fingerprints(pieces, begins), return_index=True, return_inverse=True)
+    ids = np.array([_word_id(shards.tokenizer, pieces[begins[n] : ends[n]], words) for n in first], np.int32)
     meter.update(stop, {"words": f"{len(words):,}"})
-    return known[which] if len(known) else np.empty(0, np.int32), np.diff(np.searchsorted(begins, bounds))
+    return ids[inverse] if len(ids) else np.empty(0, np.int32), np.diff(np.searchsorted(begins, bounds))
 
 
 def fingerprints(pieces: NDArray[Any], begins: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """64 bits for each word, from its pieces in order; among a million words two agree once in 10**7 corpora."""
+    """A 64-bit hash of the pieces of each word; a million words have a collision in one of 10**7 corpora."""
     lengths = np.diff(np.append(begins, len(pieces)))
-    place = np.arange(len(pieces)) - np.repeat(begins, lengths)
-    powers = np.array([pow(BASE, n + 1, 2**64) for n in range(max(lengths, default=0))], np.uint64)
-    mixed = (pieces.astype(np.uint64) + np.uint64(1)) * powers[place]
-    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(BASE)  # else sums of products of small numbers could agree
+    position = np.arange(len(pieces)) - np.repeat(begins, lengths)  # in the word
+    powers = np.array([pow(HASH_BASE, n + 1, 2**64) for n in range(max(lengths, default=0))], np.uint64)
+    mixed = (pieces.astype(np.uint64) + np.uint64(1)) * powers[position]
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(HASH_BASE)  # else sums of small products could collide
     return np.add.reduceat(mixed, begins) if len(begins) else np.empty(0, np.uint64)
 
 
-def _number(tokenizer: Tokenizer, pieces: NDArray[Any], words: dict[str, int]) -> int:
-    """The number of the word that these pieces spell; unknown pieces are special, and spell nothing."""
+def _word_id(tokenizer: Tokenizer, pieces: NDArray[Any], words: dict[str, int]) -> int:
+    """The id of the word that these pieces form; LEFT_OUT if one of them is unknown."""
     if (pieces == tokenizer.unknown_id).any():
         return LEFT_OUT
     word = tokenizer.decode(pieces.tolist()).strip()
-    return words.setdefault(word, len(words)) if _says_something(word) else LEFT_OUT
+    return words.setdefault(word, len(words)) if _has_alphanumeric(word) else LEFT_OUT
 
 
-def _says_something(word: str) -> bool:
+def _has_alphanumeric(word: str) -> bool:
     return any(character.isalnum() for character in word)
 
 
 def _frequent(
-    words: list[str], ids: NDArray[np.int32], starts: NDArray[np.int64], min_count: int, where: str
+    words: list[str], ids: NDArray[np.int32], starts: NDArray[np.int64], min_count: int, source: str
 ) -> WordCorpus:
-    """Renumber by falling count, and leave out what is rare; equal counts keep the order of the text."""
+    """The corpus with ids by decreasing count, without rare words; ties keep the order of the text."""
     if not (ids != LEFT_OUT).any():
-        raise RequestError(f"{where} holds no words; give some text to learn from")
+        raise RequestError(f"{source} holds no words; give some text to learn from")
     counts = np.bincount(ids[ids != LEFT_OUT], minlength=len(words)).astype(np.int64)
     order = np.argsort(-counts, kind="stable")[: int((counts >= min_count).sum())]
     if len(order) < 2:
         raise RequestError(
-            f"{where} has {len(order)} words that occur {min_count} times or more; give more text, or a lower min_count"
+            f"{source} has {len(order)} words that occur {min_count} times or more; "
+            "give more text, or a lower min_count"
         )
-    new = np.full(len(words) + 1, LEFT_OUT, np.int32)  # the last entry is that of LEFT_OUT itself
-    new[order] = np.arange(len(order))
-    numbers = new[ids]
-    kept = numbers != LEFT_OUT
-    places = np.concatenate([[0], np.cumsum(kept)])
-    return WordCorpus(tuple(words[n] for n in order), counts[order], numbers[kept], places[starts])
-
-
-def _listed(paths: Sequence[Path | str]) -> str:
-    return ", ".join(map(str, paths[:3])) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+    new_id = np.full(len(words) + 1, LEFT_OUT, np.int32)  # the last entry is for LEFT_OUT = -1
+    new_id[order] = np.arange(len(order))
+    new_ids = new_id[ids]
+    kept = new_ids != LEFT_OUT
+    new_position = np.concatenate([[0], np.cumsum(kept)])
+    return WordCorpus(tuple(words[n] for n in order), counts[order], new_ids[kept], new_position[starts])

@@ -1,4 +1,4 @@
-"""Vectors as text: word2vec's format, a line of sizes and then a word and its numbers by line; GloVe's has no sizes."""
+"""Static vectors in text formats: word2vec's (a line of sizes, then a word and its numbers per line) and GloVe's."""
 
 from array import array
 from pathlib import Path
@@ -10,33 +10,33 @@ from bertkit.files import whole_file
 from bertkit.inside.static.vectors import StaticVectors, Vector, is_vectors, load_vectors
 from bertkit.text.corpus import COMPRESSED, CorpusReport, read_lines
 
-TEXT = (".vec", ".w2v")  # endings of word2vec's text format; .txt could be any text
+TEXT_ENDINGS = (".vec", ".w2v")  # of word2vec's text format; .txt could be any text
 
 
 def is_text_vectors(path: Path | str) -> bool:
-    """Whether a file is named as word2vec's text format, compressed or not."""
+    """Whether a file name has an ending of word2vec's text format, compressed or not."""
     path = Path(path)
-    return (path.with_suffix("") if path.suffix.lower() in COMPRESSED else path).suffix.lower() in TEXT
+    return (path.with_suffix("") if path.suffix.lower() in COMPRESSED else path).suffix.lower() in TEXT_ENDINGS
 
 
 def open_vectors(path: Path | str) -> StaticVectors:
-    """Vectors from a folder of ours, or from a file in word2vec's or GloVe's text format."""
+    """The vectors of a folder, or of a file in word2vec's or GloVe's text format."""
     path = Path(path)
     return read_word2vec(path) if path.is_file() and not is_vectors(path) else load_vectors(path)
 
 
 def write_word2vec(vectors: StaticVectors, path: Path | str) -> None:
-    """Write word2vec's text format, with digits enough to read the same float32 back. Subwords stay behind."""
-    if odd := next((word for word in vectors.words if len(word.split()) != 1 or word != word.strip()), None):
-        raise RequestError(f"the word {odd!r} has a space in it, which word2vec's text format cannot hold")
+    """Write word2vec's text format, with enough digits to read equal float32 numbers back; without subwords."""
+    if invalid := next((word for word in vectors.words if len(word.split()) != 1 or word != word.strip()), None):
+        raise RequestError(f"the word {invalid!r} has a space in it, which word2vec's text format cannot hold")
     with whole_file(path) as draft, draft.open("w", encoding="utf-8", newline="\n") as file:
         file.write(f"{len(vectors.words)} {vectors.vectors.shape[1]}\n")
         for word, row in zip(vectors.words, vectors.vectors, strict=True):
-            file.write(f"{word} {' '.join(map(str, row))}\n")  # numpy writes the shortest text that reads back equal
+            file.write(f"{word} {' '.join(map(str, row))}\n")  # str of a numpy float reads back equal
 
 
 def read_word2vec(path: Path | str) -> StaticVectors:
-    """Read word2vec's text format, or GloVe's, compressed or not; a wrong line is named."""
+    """Read word2vec's or GloVe's text format, compressed or not; errors name the line."""
     path = Path(path)
     lines = read_lines(path, report=CorpusReport())
     sizes, width, words, values = None, 0, dict[str, None](), array("f")
@@ -49,12 +49,12 @@ def read_word2vec(path: Path | str) -> StaticVectors:
             width = width or (sizes[1] if sizes else len(cells) - 1)
             values.frombytes(_numbers(cells[1:], width, place).tobytes())
             if cells[0] in words:
-                raise RequestError(f"{place}: the word '{cells[0]}' came before; remove one of the two lines")
+                raise RequestError(f"{place}: the word '{cells[0]}' appears twice; remove one of the two lines")
             words[cells[0]] = None
     if not words:
         raise RequestError(f"{path} holds no vectors; a line is a word and its numbers, with spaces between")
     if sizes and sizes[0] != len(words):
-        raise RequestError(f"{path} promises {sizes[0]:,} vectors and has {len(words):,}; copy it again")
+        raise RequestError(f"{path} declares {sizes[0]:,} vectors but has {len(words):,}; copy it again")
     return StaticVectors(tuple(words), np.array(values, np.float32).reshape(-1, width), record={"read from": path.name})
 
 

@@ -1,6 +1,6 @@
-"""Rows of vectors that many threads read and move at once, without locks: Hogwild.
+"""Tables of vectors that several threads read and update without locks (Hogwild).
 
-Two threads seldom move one row in the same moment, and where they do a small step is lost, which does no harm.
+Two threads seldom update one row at the same time; if they do, one small update is lost, which does no harm.
 """
 
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Steps of one batch are computed from the same rows and then added up. A word that occurs fifty times in the batch
-# would take fifty steps in one direction, and fly off: so rate x pairs is held under this for every row. 1 to 6 give
-# equal quality; without it a batch of 2,048 words diverges.
-FARTHEST = 2.0
+# The updates of a batch are computed from the same rows and added. A word that occurs fifty times in a batch would get
+# fifty updates in about one direction: so rate x pairs is limited to this for every row. 1 to 6 give equal quality;
+# without a limit, training with batches of 2,048 words diverges.
+MAX_STRENGTH = 2.0
 
 
 class WordTable:
@@ -21,21 +21,21 @@ class WordTable:
 
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows  # W D, shared by all threads
-        self._pull = torch.zeros(len(rows))  # scratch of this thread, zero between calls
+        self._strength = torch.zeros(len(rows))  # a buffer of this thread, zero between calls
 
-    def beside(self) -> "WordTable":
-        """The same rows, for another thread."""
+    def for_thread(self) -> "WordTable":
+        """A table with the same rows, for another thread."""
         return WordTable(self.rows)
 
     def read(self, ids: Tensor) -> Tensor:
         """... D: the vectors of the words."""
         return self.rows.index_select(0, ids.flatten()).view(*ids.shape, -1)
 
-    def add(self, ids: Tensor, steps: Tensor, pulls: Tensor) -> None:
-        """Move each word by its steps [n, D]; `pulls` [n] say how strong they are together, as rate x pairs."""
-        self._pull.index_add_(0, ids, pulls)
-        steps *= (FARTHEST / self._pull[ids].clamp_(min=FARTHEST))[:, None]
-        self._pull[ids] = 0
+    def add(self, ids: Tensor, steps: Tensor, strengths: Tensor) -> None:
+        """Add the steps n D to the words; the strength n of a step is rate x pairs."""
+        self._strength.index_add_(0, ids, strengths)
+        steps *= (MAX_STRENGTH / self._strength[ids].clamp_(min=MAX_STRENGTH))[:, None]
+        self._strength[ids] = 0
         self.rows.scatter_add_(0, ids[:, None].expand_as(steps), steps)  # twice as fast as index_add_
 
     def all(self) -> Tensor:
@@ -44,43 +44,43 @@ class WordTable:
 
 
 class SubwordTable:
-    """fastText's: a word's vector is the mean of its own row and those of its n-grams, which words share."""
+    """A fastText table: a word's vector is the mean of its own row and of the rows of its n-grams."""
 
     def __init__(self, rows: Tensor, bags: Sequence[Sequence[int]] | tuple[Tensor, Tensor]) -> None:
         self._table = WordTable(rows)
         if not isinstance(bags, tuple):
             lengths = torch.tensor([len(bag) for bag in bags])
             bags = torch.tensor([row for bag in bags for row in bag]), lengths.cumsum(0) - lengths
-        self._members, self._starts = bags  # the rows of every word end to end, and where each word's begin
+        self._members, self._starts = bags  # the rows of all words, concatenated, and the start of each word's rows
         self._lengths = torch.diff(self._starts, append=torch.tensor([len(self._members)]))
 
     @property
     def rows(self) -> Tensor:
-        """(W + buckets) D."""
+        """(W + buckets) D: the rows of words, then of n-grams."""
         return self._table.rows
 
-    def beside(self) -> "SubwordTable":
-        """The same rows, for another thread."""
+    def for_thread(self) -> "SubwordTable":
+        """A table with the same rows, for another thread."""
         return SubwordTable(self.rows, (self._members, self._starts))
 
     def read(self, ids: Tensor) -> Tensor:
-        """... D: the means. A word that stands many times among the ids is computed once."""
-        words, places = _different(ids)
+        """... D: the vectors of the words; a repeated word is computed once."""
+        words, inverse = _unique(ids)
         members, lengths = self._rows_of(words)
         means = F.embedding_bag(members, self.rows, lengths.cumsum(0) - lengths, mode="mean")
-        return means[places]
+        return means[inverse]
 
-    def add(self, ids: Tensor, steps: Tensor, pulls: Tensor) -> None:
-        """Each row of a word takes the word's whole step, as in fastText."""
-        words, places = _different(ids)
+    def add(self, ids: Tensor, steps: Tensor, strengths: Tensor) -> None:
+        """Add the full step of a word to each of its rows, as in fastText."""
+        words, inverse = _unique(ids)
         members, lengths = self._rows_of(words)
-        sums = steps.new_zeros(len(words), steps.shape[1]).index_add_(0, places, steps)
-        pulled = pulls.new_zeros(len(words)).index_add_(0, places, pulls)
+        sums = steps.new_zeros(len(words), steps.shape[1]).index_add_(0, inverse, steps)
+        summed = strengths.new_zeros(len(words)).index_add_(0, inverse, strengths)
         owners = torch.arange(len(words)).repeat_interleave(lengths)
-        self._table.add(members, sums[owners], pulled[owners])
+        self._table.add(members, sums[owners], summed[owners])
 
     def all(self) -> Tensor:
-        """W D: the vector of every word, from its rows."""
+        """W D: the vector of every word."""
         return F.embedding_bag(self._members, self.rows, self._starts, mode="mean")
 
     def _rows_of(self, words: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,10 +89,10 @@ class SubwordTable:
         return self._members[shift + torch.arange(len(shift))], lengths
 
 
-def _different(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Each of the ids once, and where among these every one of them is."""
-    words, places = np.unique(ids.numpy(), return_inverse=True)
-    return torch.from_numpy(words), torch.from_numpy(places).view(ids.shape)
+def _unique(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """The unique ids, and the index of each id among them."""
+    words, inverse = np.unique(ids.numpy(), return_inverse=True)
+    return torch.from_numpy(words), torch.from_numpy(inverse).view(ids.shape)
 
 
 AnyTable = WordTable | SubwordTable

@@ -1,18 +1,13 @@
-"""Causal language modeling (GPT): the model reads from left to right, and each token's vector predicts the next one."""
-
-from typing import TYPE_CHECKING
+"""Causal language modeling (GPT): attention is causal, and each token's vector predicts the next token."""
 
 import numpy as np
 
 from bertkit.config import BertConfig
 from bertkit.errors import RequestError
-from bertkit.pretraining.examples import Examples, Ids
+from bertkit.pretraining.examples.arrays import Examples, Ids
+from bertkit.pretraining.examples.random import Ints
 from bertkit.pretraining.objectives.objective import Objective
-from bertkit.pretraining.random import Ints
 from bertkit.train.loss import PERPLEXITY, Loss
-
-if TYPE_CHECKING:
-    from bertkit.pretraining.objectives.targets import LossInputs, Sum
 
 
 def next_words(ids: Ids, lengths: Ints) -> tuple[Ints, Ids]:
@@ -24,7 +19,7 @@ def next_words(ids: Ids, lengths: Ints) -> tuple[Ints, Ids]:
 
 
 class CausalLanguageModel(Objective):
-    """Nothing is hidden: attention sees no later token."""
+    """Nothing is masked: attention sees no later token."""
 
     name = "causal"
     kind = "tokens"
@@ -32,10 +27,10 @@ class CausalLanguageModel(Objective):
     heads = ("masked_word",)
     no_pair_reason = "reads one text; leave out the pair"
     causal = True
-    hides = False
+    masks_tokens = False
 
     def check_model(self, config: BertConfig) -> None:
-        """Attention in both directions would show the word to predict."""
+        """Refuse bidirectional attention, which would see the word to predict."""
         if not config.parts.causal:
             raise RequestError("objective=causal needs a model with causal=true: others see the word that they predict")
 
@@ -44,7 +39,7 @@ class CausalLanguageModel(Objective):
         return next_words(examples.ids, examples.lengths)
 
     def target_share(self, rate: float) -> float:
-        """All but the last of each text."""
+        """All positions but the last of each text, so about 1."""
         return 1.0
 
     def counts(self, examples: Examples) -> dict[str, int]:
@@ -52,11 +47,5 @@ class CausalLanguageModel(Objective):
         return {loss.name: len(examples.ids) - len(examples.lengths) for loss in self.losses}
 
     def word_share(self, rate: float) -> float:
-        """At every token."""
+        """The vocabulary head runs at every token."""
         return 1.0
-
-    def loss(self, given: "LossInputs") -> "Sum":
-        """Cross-entropy of the next words."""
-        from bertkit.pretraining.objectives.targets import word_sums
-
-        return word_sums(given.model, given.hidden_TD, given.targets)

@@ -1,4 +1,4 @@
-"""The module that is trained: one pass through the model, and the losses of every objective that reads it."""
+"""The module that is trained: one forward pass through the model, and the losses of all objectives."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from bertkit.pretraining.objectives.targets import LossInputs, PretrainingModule
 
 
 class ForPretraining(PretrainingModule):
-    """A model and the losses of `rows`; what only a loss needs is in `own`."""
+    """A model and the losses of `rows`; parameters that only a loss has are in `own`."""
 
     def __init__(self, model: BertModel, rows: Sequence[Objective], seed: int = 0) -> None:
         super().__init__()
@@ -19,14 +19,17 @@ class ForPretraining(PretrainingModule):
         self.rows = tuple(rows)
         for row in rows:
             row.check_model(model.config)
-        own = {row.name: row.own_parameters(model, seed) for row in rows}
-        self.own = nn.ModuleDict({name: module for name, module in own.items() if module is not None})
+        parameters = {row.name: row.own_parameters(model, seed) for row in rows}
+        self.own = nn.ModuleDict({name: module for name, module in parameters.items() if module is not None})
         self.models = {"model": model}
         self.weights = {loss.name: loss.weight for row in rows for loss in row.losses}
 
     def forward(self, batch: Batch, targets: Targets) -> Sums:
         """The sums of each loss, by its name."""
         hidden_TD = self.model(batch)
-        own = dict(self.own.items())
-        given = {row: LossInputs(self.model, own.get(row.name), hidden_TD, batch, targets) for row in self.rows}
-        return {row.losses[0].name: row.loss(inputs) for row, inputs in given.items()}
+        parameters = dict(self.own.items())
+        sums = {}
+        for row in self.rows:
+            inputs = LossInputs(self.model, parameters.get(row.name), hidden_TD, batch, targets)
+            sums[row.losses[0].name] = row.loss(inputs)
+        return sums

@@ -1,7 +1,7 @@
-"""The protocol of a pre-training objective: one row of the table owns everything that is particular to it.
+"""The interface of a pre-training objective: one row of the table defines everything about it.
 
-A recipe names several: exactly one that predicts tokens, at most one about pairs of texts, and any extra losses. Rows
-are read without torch; what needs torch imports it inside its method.
+A recipe names several: exactly one that predicts tokens, at most one on pairs of texts, and any extra losses. Rows can
+be imported without torch; methods that need torch import it themselves.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from bertkit.config import BertConfig
-from bertkit.pretraining.examples import Examples, Ids
-from bertkit.pretraining.random import Floats, Ints
-from bertkit.pretraining.spans import Ranges, Rolls, Spans
+from bertkit.pretraining.examples.arrays import Examples, Ids
+from bertkit.pretraining.examples.random import Floats, Ints
+from bertkit.pretraining.examples.spans import Ranges, Rolls, Spans
 from bertkit.pretraining.train_settings import TrainSettings
 from bertkit.train.loss import Loss
 
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Companion:
-    """Another encoder that runs in each training step, and the share of tokens that its vocabulary head predicts."""
+    """Another encoder that runs in each training step, and the share of tokens at which its vocabulary head runs."""
 
     config: BertConfig
     word_share: float
 
 
 class Objective:
-    """A row; every method has the default of an objective that predicts masked words."""
+    """A row; the defaults are those of an objective that predicts masked words."""
 
     name: str
     kind: Literal["tokens", "pair", "extra"] = "extra"
     losses: tuple[Loss, ...] = ()
     heads: tuple[str, ...] = ()  # of the trained model
-    needs: str | None = None  # an extra loss stands beside this objective only ...
-    needs_reason: str = ""  # ... and this is said where it is missing
-    no_pair_reason: str | None = None  # why no pair objective may stand beside it; None: one may
+    needs: str | None = None  # the objective that an extra loss requires ...
+    needs_reason: str = ""  # ... and the message if it is missing
+    no_pair_reason: str | None = None  # why it cannot be combined with a pair objective; None: it can
     causal: bool = False  # the model's attention is left to right
-    hides: bool = True  # tokens are masked or replaced
-    shares: tuple[float, float] | None = None  # default of mask_share and random_share; None: as other rows say
-    pair_labels: tuple[str, str] = ("", "")  # of a pair: what label 0 and label 1 mean
+    masks_tokens: bool = True  # tokens are masked or replaced
+    shares: tuple[float, float] | None = None  # default of (mask_share, random_share); None: those of the other rows
+    pair_labels: tuple[str, str] = ("", "")  # pair: the meaning of label 0 and label 1
 
     def check(self, masking: str, shares: tuple[float, float]) -> None:
         """Refuse a masking mode, or shares of [MASK] and random tokens, that this objective cannot use."""
@@ -54,10 +54,10 @@ class Objective:
     # Examples, in numpy.
 
     def check_spans(self, spans: Spans) -> None:
-        """Pair: refuse a corpus without what pairs are made of."""
+        """Pair: refuse a corpus from which no pairs can be made."""
 
     def ranges(self, spans: Spans, numbers: Ints, rolls: Rolls[Floats], short_share: float) -> Ranges:
-        """Pair: where the two texts of each example lie in the corpus."""
+        """Pair: the ranges of the two texts of each example in the corpus."""
         raise NotImplementedError(self.name)
 
     def targets(self, examples: Examples) -> tuple[Ints, Ids]:
@@ -69,11 +69,11 @@ class Objective:
         return rate
 
     def counts(self, examples: Examples) -> dict[str, int]:
-        """How many targets each loss has."""
+        """The number of targets of each loss."""
         return {loss.name: len(examples.chosen) for loss in self.losses}
 
     def remark(self, examples: Examples) -> str | None:
-        """One more line for `bertkit check --masks`."""
+        """A further line for `bertkit check --masks`."""
         return None
 
     # Costs, per token.
@@ -83,29 +83,31 @@ class Objective:
         return 0.0
 
     def companions(self, config: BertConfig, rate: float, train: TrainSettings) -> Sequence[Companion]:
-        """Encoders that run beside the trained one."""
+        """Other encoders that run in each step."""
         return ()
 
     def head_flops(self, config: BertConfig, rate: float) -> float:
-        """Training operations per token of heads other than the vocabulary's, where `rate` of the tokens is masked."""
+        """Training operations per token of heads other than the vocabulary head, if `rate` of the tokens is masked."""
         return 0.0
 
     # Losses, in torch.
 
     def own_parameters(self, model: "BertModel", seed: int) -> "nn.Module | None":
-        """Parameters that only the loss needs: they are trained and resumed, and no part of the saved model."""
+        """Parameters that only the loss has: they are trained and resumed, but not part of the saved model."""
         return None
 
-    def loss(self, given: "LossInputs") -> "Sum":
-        """Sum, count and number correct of the row's one loss, from the last layer's vectors."""
-        raise NotImplementedError(self.name)
+    def loss(self, inputs: "LossInputs") -> "Sum":
+        """Sum, count and number correct of the row's loss: by default, cross-entropy of the target words."""
+        from bertkit.pretraining.objectives.targets import word_sums
+
+        return word_sums(inputs.model, inputs.hidden_TD, inputs.targets)
 
     def module(
         self, model: "BertModel", rows: "Sequence[Objective]", train: TrainSettings
     ) -> "PretrainingModule | None":
-        """Tokens: a module of its own for this and the other `rows`; None: one pass and each row's `loss`."""
+        """Tokens: a special module for this and the other `rows`; None: one forward pass and each row's `loss`."""
         return None
 
     def summarize(self, totals: Mapping[str, Sequence[float]]) -> dict[str, float]:
-        """Held-out numbers besides the mean loss and accuracy, from the sums over all held-out blocks."""
+        """Held-out metrics besides loss and accuracy, from the sums over all held-out blocks."""
         return {}

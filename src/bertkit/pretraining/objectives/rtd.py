@@ -1,13 +1,13 @@
-"""Replaced token detection (ELECTRA): a generator fills the masked positions, and every token is judged."""
+"""Replaced token detection (ELECTRA): a generator fills masked positions; a discriminator classifies every token."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from bertkit.config import BertConfig
-from bertkit.pretraining.examples import Examples
-from bertkit.pretraining.objectives.fill import JUDGED, Fill
-from bertkit.pretraining.objectives.mlm import MASKED_WORDS
+from bertkit.pretraining.examples.arrays import Examples
+from bertkit.pretraining.objectives.fill import DETECTION_LOSS, Fill
+from bertkit.pretraining.objectives.mlm import MLM_LOSS
 from bertkit.pretraining.objectives.objective import Companion, Objective
 from bertkit.pretraining.train_settings import TrainSettings
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class ReplacedTokenDetection(Objective):
-    """The discriminator is the model that is kept; the generator is trained with it."""
+    """The discriminator is the model that is saved; the generator is trained with it."""
 
     name = "rtd"
     kind = "tokens"
-    losses = (MASKED_WORDS, JUDGED)  # the generator's, the discriminator's
+    losses = (MLM_LOSS, DETECTION_LOSS)  # the generator's, the discriminator's
     heads = ("replaced_token",)
     no_pair_reason = "judges tokens and never a pair; leave out the pair"
     shares = (0.85, 0.0)
 
     def counts(self, examples: Examples) -> dict[str, int]:
-        """Masked positions for the generator, all tokens for the discriminator."""
-        return {MASKED_WORDS.name: len(examples.chosen), JUDGED.name: len(examples.ids)}
+        """The masked positions for the generator, all tokens for the discriminator."""
+        return {MLM_LOSS.name: len(examples.chosen), DETECTION_LOSS.name: len(examples.ids)}
 
     def companions(self, config: BertConfig, rate: float, train: TrainSettings) -> Sequence[Companion]:
         """The generator, which predicts the masked words."""
@@ -36,9 +36,9 @@ class ReplacedTokenDetection(Objective):
 
     def head_flops(self, config: BertConfig, rate: float) -> float:
         """The discriminator's head at every token."""
-        from bertkit.train.speed import TRAINING
+        from bertkit.train.speed import TRAINING_FLOPS
 
-        return TRAINING * (config.width**2 + config.width)
+        return TRAINING_FLOPS * (config.width**2 + config.width)
 
     def module(self, model: "BertModel", rows: Sequence[Objective], train: TrainSettings) -> "PretrainingModule":
         """The generator and the discriminator, with shared embeddings."""
@@ -52,21 +52,21 @@ class ReplacedTokenDetection(Objective):
 
     def summarize(self, totals: Mapping[str, Sequence[float]]) -> dict[str, float]:
         """Precision, recall and F1 of the replaced tokens."""
-        return detection(*totals["found"]) if "found" in totals else {}
+        return detection_metrics(*totals["detection"]) if "detection" in totals else {}
 
 
 def generator_config(config: BertConfig, share: float) -> BertConfig:
-    """ELECTRA's generator: narrower by `share` in all but depth, and on the same embedding tables."""
+    """ELECTRA's generator: heads and widths scaled by `share`, with the same depth and embedding tables."""
     heads = max(1, round(config.heads * share))
     width = heads * config.head_width
     inner = max(1, round(config.inner * share))
     return replace(config, width=width, heads=heads, inner=inner, embedding_width=config.table_width)
 
 
-def detection(found: float, called: float, replaced: float) -> dict[str, float]:
-    """Precision, recall and F1: replaced tokens are rare, so accuracy says little."""
+def detection_metrics(detected: float, predicted: float, replaced: float) -> dict[str, float]:
+    """Precision, recall and F1; replaced tokens are rare, so accuracy is not informative."""
     return {
-        "rtd_precision": found / max(called, 1),
-        "rtd_recall": found / max(replaced, 1),
-        "rtd_f1": 2 * found / max(called + replaced, 1),
+        "rtd_precision": detected / max(predicted, 1),
+        "rtd_recall": detected / max(replaced, 1),
+        "rtd_f1": 2 * detected / max(predicted + replaced, 1),
     }

@@ -1,7 +1,7 @@
 """Span boundary objective (SpanBERT): predict each word of a masked span from the two tokens around the span.
 
-Joshi et al. 2020: a two-layer network reads the vectors of the tokens before and behind the span, and the word's
-position in it. A span is a run of neighboring masked tokens; it is trained beside mlm, with masking=span.
+Joshi et al. 2020: a two-layer network reads the vectors of the tokens before and after the span, and the word's
+position in it. A span is a run of neighboring masked tokens. It is trained together with mlm, with masking=span.
 """
 
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ import numpy as np
 
 from bertkit.config import BertConfig
 from bertkit.errors import RequestError
-from bertkit.pretraining.examples import Examples
+from bertkit.pretraining.examples.arrays import Examples
 from bertkit.pretraining.objectives.objective import Objective
 from bertkit.train.loss import PERPLEXITY, Loss
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from bertkit.model.model import BertModel
     from bertkit.pretraining.objectives.targets import LossInputs, Sum
 
-POSITIONS = 64  # words further inside a span share the last position's vector
-POSITION_WIDTH = 200  # the paper's
+MAX_POSITIONS = 64  # later words of a span use the last position vector
+POSITION_WIDTH = 200  # as in the paper
 
 
 class SpanBoundary(Objective):
-    """Its network is trained beside the model, and is no part of the saved one."""
+    """The network of the loss is trained with the model, but not part of the saved model."""
 
     name = "sbo"
     losses = (Loss("sbo", "words of spans", shown=PERPLEXITY),)
@@ -33,27 +33,27 @@ class SpanBoundary(Objective):
     needs_reason = "has sbo without mlm; SpanBERT trains both"
 
     def check(self, masking: str, shares: tuple[float, float]) -> None:
-        """Single tokens are no spans."""
+        """Refuse masking of single tokens."""
         if masking == "token":
             raise RequestError("masking=token masks no spans, which objective sbo predicts; set masking=span")
 
     def remark(self, examples: Examples) -> str | None:
-        """How many spans there are, and how long they are."""
+        """The number of spans and their mean length."""
         count = int((np.diff(examples.chosen, prepend=-1) != 1).sum())
         return f"{count:,} spans of {len(examples.chosen) / count:.1f} tokens on average" if count else None
 
     def word_share(self, rate: float) -> float:
-        """At the masked positions."""
+        """The masked positions."""
         return rate
 
     def head_flops(self, config: BertConfig, rate: float) -> float:
-        """The first layer, at the masked positions; the second is counted with the vocabulary's."""
-        from bertkit.train.speed import TRAINING
+        """The first layer at the masked positions; the second is counted with the vocabulary head."""
+        from bertkit.train.speed import TRAINING_FLOPS
 
-        return TRAINING * (2 * config.width + POSITION_WIDTH) * config.width * rate
+        return TRAINING_FLOPS * (2 * config.width + POSITION_WIDTH) * config.width * rate
 
     def own_parameters(self, model: "BertModel", seed: int) -> "nn.Module":
-        """Vectors of positions, the first layer, and a vocabulary head whose decoder is the embedding table."""
+        """Position vectors, the first layer, and a vocabulary head whose decoder is the embedding table."""
         import torch
         from torch import nn
 
@@ -61,41 +61,41 @@ class SpanBoundary(Objective):
 
         config = model.config
         first = nn.Linear(2 * config.width + POSITION_WIDTH, config.width)
-        own = nn.ModuleDict(
+        network = nn.ModuleDict(
             {
-                "position": nn.Embedding(POSITIONS, POSITION_WIDTH),
+                "position": nn.Embedding(MAX_POSITIONS, POSITION_WIDTH),
                 "first": nn.Sequential(first, nn.GELU(), nn.LayerNorm(config.width, eps=config.norm_epsilon)),
                 "words": MaskedWordHead(config, model.encoder.embeddings.word),
             }
         )
         generator = torch.Generator().manual_seed((seed * 1_000_003 + 1) % 2**63)
-        for name, parameter in own.named_parameters():
+        for name, parameter in network.named_parameters():
             if parameter.dim() == 2 and parameter is not model.encoder.embeddings.word.weight:
                 nn.init.normal_(parameter, std=config.init_std, generator=generator)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
-        return own
+        return network
 
-    def loss(self, given: "LossInputs") -> "Sum":
-        """Cross-entropy of the masked words, read at the borders of their spans."""
+    def loss(self, inputs: "LossInputs") -> "Sum":
+        """Cross-entropy of the masked words, predicted from the borders of their spans."""
         import torch
 
         from bertkit.model.heads import MaskedWordHead
         from bertkit.pretraining.objectives.targets import logit_sums
 
-        own, hidden_TD, targets = given.own, given.hidden_TD, given.targets
-        assert isinstance(own, torch.nn.ModuleDict)
-        words = own["words"]
+        network, hidden_TD, targets = inputs.own, inputs.hidden_TD, inputs.targets
+        assert isinstance(network, torch.nn.ModuleDict)
+        words = network["words"]
         assert isinstance(words, MaskedWordHead)
         first, last = span_bounds(targets.chosen)
-        place = (targets.chosen - first).clamp(max=POSITIONS - 1)
-        before, behind = (first - 1).clamp(min=0), (last + 1).clamp(max=len(hidden_TD) - 1)
-        read = torch.cat((hidden_TD[before], hidden_TD[behind], own["position"](place).to(hidden_TD.dtype)), dim=-1)
-        return logit_sums(words.aligned(own["first"](read)), targets.words, given.model.config.vocab_size)
+        before, after = (first - 1).clamp(min=0), (last + 1).clamp(max=len(hidden_TD) - 1)
+        position_MP = network["position"]((targets.chosen - first).clamp(max=MAX_POSITIONS - 1)).to(hidden_TD.dtype)
+        input_MX = torch.cat((hidden_TD[before], hidden_TD[after], position_MP), dim=-1)
+        return logit_sums(words.aligned(network["first"](input_MX)), targets.words, inputs.model.config.vocab_size)
 
 
 def span_bounds(positions_M: "Tensor") -> "tuple[Tensor, Tensor]":
-    """The first and the last position of the run of neighbors that each belongs to; positions come in order."""
+    """The first and the last position of the run that each position belongs to; positions are sorted."""
     import torch
 
     index = torch.arange(len(positions_M), device=positions_M.device)

@@ -1,4 +1,4 @@
-"""The table of pre-training objectives: importable without torch. A new objective is a file and a line here."""
+"""The table of pre-training objectives, importable without torch. A new objective is a file and a line here."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -28,22 +28,22 @@ LOSSES: Mapping[str, Loss] = MappingProxyType({loss.name: loss for row in ROWS f
 
 
 def objective_names(kind: str | None = None) -> tuple[str, ...]:
-    """The names of all objectives, or of those of one kind."""
+    """The names of all objectives, or of one kind."""
     return tuple(row.name for row in ROWS if kind in (None, row.kind))
 
 
 def objective_rows(names: Sequence[str]) -> tuple[Objective, ...]:
-    """The rows of these names, in the table's order: heads are made and seeded in it."""
+    """The rows of these names in the order of the table, in which heads are initialized."""
     return tuple(row for row in ROWS if row.name in names)
 
 
 def token_row(names: Sequence[str]) -> Objective:
-    """The one that predicts tokens."""
+    """The objective that predicts tokens."""
     return next(row for row in objective_rows(names) if row.kind == "tokens")
 
 
 def check_objective(names: Sequence[str]) -> None:
-    """One that predicts tokens, at most one about pairs, and extra losses beside what they need."""
+    """Refuse combinations without exactly one token objective, with several on pairs, or with a missing requirement."""
     listed = ", ".join(names)
     for name in names:
         if name not in OBJECTIVES:
@@ -57,6 +57,6 @@ def check_objective(names: Sequence[str]) -> None:
     }
     problems |= {row.no_pair_reason: bool(pairs) for row in tokens if row.no_pair_reason}
     problems |= {row.needs_reason: row.needs is not None and row.needs not in names for row in rows if row.needs}
-    for problem, found in problems.items():
-        if found:
+    for problem, applies in problems.items():
+        if applies:
             raise RequestError(f"objective={listed} {problem}")

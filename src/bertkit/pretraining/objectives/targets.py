@@ -1,4 +1,4 @@
-"""Targets of a batch, and losses as sums and counts: they are divided once, over everything in a step."""
+"""The targets of a batch, and losses as sums and counts, which are divided once per step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from bertkit.train.loop import LossModule
 
 @dataclass(frozen=True)
 class Targets:
-    """What a batch of examples asks for; tensors of fixed shape may hold slots to ignore."""
+    """The targets of a batch; tensors of fixed shape may contain entries to ignore."""
 
     chosen: Tensor  # M: positions in the packed batch
     words: Tensor  # M: the original ids there, or IGNORE
@@ -24,22 +24,22 @@ class Targets:
 
     @property
     def form(self) -> tuple[object, ...]:
-        """What two batches' targets must share to be asked by one recorded step."""
+        """The shapes, which must be equal to replay a recorded step."""
         return tuple(tensor.shape for tensor in self.tensors)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """All there is."""
+        """All tensors."""
         return (self.chosen, self.words, self.pairs)
 
     def refilled(self, tensors: Sequence[Tensor]) -> "Targets":
-        """The same form around other tensors."""
+        """Targets with other tensors of the same shapes."""
         return Targets(*tensors)
 
 
 @dataclass(frozen=True, eq=False)
 class LossInputs:
-    """One forward pass: what a loss reads."""
+    """The inputs of a loss, from one forward pass."""
 
     model: BertModel
     own: nn.Module | None  # parameters that only this loss has
@@ -53,37 +53,37 @@ Sums = dict[str, Sum]
 
 
 class PretrainingModule(LossModule):
-    """Models with the losses of a recipe's objectives: a batch and its targets in, the sums of each loss out."""
+    """Models with the losses of a recipe's objectives: maps a batch and its targets to the sums of each loss."""
 
-    models: Mapping[str, BertModel]  # by the name they are saved under
-    evaluation: Mapping[str, bool] = MappingProxyType({})  # keyword arguments of an evaluation's forward
+    models: Mapping[str, BertModel]  # by the name of their folder in a checkpoint
+    evaluation: Mapping[str, bool] = MappingProxyType({})  # keyword arguments of forward in an evaluation
 
     def own_tensors(self) -> dict[str, Tensor]:
-        """The tensors that are in none of the models: what only a loss needs."""
-        inside = {id(tensor) for model in self.models.values() for tensor in model.state_dict(keep_vars=True).values()}
-        return {name: own for name, own in self.state_dict(keep_vars=True).items() if id(own) not in inside}
+        """The tensors that belong to no model, but only to a loss."""
+        models = {id(tensor) for model in self.models.values() for tensor in model.state_dict(keep_vars=True).values()}
+        return {name: tensor for name, tensor in self.state_dict(keep_vars=True).items() if id(tensor) not in models}
 
     def load_own_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `own_tensors` gave; every tensor must be there in its shape."""
-        for name, own in self.own_tensors().items():
-            if name not in tensors or tensors[name].shape != own.shape:
+        """Restore the tensors of `own_tensors`; all must be there with their shapes."""
+        for name, tensor in self.own_tensors().items():
+            if name not in tensors or tensors[name].shape != tensor.shape:
                 raise RequestError(f"{name} is missing or of another shape")
-            own.data.copy_(tensors[name])
+            tensor.data.copy_(tensors[name])
 
 
 def class_sums(logits: Tensor, targets: Tensor) -> Sum:
-    """Cross-entropy as sum and count, and how many are correct; IGNORE counts nowhere. N C and N -> scalars."""
+    """Sum of cross-entropies, number of targets and number correct, without IGNORE. N C and N -> scalars."""
     losses, correct = plain_losses(logits, targets)
     return losses.sum(), (targets != IGNORE).sum(), correct.sum()
 
 
 def word_sums(model: BertModel, hidden_TD: Tensor, targets: Targets) -> Sum:
-    """The same for the words at the target positions; the vocabulary head runs there only."""
+    """The sums of the words at the target positions; the vocabulary head runs only there."""
     head: MaskedWordHead = model.heads["masked_word"]  # type: ignore[assignment]
     return logit_sums(head.aligned(hidden_TD[targets.chosen]), targets.words, model.config.vocab_size)
 
 
 def logit_sums(logits_MV: Tensor, words_M: Tensor, vocab_size: int) -> Sum:
-    """The same for logits over the vocabulary, whose rows may be longer than it."""
+    """The sums from logits over the vocabulary, whose rows may be padded beyond it."""
     losses, correct, _ = word_losses(logits_MV, words_M, vocab_size)
     return losses.sum(), (words_M != IGNORE).sum(), correct.sum()

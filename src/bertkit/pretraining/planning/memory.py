@@ -1,4 +1,4 @@
-"""Too little memory is said before the first step and with the block that fits: estimated on the CPU, tried on CUDA."""
+"""Memory checks before the first step, with the largest block that fits: estimated on the CPU, tried on CUDA."""
 
 import gc
 import os
@@ -14,21 +14,21 @@ from bertkit.errors import RequestError
 from bertkit.pretraining.recipe import Recipe
 from bertkit.pretraining.stages import Stage
 
-FLOAT = 4  # bytes
-COPIES = 4  # of each parameter: itself, its gradient, and AdamW's two moments
+FLOAT32_BYTES = 4
+COPIES = 4  # of each parameter: weight, gradient, and AdamW's two moments
 CGROUP = Path("/sys/fs/cgroup")
 MEMINFO = Path("/proc/meminfo")
 
 
 def check_host_memory(recipe: Recipe, stage: Stage, parameter_bytes: int) -> None:
-    """Refuse a block that the CPU's free memory cannot hold, by an estimate that is rather too low."""
+    """Refuse a block that does not fit into free memory, by an estimate that is rather too low."""
     free = free_memory()
     if free is None:
         return
-    together = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # ranks on this machine
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
     def needed(block: int) -> int:
-        return together * (COPIES * parameter_bytes + activation_bytes(recipe, block * stage.data.length))
+        return local_ranks * (COPIES * parameter_bytes + activation_bytes(recipe, block * stage.data.length))
 
     if needed(stage.data.block) > free:
         fitting = next((block for block in smaller_blocks(stage) if needed(block) <= free), None)
@@ -37,10 +37,10 @@ def check_host_memory(recipe: Recipe, stage: Stage, parameter_bytes: int) -> Non
 
 
 def check_device_memory(attempt: Callable[[int, bool], None], stage: Stage, *, alone: bool) -> None:
-    """Refuse a block whose training step a GPU cannot hold: `attempt(block, compiled)` is one of them, or runs out.
+    """Refuse a block whose training step does not fit into the GPU; `attempt(block, compiled)` runs such a step.
 
-    Plain code takes more memory than compiled, but no minute to compile: so it is tried first. Of several ranks one
-    cannot search alone, for the others would wait for it.
+    Eager code needs more memory than compiled code, but no minute to compile, so it is tried first. With several ranks
+    no smaller block is searched, because the other ranks would wait.
     """
     if _fits(attempt, stage.data.block, False) or _fits(attempt, stage.data.block, True):
         return
@@ -51,7 +51,7 @@ def check_device_memory(attempt: Callable[[int, bool], None], stage: Stage, *, a
 
 
 def smaller_blocks(stage: Stage) -> list[int]:
-    """About halves, quarters, ... of a stage's block that divide its batch, down to 1."""
+    """Smaller blocks that divide the stage's batch, each about half of the previous one, down to 1."""
     blocks = [stage.data.block]
     while blocks[-1] > 1:
         blocks.append(next(block for block in range(blocks[-1] // 2, 0, -1) if stage.batch % block == 0))
@@ -59,35 +59,34 @@ def smaller_blocks(stage: Stage) -> list[int]:
 
 
 def one_pass(module: nn.Module, weights: Mapping[str, float], inputs: Sequence[Any]) -> None:
-    """A forward and backward beside as much room as AdamW will take; nothing is left of it."""
-    learned = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    room = [torch.empty_like(parameter) for parameter in learned for _ in range(2)]
+    """Run forward and backward with as much extra memory as AdamW will use; gradients are cleared afterwards."""
+    trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    reserved = [torch.empty_like(parameter) for parameter in trainable for _ in range(2)]
     try:
         sums = module(*inputs)
         loss = torch.stack([weight * sums[name][0] for name, weight in weights.items()]).sum()
         loss.backward()  # type: ignore[no-untyped-call]
     finally:
         module.zero_grad(set_to_none=True)
-        del room
+        del reserved
 
 
 def activation_bytes(recipe: Recipe, tokens: int) -> int:
-    """What a forward keeps for the backward, of tokens in float32, counting only what cannot be spared."""
+    """A lower bound of the activations that a forward keeps for the backward, in float32."""
     model, data = recipe.model, recipe.data
     companions = [other for row in data.rows for other in row.companions(model, data.rate, recipe.train)]
-    layers = sum(_layer_values(config) for config in (model, *(other.config for other in companions)))
+    layers = sum(_activations_per_token(config) for config in (model, *(other.config for other in companions)))
     predicted = sum(row.word_share(data.rate) for row in data.rows) + sum(other.word_share for other in companions)
-    return int(FLOAT * tokens * (layers + 2 * predicted * model.vocab_size))
+    return int(FLOAT32_BYTES * tokens * (layers + 2 * predicted * model.vocab_size))
 
 
 def free_memory() -> int | None:
-    """Bytes that this machine and this process's limits leave; None where the system does not say."""
-    found = [_meminfo(), _cgroup()]
-    return min((number for number in found if number is not None), default=None)
+    """Free bytes of this machine and within the limits of this process; None if the system does not report them."""
+    return min((free for free in (_meminfo(), _cgroup()) if free is not None), default=None)
 
 
-def _layer_values(config: BertConfig) -> int:
-    """Of one token in all layers; with dropout, 256 and 512 wide, 3 to 13 % more were measured."""
+def _activations_per_token(config: BertConfig) -> int:
+    """Values of all layers; with dropout at widths 256 and 512, 3 to 13 % more were measured."""
     return config.depth * (12 * config.width + 3 * config.inner)
 
 
@@ -103,10 +102,10 @@ def _fits(attempt: Callable[[int, bool], None], block: int, compiled: bool) -> b
 
 
 def _too_little(stage: Stage, has: str, fitting: int | None) -> RequestError:
-    asked = f"block={stage.data.block} (sequences of {stage.data.length} tokens that are computed at once) needs {has}"
+    block = f"block={stage.data.block} (sequences of {stage.data.length} tokens that are computed at once) needs {has}"
     if fitting is None:
-        return RequestError(f"{asked}; lower block, or choose a shorter length or a smaller model")
-    return RequestError(f"{asked}; block={fitting} fits")
+        return RequestError(f"{block}; lower block, or choose a shorter length or a smaller model")
+    return RequestError(f"{block}; block={fitting} fits")
 
 
 def _meminfo() -> int | None:
@@ -118,7 +117,7 @@ def _meminfo() -> int | None:
 
 
 def _cgroup() -> int | None:
-    """What a container's limit leaves; a limit that is "max" is none."""
+    """Free bytes within a container's limit; None if it has no limit ("max")."""
     try:
         most, used = (int((CGROUP / f"memory.{name}").read_text()) for name in ("max", "current"))
         cache = next(
@@ -126,6 +125,6 @@ def _cgroup() -> int | None:
             for line in (CGROUP / "memory.stat").read_text().splitlines()
             if line.startswith("inactive_file ")
         )
-        return max(0, most - used + cache)  # files that are only kept in memory give way
+        return max(0, most - used + cache)  # the page cache can be reclaimed
     except (OSError, ValueError, StopIteration):
         return None

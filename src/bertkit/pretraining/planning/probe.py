@@ -1,4 +1,4 @@
-"""A device measured in seconds: its plain matmul, and real training steps at two widths, give a law of speed."""
+"""Measure the training speed of a device: a plain matmul, and real training steps at two widths."""
 
 import os
 import time
@@ -12,86 +12,85 @@ import torch
 from bertkit.config import BertConfig, family_config
 from bertkit.errors import RequestError
 from bertkit.model.model import new_model
-from bertkit.pretraining.batches import DataSettings
-from bertkit.pretraining.examples import Examples
-from bertkit.pretraining.inputs import to_inputs
+from bertkit.pretraining.examples.arrays import Examples
+from bertkit.pretraining.examples.batches import DataSettings
+from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.pretraining.objectives.module import ForPretraining
 from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.train.half import HalfPrecision
 from bertkit.train.optimizer import build_optimizer
 from bertkit.train.optimizer_rows import OptimizerSettings
-from bertkit.train.speed import flops_per_token, layer_numbers, matmul_rate
+from bertkit.train.speed import flops_per_token, layer_parameters, matmul_rate
 
-# Widths and tokens of the two timed trainings, both two layers deep.
-PROBES = {"cpu": ((128, 256), 2048), "cuda": ((256, 1024), 65_536)}
-# A predicted word's logits cost this part of what a layer's values cost, number for number (H200, four shapes).
-LOGIT_COST = 0.04
-UPDATE_COST = 0.15  # and the update of a parameter this part, once a step
-TIMING_SECONDS = 3.0  # for both, if they are quick
-# A run of minutes sees no text often enough to learn it by heart.
+# device -> (widths of the two timed models of two layers, tokens per step)
+TIMED_MODELS = {"cpu": ((128, 256), 2048), "cuda": ((256, 1024), 65_536)}
+LOGIT_COST = 0.04  # of one logit, relative to one value of a layer (H200, four shapes)
+UPDATE_COST = 0.15  # of updating one parameter, once per step, relative to the same
+TIMING_SECONDS = 3.0  # for both models, if they are fast
+# Runs of minutes repeat no text often enough to overfit.
 NO_DROPOUT: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What is to be trained on, whatever the model's size."""
+    """What is trained on, independent of the model's size."""
 
     length: int = 128
     vocab_size: int = 30522
-    predicted: float = 0.15
+    predicted: float = 0.15  # share of tokens
     corpus_tokens: int | None = None  # of the shards, to count epochs
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceSpeed:
-    """A device as the plan knows it: seconds = `per_flop` x useful operations + `per_value` x values moved."""
+    """The measured speed of a device: seconds = `per_flop` x useful operations + `per_value` x values moved."""
 
     kind: str  # cpu or cuda
-    matmul_rate: float  # operations a second
+    matmul_rate: float  # operations per second
     per_flop: float
     per_value: float
     memory_gib: float
 
 
 def moved_values(config: BertConfig, work: Work, step_tokens: float) -> float:
-    """Values that pass through memory for a token, in units of one layer's width; the embeddings are one layer."""
+    """Values that pass through memory per token, in units of layer values; the embeddings count as one layer."""
     layers = (config.depth + 1) * config.width
     return layers + LOGIT_COST * work.predicted * work.vocab_size + UPDATE_COST * parameters(config) / step_tokens
 
 
 def parameters(config: BertConfig) -> int:
-    """Numbers that are learned, norms and biases left out."""
+    """The number of parameters, without norms and biases."""
     tables = config.vocab_size + config.max_length + config.segments
-    return config.depth * layer_numbers(config) + tables * config.table_width + 2 * config.width**2
+    return config.depth * layer_parameters(config) + tables * config.table_width + 2 * config.width**2
 
 
 def measure(device: torch.device, work: Work, *, compiled: bool = True) -> DeviceSpeed:
-    """Seconds on the device: one matmul, and a few training steps at two widths. Compiled code only on CUDA."""
-    if device.type not in PROBES:
-        raise RequestError(f"no plan for device '{device}'; choose from: {', '.join(PROBES)}")
-    widths, tokens = PROBES[device.type]
+    """Time a matmul and a few training steps at two widths; on CUDA the steps are compiled."""
+    if device.type not in TIMED_MODELS:
+        raise RequestError(f"no plan for device '{device}'; choose from: {', '.join(TIMED_MODELS)}")
+    widths, tokens = TIMED_MODELS[device.type]
     tokens = max(1, tokens // work.length) * work.length
     rate = matmul_rate(device)
     configs = [_probe_config(width, work) for width in widths]
     steps = [training_step(config, work, tokens, device, compiled=compiled) for config in configs]
     points = []
-    for config, seconds in zip(configs, _shortest(steps, device), strict=True):
+    for config, seconds in zip(configs, _shortest_times(steps, device), strict=True):
         flops = flops_per_token(config, work.length, work.predicted)
         points.append((flops, moved_values(config, work, tokens), seconds / tokens))
     per_flop, per_value = fit_speed(points, rate)
     return DeviceSpeed(
-        kind=device.type, matmul_rate=rate, per_flop=per_flop, per_value=per_value, memory_gib=_memory(device)
+        kind=device.type, matmul_rate=rate, per_flop=per_flop, per_value=per_value, memory_gib=_total_memory(device)
     )
 
 
 def fit_speed(points: list[tuple[float, float, float]], rate: float) -> tuple[float, float]:
-    """(seconds per operation, seconds per value) through points of (operations, values, seconds), all per token.
+    """Fit (seconds per operation, seconds per value) to points of (operations, values, seconds), all per token.
 
-    Noise must not make either absurd: no operation is faster than in the matmul, and no value takes less than nothing.
+    Bounds against noise: no operation is faster than in the matmul, and no value takes negative time.
     """
     flops, values, seconds = np.array(points).T
     both = np.stack((flops, values), axis=1)
-    # Relative errors count: the narrow model's few nanoseconds as much as the wide one's many.
+    # Least squares of relative errors, so that the fast narrow model counts as much as the slow wide one.
     per_flop, per_value = np.linalg.lstsq(both / seconds[:, None], np.ones(len(seconds)), rcond=None)[0]
     if per_flop < 1 / rate:
         per_flop = 1 / rate
@@ -104,14 +103,11 @@ def fit_speed(points: list[tuple[float, float, float]], rate: float) -> tuple[fl
 def training_step(
     config: BertConfig, work: Work, tokens: int, device: torch.device, *, compiled: bool
 ) -> Callable[[], None]:
-    """One step of real training on `tokens` of made-up text, ready to be called."""
-    objective = (
-        ForPretraining(new_model(config, {"masked_word": None}), objective_rows(DataSettings().objective))
-        .to(device)
-        .train()
-    )
+    """A function that runs one real training step on `tokens` random tokens."""
+    rows = objective_rows(DataSettings().objective)
+    objective = ForPretraining(new_model(config, {"masked_word": None}), rows).to(device).train()
     fixed = work.length if device.type == "cuda" else None
-    batch, targets = to_inputs(_made_up(config, work, tokens), device, fixed_length=fixed)
+    batch, targets = to_inputs(_random_examples(config, work, tokens), device, fixed_length=fixed)
     module: torch.nn.Module = HalfPrecision(objective) if device.type == "cuda" else objective
     if compiled and device.type == "cuda":
         module.compile()
@@ -132,7 +128,7 @@ def _probe_config(width: int, work: Work) -> BertConfig:
     return family_config("bert", **sizes, vocab_size=work.vocab_size, max_length=longest, **NO_DROPOUT)
 
 
-def _made_up(config: BertConfig, work: Work, tokens: int) -> Examples:
+def _random_examples(config: BertConfig, work: Work, tokens: int) -> Examples:
     rng = np.random.default_rng(0)
     sequences = max(1, tokens // work.length)
     total = sequences * work.length
@@ -142,32 +138,32 @@ def _made_up(config: BertConfig, work: Work, tokens: int) -> Examples:
     return Examples(ids, np.zeros(total, np.int32), lengths, chosen, ids[chosen], None, 0)
 
 
-def _shortest(steps: Sequence[Callable[[], None]], device: torch.device) -> list[float]:
-    """The shortest seconds of each step. They take turns, so that a busy moment of the machine hits all alike."""
-    for step in steps:  # compiles, and makes the optimizer's memory
+def _shortest_times(steps: Sequence[Callable[[], None]], device: torch.device) -> list[float]:
+    """The shortest time of each step in seconds; they are timed in turn, so that other load affects all of them."""
+    for step in steps:  # compiles, and allocates the optimizer's state
         step()
     times: list[list[float]] = []
-    began = time.perf_counter()
-    while len(times) < 3 or (len(times) < 20 and time.perf_counter() - began < TIMING_SECONDS):
+    start = time.perf_counter()
+    while len(times) < 3 or (len(times) < 20 and time.perf_counter() - start < TIMING_SECONDS):
         times.append([_seconds(step, device) for step in steps])
     return [min(column) for column in zip(*times, strict=True)]
 
 
 def _seconds(step: Callable[[], None], device: torch.device) -> float:
-    _settle(device)
-    began = time.perf_counter()
+    _synchronize(device)
+    start = time.perf_counter()
     step()
-    _settle(device)
-    return time.perf_counter() - began
+    _synchronize(device)
+    return time.perf_counter() - start
 
 
-def _settle(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def _memory(device: torch.device) -> float:
-    """GiB of the device: all of the card, or all of the machine."""
+def _total_memory(device: torch.device) -> float:
+    """GiB of the GPU, or of the machine."""
     if device.type == "cuda":
         return float(torch.cuda.get_device_properties(device).total_memory) / 2**30
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30

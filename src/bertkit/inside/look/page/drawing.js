@@ -1,29 +1,29 @@
-// What all views share: elements made without markup, lists that draw only what is in sight, colors.
+// Shared by all views: DOM elements, lists that draw only their visible rows, colors.
 
-/** An element; strings among the children become text, never markup. */
+/** A DOM element; string children become text, never markup. */
 export function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+  const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (value !== null && value !== false) made.setAttribute(name, value === true ? "" : value);
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== false) node.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children);
-  return made;
+  node.append(...children);
+  return node;
 }
 
-/** A token as text of its own direction, whatever stands in it. */
+/** A token as text with its own writing direction. */
 export function tokenText(label) {
   return element("bdi", { class: "token", title: label }, label);
 }
 
 export const number = (value, digits = 3) => value.toFixed(digits).replace("-", "−");
 
-/** A color for each head, evenly around the circle. */
+/** The color of a head; hues are evenly spaced. */
 export function headColor(head, heads, alpha = 1) {
   return `hsl(${Math.round((head * 360) / heads + 210) % 360} 70% 50% / ${alpha})`;
 }
 
-/** Blue above zero, orange below; the strength is the size as a share of `most`. */
+/** Blue above zero, orange below; the opacity is the absolute value relative to `most`. */
 export function signColor(value, most) {
   const strength = most ? Math.min(1, Math.abs(value) / most) : 0;
   return value >= 0 ? `rgb(35 110 235 / ${strength})` : `rgb(240 125 20 / ${strength})`;
@@ -38,7 +38,7 @@ export function strip(context, vector, { x, y, width, height, most }) {
   }
 }
 
-/** A drawing surface of this many CSS pixels, sharp on any screen and empty. */
+/** An empty drawing context of this size in CSS pixels, sharp on any screen. */
 export function prepare(canvas, width, height) {
   const ratio = globalThis.devicePixelRatio || 1;
   canvas.width = Math.round(width * ratio);
@@ -51,9 +51,9 @@ export function prepare(canvas, width, height) {
 }
 
 /**
- * A view that is a scrolling list with a row for each token. `paint(list)` of the view is called with what is in sight: it
- * fills `list.body` with rows placed by `list.place`, and draws lines and strips on `list.context`, whose origin is the
- * top left of what is in sight. `hover(place, event)` is called with the row under the mouse, or null.
+ * A view that is a scrolling list with a row for each token. `paint(list)` of the view draws the visible rows: it puts
+ * elements into rows with `list.put`, and draws lines and strips on `list.context`, whose origin is the top left corner
+ * of the visible part. `hover(row, event)` is called with the row under the mouse, or null.
  */
 export class TokenView {
   constructor(app, height, label) {
@@ -62,8 +62,8 @@ export class TokenView {
     this.element = this.list.stage;
   }
 
-  choose(place) {
-    if (place !== null) this.app.set({ token: place });
+  choose(row) {
+    if (row !== null) this.app.set({ token: row });
   }
 }
 
@@ -89,26 +89,26 @@ class Rows {
 
   /** The row under the mouse, or null. */
   at(event) {
-    const place = Math.floor((event.clientY - this.body.getBoundingClientRect().top) / this.height);
+    const row = Math.floor((event.clientY - this.body.getBoundingClientRect().top) / this.height);
     const below = event.clientY >= this.stage.getBoundingClientRect().top + this.heading.offsetHeight;
-    return below && place >= 0 && place < this.count ? place : null;
+    return below && row >= 0 && row < this.count ? row : null;
   }
 
   step(event) {
-    const ways = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -this.count, End: this.count };
-    if (!(event.key in ways)) return;
+    const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -this.count, End: this.count };
+    if (!(event.key in steps)) return;
     event.preventDefault();
-    const next = Math.max(0, Math.min(this.count - 1, (this.chosen ?? -1) + ways[event.key]));
+    const next = Math.max(0, Math.min(this.count - 1, (this.chosen ?? -1) + steps[event.key]));
     this.view.choose(next, event);
     this.show(next);
   }
 
-  /** Scroll a row into sight. */
-  show(place) {
-    const top = place * this.height;
-    const seen = this.stage.clientHeight - this.heading.offsetHeight - this.height;
+  /** Scroll until a row is visible. */
+  show(row) {
+    const top = row * this.height;
+    const room = this.stage.clientHeight - this.heading.offsetHeight - this.height;
     if (top < this.stage.scrollTop) this.stage.scrollTop = top;
-    else if (top > this.stage.scrollTop + seen) this.stage.scrollTop = top - seen;
+    else if (top > this.stage.scrollTop + room) this.stage.scrollTop = top - room;
   }
 
   schedule() {
@@ -119,23 +119,23 @@ class Rows {
     cancelAnimationFrame(this.frame);
     this.frame = null;
     this.width = this.stage.clientWidth;
-    this.tall = Math.min(this.stage.clientHeight - this.heading.offsetHeight, this.count * this.height);
+    this.visibleHeight = Math.min(this.stage.clientHeight - this.heading.offsetHeight, this.count * this.height);
     this.top = this.stage.scrollTop;
     this.first = Math.max(0, Math.floor(this.top / this.height));
-    this.last = Math.min(this.count, Math.ceil((this.top + this.tall) / this.height));
-    this.context = prepare(this.canvas, this.width, Math.max(this.tall, 0));
+    this.last = Math.min(this.count, Math.ceil((this.top + this.visibleHeight) / this.height));
+    this.context = prepare(this.canvas, this.width, Math.max(this.visibleHeight, 0));
     this.body.replaceChildren();
     this.view.paint(this);
   }
 
-  /** Where a row stands on the canvas. */
-  y(place) { return place * this.height - this.top; }
+  /** The top of a row on the canvas. */
+  y(row) { return row * this.height - this.top; }
 
-  /** Put an element into a row; it starts at `x` and is `width` wide. */
-  place(made, row, x, width) {
-    Object.assign(made.style, { top: `${row * this.height}px`, left: `${x}px`, width: `${width}px`, height: `${this.height}px` });
-    made.dataset.row = row;
-    this.body.append(made);
-    return made;
+  /** Put an element into a row, at `x` and `width` wide. */
+  put(node, row, x, width) {
+    Object.assign(node.style, { top: `${row * this.height}px`, left: `${x}px`, width: `${width}px`, height: `${this.height}px` });
+    node.dataset.row = row;
+    this.body.append(node);
+    return node;
   }
 }

@@ -1,9 +1,9 @@
-// What the model would fill at each layer: its masked-word head, read early.
+// The words that the masked-word head predicts from each layer (logit lens).
 
 import { unpack } from "./numbers.js";
 import { TokenView, element, number, tokenText } from "./drawing.js";
 
-const COLUMN = 84;
+const COLUMN_WIDTH = 84;
 
 export class FillView extends TokenView {
   static title = "Fills";
@@ -17,14 +17,13 @@ export class FillView extends TokenView {
     this.best ??= await unpack(this.app.data.lens.best);
     this.probabilities ??= await unpack(this.app.data.lens.probabilities);
     [, this.size, this.top] = this.best.shape;
-    const across = (this.size + 1) * COLUMN;
-    this.list.body.style.width = this.list.heading.style.width = `${across}px`;
+    this.list.body.style.width = this.list.heading.style.width = `${(this.size + 1) * COLUMN_WIDTH}px`;
     const names = Array.from({ length: this.size }, (_, layer) => (layer ? `layer ${layer}` : "embeddings"));
     this.list.heading.classList.add("columns");
     this.list.heading.replaceChildren(...["token", ...names].map((name) => element("span", {}, name)));
     this.list.chosen = this.app.state.token;
     this.list.draw();
-    this.app.say("The word that the masked-word head would read off each layer; stronger color, more probable.");
+    this.app.showStatus("The word that the masked-word head predicts from each layer; a stronger color is more probable.");
   }
 
   candidates(token, layer) {
@@ -40,28 +39,28 @@ export class FillView extends TokenView {
     for (let row = list.first; row < list.last; row++) {
       const name = element("div", { class: "cell left fixed" }, tokenText(tokens[row]));
       if (row === this.app.state.token) name.classList.add("chosen");
-      list.place(name, row, list.stage.scrollLeft, COLUMN); // stays in sight when the layers move sideways
+      list.put(name, row, list.stage.scrollLeft, COLUMN_WIDTH); // stays visible when the layers scroll sideways
       for (let layer = 0; layer < this.size; layer++) {
         const [{ word, probability }] = this.candidates(row, layer);
         const cell = element("div", { class: "cell fill" }, tokenText(word));
         if (word === tokens[row]) cell.classList.add("same");
         cell.style.setProperty("--shade", probability);
-        list.place(cell, row, (layer + 1) * COLUMN, COLUMN);
+        list.put(cell, row, (layer + 1) * COLUMN_WIDTH, COLUMN_WIDTH);
       }
     }
   }
 
-  choose(place, event) {
-    if (place === null) return;
-    this.app.set({ token: place }).then(() => this.hover(place, event));
+  choose(row, event) {
+    if (row === null) return;
+    this.app.set({ token: row }).then(() => this.hover(row, event));
   }
 
-  hover(place, event) {
-    if (place === null) return;
+  hover(row, event) {
+    if (row === null) return;
     const left = this.list.body.getBoundingClientRect().left;
-    const pointed = event.clientX === undefined ? this.size - 1 : Math.floor((event.clientX - left) / COLUMN) - 1;
-    const layer = Math.max(0, Math.min(this.size - 1, pointed));
-    const told = this.candidates(place, layer).map(({ word, probability }) => `${word} ${number(probability)}`);
-    this.app.say(`${this.app.data.tokens[place]} at ${layer ? `layer ${layer}` : "the embeddings"}: ${told.join(",  ")}`);
+    const column = event.clientX === undefined ? this.size - 1 : Math.floor((event.clientX - left) / COLUMN_WIDTH) - 1;
+    const layer = Math.max(0, Math.min(this.size - 1, column));
+    const words = this.candidates(row, layer).map(({ word, probability }) => `${word} ${number(probability)}`);
+    this.app.showStatus(`${this.app.data.tokens[row]} at ${layer ? `layer ${layer}` : "the embeddings"}: ${words.join(",  ")}`);
   }
 }

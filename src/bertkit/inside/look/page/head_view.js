@@ -1,11 +1,11 @@
-// The head view: tokens on both sides, and a line from each to what it looks at, in the color of the head.
+// The head view: tokens on both sides, and lines from each token to those it attends to, in the color of the head.
 
 import { largest } from "./numbers.js";
 import { TokenView, element, headColor, number, tokenText } from "./drawing.js";
 
-const LINES = 6; // for each token and head, while no token is chosen
-const MORE_LINES = 60; // when one is
-const FAINT = 0.015; // below this a line is not seen, so it is not drawn
+const MAX_LINES = 6; // for each token and head, while no token is chosen
+const MAX_FOCUS_LINES = 60; // for a chosen token
+const MIN_WEIGHT = 0.015; // lines of smaller weights are not visible
 export const PAIR_FILTERS = { all: "all", "0-0": "A → A", "0-1": "A → B", "1-0": "B → A", "1-1": "B → B" };
 
 export class HeadView extends TokenView {
@@ -13,21 +13,21 @@ export class HeadView extends TokenView {
   static controls = ["layer", "heads", "filter"];
 
   constructor(app) {
-    super(app, 22, "tokens and what they look at");
-    this.hovered = null; // {side, place}
-    this.list.heading.append(element("span", {}, "looks"), element("span", {}, "is looked at"));
+    super(app, 22, "tokens and what they attend to");
+    this.hovered = null; // {side, row}
+    this.list.heading.append(element("span", {}, "query"), element("span", {}, "key"));
   }
 
   draw(layer) {
     this.layer = layer;
     this.list.chosen = this.app.state.token;
     this.list.draw();
-    this.tell();
+    this.describe();
   }
 
-  choose(place, event) {
-    if (place === null || (event.type === "click" && this.side(event) === "right")) return;
-    this.app.set({ token: place === this.app.state.token && event.type === "click" ? null : place });
+  choose(row, event) {
+    if (row === null || (event.type === "click" && this.side(event) === "right")) return;
+    this.app.set({ token: row === this.app.state.token && event.type === "click" ? null : row });
   }
 
   side(event) {
@@ -35,18 +35,18 @@ export class HeadView extends TokenView {
     return event.clientX > box.left + box.width / 2 ? "right" : "left";
   }
 
-  hover(place, event) {
-    const next = place === null ? null : { side: this.side(event), place };
-    if (next?.side === this.hovered?.side && next?.place === this.hovered?.place) return;
+  hover(row, event) {
+    const next = row === null ? null : { side: this.side(event), row };
+    if (next?.side === this.hovered?.side && next?.row === this.hovered?.row) return;
     this.hovered = next;
     this.list.schedule();
-    this.tell();
+    this.describe();
   }
 
-  /** What is singled out: what the mouse is on, else the chosen token. */
+  /** The focused token: the one under the mouse, else the chosen one. */
   focus() {
     const { token } = this.app.state;
-    return this.hovered ?? (token === null ? null : { side: "left", place: token });
+    return this.hovered ?? (token === null ? null : { side: "left", row: token });
   }
 
   allowed(from, to) {
@@ -55,13 +55,13 @@ export class HeadView extends TokenView {
   }
 
   /** The weights of a head from (or, on the right, to) the focused token, filtered. */
-  weights(head, { side, place }) {
-    const found = side === "left" ? this.layer.row(head, place) : this.layer.column(head, place);
-    for (let other = 0; other < found.length; other++) {
-      const [from, to] = side === "left" ? [place, other] : [other, place];
-      if (!this.allowed(from, to)) found[other] = 0;
+  weights(head, { side, row }) {
+    const weights = side === "left" ? this.layer.row(head, row) : this.layer.column(head, row);
+    for (let other = 0; other < weights.length; other++) {
+      const [from, to] = side === "left" ? [row, other] : [other, row];
+      if (!this.allowed(from, to)) weights[other] = 0;
     }
-    return found;
+    return weights;
   }
 
   paint(list) {
@@ -73,14 +73,14 @@ export class HeadView extends TokenView {
     for (let row = list.first; row < list.last; row++) {
       for (const side of ["left", "right"]) {
         const cell = element("div", { class: `cell ${side}` }, tokenText(tokens[row]));
-        if (focus?.side === side && focus.place === row) cell.classList.add("chosen");
+        if (focus?.side === side && focus.row === row) cell.classList.add("chosen");
         else if (focus && focus.side !== side && most) cell.style.setProperty("--shade", shades[row] / most);
-        list.place(cell, row, side === "left" ? 0 : list.width - edge, edge);
+        list.put(cell, row, side === "left" ? 0 : list.width - edge, edge);
       }
     }
-    const lines = { left: edge, right: list.width - edge };
-    if (focus) this.lines(list, focus, MORE_LINES, lines);
-    else for (let row = list.first; row < list.last; row++) this.lines(list, { side: "left", place: row }, LINES, lines);
+    const ends = { left: edge, right: list.width - edge };
+    if (focus) this.lines(list, focus, MAX_FOCUS_LINES, ends);
+    else for (let row = list.first; row < list.last; row++) this.lines(list, { side: "left", row }, MAX_LINES, ends);
   }
 
   lines(list, focus, count, { left, right }) {
@@ -88,8 +88,8 @@ export class HeadView extends TokenView {
     for (const head of this.app.state.heads) {
       const weights = this.weights(head, focus);
       for (const other of largest(weights, count)) {
-        if (weights[other] < FAINT) break;
-        const [from, to] = focus.side === "left" ? [focus.place, other] : [other, focus.place];
+        if (weights[other] < MIN_WEIGHT) break;
+        const [from, to] = focus.side === "left" ? [focus.row, other] : [other, focus.row];
         list.context.strokeStyle = headColor(head, this.app.data.heads, Math.min(1, weights[other]));
         list.context.lineWidth = 1.5;
         list.context.beginPath();
@@ -110,13 +110,13 @@ export class HeadView extends TokenView {
     return sums;
   }
 
-  /** The focused token's largest weights, in words and numbers. */
-  tell() {
+  /** Show the largest weights of the focused token as text. */
+  describe() {
     const focus = this.focus();
     const { tokens } = this.app.data;
-    if (!focus || !this.app.state.heads.size) return this.app.say("Point at a token, or choose one with ↑ ↓; ← → change the layer.");
+    if (!focus || !this.app.state.heads.size) return this.app.showStatus("Point at a token, or choose one with ↑ ↓; ← → change the layer.");
     const mean = this.mean(focus);
-    const told = largest(mean, 5).filter((place) => mean[place] > 0).map((place) => `${tokens[place]} ${number(mean[place])}`);
-    this.app.say(`${tokens[focus.place]} (${focus.place}) ${focus.side === "left" ? "looks at" : "is looked at by"}: ${told.join(",  ")}`);
+    const shown = largest(mean, 5).filter((token) => mean[token] > 0).map((token) => `${tokens[token]} ${number(mean[token])}`);
+    this.app.showStatus(`${tokens[focus.row]} (${focus.row}) ${focus.side === "left" ? "attends to" : "is attended to by"}: ${shown.join(",  ")}`);
   }
 }

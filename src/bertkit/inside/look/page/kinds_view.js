@@ -1,4 +1,4 @@
-// The head catalogue: what each head mostly looks at in this text, how widely and how far.
+// The head catalogue: what each head mostly attends to in this text, how broadly and how far.
 
 import { element, headColor, number } from "./drawing.js";
 
@@ -12,13 +12,13 @@ export class KindsView {
 
   constructor(app) {
     this.app = app;
-    this.order = "layer";
-    this.down = false;
+    this.sortedBy = "layer";
+    this.descending = false;
     this.element = element("div", { class: "table", tabindex: "0", role: "region", "aria-label": "head catalogue" });
   }
 
   draw() {
-    this.app.say("What each head looks at in this text, as mean weights. Choose a heading to sort, a row to open the head.");
+    this.app.showStatus("What each head attends to in this text, as mean weights. Click a heading to sort, a number to open the head.");
     const heads = Object.entries(COLUMNS).map(([name, shown]) => this.heading(name, shown));
     const rows = [...this.app.data.catalogue].sort((one, other) => this.compare(one, other)).map((row) => this.row(row));
     const table = element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows));
@@ -26,16 +26,16 @@ export class KindsView {
   }
 
   compare(one, other) {
-    const [a, b] = [one[this.order], other[this.order]];
-    const way = typeof a === "string" ? a.localeCompare(b) : a - b;
-    return (this.down ? -way : way) || one.layer - other.layer || one.head - other.head;
+    const [a, b] = [one[this.sortedBy], other[this.sortedBy]];
+    const order = typeof a === "string" ? a.localeCompare(b) : a - b;
+    return (this.descending ? -order : order) || one.layer - other.layer || one.head - other.head;
   }
 
   heading(name, shown) {
-    const sorted = name === this.order ? (this.down ? "descending" : "ascending") : "none";
+    const sorted = name === this.sortedBy ? (this.descending ? "descending" : "ascending") : "none";
     const sort = () => {
-      this.down = name === this.order ? !this.down : typeof this.app.data.catalogue[0][name] === "number";
-      this.order = name;
+      this.descending = name === this.sortedBy ? !this.descending : typeof this.app.data.catalogue[0][name] === "number";
+      this.sortedBy = name;
       this.draw();
       this.element.querySelector(`[data-name="${name}"]`).focus();
     };
@@ -56,8 +56,8 @@ export class KindsView {
     const value = row[name];
     if (name === "layer" || name === "head") return element("td", {}, `${value}`);
     if (typeof value === "string") return element("td", { class: "kind" }, value.replace("_", " "));
-    const made = element("td", {}, number(value, 2));
-    if (name !== "entropy" && name !== "distance") made.style.setProperty("--shade", Math.min(1, value));
-    return made;
+    const cell = element("td", {}, number(value, 2));
+    if (name !== "entropy" && name !== "distance") cell.style.setProperty("--shade", Math.min(1, value));
+    return cell;
   }
 }

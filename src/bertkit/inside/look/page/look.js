@@ -1,4 +1,4 @@
-// One reading of one text, in six views. `mount(element, data)` draws them into any element.
+// Six views of one text. `mount(element, data)` draws them into any element.
 
 import { Layer } from "./numbers.js";
 import { element, headColor } from "./drawing.js";
@@ -12,9 +12,9 @@ import { KindsView } from "./kinds_view.js";
 /**
  * The views in the order of their tabs. Each is a class with
  *   title       of its tab
- *   controls    if it uses some: layer, heads (with `oneHead` one of them at a time), filter
- *   needs       the part of the data that it draws, if some pages lack it: they do not show the view
- *   element     what is shown, and draw(layer), which renews it
+ *   controls    the controls that it uses: layer, heads (with `oneHead` one at a time), filter
+ *   needs       the part of the data that it draws, if some pages lack it; these do not show the view
+ *   element     the DOM element, and draw(layer), which updates it
  */
 const VIEWS = {
   heads: HeadView, model: ModelView, neurons: NeuronView, vectors: VectorView, fills: FillView, kinds: KindsView,
@@ -31,7 +31,7 @@ export function mount(host, data) {
 
 class App {
   constructor(host, data) {
-    Object.assign(this, { host, data, layers: [], views: {}, turn: 0 });
+    Object.assign(this, { host, data, layers: [], views: {}, updates: 0 });
     this.firstToken = Math.min(1, data.tokens.length - 1); // after [CLS]
     const heads = new Set(Array.from({ length: data.heads }, (_, head) => head));
     this.state = { view: "heads", layer: 0, head: 0, heads, token: null, filter: "all" };
@@ -45,11 +45,11 @@ class App {
     this.tabs = element("div", { class: "tabs", role: "tablist", "aria-label": "views" }, ...tabs);
     this.tabs.addEventListener("keydown", (event) => this.moveTab(event));
     this.controls = element("div", { class: "controls" }, this.layerControl(), this.headControl(), this.filterControl());
-    this.said = element("output", { class: "said" });
+    this.status = element("output", { class: "status" });
     this.panel = element("div", { class: "panel", role: "tabpanel" });
     this.panel.addEventListener("keydown", (event) => this.keys(event));
     this.host.classList.add("bertkit-look");
-    this.host.replaceChildren(this.header(), this.tabs, this.controls, this.said, this.panel, this.footer());
+    this.host.replaceChildren(this.header(), this.tabs, this.controls, this.status, this.panel, this.footer());
   }
 
   header() {
@@ -61,7 +61,7 @@ class App {
   footer() {
     const { model, tokens, cutFrom, precision } = this.data;
     const cut = cutFrom ? `, the first of ${cutFrom.toLocaleString("en")}` : "";
-    return element("footer", {}, `${model} · ${tokens.length} tokens${cut} · weights computed here from queries and keys in ${precision}`);
+    return element("footer", {}, `${model} · ${tokens.length} tokens${cut} · weights computed from queries and keys in ${precision}`);
   }
 
   tab(name) {
@@ -78,22 +78,22 @@ class App {
   headControl() {
     const all = Array.from({ length: this.data.heads }, (_, head) => head);
     this.chips = all.map((head) => {
-      const chip = element("button", { type: "button", class: "chip", title: "double click: this head alone" }, `${head + 1}`);
+      const chip = element("button", { type: "button", class: "chip", title: "double-click: only this head" }, `${head + 1}`);
       chip.style.setProperty("--color", headColor(head, this.data.heads));
       chip.setAttribute("aria-label", `head ${head + 1}`);
       chip.addEventListener("click", () => this.toggle(head));
       chip.addEventListener("dblclick", () => this.set({ head, heads: new Set([head]) }));
       return chip;
     });
-    const every = () => this.set({ heads: new Set(this.state.heads.size === all.length ? [] : all) });
-    this.every = element("button", { type: "button", class: "chip all", onclick: every }, "all");
-    return element("div", { class: "control heads", role: "group", "aria-label": "heads" }, "heads ", ...this.chips, this.every);
+    const toggleAll = () => this.set({ heads: new Set(this.state.heads.size === all.length ? [] : all) });
+    this.allChip = element("button", { type: "button", class: "chip all", onclick: toggleAll }, "all");
+    return element("div", { class: "control heads", role: "group", "aria-label": "heads" }, "heads ", ...this.chips, this.allChip);
   }
 
   filterControl() {
     const options = Object.entries(PAIR_FILTERS).map(([value, shown]) => element("option", { value }, shown));
     const change = (event) => this.set({ filter: event.target.value });
-    this.filterSelect = element("select", { "aria-label": "which text looks at which", onchange: change }, ...options);
+    this.filterSelect = element("select", { "aria-label": "which text attends to which", onchange: change }, ...options);
     return element("label", { class: "control filter" }, "texts ", this.filterSelect);
   }
 
@@ -105,30 +105,31 @@ class App {
   }
 
   moveTab(event) {
-    const way = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (!way) return;
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
     event.preventDefault();
-    const next = (this.names.indexOf(this.state.view) + way + this.names.length) % this.names.length;
+    const next = (this.names.indexOf(this.state.view) + step + this.names.length) % this.names.length;
     this.set({ view: this.names[next] });
     this.tabs.querySelector("[aria-selected=true]").focus();
   }
 
-  /** In the views of one layer: left and right change it, h and H the head. */
+  /** In views of one layer: left and right change the layer, h and H the head. */
   keys(event) {
     if (!controlsOf(this.state.view).includes("layer") || event.ctrlKey || event.metaKey || event.altKey) return;
     const { layer, head } = this.state;
-    const way = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    const turn = { h: 1, H: this.data.heads - 1 }[event.key];
-    if (way) this.set({ layer: Math.max(0, Math.min(this.data.layers.length - 1, layer + way)) });
-    else if (turn) this.set({ head: (head + turn) % this.data.heads, heads: new Set([(head + turn) % this.data.heads]) });
+    const layerStep = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    const headStep = { h: 1, H: this.data.heads - 1 }[event.key];
+    const nextHead = (head + headStep) % this.data.heads;
+    if (layerStep) this.set({ layer: Math.max(0, Math.min(this.data.layers.length - 1, layer + layerStep)) });
+    else if (headStep) this.set({ head: nextHead, heads: new Set([nextHead]) });
     else if (event.key === "Escape") this.set({ token: null });
     else return;
     event.preventDefault();
   }
 
-  say(text) { this.said.textContent = text; }
+  showStatus(text) { this.status.textContent = text; }
 
-  /** One layer's numbers; a layer is unpacked when it is first looked at. */
+  /** The queries and keys of a layer, unpacked when first used. */
   layer(number) { return (this.layers[number] ??= Layer.read(this.data.layers[number])); }
 
   /** Change what is shown, and draw it. */
@@ -136,18 +137,18 @@ class App {
     const start = performance.now();
     Object.assign(this.state, change);
     const { view, layer } = this.state;
-    const turn = ++this.turn;
+    const update = ++this.updates;
     const needed = controlsOf(view).includes("layer") ? await this.layer(layer) : null;
-    if (turn !== this.turn) return; // somebody went on while this layer was unpacked
+    if (update !== this.updates) return; // the state changed while this layer was unpacked
     this.showControls();
     this.views[view] ??= new VIEWS[view](this);
     if (this.panel.firstChild !== this.views[view].element) this.panel.replaceChildren(this.views[view].element);
     await this.views[view].draw(needed);
     this.prepareNeighbors(needed && layer);
-    Object.assign(this.host.dataset, { view, layer: layer + 1, turn, milliseconds: Math.round(performance.now() - start) });
+    Object.assign(this.host.dataset, { view, layer: layer + 1, turn: update, milliseconds: Math.round(performance.now() - start) });
   }
 
-  /** Unpack the layers beside this one while nobody waits. */
+  /** Unpack the neighboring layers while the browser is idle. */
   prepareNeighbors(layer) {
     if (layer === null || !globalThis.requestIdleCallback) return;
     for (const next of [layer + 1, layer - 1]) {
@@ -168,7 +169,7 @@ class App {
     this.layerSelect.value = layer;
     this.filterSelect.value = filter;
     this.filterSelect.parentElement.hidden = !controls.includes("filter") || this.data.pair === null;
-    this.every.hidden = oneHead;
+    this.allChip.hidden = oneHead;
     this.chips.forEach((chip, n) => chip.setAttribute("aria-pressed", oneHead ? n === head : heads.has(n)));
   }
 

@@ -1,4 +1,4 @@
-// The model view: every head of every layer as a small picture; choosing one opens it.
+// The model view: every head of every layer as a thumbnail; clicking one opens it.
 
 import { unpack } from "./numbers.js";
 import { element, headColor } from "./drawing.js";
@@ -38,10 +38,10 @@ export class ModelView {
     const kind = this.app.data.catalogue[layer * this.app.data.heads + head].kind.replace("_", " ");
     const name = `layer ${layer + 1}, head ${head + 1}: ${kind}`;
     const open = () => this.app.set({ layer, head, heads: new Set([head]), view: "heads" });
-    const tell = () => this.app.say(name);
+    const describe = () => this.app.showStatus(name);
     return element(
       "button",
-      { type: "button", title: name, "aria-label": name, "data-layer": layer, "data-head": head, onclick: open, onfocus: tell, onmouseenter: tell },
+      { type: "button", title: name, "aria-label": name, "data-layer": layer, "data-head": head, onclick: open, onfocus: describe, onmouseenter: describe },
       canvas,
     );
   }
@@ -53,21 +53,21 @@ export class ModelView {
       button.tabIndex = chosen ? 0 : -1;
       button.toggleAttribute("aria-current", chosen);
     }
-    this.app.say("Every row is a layer, every column a head; stronger color means more weight. Choose one to open it.");
+    this.app.showStatus("Each row is a layer, each column a head; a stronger color is more weight. Click a head to open it.");
   }
 
   move(event) {
     const heads = this.app.data.heads;
-    const ways = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: heads, ArrowUp: -heads };
-    if (!(event.key in ways)) return;
+    const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: heads, ArrowUp: -heads };
+    if (!(event.key in steps)) return;
     event.preventDefault();
     event.stopPropagation();
     const buttons = [...this.element.querySelectorAll("button")];
-    buttons[buttons.indexOf(document.activeElement) + ways[event.key]]?.focus();
+    buttons[buttons.indexOf(document.activeElement) + steps[event.key]]?.focus();
   }
 }
 
-/** Any CSS color as its three bytes. */
+/** The three bytes of a CSS color. */
 function rgb(color) {
   const context = element("canvas", { width: 1, height: 1 }).getContext("2d");
   context.fillStyle = color;

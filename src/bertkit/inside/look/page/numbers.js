@@ -1,23 +1,23 @@
-// From the page's JSON to numbers: arrays are unpacked when first looked at, weights computed when asked for.
+// The numbers of a page: arrays are unpacked when first used, attention weights are computed on demand.
 
 const READERS = {
   uint8: (buffer) => new Uint8Array(buffer),
   uint32: (buffer) => new Uint32Array(buffer),
   float32: (buffer) => new Float32Array(buffer),
-  float16: (buffer) => widen(new Uint16Array(buffer)),
+  float16: (buffer) => fromFloat16(new Uint16Array(buffer)),
 };
 const SIZES = { uint8: 1, float16: 2, uint32: 4, float32: 4 };
 
-/** {dtype, shape, data} as {shape, values}: base64, inflated, byte planes woven back together. */
+/** Unpack {dtype, shape, data} to {shape, values}: base64, inflate, join byte planes. */
 export async function unpack({ dtype, shape, data, values }) {
   if (values) return { shape, values }; // plain numbers, as the page of `bertkit serve` has them
   const planes = await inflate(fromBase64(data));
-  return { shape, values: READERS[dtype](weave(planes, SIZES[dtype]).buffer) };
+  return { shape, values: READERS[dtype](joinPlanes(planes, SIZES[dtype]).buffer) };
 }
 
 export function fromBase64(text) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
-  const letters = atob(text); // a plain loop: a callback for each of two million letters is slow
+  const letters = atob(text); // a loop, because a callback for each of two million letters is slow
   const bytes = new Uint8Array(letters.length);
   for (let i = 0; i < bytes.length; i++) bytes[i] = letters.charCodeAt(i);
   return bytes;
@@ -28,7 +28,7 @@ async function inflate(bytes) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-function weave(planes, size) {
+function joinPlanes(planes, size) {
   const count = planes.length / size;
   const bytes = new Uint8Array(planes.length);
   for (let plane = 0; plane < size; plane++) {
@@ -37,16 +37,16 @@ function weave(planes, size) {
   return bytes;
 }
 
-let halves = null; // what each of the 65,536 float16 patterns means
+let float16Values = null; // the value of each of the 65,536 float16 bit patterns
 
-function widen(bits) {
-  halves ??= Float32Array.from({ length: 65536 }, (_, pattern) => half(pattern));
+function fromFloat16(bits) {
+  float16Values ??= Float32Array.from({ length: 65536 }, (_, pattern) => float16Value(pattern));
   const out = new Float32Array(bits.length);
-  for (let i = 0; i < bits.length; i++) out[i] = halves[bits[i]];
+  for (let i = 0; i < bits.length; i++) out[i] = float16Values[bits[i]];
   return out;
 }
 
-function half(pattern) {
+function float16Value(pattern) {
   const sign = pattern & 32768 ? -1 : 1;
   const exponent = (pattern >> 10) & 31;
   const fraction = pattern & 1023;
@@ -55,7 +55,7 @@ function half(pattern) {
   return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
 }
 
-/** One layer's queries and keys, and every weight that follows from them. */
+/** The queries and keys of one layer, and the attention weights computed from them. */
 export class Layer {
   static async read({ radius, causal, queriesKeys, normalizers }) {
     const [both, sums] = await Promise.all([unpack(queriesKeys), unpack(normalizers)]);
@@ -73,17 +73,17 @@ export class Layer {
     this.divisor = Math.sqrt(this.width);
   }
 
-  query(head, place) { return this.vector(this.queries, head, place); }
-  key(head, place) { return this.vector(this.keys, head, place); }
+  query(head, token) { return this.vector(this.queries, head, token); }
+  key(head, token) { return this.vector(this.keys, head, token); }
 
-  vector(all, head, place) {
-    const start = this.start(head, place);
+  vector(all, head, token) {
+    const start = this.start(head, token);
     return all.subarray(start, start + this.width);
   }
 
-  start(head, place) { return (head * this.length + place) * this.width; }
+  start(head, token) { return (head * this.length + token) * this.width; }
 
-  /** q . k, before it is divided. By offsets: a view of each vector would cost more than the sum. */
+  /** q . k, before the division. By offsets, because creating views of the vectors takes longer than the sum. */
   score(head, from, to) {
     const query = this.start(head, from);
     const key = this.start(head, to);
@@ -92,10 +92,10 @@ export class Layer {
     return sum;
   }
 
-  /** Whether a token may look at another: some layers see only a window, and some models only what is before. */
+  /** Whether a token attends to another: some layers have a window, and causal models see only earlier tokens. */
   sees(from, to) { return Math.abs(from - to) <= this.radius && (to <= from || !this.causal); }
 
-  /** The softmax of one row, from its scores alone. */
+  /** The weights of one query: the softmax of its scores. */
   row(head, from) {
     const weights = new Float64Array(this.length);
     let most = -Infinity;
@@ -109,7 +109,7 @@ export class Layer {
     return weights;
   }
 
-  /** Who looks at one token: its column, by way of the rows' normalizers. */
+  /** The weights to one key, by the normalizers of the queries. */
   column(head, to) {
     const weights = new Float64Array(this.length);
     for (let from = 0; from < this.length; from++) {
@@ -120,20 +120,20 @@ export class Layer {
   }
 }
 
-/** The places of the largest `count` numbers, largest first. */
+/** The indices of the largest `count` numbers, largest first. */
 export function largest(numbers, count) {
-  const places = [];
+  const indices = [];
   for (let i = 0; i < numbers.length; i++) {
-    if (places.length === count && numbers[i] <= numbers[places[count - 1]]) continue;
-    let at = places.length;
-    while (at > 0 && numbers[places[at - 1]] < numbers[i]) at--;
-    places.splice(at, 0, i);
-    if (places.length > count) places.pop();
+    if (indices.length === count && numbers[i] <= numbers[indices[count - 1]]) continue;
+    let position = indices.length;
+    while (position > 0 && numbers[indices[position - 1]] < numbers[i]) position--;
+    indices.splice(position, 0, i);
+    if (indices.length > count) indices.pop();
   }
-  return places;
+  return indices;
 }
 
-/** The largest size of any number. */
+/** The largest absolute value. */
 export function largestSize(numbers) {
   let most = 0;
   for (const number of numbers) most = Math.max(most, Math.abs(number));

@@ -1,4 +1,4 @@
-// Token vectors across layers: how far each turns at every layer, and one token's cosines between any two layers.
+// Token vectors across layers: how much each changes at every layer, and the cosines of one token between layers.
 
 import { unpack } from "./numbers.js";
 import { TokenView, element, number, tokenText } from "./drawing.js";
@@ -10,8 +10,8 @@ export class VectorView extends TokenView {
   static needs = "movement";
 
   constructor(app) {
-    super(app, 22, "how far each token's vector turns at every layer");
-    this.list.heading.append(element("span", {}, "turn at each layer: stronger color is farther"));
+    super(app, 22, "how much the vector of each token changes at every layer");
+    this.list.heading.append(element("span", {}, "change at each layer: a stronger color is a larger angle"));
     this.matrix = element("figure", { class: "matrix" });
     this.element = element("div", { class: "side-by-side" }, this.list.stage, this.matrix);
   }
@@ -23,7 +23,7 @@ export class VectorView extends TokenView {
     this.list.chosen = this.token;
     this.list.draw();
     this.drawMatrix();
-    this.app.say("Each token's vector, from the embeddings (0) to the last layer. Choose a token for its cosines.");
+    this.app.showStatus("The vector of each token, from the embeddings (0) to the last layer. Choose a token to see its cosines.");
   }
 
   cosine(token, one, other) {
@@ -36,28 +36,28 @@ export class VectorView extends TokenView {
     for (let row = list.first; row < list.last; row++) {
       const cell = element("div", { class: "cell left" }, tokenText(this.app.data.tokens[row]));
       if (row === this.token) cell.classList.add("chosen");
-      list.place(cell, row, 0, this.edge);
+      list.put(cell, row, 0, this.edge);
       for (let layer = 1; layer < this.size; layer++) {
-        const turn = 1 - this.cosine(row, layer, layer - 1);
-        list.context.fillStyle = `rgb(35 110 235 / ${Math.min(1, turn)})`;
+        const change = 1 - this.cosine(row, layer, layer - 1);
+        list.context.fillStyle = `rgb(35 110 235 / ${Math.min(1, change)})`;
         list.context.fillRect(this.edge + (layer - 1) * this.cell, list.y(row) + 3, this.cell - 1, list.height - 6);
       }
     }
   }
 
-  hover(place, event) {
-    if (place === null) return;
+  hover(row, event) {
+    if (row === null) return;
     const x = event.clientX - this.list.stage.getBoundingClientRect().left - this.edge;
     const layer = Math.floor(x / this.cell) + 1;
     if (layer < 1 || layer >= this.size) return;
-    const like = number(this.app.data.movement.likeness[layer], 3);
-    this.app.say(
-      `${this.app.data.tokens[place]}: layer ${layer} with the one below, cosine ${number(this.cosine(place, layer, layer - 1), 4)}; ` +
-        `two different tokens at layer ${layer}, on average ${like}`,
+    const between = number(this.app.data.movement.likeness[layer], 3);
+    this.app.showStatus(
+      `${this.app.data.tokens[row]}: cosine between layers ${layer - 1} and ${layer} ${number(this.cosine(row, layer, layer - 1), 4)}; ` +
+        `between two different tokens at layer ${layer}, on average ${between}`,
     );
   }
 
-  /** One token's vectors, every layer against every other. */
+  /** The cosines between all layers for one token. */
   drawMatrix() {
     const drawing = document.createElementNS(NAMESPACE, "svg");
     const unit = 20;
@@ -75,25 +75,25 @@ export class VectorView extends TokenView {
 
   square(one, other, unit) {
     const value = this.cosine(this.token, one, other);
-    const made = svg("rect", { x: (other + 1) * unit, y: (one + 1) * unit, width: unit - 1, height: unit - 1 });
-    made.setAttribute("fill", value >= 0 ? "rgb(35 110 235)" : "rgb(240 125 20)");
-    made.setAttribute("fill-opacity", Math.min(1, Math.abs(value)));
+    const cell = svg("rect", { x: (other + 1) * unit, y: (one + 1) * unit, width: unit - 1, height: unit - 1 });
+    cell.setAttribute("fill", value >= 0 ? "rgb(35 110 235)" : "rgb(240 125 20)");
+    cell.setAttribute("fill-opacity", Math.min(1, Math.abs(value)));
     const title = svg("title", {});
     title.textContent = `layers ${one} and ${other}: ${number(value, 4)}`;
-    made.append(title);
-    made.addEventListener("mouseenter", () => this.app.say(title.textContent));
-    return made;
+    cell.append(title);
+    cell.addEventListener("mouseenter", () => this.app.showStatus(title.textContent));
+    return cell;
   }
 }
 
 function svg(tag, attributes) {
-  const made = document.createElementNS(NAMESPACE, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  return made;
+  const node = document.createElementNS(NAMESPACE, tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  return node;
 }
 
 function label(text, x, y) {
-  const made = svg("text", { x, y, "text-anchor": "middle", "font-size": 10 });
-  made.textContent = text;
-  return made;
+  const node = svg("text", { x, y, "text-anchor": "middle", "font-size": 10 });
+  node.textContent = text;
+  return node;
 }

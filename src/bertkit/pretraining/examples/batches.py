@@ -1,7 +1,7 @@
-"""The loader: block number in, examples out, the same every time. There is no state to save and none to restore.
+"""The loader: the examples of a block are a pure function of its number, so there is no state to save or restore.
 
-All examples of all epochs form one endless sequence: epoch 0 in its order, then epoch 1 in another. A block is as many
-of them as fill its budget of tokens (`packing`). Ranks and accumulation steps take different numbers; resuming is one.
+The examples of all epochs form one endless sequence: epoch 0 in its order, then epoch 1 in another. A block has as many
+examples as fill its budget of tokens (`packing`). Ranks and accumulation steps read different block numbers.
 """
 
 from dataclasses import dataclass, replace
@@ -10,31 +10,31 @@ from functools import cached_property
 import numpy as np
 
 from bertkit.errors import RequestError
-from bertkit.pretraining.examples import Examples, Ids
-from bertkit.pretraining.masking import UNITS, Corruption, Flags, MaskingKeys, Packed, join_names, mask_packed
+from bertkit.pretraining.examples.arrays import Examples, Ids
+from bertkit.pretraining.examples.masking import UNITS, Corruption, Flags, MaskingKeys, Packed, join_names, mask_packed
+from bertkit.pretraining.examples.packing import Packing
+from bertkit.pretraining.examples.random import Bits, Ints, Purpose, draw, permute
+from bertkit.pretraining.examples.spans import Corpus, Pieces, Ranges, Spans, draw_rolls
 from bertkit.pretraining.objectives.objective import Objective
 from bertkit.pretraining.objectives.table import check_objective, objective_rows, token_row
-from bertkit.pretraining.packing import Packing
-from bertkit.pretraining.random import Bits, Ints, Purpose, draw, permute
-from bertkit.pretraining.spans import Corpus, Pieces, Ranges, Spans, draw_rolls
 from bertkit.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
-    """Which examples are made of a corpus. Two equal settings over equal shards give equal examples."""
+    """How examples are made from a corpus. Equal settings and equal shards give equal examples."""
 
     length: int = 128  # tokens in the longest sequence, [CLS] and [SEP] included
     objective: tuple[str, ...] = ("mlm",)
     masking: str = "token"  # a row of masking.UNITS
     rate: float = 0.15
-    mask_share: float | None = None  # of the chosen; None is the paper's: 0.8, or 0.85 for rtd; 1 with fill
-    random_share: float | None = None  # None is the paper's: 0.1, or 0 for rtd; the rest stays as it is
-    static: bool = False  # True: the same sequences and masks in every epoch, only their order changes
-    short_share: float = 0.1  # of pairs, made shorter than they need be
-    block: int = (
-        256  # sequences of full length in a block: it holds block x length tokens, in more sequences if shorter
+    mask_share: float | None = (
+        None  # share of the chosen tokens that become [MASK]; None: 0.8, 0.85 for rtd, 1 with fill
     )
+    random_share: float | None = None  # share that becomes a random token; None: 0.1, 0 for rtd. The rest is kept
+    static: bool = False  # True: the same sequences and masks in every epoch, only their order changes
+    short_share: float = 0.1  # share of pairs that are made shorter than `length`
+    block: int = 256  # a block has block x length tokens: this many sequences of full length, or more shorter ones
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -61,22 +61,22 @@ class DataSettings:
 
     @property
     def pair_row(self) -> Objective | None:
-        """The objective about pairs of texts, if there is one."""
+        """The objective on pairs of texts, if there is one."""
         return next((row for row in self.rows if row.kind == "pair"), None)
 
     @property
     def pairs(self) -> str | None:
-        """Its name."""
+        """The name of the objective on pairs of texts, if there is one."""
         return self.pair_row.name if self.pair_row else None
 
     @property
-    def hides(self) -> bool:
-        """Whether tokens are masked or replaced."""
-        return token_row(self.objective).hides
+    def masks_tokens(self) -> bool:
+        """Whether the objective masks or replaces tokens."""
+        return token_row(self.objective).masks_tokens
 
     @property
     def causal(self) -> bool:
-        """Whether the model has to read from left to right."""
+        """Whether the model's attention must be causal."""
         return any(row.causal for row in self.rows)
 
     @property
@@ -86,7 +86,7 @@ class DataSettings:
 
     @property
     def shares(self) -> tuple[float, float]:
-        """How much of the chosen becomes [MASK], and how much a random piece."""
+        """The shares of the chosen tokens that become [MASK] and that become a random token."""
         masked, random = next((row.shares for row in reversed(self.rows) if row.shares), (0.8, 0.1))
         return (
             masked if self.mask_share is None else self.mask_share,
@@ -96,13 +96,13 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class TokenIds:
-    """What the loader knows of a vocabulary."""
+    """The token ids that the loader needs."""
 
     cls: int
     sep: int
     mask: int
-    special: tuple[int, ...]  # never chosen and never a random piece
-    size: int
+    special: tuple[int, ...]  # never chosen, and never a random replacement
+    size: int  # of the vocabulary
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "TokenIds":
@@ -112,83 +112,84 @@ class TokenIds:
 
 
 class ExampleSource:
-    """All examples of a corpus. `block` is a pure function of its number: call it in any order, anywhere."""
+    """The examples of a corpus. `block` is a pure function of its number, so blocks can be made in any order."""
 
     def __init__(self, shards: Corpus, settings: DataSettings, ids: TokenIds | None = None) -> None:
         self.shards = shards
         self.settings = settings
         self.ids = TokenIds.of(shards.tokenizer) if ids is None else ids
-        self._places = _places(shards, settings)
+        self._text_spans = _text_spans(shards, settings)
         self._special = np.zeros(self.ids.size, dtype=np.bool_)
         self._special[list(self.ids.special)] = True
-        pieces = np.flatnonzero(~self._special).astype(np.int32)
-        self._corruption = Corruption(self.ids.mask, pieces, *settings.shares)
-        names = settings.hides and UNITS[settings.masking].joins_names
+        ordinary = np.flatnonzero(~self._special).astype(np.int32)
+        self._corruption = Corruption(self.ids.mask, ordinary, *settings.shares)
+        names = settings.masks_tokens and UNITS[settings.masking].joins_names
         self._names = np.ascontiguousarray(shards.entities.T) if names else None
 
-    def examples_in(self, epoch: int) -> int:
-        """How many examples an epoch has: as many as any other."""
-        return len(self._places)
+    @property
+    def examples_per_epoch(self) -> int:
+        """The number of examples of every epoch."""
+        return len(self._text_spans)
 
     @cached_property
     def packing(self) -> Packing:
-        """Which examples share a block."""
+        """The assignment of examples to blocks."""
         return Packing(self._lengths, self.settings.length, self.settings.block)
 
     @property
     def blocks_in_epoch(self) -> float:
-        """How many blocks hold as many examples as an epoch has; they need not begin where it does."""
-        return len(self._places) * self.packing.blocks / self.packing.examples
+        """The number of blocks per epoch; epochs need not start at the start of a block."""
+        return len(self._text_spans) * self.packing.blocks / self.packing.examples
 
     def block(self, number: int) -> Examples:
         """The examples of one block."""
-        return replace(self.examples(self._members(number)), limits=self.packing.limits)
+        return replace(self.examples(self._example_numbers(number)), limits=self.packing.limits)
 
     def examples(self, index: Ints) -> Examples:
-        """Any examples of the endless sequence; what they are does not depend on blocks."""
-        numbers, epochs, fresh = self._order(index)
-        ranges = self._ranges(numbers, fresh)
+        """Examples of the endless sequence by their index, independent of blocks."""
+        numbers, epochs, drawn_epochs = self._order(index)
+        ranges = self._ranges(numbers, drawn_epochs)
         ids, packed = self._with_special_tokens(ranges)
-        chosen, corrupted = self._mask(ids, packed, numbers, fresh)
+        chosen, corrupted = self._mask(ids, packed, numbers, drawn_epochs)
         segments, lengths = _segments(ranges.lengths), np.diff(packed.offsets)
         return Examples(corrupted, segments, lengths, chosen, ids[chosen], ranges.labels, int(epochs[0]))
 
     def ranges(self, number: int) -> Ranges:
-        """Where in the corpus the text of a block lies."""
-        numbers, _, fresh = self._order(self._members(number))
-        return self._ranges(numbers, fresh)
+        """The ranges of tokens in the corpus that a block reads."""
+        numbers, _, drawn_epochs = self._order(self._example_numbers(number))
+        return self._ranges(numbers, drawn_epochs)
 
-    def _members(self, number: int) -> Ints:
+    def _example_numbers(self, number: int) -> Ints:
         if number < 0:
             raise RequestError(f"there is no block {number}; they count from 0")
         return self.packing.block(number)
 
     def _lengths(self, index: Ints) -> Ints:
-        """How long examples of the endless sequence are, [CLS] and [SEP] included."""
-        numbers, _, fresh = self._order(index)
-        lengths: Ints = (self._ranges(numbers, fresh).lengths + 1).sum(axis=1) + 1
+        """The lengths of examples of the endless sequence, [CLS] and [SEP] included."""
+        numbers, _, drawn_epochs = self._order(index)
+        lengths: Ints = (self._ranges(numbers, drawn_epochs).lengths + 1).sum(axis=1) + 1
         return lengths
 
     def _order(self, index: Ints) -> tuple[Ints, Ints, Ints]:
-        """Which examples of which epochs these are, and the epochs that cuts and masks are drawn for."""
-        epochs, inside = np.divmod(index, len(self._places))
-        numbers = permute(self._keys(Purpose.ORDER, epochs), len(self._places), inside)
+        """(numbers of the examples in their epochs, epochs, epochs that seed cuts and masks: 0 if static)."""
+        epochs, positions = np.divmod(index, len(self._text_spans))
+        numbers = permute(self._keys(Purpose.ORDER, epochs), len(self._text_spans), positions)
         return numbers, epochs, np.zeros_like(epochs) if self.settings.static else epochs
 
     def _ranges(self, numbers: Ints, epochs: Ints) -> Ranges:
-        if isinstance(self._places, Pieces):
-            return self._places.ranges(numbers, self._keys(Purpose.CUTS, epochs))
+        if isinstance(self._text_spans, Pieces):
+            return self._text_spans.ranges(numbers, self._keys(Purpose.CUTS, epochs))
         rolls = draw_rolls(self._keys(Purpose.PAIRS, epochs, numbers))
         row = self.settings.pair_row
-        assert row  # the places are spans
-        return row.ranges(self._places, numbers, rolls, self.settings.short_share)
+        assert row  # without pairs, texts are Pieces
+        return row.ranges(self._text_spans, numbers, rolls, self.settings.short_share)
 
     def _with_special_tokens(self, ranges: Ranges) -> tuple[Ids, Packed]:
-        """The text with [CLS] and [SEP] in place, and what a choice sees of it."""
+        """The ids with [CLS] and [SEP] inserted, and their maskable tokens and word starts."""
         text, words = self.shards.gather(ranges.starts.ravel(), ranges.lengths.ravel())
         starts = words != 0
         if self._names is not None:
-            starts = _with_names(starts, ranges, self._names)
+            starts = _join_names(starts, ranges, self._names)
         is_text, separators, offsets = _layout(ranges.lengths)
         ids = np.full(len(is_text), self.ids.cls, dtype=np.int32)
         ids[separators] = self.ids.sep
@@ -198,8 +199,8 @@ class ExampleSource:
         return ids, Packed(~self._special[ids], unit_starts, offsets)
 
     def _mask(self, ids: Ids, packed: Packed, numbers: Ints, epochs: Ints) -> tuple[Ints, Ids]:
-        """(chosen, corrupted ids); nothing is chosen where the objective hides nothing."""
-        if not self.settings.hides:
+        """(chosen positions, corrupted ids); nothing is chosen if the objective masks nothing."""
+        if not self.settings.masks_tokens:
             return np.empty(0, dtype=np.int64), ids
         purposes = (Purpose.SPANS, Purpose.CHOICE, Purpose.CORRUPTION)
         keys = MaskingKeys(*(self._keys(purpose, epochs, numbers) for purpose in purposes))
@@ -209,21 +210,21 @@ class ExampleSource:
         return draw(self.settings.seed, purpose, *counters)
 
 
-def _places(shards: Corpus, settings: DataSettings) -> Pieces | Spans:
-    """Where examples lie in the corpus; a corpus that holds none is refused."""
-    places: Pieces | Spans
+def _text_spans(shards: Corpus, settings: DataSettings) -> Pieces | Spans:
+    """The texts that examples are made of; a corpus without any is refused."""
+    texts: Pieces | Spans
     if settings.pair_row:
-        places = Spans.pack(shards, settings.room)
-        settings.pair_row.check_spans(places)
+        texts = Spans.pack(shards, settings.room)
+        settings.pair_row.check_spans(texts)
     else:
-        places = Pieces(np.asarray(shards.sentence_starts)[shards.document_starts], settings.room)
-    if not len(places):
+        texts = Pieces(np.asarray(shards.sentence_starts)[shards.document_starts], settings.room)
+    if not len(texts):
         raise RequestError("the shards hold no text to make examples of; make them from a corpus that has some")
-    return places
+    return texts
 
 
 def _layout(parts: Ints) -> tuple[Flags, Ints, Ints]:
-    """T flags for text, the rest being [CLS] and [SEP]; where the [SEP]s are; where sequences start, and the end."""
+    """(T flags: text, not [CLS] or [SEP]; positions of the [SEP]; starts of the sequences, and the end)."""
     offsets = np.concatenate(([0], np.cumsum((parts + 1).sum(axis=1) + 1)))
     separators = offsets[:-1, None] + np.cumsum(parts + 1, axis=1)
     is_text = np.ones(offsets[-1], dtype=np.bool_)
@@ -233,21 +234,21 @@ def _layout(parts: Ints) -> tuple[Flags, Ints, Ints]:
 
 
 def _segments(parts: Ints) -> Ids:
-    """T: which part of its sequence each token belongs to; a [SEP] belongs to the part that it ends."""
+    """T: the part of its sequence that each token belongs to; a [SEP] belongs to the part before it."""
     numbers = np.arange(parts.shape[1], dtype=np.int32)
     return np.repeat(np.tile(numbers, len(parts)), (parts + 1 + (numbers == 0)).ravel())
 
 
-def _with_names(starts: Flags, ranges: Ranges, names: Ints) -> Flags:
-    """Word starts of the gathered text with the names in it joined; a name cut by a range is the part inside."""
+def _join_names(starts: Flags, ranges: Ranges, names: Ints) -> Flags:
+    """Word starts of the gathered text, with each name as one word; of a name cut by a range, the part inside."""
     begins, lengths = ranges.starts.ravel(), ranges.lengths.ravel()
     first = np.searchsorted(names[1], begins, side="right")
     counts = np.searchsorted(names[0], begins + lengths, side="left") - first
-    which = np.repeat(np.arange(len(begins)), counts)
-    found = names[:, np.arange(len(which)) + np.repeat(first - (np.cumsum(counts) - counts), counts)]
-    places = np.cumsum(lengths) - lengths
-    low, high = begins[which], (begins + lengths)[which]
-    return join_names(starts, np.clip(found, low, high) - low + places[which], places)
+    ranges_of_names = np.repeat(np.arange(len(begins)), counts)
+    inside = names[:, np.arange(len(ranges_of_names)) + np.repeat(first - (np.cumsum(counts) - counts), counts)]
+    offsets = np.cumsum(lengths) - lengths
+    low, high = begins[ranges_of_names], (begins + lengths)[ranges_of_names]
+    return join_names(starts, np.clip(inside, low, high) - low + offsets[ranges_of_names], offsets)
 
 
 def _require(condition: bool, name: str, value: object, rule: str) -> None:

@@ -1,4 +1,4 @@
-"""Examples of the loader, as the tensors that an objective reads; on CUDA in shapes that never change."""
+"""Examples as tensors, the inputs of a training module; on CUDA with fixed shapes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from bertkit.model.batch import Batch
 from bertkit.model.word_loss import IGNORE
-from bertkit.pretraining.examples import Examples
+from bertkit.pretraining.examples.arrays import Examples
+from bertkit.pretraining.examples.packing import Limits
 from bertkit.pretraining.objectives.table import token_row
 from bertkit.pretraining.objectives.targets import Targets
-from bertkit.pretraining.packing import Limits
 
-SLOTS = 1024  # a fixed shape has room for a multiple of this many chosen positions
+TARGET_MULTIPLE = 1024  # a fixed shape has room for a multiple of this many target positions
 
 
 def to_inputs(
@@ -27,7 +27,7 @@ def to_inputs(
     rate: float = 0.15,
     pad_id: int = 0,
 ) -> tuple[Batch, Targets]:
-    """A batch and its targets; with `fixed_length` filled up to the limits of its source, for compiled code."""
+    """A batch and its targets; with `fixed_length` padded to the limits of its source, for compiled code."""
     ids, segments = _tensor(examples.ids), _tensor(examples.segments)
     lengths = examples.lengths.tolist()
     row = token_row(objective)
@@ -39,32 +39,32 @@ def to_inputs(
         limits = fixed_limits(examples, fixed_length)
         room, sequences = limits.tokens - len(ids), limits.sequences
         lengths += [fixed_length] * (room // fixed_length) + [room % fixed_length] * bool(room % fixed_length)
-        ids, segments = _filled(ids, limits.tokens, pad_id), _filled(segments, limits.tokens, 0)
-        slots = slots_for(limits.tokens, row.target_share(rate), len(chosen))
-        chosen, words = _filled(chosen, slots, 0), _filled(words, slots, IGNORE)
-        pairs = _filled(pairs, sequences if len(pairs) else 0, IGNORE)
+        ids, segments = _padded(ids, limits.tokens, pad_id), _padded(segments, limits.tokens, 0)
+        count = target_slots(limits.tokens, row.target_share(rate), len(chosen))
+        chosen, words = _padded(chosen, count, 0), _padded(words, count, IGNORE)
+        pairs = _padded(pairs, sequences if len(pairs) else 0, IGNORE)
     batch = Batch(ids, segments, tuple(lengths)).to(device).laid_out(fixed_length, sequences)
     return batch, Targets(chosen.to(device), words.to(device), pairs.to(device))
 
 
 def fixed_limits(examples: Examples, length: int) -> Limits:
-    """Tokens and sequences of the fixed shape, with room for the sequences that only fill it.
+    """Tokens and sequences of the fixed shape, with room for padding sequences.
 
-    Examples that are of no source could all be of full length.
+    Examples without limits are assumed to be of full length.
     """
     limits = examples.limits or Limits(len(examples.lengths) * length, len(examples.lengths))
-    filling = -(-limits.tokens // length)
-    return Limits(limits.tokens, max(limits.sequences, len(examples.lengths)) + filling)
+    padding = -(-limits.tokens // length)
+    return Limits(limits.tokens, max(limits.sequences, len(examples.lengths)) + padding)
 
 
-def slots_for(tokens: int, rate: float, chosen: int = 0) -> int:
-    """Room for the rate of a batch without any padding: one shape for all batches, so one graph."""
-    return -(-max(int(tokens * rate), chosen) // SLOTS) * SLOTS
+def target_slots(tokens: int, rate: float, chosen: int = 0) -> int:
+    """The number of target positions in a fixed shape: enough for `rate` of a batch without padding."""
+    return -(-max(int(tokens * rate), chosen) // TARGET_MULTIPLE) * TARGET_MULTIPLE
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64))
 
 
-def _filled(x: Tensor, size: int, value: int) -> Tensor:
+def _padded(x: Tensor, size: int, value: int) -> Tensor:
     return torch.cat((x, x.new_full((size - len(x),), value)))
