@@ -5,11 +5,11 @@ import torch
 from family_rows import tiny_config
 
 from bertkit.engine.batches import Passage, fastest
+from bertkit.engine.writing.decoder import CachedDecoder
 from bertkit.families.family import FAMILIES
 from bertkit.model.batch import Batch
 from bertkit.model.model import new_model
 from bertkit.model.operations import TORCH, Source
-from bertkit.predict.writing.decoder import CachedDecoder
 
 GENERATORS = [name for name, family in FAMILIES.items() if family.kind != "encoder"]
 

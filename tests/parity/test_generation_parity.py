@@ -6,8 +6,8 @@ import transformers
 
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.engine.batches import Passage
-from bertkit.predict.writing.decoder import CachedDecoder
-from bertkit.predict.writing.search import WriteSettings, beam_search, next_tokens
+from bertkit.engine.writing.decoder import CachedDecoder
+from bertkit.engine.writing.search import WriteSettings, beam_search, next_tokens
 
 PAD, END, VOCAB, TOKENS = 0, 2, 31, 12
 IDS = {"pad_token_id": PAD, "eos_token_id": END, "bos_token_id": 1}

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 import torch
 
+from bertkit.engine.writing.search import WriteSettings, allowed_scores, beam_search, choose, next_tokens
 from bertkit.errors import RequestError
-from bertkit.predict.writing.search import WriteSettings, allowed_scores, beam_search, choose, next_tokens
 
 END = 0
 

@@ -6,8 +6,8 @@ Their linear layers are stored as inputs x outputs, and queries, keys and values
 from collections.abc import Mapping
 from typing import Any
 
+from bertkit.errors import RequestError
 from bertkit.families.family import Family, HeadSet, Names, Settings, transposed
-from bertkit.settings import pick
 
 SETTINGS = {
     "causal": True,
@@ -66,8 +66,10 @@ def _write_gpt2(settings: Settings) -> dict[str, Any]:
 
 
 def _read_gpt(settings: Settings, config_json: Mapping[str, Any]) -> Settings:
-    activation = pick(GPT_ACTIVATIONS, str(config_json.get("afn", "gelu")), "afn")
-    return {**settings, "inner": 4 * settings.get("width", 768), "activation": activation}
+    name = str(config_json.get("afn", "gelu"))
+    if name not in GPT_ACTIVATIONS:
+        raise RequestError(f"unknown afn '{name}'; choose from: {', '.join(GPT_ACTIVATIONS)}")
+    return {**settings, "inner": 4 * settings.get("width", 768), "activation": GPT_ACTIVATIONS[name]}
 
 
 def _write_gpt(settings: Settings) -> dict[str, Any]:

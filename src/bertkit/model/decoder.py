@@ -1,7 +1,7 @@
 """The Transformer's decoder: causal layers that also attend to the encoder's output, and the vocabulary's projection.
 
 It is a head of the model: the encoder reads the source, this head writes the target. Generation with a key-value cache
-is in engine/cache.py, the search for the best tokens in predict/writing/.
+is in engine/cache.py, the search for the best tokens in engine/writing/.
 """
 
 from dataclasses import replace

@@ -26,14 +26,14 @@ from bertkit.text.tokenizer import Tokenizer
 from bertkit.text_inputs import ChoicesCall, PairsCall, TextsCall, listed_texts, overloaded, refuse_unlisted
 
 if TYPE_CHECKING:
+    from bertkit.engine.writing.search import WriteSettings
     from bertkit.predict.answers import Answers
     from bertkit.predict.fill import Filled
     from bertkit.predict.fill_words import FilledTogether
     from bertkit.predict.onnx.export import Exported
     from bertkit.predict.quantize import Fidelity
     from bertkit.predict.search import Found, Searched, Stored, VectorBlock
-    from bertkit.predict.writing.search import WriteSettings
-    from bertkit.predict.writing.write import Writer, Written
+    from bertkit.predict.write import Writer, Written
     from bertkit.tasks.answer import Answered
     from bertkit.tasks.choose import Chosen
     from bertkit.tasks.classify import Classified
@@ -78,7 +78,7 @@ WRITE_OPTIONS = tuple(WriteOptions.__annotations__)
 
 def write_settings(options: WriteOptions) -> "WriteSettings":
     """The options as settings, checked."""
-    from bertkit.predict.writing.search import WriteSettings
+    from bertkit.engine.writing.search import WriteSettings
 
     values: dict[str, Any] = {**options}
     stop = values.pop("stop", ())
@@ -360,7 +360,7 @@ class Bert:
     @cached_property
     def writer(self) -> "Writer":
         """Generates text, where the model can."""
-        from bertkit.predict.writing.write import Writer
+        from bertkit.predict.write import Writer
 
         return Writer(self.checkpoint)
 

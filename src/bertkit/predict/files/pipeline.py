@@ -21,7 +21,7 @@ from bertkit.data.tables import Row
 from bertkit.errors import BertkitError, RequestError
 from bertkit.predict.bert import Bert, load
 from bertkit.predict.files.resume import ROWS_STREAM, State, draft_of
-from bertkit.predict.files.rows import Item, RowBlock, Source, items_of, row_blocks
+from bertkit.predict.files.rows import Item, RowBlock, RowSource, items_of, row_blocks
 from bertkit.predict.files.workers import Pool, cluster, processes
 from bertkit.progress import ShowProgress
 from bertkit.settings import pick
@@ -139,7 +139,7 @@ class Output:
     side_files: Mapping[str, Path] = field(default_factory=dict)  # by stream
 
 
-def run_file(source: Source, job: Job, bert: Bert, output: Output, options: RunOptions, show: ShowProgress) -> State:
+def run_file(source: RowSource, job: Job, bert: Bert, output: Output, options: RunOptions, show: ShowProgress) -> State:
     """Write the job's output for every row, in order; returns the final state. `bert` is the job's model, loaded."""
     rereadable = source.table.path is not STDIN
     if options.resume and not rereadable:
@@ -193,7 +193,7 @@ def _load_once(job: Job) -> Bert:
 
 
 def _computed(
-    blocks: Iterator[RowBlock], source: Source, job: Job, pool: Pool[Sequence[Item], Computed]
+    blocks: Iterator[RowBlock], source: RowSource, job: Job, pool: Pool[Sequence[Item], Computed]
 ) -> Iterator[tuple[RowBlock, Sequence[str], Computed]]:
     """Each block with the messages of its faulty rows and its result."""
     submit, ahead = pool
@@ -223,7 +223,7 @@ def ordered(started: Iterable[Started], ahead: int) -> Iterator[Started]:
         raise failure
 
 
-def _usable(block: RowBlock, source: Source, job: Job) -> tuple[list[Item], list[str]]:
+def _usable(block: RowBlock, source: RowSource, job: Job) -> tuple[list[Item], list[str]]:
     """The items of a block, and the messages of its faulty rows; without `skip` such a row is an error."""
     results = list(items_of(block, source.make_example, job.kept_cells))
     faults = [result for result in results if isinstance(result, str)]
@@ -232,7 +232,7 @@ def _usable(block: RowBlock, source: Source, job: Job) -> tuple[list[Item], list
     return [result for result in results if isinstance(result, Item)], faults
 
 
-def describe(bert: Bert, source: Source, options: RunOptions) -> dict[str, str]:
+def describe(bert: Bert, source: RowSource, options: RunOptions) -> dict[str, str]:
     """The settings that a run must have in common with the one that it resumes."""
     return {
         # The last digits of a sum depend on how many threads share it.
@@ -275,7 +275,7 @@ def first_skipped(out: Path) -> list[str]:
         return [line.rstrip("\n") for line in islice(lines, MAX_PRINTED_FAULTS)]
 
 
-def _skip_finished(blocks: Iterator[RowBlock], state: State, source: Source) -> None:
+def _skip_finished(blocks: Iterator[RowBlock], state: State, source: RowSource) -> None:
     """Read past the blocks of an earlier run, whose rows must not have changed since."""
     digest = ""
     for block in islice(blocks, state.blocks):

@@ -64,7 +64,7 @@ def read_file_settings(pairs: Sequence[str], names: Sequence[str]) -> FileSettin
 
 
 @dataclass(frozen=True)
-class Source:
+class RowSource:
     """An open input file, and the function that makes an example of each row."""
 
     table: Table
@@ -109,7 +109,7 @@ class Item:
     example: Any
 
 
-def open_source(task: "TaskRow | None", path: Path, columns: Columns, format: str | None = None) -> Source:
+def open_source(task: "TaskRow | None", path: Path, columns: Columns, format: str | None = None) -> RowSource:
     """Open a file for a task, or without one for `embed`; `-` is standard input. Columns not named are guessed."""
     path, report = STDIN if str(path) == "-" else path, CorpusReport()
     format = _format_of(path, columns) if format is None else pick(FORMATS, format, "format")
@@ -123,7 +123,7 @@ def open_source(task: "TaskRow | None", path: Path, columns: Columns, format: st
         raise RequestError(table.sample[0].fault)
     used, make_example = _text_maker(table, columns) if task is None else task.unlabeled_reader(table, columns)
     note = "" if format == "lines" else f"{path}: {', '.join([str(used), *table.notes])}"
-    return Source(table, used, make_example, note, report)
+    return RowSource(table, used, make_example, note, report)
 
 
 def _format_of(path: Path, columns: Columns) -> str:

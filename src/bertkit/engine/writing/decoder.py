@@ -18,7 +18,7 @@ from bertkit.model.operations import Source
 
 
 class CachedDecoder:
-    """`search.Decoder` of a decoder-only model, or with `sources` of an encoder-decoder model."""
+    """`search.NextScores` of a decoder-only model, or with `sources` of an encoder-decoder model."""
 
     def __init__(
         self,

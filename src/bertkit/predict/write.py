@@ -9,10 +9,10 @@ import torch.nn.functional as F
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.engine.batches import Passage, fastest, token_batches
+from bertkit.engine.writing.decoder import CachedDecoder, generator_parts
+from bertkit.engine.writing.search import NextTokens, WriteSettings, beam_search, next_tokens
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
-from bertkit.predict.writing.decoder import CachedDecoder, generator_parts
-from bertkit.predict.writing.search import NextTokens, WriteSettings, beam_search, next_tokens
 from bertkit.text.tokenizer import Tokenizer
 
 TOKENS_PER_BATCH = 2048  # of prompts or sources that are generated from together

@@ -1,6 +1,6 @@
 """Search strategies over a model's next-token scores: greedy, sampling (temperature, top-k, top-p), beam search.
 
-A strategy knows only `Decoder`, two functions that give scores; so it is tested with tables of numbers and no model.
+A strategy knows only `NextScores`, two functions that give scores; so it is tested with tables of numbers and no model.
 Beam search follows transformers' `generate` (early_stopping=False), so that both find the same tokens.
 """
 
@@ -18,7 +18,7 @@ from bertkit.settings import Count, Natural, Positive, Range, check_fields
 MINUS_INFINITY = -1e9  # finite, so that differences and means of scores stay finite
 
 
-class Decoder(Protocol):
+class NextScores(Protocol):
     """A model that reads its prompts once, then one token more of each sequence at a time."""
 
     def start(self) -> Tensor:
@@ -66,7 +66,7 @@ class NextTokens(NamedTuple):
 
 
 def next_tokens(
-    decoder: Decoder, count: int, settings: WriteSettings, end_ids: Collection[int]
+    decoder: NextScores, count: int, settings: WriteSettings, end_ids: Collection[int]
 ) -> Iterator[NextTokens]:
     """Greedy search or sampling for `count` sequences, a step at a time; a sequence ends with one of `end_ids`.
 
@@ -137,7 +137,7 @@ class _Beams:
         return _Beams(tokens, self.scores.gather(1, index_NB), self.ended.gather(1, index_NB))
 
 
-def beam_search(decoder: Decoder, count: int, settings: WriteSettings, end_ids: Sequence[int]) -> list[list[int]]:
+def beam_search(decoder: NextScores, count: int, settings: WriteSettings, end_ids: Sequence[int]) -> list[list[int]]:
     """The new tokens of the best of `beams` sequences for each of `count` prompts, an end token included.
 
     Scores are log probabilities over length ** length_penalty. A prompt is done when its best running beam, divided by

@@ -1,0 +1,1 @@
+"""Generating tokens: search strategies, and the key-value cached steps that they call."""
