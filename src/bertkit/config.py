@@ -40,7 +40,15 @@ class Parts:
     norm: Literal["post", "pre"] = "post"
     feed_forward: Literal["plain", "gated"] = "plain"
     activation: Literal["gelu", "gelu_tanh", "relu", "silu"] = "gelu"
+    # Scores by the distance between two tokens: MPNet's table, DeBERTa's disentangled attention, Transformer-XL's.
+    relative: Literal["none", "table", "disentangled", "transformer_xl"] = "none"
+    relative_buckets: Natural = 32  # rows of the table (DeBERTa: of each half); 0: one for each distance
+    relative_span: Natural = 128  # from this distance on, all have the same row; 0: max_length
+    relative_terms: Literal["both", "c2p", "p2c"] = "both"  # DeBERTa: queries with positions, positions with keys
+    relative_shared: bool = True  # DeBERTa: positions are projected by the matrices of the tokens
+    relative_norm: bool = False  # DeBERTa: a norm of the distance embeddings
     bias: bool = True  # in the encoder's linear layers and norms
+    attention_bias: bool = True  # in attention's linear layers; XLNet has none
     causal: bool = False  # a token sees itself and earlier ones, as in GPT; Hugging Face: is_decoder
     shared_layers: bool = False  # ALBERT: one layer, used `depth` times
     window: Annotated[int, Range(2)] | None = None  # ModernBERT: tokens seen on both sides together in local layers
@@ -61,6 +69,10 @@ class Parts:
         check_fields(self)
         if self.shared_layers and (self.window is not None or self.norm == "pre"):
             raise RequestError("shared_layers=true means one layer for all: it has no window and norm='post'")
+        if self.relative == "table" and not 4 <= self.relative_buckets < 2 * self.relative_span:
+            raise RequestError(
+                f"relative_buckets={self.relative_buckets} must be from 4 to twice relative_span={self.relative_span}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -147,6 +147,13 @@ def _wordpiece(folder: Path) -> Tokenizer:
     return Tokenizer.from_vocab([*vars(BERT_TOKENS).values(), *LETTERS, *(f"##{letter}" for letter in LETTERS)])
 
 
+def _mpnet(folder: Path) -> Tokenizer:
+    pieces = ["<s>", "<pad>", "</s>", "[UNK]", *LETTERS, *(f"##{letter}" for letter in LETTERS), "<mask>"]
+    vocab = {piece: number for number, piece in enumerate(pieces)}
+    transformers.MPNetTokenizer(vocab=vocab).save_pretrained(folder)
+    return Tokenizer.load(folder)
+
+
 def _byte_level(folder: Path) -> Tokenizer:
     pieces = [*vars(ROBERTA_TOKENS).values(), *sorted(pre_tokenizers.ByteLevel.alphabet()), "\u0120a"]
     vocab = {piece: number for number, piece in enumerate(pieces)}
@@ -166,3 +173,9 @@ def _unigram(folder: Path) -> Tokenizer:
 
 
 TOKENIZERS = {"WordPiece": _wordpiece, "BPE": _byte_level, "Unigram": _unigram}  # one for each of TOKENIZER_KINDS
+OWN_TOKENIZERS = {"mpnet": _mpnet}  # families whose special tokens are others
+
+
+def tokenizer_of(family: str, folder: Path) -> Tokenizer:
+    """A tokenizer of letters, as the family's published ones are built; its files are written to `folder`."""
+    return OWN_TOKENIZERS.get(family, TOKENIZERS[FAMILIES[family].tokenizer])(folder)

@@ -19,6 +19,7 @@ from family_rows import (
     random_model,
     their_outputs,
     tiny_config,
+    tokenizer_of,
 )
 
 import bertkit
@@ -177,7 +178,7 @@ def test_training_gradients_equal(family, tmp_path):
 
 @pytest.mark.parametrize("family", ENCODERS)
 def test_a_folder_embeds_and_fills_as_transformers_would(family, tmp_path):
-    tokenizer = TOKENIZERS[FAMILIES[family].tokenizer](tmp_path / "vocabulary")
+    tokenizer = tokenizer_of(family, tmp_path / "vocabulary")
     config = family_config(family, **SHAPE | {"vocab_size": tokenizer.size, "pad_id": tokenizer.pad_id})
     model = new_model(config, {"masked_word": None}, seed=2).eval()
     save_checkpoint(Checkpoint(model=model, tokenizer=tokenizer, max_length=64), tmp_path / "model")

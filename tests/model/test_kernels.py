@@ -1,5 +1,8 @@
 """Five kernels, one answer; the equality holds for values and for gradients."""
 
+import math
+from dataclasses import dataclass
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,7 +16,21 @@ FAST = ["grouped", "padded"]  # the others run on CUDA only: benchmarks/kernels_
 
 def batch_of(lengths):
     ids = torch.zeros(sum(lengths), dtype=torch.long)
-    return Batch(ids, ids, tuple(lengths))
+    return Batch(ids, torch.arange(sum(lengths)) % 3, tuple(lengths))
+
+
+@dataclass(frozen=True)
+class AnyBias:
+    """A bias of queries, keys, positions and segments, all of which count."""
+
+    scale: float = 0.3
+
+    def __call__(self, q, k, places):
+        apart = places.segments[:, None, :, None] != places.segments[:, None, None, :]
+        return q.sum(-1)[..., None] * places.distance.sin() + k.sum(-1)[..., None, :] * apart
+
+
+BIASES = [None, AnyBias()]
 
 
 def qkv(tokens, seed=0):
@@ -25,25 +42,48 @@ windows = st.builds(AttentionWindow, st.one_of(st.none(), st.integers(0, 9)), st
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.integers(1, 12), min_size=1, max_size=8), windows, st.integers(0, 99))
-def test_every_kernel_equals_the_formula(lengths, window, seed):
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=8), windows, st.integers(0, 99), st.sampled_from(BIASES))
+def test_every_kernel_equals_the_formula(lengths, window, seed, bias):
     batch, tensors = batch_of(lengths), qkv(sum(lengths), seed)
-    expected = eager(*tensors, batch, window)
+    expected = eager(*tensors, batch, window, bias=bias)
     for name in FAST:
-        torch.testing.assert_close(KERNELS[name](*tensors, batch, window), expected, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(attend(torch.stack(tensors, dim=1), batch, window), expected, atol=1e-5, rtol=1e-5)
+        found = KERNELS[name](*tensors, batch, window, bias=bias)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    found = attend(torch.stack(tensors, dim=1), batch, window, bias=bias)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    fixed = batch.laid_out(longest=12, sequences=9)
+    found = attend(torch.stack(tensors, dim=1), fixed, window, bias=bias)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
+def test_a_bias_is_part_of_the_formula():
+    q, k, v = qkv(4)
+    batch, bias = batch_of((4,)), AnyBias()
+    weights = attention_weights(q, k, AttentionWindow(), bias, batch.segments)
+    for head in range(2):
+        for row in range(4):
+            scores = [
+                bias.scale * float(q[row, head] @ k[column, head])
+                + float(q[row, head].sum()) * math.sin(row - column)
+                + float(k[column, head].sum()) * bool(batch.segments[row] != batch.segments[column])
+                for column in range(4)
+            ]
+            torch.testing.assert_close(weights[head, row], torch.tensor(scores).softmax(0), atol=1e-5, rtol=1e-5)
+    mixed = eager(q, k, v, batch, AttentionWindow(), bias=bias)
+    torch.testing.assert_close(mixed, torch.einsum("hqs,shk->qhk", weights, v))
+
+
+@pytest.mark.parametrize("bias", BIASES)
 @pytest.mark.parametrize("name", FAST)
 @pytest.mark.parametrize(
     "window", [AttentionWindow(), AttentionWindow(2), AttentionWindow(None, True), AttentionWindow(3, True)]
 )
-def test_gradients_equal_too(name, window):
+def test_gradients_equal_too(name, window, bias):
     lengths = (5, 5, 1, 9)
     results = []
     for kernel in (eager, KERNELS[name]):
         tensors = [tensor.requires_grad_() for tensor in qkv(20)]
-        kernel(*tensors, batch_of(lengths), window).pow(2).sum().backward()
+        kernel(*tensors, batch_of(lengths), window, bias=bias).pow(2).sum().backward()
         results.append([tensor.grad for tensor in tensors])
     for expected, got in zip(*results, strict=True):
         assert torch.isfinite(got).all()

@@ -68,6 +68,8 @@ class CachedOperations(Operations):
         """T D: prompts as in any forward pass; one new token of each sequence over what the cache holds."""
         if pattern.window.radius is not None:
             raise RequestError("a model with local attention windows cannot generate")
+        if pattern.bias is not None:
+            raise RequestError("a model with relative positions cannot generate")
         query_THK, key_THK, value_THK = pattern.split(qkv_TX, batch).unbind(dim=1)
         if self._first_pass:
             self.layers.append(self._new_layer(key_THK, value_THK, batch))

@@ -68,7 +68,8 @@ def refuse_unsupported(encoder: Encoder) -> None:
     missing = [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]
     if missing:
         raise RequestError(f"backend='onnx' needs {' and '.join(missing)}; install: pip install 'bertkit[onnx]'")
-    if not all(_is_supported(layer) for layer in encoder.layers):
+    normed = isinstance(encoder.embeddings.norm, nn.LayerNorm)
+    if not normed or not all(_is_supported(layer) for layer in encoder.layers):
         raise RequestError("backend='onnx' is for layers as BERT's, and this model's are others; load it without")
     if 4 * sum(weight.numel() for weight in encoder.layers.parameters()) > MAX_GRAPH_BYTES:
         raise RequestError("backend='onnx' is for models whose layers take less than 2 GB; load this one without")
@@ -77,9 +78,9 @@ def refuse_unsupported(encoder: Encoder) -> None:
 def _is_supported(layer: nn.Module) -> bool:
     if not isinstance(layer, PostNormLayer) or not is_plain(layer):
         return False
-    pattern = layer.attention.pattern
-    everywhere = pattern.window.radius is None and pattern.rotation is None
-    return everywhere and layer.feed_forward.activation in ACTIVATION_NODES
+    attention, pattern = layer.attention, layer.attention.pattern
+    simple = pattern.window.radius is None and pattern.rotation is None and attention.relative is None
+    return simple and layer.feed_forward.activation in ACTIVATION_NODES
 
 
 def encoder_graph(encoder: Encoder) -> bytes:

@@ -108,6 +108,7 @@ FAMILY_ROWS = {
     "electra": "electra:ELECTRA",
     "distilbert": "distilbert:DISTILBERT",
     "modernbert": "modernbert:MODERNBERT",
+    "mpnet": "mpnet:MPNET",
     "gpt2": "gpt:GPT2",
     "openai-gpt": "gpt:GPT",
     "marian": "marian:MARIAN",

@@ -7,6 +7,7 @@ All kernels take and return packed tensors (T H K) and agree to rounding; `tests
 import math
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -50,52 +51,115 @@ class Rotation:
 
 
 @dataclass(frozen=True)
+class Places:
+    """Where the tokens of N sequences of equal length are: what a bias depends on besides queries and keys."""
+
+    positions: Tensor  # L, or N L where padding may be anywhere
+    segments: Tensor  # N L
+
+    @property
+    def distance(self) -> Tensor:
+        """L L or N L L: the position of the row's token minus that of the column's."""
+        return self.positions[..., :, None] - self.positions[..., None, :]
+
+
+class ScoreBias(Protocol):
+    """What is added to the scores of queries and keys before the softmax, such as relative positions."""
+
+    @property
+    def scale(self) -> float:
+        """The factor of q . k; without a bias it is 1 / sqrt(K)."""
+
+    def __call__(self, q_NHLK: Tensor, k_NHLK: Tensor, places: Places) -> Tensor:
+        """N H L L, or 1 H L L if it is the same for all sequences."""
+
+
+@dataclass(frozen=True)
 class AttentionPattern:
     """What the operation `attend` needs besides queries, keys and values."""
 
     heads: int
     window: AttentionWindow
     rotation: Rotation | None = None  # None: positions were added to the embeddings
+    bias: ScoreBias | None = None  # of the scores; None: softmax(q . k / sqrt(K))
 
     def split(self, qkv_TX: Tensor, batch: Batch) -> Tensor:
         """T 3D -> T 3 H K: queries, keys and values by head; queries and keys rotated where the family rotates."""
         qkv_T3HK = qkv_TX.view(qkv_TX.shape[0], 3, self.heads, -1)
         return qkv_T3HK if self.rotation is None else self.rotation(qkv_T3HK, batch.positions)
 
+    def weights(self, q_LHK: Tensor, k_LHK: Tensor, segments_L: Tensor) -> Tensor:
+        """H L L: the softmax matrices of one sequence, which fused kernels do not return."""
+        return attention_weights(q_LHK, k_LHK, self.window, self.bias, segments_L)
+
 
 HAS_TRITON = find_spec("triton") is not None  # it comes with torch for CUDA on Linux, not on all systems
 
 
-def attention_weights(q_LHK: Tensor, k_LHK: Tensor, window: AttentionWindow) -> Tensor:
-    """H L L: softmax(q . k / sqrt(K)) of one sequence. Fused kernels do not return these."""
-    scores = torch.einsum("qhk,shk->hqs", q_LHK, k_LHK) / math.sqrt(q_LHK.shape[-1])
+def attention_weights(
+    q_LHK: Tensor,
+    k_LHK: Tensor,
+    window: AttentionWindow,
+    bias: ScoreBias | None = None,
+    segments_L: Tensor | None = None,
+) -> Tensor:
+    """H L L: softmax(q . k / sqrt(K)) of one sequence, or softmax(scale * q . k + bias(q, k)) with a bias."""
+    scale = 1 / math.sqrt(q_LHK.shape[-1]) if bias is None else bias.scale
+    scores = torch.einsum("qhk,shk->hqs", q_LHK, k_LHK) * scale
+    if bias is not None:
+        assert segments_L is not None  # the caller has them with the batch
+        scores = scores + _bias_of(bias, q_LHK.transpose(0, 1)[None], k_LHK.transpose(0, 1)[None], segments_L[None])[0]
     mask_LL = window.mask(len(q_LHK), q_LHK.device)
     if mask_LL is not None:
         scores = scores.masked_fill(~mask_LL, float("-inf"))
     return scores.softmax(dim=-1)
 
 
-def eager(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
+def eager(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    batch: Batch,
+    window: AttentionWindow,
+    dropout: float = 0.0,
+    bias: ScoreBias | None = None,
+) -> Tensor:
     """The formula, sequence by sequence: weights @ values. Slow; all others are tested against it."""
     mixed = []
-    for q_LHK, k_LHK, v_LHK in zip(*map(batch.split, (q, k, v)), strict=True):
-        weights = F.dropout(attention_weights(q_LHK, k_LHK, window), dropout)
+    for q_LHK, k_LHK, v_LHK, segments_L in zip(*map(batch.split, (q, k, v, batch.segments)), strict=True):
+        weights = F.dropout(attention_weights(q_LHK, k_LHK, window, bias, segments_L), dropout)
         mixed.append(torch.einsum("hqs,shk->qhk", weights, v_LHK))
     return torch.cat(mixed)
 
 
-def grouped(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
+def grouped(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    batch: Batch,
+    window: AttentionWindow,
+    dropout: float = 0.0,
+    bias: ScoreBias | None = None,
+) -> Tensor:
     """One fused call for each run of neighboring sequences of equal length, which need no padding."""
-    return _grouped(torch.stack((q, k, v), dim=1), batch, window, dropout)
+    return _grouped(torch.stack((q, k, v), dim=1), batch, window, dropout, bias)
 
 
-def padded(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
+def padded(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    batch: Batch,
+    window: AttentionWindow,
+    dropout: float = 0.0,
+    bias: ScoreBias | None = None,
+) -> Tensor:
     """One fused call over the padded view. No row is fully masked: a query of padding sees the first token."""
-    return _padded(torch.stack((q, k, v), dim=1), batch, window, dropout)
+    return _padded(torch.stack((q, k, v), dim=1), batch, window, dropout, bias)
 
 
 def varlen(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
-    """Torch's variable-length flash attention: CUDA, half precision, no dropout."""
+    """Torch's variable-length flash attention: CUDA, half precision, no dropout, no bias."""
     from torch.nn.attention.varlen import varlen_attn
 
     radius = -1 if window.radius is None else window.radius
@@ -107,26 +171,28 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindo
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
-    """A CUDA kernel in Triton (`triton_kernels.attention`): half precision; without gradients float32, too."""
+    """A CUDA kernel in Triton (`triton_kernels.attention`): half precision; without gradients float32, too; no bias."""
     return _fused(torch.stack((q, k, v), dim=1), batch, window, dropout)
 
 
 KERNELS = {"eager": eager, "grouped": grouped, "padded": padded, "varlen": varlen, "fused": fused}
 
 
-def attend(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
-    """T 3 H K -> T H K, by the fastest kernel for these tensors."""
+def attend(
+    qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0, bias: ScoreBias | None = None
+) -> Tensor:
+    """T 3 H K -> T H K, by the fastest kernel for these tensors; with a bias, by one that takes it."""
     if not qkv_T3HK.is_cuda:
-        return (_padded if batch.fixed else _grouped)(qkv_T3HK, batch, window, dropout)
-    if fused_supports(qkv_T3HK):
+        return (_padded if batch.fixed else _grouped)(qkv_T3HK, batch, window, dropout, bias)
+    if bias is None and fused_supports(qkv_T3HK):
         return _fused(qkv_T3HK, batch, window, dropout)
-    if not dropout and varlen_supports(qkv_T3HK):
+    if bias is None and not dropout and varlen_supports(qkv_T3HK):
         q, k, v = qkv_T3HK.unbind(dim=1)
         return varlen(q, k, v, batch, window)
     # One call instead of one for each length, unless most of it would be padding (and its N L L mask large).
     if batch.fixed or 0 < batch.padding < 0.5:
-        return _padded(qkv_T3HK, batch, window, dropout)
-    return _grouped(qkv_T3HK, batch, window, dropout)
+        return _padded(qkv_T3HK, batch, window, dropout, bias)
+    return _grouped(qkv_T3HK, batch, window, dropout, bias)
 
 
 def attend_source(q_THK: Tensor, kv_S2HK: Tensor, batch: Batch, source: Batch, dropout: float = 0.0) -> Tensor:
@@ -201,25 +267,38 @@ def _half_on_cuda(x: Tensor) -> bool:
     return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
 
 
-def _grouped(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float) -> Tensor:
+def _bias_of(bias: ScoreBias, q_NHLK: Tensor, k_NHLK: Tensor, segments_NL: Tensor) -> Tensor:
+    """N H L L or 1 H L L: the bias for sequences whose tokens are at the positions 0 to L - 1."""
+    positions_L = torch.arange(q_NHLK.shape[2], device=q_NHLK.device)
+    return bias(q_NHLK, k_NHLK, Places(positions_L, segments_NL))
+
+
+def _grouped(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float, bias: ScoreBias | None) -> Tensor:
     """With few Python operations for each run: on a CPU most runs are one short text, and threads share the GIL."""
     runs, mixed = batch.runs, []
     sizes = [count * length for count, length in runs]
     parts = (qkv_T3HK,) if len(runs) == 1 else qkv_T3HK.split_with_sizes(sizes)
+    segments = iter(()) if bias is None else iter(batch.segments.split_with_sizes(sizes))
     for (count, length), part in zip(runs, parts, strict=True):
         q_NHLK, k_NHLK, v_NHLK = part.view(count, length, *part.shape[1:]).permute(2, 0, 3, 1, 4).unbind()
-        mask_LL = window.mask(length, part.device)
-        out = F.scaled_dot_product_attention(q_NHLK, k_NHLK, v_NHLK, attn_mask=mask_LL, dropout_p=dropout)
+        mask, scale = window.mask(length, part.device), None
+        if bias is not None:
+            scores = _bias_of(bias, q_NHLK, k_NHLK, next(segments).view(count, length))
+            mask, scale = scores if mask is None else scores.masked_fill(~mask, float("-inf")), bias.scale
+        out = F.scaled_dot_product_attention(q_NHLK, k_NHLK, v_NHLK, attn_mask=mask, dropout_p=dropout, scale=scale)
         mixed.append(out.transpose(1, 2).flatten(0, 1))
     return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
 
-def _padded(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float) -> Tensor:
+def _padded(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float, bias: ScoreBias | None) -> Tensor:
     q_NHLK, k_NHLK, v_NHLK = batch.pad(qkv_T3HK).permute(2, 0, 3, 1, 4).unbind(0)
-    window_LL, mask_N1LL = window.mask(batch.longest, qkv_T3HK.device), batch.pairs
+    window_LL, mask, scale = window.mask(batch.longest, qkv_T3HK.device), batch.pairs, None
     if window_LL is not None:
-        mask_N1LL = mask_N1LL & (window_LL | ~batch.mask[:, None, :, None])
-    out = F.scaled_dot_product_attention(q_NHLK, k_NHLK, v_NHLK, attn_mask=mask_N1LL, dropout_p=dropout)
+        mask = mask & (window_LL | ~batch.mask[:, None, :, None])
+    if bias is not None:
+        scores = _bias_of(bias, q_NHLK, k_NHLK, batch.pad(batch.segments))
+        mask, scale = scores.masked_fill(~mask, float("-inf")), bias.scale
+    out = F.scaled_dot_product_attention(q_NHLK, k_NHLK, v_NHLK, attn_mask=mask, dropout_p=dropout, scale=scale)
     return batch.unpad(out.transpose(1, 2))
 
 

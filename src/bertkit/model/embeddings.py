@@ -75,8 +75,7 @@ class SinusoidalHalves(SinusoidalPositions):
 
     def forward(self, batch: Batch) -> Tensor:
         """T D."""
-        position_TD = super().forward(batch)
-        return torch.cat((position_TD[:, 0::2], position_TD[:, 1::2]), dim=-1)
+        return sinusoid_halves(batch.positions, self.width)
 
 
 def sinusoid(positions_T: Tensor, width: int) -> Tensor:
@@ -84,6 +83,98 @@ def sinusoid(positions_T: Tensor, width: int) -> Tensor:
     rates = 10_000.0 ** (-torch.arange(0, width, 2, device=positions_T.device, dtype=torch.float64) / width)
     angles = positions_T[:, None].double() * rates
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)[:, :width].float()
+
+
+def sinusoid_halves(positions_T: Tensor, width: int) -> Tensor:
+    """T D: the same numbers, all sines before all cosines."""
+    position_TD = sinusoid(positions_T, width)
+    return torch.cat((position_TD[:, 0::2], position_TD[:, 1::2]), dim=-1)
+
+
+class DistanceTable(nn.Module):
+    """Learned vectors of the distance between two tokens, which the attention of all layers reads.
+
+    Distances near zero have a row each; farther ones share rows by the logarithm of the distance.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        parts = config.parts
+        self.buckets, self.span = parts.relative_buckets, parts.relative_span or config.max_length
+        size, width = self.shape(config)
+        self.weight = nn.Parameter(torch.empty(size, width))
+        norm = nn.LayerNorm(width, eps=config.norm_epsilon)
+        self.norm = norm if parts.relative_norm else nn.Identity()
+
+    def shape(self, config: BertConfig) -> tuple[int, int]:
+        """(rows, width) of the table."""
+        raise NotImplementedError
+
+    def forward(self) -> Tensor:
+        """The table, normalized where the family normalizes it."""
+        rows: Tensor = self.norm(self.weight)
+        return rows
+
+    def row(self, distance: Tensor) -> Tensor:
+        """The row of each distance, query minus key; the same shape."""
+        raise NotImplementedError
+
+    def rows(self, longest: int) -> Tensor:
+        """The row of each distance from 1 - longest to longest - 1."""
+        return self.row(torch.arange(1 - longest, longest, device=self.weight.device))
+
+
+class BucketTable(DistanceTable):
+    """T5's and MPNet's: a number for each head; half of the rows are for tokens before, half for tokens after."""
+
+    def shape(self, config: BertConfig) -> tuple[int, int]:
+        """(rows, width) of the table."""
+        return self.buckets, config.heads
+
+    def row(self, distance: Tensor) -> Tensor:
+        """The row of each distance."""
+        half = self.buckets // 2
+        exact = half // 2
+        size = distance.abs()
+        shares = torch.log(size.float().clamp(min=1) / exact) / math.log(self.span / exact)
+        far = (exact + (shares * (half - exact)).long()).clamp(max=half - 1)
+        return torch.where(size < exact, size, far) + half * (distance < 0)
+
+
+class EmbeddingTable(DistanceTable):
+    """DeBERTa's: an embedding as wide as the model; rows count from the farthest token after to the farthest before."""
+
+    @property
+    def side(self) -> int:
+        """Rows on each side of distance 0."""
+        return self.buckets or self.span
+
+    @property
+    def exact(self) -> int:
+        """Up to this distance, each has a row of its own."""
+        return self.buckets // 2 if self.buckets else self.span
+
+    def shape(self, config: BertConfig) -> tuple[int, int]:
+        """(rows, width) of the table."""
+        return 2 * self.side, config.width
+
+    def used(self, longest: int) -> slice:
+        """The rows that sequences up to `longest` need: few if they are short."""
+        short = isinstance(longest, int) and longest - 1 <= self.exact  # not an int while a graph is traced
+        reach = longest - 1 if short else self.side
+        return slice(self.side - reach, self.side + reach + 1)
+
+    def row(self, distance: Tensor) -> Tensor:
+        """The row of each distance."""
+        if self.buckets:
+            exact, size = self.exact, distance.abs()
+            shares = torch.log(size.float().clamp(min=1) / exact) / math.log(max(self.span - 1, 1) / exact)
+            far = exact + torch.ceil(shares * (exact - 1)).long()
+            distance = torch.where(size <= exact, distance, far * distance.sign())
+        return (distance + self.side).clamp(0, 2 * self.side - 1)
+
+
+DISTANCE_TABLES: dict[str, type[DistanceTable]] = {"table": BucketTable, "disentangled": EmbeddingTable}
 
 
 class NoPositions(NoTable):
@@ -111,13 +202,16 @@ class Embeddings(nn.Module):
         width = config.table_width
         # Not initialized here: `new_model` or a checkpoint does, and normal_ on the meta device imports torch._dynamo.
         self.word = nn.Embedding(config.vocab_size, width, _weight=torch.empty(config.vocab_size, width))
-        self.segment = Segments(config) if config.segments else NoTable()
+        in_attention = config.parts.relative == "transformer_xl"  # XLNet's segments are no part of the embeddings
+        self.segment = Segments(config) if config.segments and not in_attention else NoTable()
         self.position = pick(POSITIONS, config.parts.position, "position")(config)
         self.scale = math.sqrt(width) if config.parts.embedding_scale else 1.0
         norm = nn.LayerNorm(width, eps=config.norm_epsilon, bias=config.parts.bias)
         self.norm = norm if config.parts.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         self.widen = nn.Linear(width, config.width) if config.embedding_width else nn.Identity()
+        table = DISTANCE_TABLES.get(config.parts.relative)
+        self.distance = None if table is None else table(config)
 
     def sum(self, batch: Batch, ids: Tensor | None = None) -> Tensor:
         """T E before the norm: the sum of the three tables' rows."""

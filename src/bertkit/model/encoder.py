@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bertkit.config import BertConfig
 from bertkit.errors import RequestError
-from bertkit.model.attention import AttentionPattern, attention_weights, source_weights
+from bertkit.model.attention import AttentionPattern, source_weights
 from bertkit.model.batch import Batch
 from bertkit.model.embeddings import Embeddings
 from bertkit.model.layer import LAYERS, PostNormLayer, PreNormLayer
@@ -50,7 +50,7 @@ class AttentionRecorder(Operations):
         """T 3D -> T D."""
         queries, keys, values = pattern.split(qkv_TX, batch).unbind(dim=1)
         mixed_TD = super().attend(qkv_TX, batch, pattern, dropout)
-        weights = attention_weights(queries, keys, pattern.window)
+        weights = pattern.weights(queries, keys, batch.segments)
         self.records.append((queries, keys, values, weights, mixed_TD))
         return mixed_TD
 
@@ -76,7 +76,8 @@ class Encoder(nn.Module):
         distinct = 1 if config.parts.shared_layers else config.depth
         self.config = config
         self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(kind(config, index, cross=cross) for index in range(distinct))
+        distance = self.embeddings.distance
+        self.layers = nn.ModuleList(kind(config, index, distance, cross=cross) for index in range(distinct))
         ends_with_norm = config.parts.norm == "pre"
         eps, bias = config.norm_epsilon, config.parts.bias
         self.norm = nn.LayerNorm(config.width, eps=eps, bias=bias) if ends_with_norm else nn.Identity()

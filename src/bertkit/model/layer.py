@@ -4,6 +4,7 @@ A decoder's layer attends to the encoder's output between the two (cross-attenti
 own: they call the operations of an engine (`operations.py`).
 """
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -11,33 +12,46 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.config import BertConfig
-from bertkit.model.attention import AttentionPattern, AttentionWindow, Rotation, attention_weights
+from bertkit.model.attention import AttentionPattern, AttentionWindow, Rotation
 from bertkit.model.batch import Batch
+from bertkit.model.embeddings import DistanceTable
 from bertkit.model.operations import TORCH, Activation, Operations, Output, Source
+from bertkit.model.relative import relative_positions
 from bertkit.settings import pick
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention; `project` returns queries, keys and values, `weights` the softmax matrices."""
+    """Multi-head self-attention; `project` returns queries, keys and values, `weights` the softmax matrices.
 
-    def __init__(self, config: BertConfig, index: int) -> None:
+    `distance` is the table of relative positions, if the family has one for all layers.
+    """
+
+    def __init__(self, config: BertConfig, index: int, distance: DistanceTable | None = None) -> None:
         super().__init__()
         parts = config.parts
+        bias = parts.bias and parts.attention_bias
         local = parts.window is not None and index % parts.global_every != 0
         radius = parts.window // 2 if local and parts.window is not None else None
         self.heads = config.heads
         self.window = AttentionWindow(radius, parts.causal)
         rotation = Rotation(parts.local_theta if local else parts.theta) if parts.position == "rotary" else None
         self.pattern = AttentionPattern(config.heads, self.window, rotation)
-        self.qkv = nn.Linear(config.width, 3 * config.width, bias=parts.bias)
-        self.out = nn.Linear(config.width, config.width, bias=parts.bias)
+        self.relative = relative_positions(config, distance)
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=bias)
+        self.out = nn.Linear(config.width, config.width, bias=bias)
         self.dropout = config.attention_dropout
 
     def forward(self, x_TD: Tensor, batch: Batch, ops: Operations = TORCH) -> Output:
         """T D."""
         dropout = self.dropout if self.training else 0.0
-        mixed_TD = ops.attend(ops.project(self.qkv, x_TD), batch, self.pattern, dropout)
+        mixed_TD = ops.attend(ops.project(self.qkv, x_TD), batch, self.pattern_of(batch), dropout)
         return ops.output(self.out, mixed_TD)
+
+    def pattern_of(self, batch: Batch) -> AttentionPattern:
+        """The pattern, with the bias of relative positions for sequences of these lengths."""
+        if self.relative is None:
+            return self.pattern
+        return replace(self.pattern, bias=self.relative(self.qkv, batch.longest))
 
     def project(self, x_TD: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, T H K each; queries and keys rotated where the family rotates."""
@@ -47,8 +61,8 @@ class SelfAttention(nn.Module):
     def weights(self, x_TD: Tensor, batch: Batch) -> list[Tensor]:
         """H L L for each sequence, which fused kernels do not return. Slow; for looking inside."""
         q, k, _ = self.project(x_TD, batch)
-        pairs = zip(batch.split(q), batch.split(k), strict=True)
-        return [attention_weights(q_LHK, k_LHK, self.window) for q_LHK, k_LHK in pairs]
+        pattern, sequences = self.pattern_of(batch), map(batch.split, (q, k, batch.segments))
+        return [pattern.weights(*sequence) for sequence in zip(*sequences, strict=True)]
 
 
 class CrossAttention(nn.Module):
@@ -111,9 +125,11 @@ FEED_FORWARDS: dict[str, type[FeedForward]] = {"plain": FeedForward, "gated": Ga
 class PostNormLayer(nn.Module):
     """BERT's order: norm(x + dropout(sublayer(x)))."""
 
-    def __init__(self, config: BertConfig, index: int, *, cross: bool = False) -> None:
+    def __init__(
+        self, config: BertConfig, index: int, distance: DistanceTable | None = None, *, cross: bool = False
+    ) -> None:
         super().__init__()
-        self.attention = SelfAttention(config, index)
+        self.attention = SelfAttention(config, index, distance)
         self.attention_norm = _norm(config)
         self.cross_attention = CrossAttention(config) if cross else None
         self.cross_attention_norm = _norm(config) if cross else None
@@ -141,10 +157,12 @@ class PreNormLayer(nn.Module):
     Where the embeddings have a norm, the first layer's attention has none.
     """
 
-    def __init__(self, config: BertConfig, index: int, *, cross: bool = False) -> None:
+    def __init__(
+        self, config: BertConfig, index: int, distance: DistanceTable | None = None, *, cross: bool = False
+    ) -> None:
         super().__init__()
         self.attention_norm = _norm(config) if index or not config.parts.embedding_norm else nn.Identity()
-        self.attention = SelfAttention(config, index)
+        self.attention = SelfAttention(config, index, distance)
         self.cross_attention_norm = _norm(config) if cross else None
         self.cross_attention = CrossAttention(config) if cross else None
         self.feed_forward_norm = _norm(config)

@@ -65,7 +65,7 @@ class Operations:
 
     def attend(self, qkv_TX: Tensor, batch: Batch, pattern: AttentionPattern, dropout: float) -> Tensor:
         """T 3D -> T D: every head's weighted mean of values, side by side, by the fastest kernel for these tensors."""
-        return attend(pattern.split(qkv_TX, batch), batch, pattern.window, dropout).flatten(1)
+        return attend(pattern.split(qkv_TX, batch), batch, pattern.window, dropout, pattern.bias).flatten(1)
 
     def project_source(self, linear: nn.Linear, source: Source) -> Tensor:
         """S 2D: the keys and values of the encoder's output for one layer's cross-attention."""

@@ -159,9 +159,11 @@ def share_encoders(berts: Mapping[str, Bert]) -> list[ServedModel]:
 
 def new_shared_encoder(encoder: Encoder) -> SharedEncoder:
     """For one encoder; on a GPU its passes are recorded, where its attention kernel takes packed batches."""
-    weight, config = encoder.stack[0].attention.out.weight, encoder.config
+    attention, config = encoder.stack[0].attention, encoder.config
+    weight = attention.out.weight
     with torch.inference_mode():
-        packed = takes_packed(weight.new_empty(0, 3, config.heads, config.width // config.heads))
+        kernel = takes_packed(weight.new_empty(0, 3, config.heads, config.width // config.heads))
+    packed = kernel and attention.relative is None  # kernels for packed batches take no relative positions
     return SharedEncoder(encoder, RecordedPasses(encoder, CudaRecorder(weight.device)) if packed else None)
 
 

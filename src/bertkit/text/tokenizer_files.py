@@ -31,6 +31,7 @@ class SpecialTokens:
 
 BERT_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+MPNET_TOKENS = SpecialTokens("<pad>", "[UNK]", "<s>", "</s>", "<mask>")
 GPT2_TOKENS = SpecialTokens(*["<|endoftext|>"] * 5)  # the only one of its vocabulary
 GPT_TOKENS = SpecialTokens(*["<unk>"] * 5)
 DEFAULT_TOKENS = (BERT_TOKENS, ROBERTA_TOKENS, GPT2_TOKENS, GPT_TOKENS)  # the first whose [CLS] a vocabulary has
@@ -41,9 +42,9 @@ Rebuilt = tuple[Backend, dict[str, Any]]
 
 
 def register_special_tokens(backend: Backend, tokens: SpecialTokens) -> None:
-    """Make the backend recognize special tokens in a text; RoBERTa's mask includes the space before it."""
+    """Make the backend recognize special tokens in a text; the mask of RoBERTa and MPNet includes the space before."""
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
-    strips_space = tokens == ROBERTA_TOKENS
+    strips_space = tokens in (ROBERTA_TOKENS, MPNET_TOKENS)
     added = [
         AddedToken(name, special=True, normalized=False, lstrip=strips_space and name == tokens.mask)
         for name in asdict(tokens).values()
@@ -55,12 +56,6 @@ def register_special_tokens(backend: Backend, tokens: SpecialTokens) -> None:
 def place_bert_tokens(backend: Backend, tokens: SpecialTokens) -> None:
     """[CLS] A [SEP] B [SEP], where B and the last [SEP] are segment 1."""
     _place(backend, tokens, f"{tokens.cls}:0 $A:0 {tokens.sep}:0 $B:1 {tokens.sep}:1")
-
-
-def add_bert_tokens(backend: Backend, tokens: SpecialTokens) -> None:
-    """Register the special tokens, and place them around texts as BERT does."""
-    register_special_tokens(backend, tokens)
-    place_bert_tokens(backend, tokens)
 
 
 def place_roberta_tokens(backend: Backend, tokens: SpecialTokens) -> None:

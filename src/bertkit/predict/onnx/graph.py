@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.model.attention import AttentionPattern, AttentionWindow
+from bertkit.model.attention import AttentionPattern, AttentionWindow, Places
 from bertkit.model.batch import Batch, Layout
 from bertkit.model.heads import HEADS, Pooler
 from bertkit.model.model import BertModel
@@ -70,7 +70,11 @@ class PaddedOperations(Operations):
         assert isinstance(batch, Rectangle)
         qkv = pattern.split(qkv_TX, batch).unbind(dim=1)
         queries, keys, values = (batch.rows(x_THK).transpose(1, 2) for x_THK in qkv)
-        scores_NHLL = queries @ keys.mT / math.sqrt(queries.shape[-1])
+        scale = 1 / math.sqrt(queries.shape[-1]) if pattern.bias is None else pattern.bias.scale
+        scores_NHLL = queries @ keys.mT * scale
+        if pattern.bias is not None:
+            places = Places(batch.token_positions, batch.rows(batch.segments))
+            scores_NHLL = scores_NHLL + pattern.bias(queries, keys, places)
         weights = scores_NHLL.masked_fill(~batch.attention_mask(pattern.window), LOWEST).softmax(dim=-1)
         return (weights @ values).transpose(1, 2).flatten(-2).flatten(0, 1)
 

@@ -1,29 +1,34 @@
-"""BERT's WordPiece: text is cleaned, split at spaces and punctuation, then into the longest pieces."""
+"""BERT's WordPiece: text is cleaned, split at spaces and punctuation, then into the longest pieces.
+
+MPNet has BERT's pieces with RoBERTa's special tokens.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertkit.errors import RequestError
 from bertkit.families.family import FAMILIES
 from bertkit.text.tokenizer_files import (
     BERT_TOKENS,
+    MPNET_TOKENS,
     Loaded,
     Rebuilt,
     SpecialTokens,
     State,
     TokenizerKind,
-    add_bert_tokens,
     check_added_tokens,
     check_pieces,
     is_one_line,
     pieces_by_id,
+    place_bert_tokens,
     read_flag,
     read_pieces,
     read_settings,
+    register_special_tokens,
     special_tokens,
 )
 
@@ -52,8 +57,18 @@ def wordpiece_backend(pieces: Sequence[str], tokens: SpecialTokens, cleaning: Cl
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")
-    add_bert_tokens(backend, tokens)
+    register_special_tokens(backend, tokens)
+    _place_special_tokens(backend, tokens)
     return backend
+
+
+def _place_special_tokens(backend: Backend, tokens: SpecialTokens) -> None:
+    """As BERT does; MPNet as RoBERTa does: <s> A </s></s> B </s>."""
+    if tokens != MPNET_TOKENS:
+        place_bert_tokens(backend, tokens)
+        return
+    cls, sep = ((name, backend.get_vocab()[name]) for name in (tokens.cls, tokens.sep))
+    backend.post_processor = processors.RobertaProcessing(sep, cls, True, False)
 
 
 def _load_vocab_txt(path: Path) -> Loaded:
@@ -62,8 +77,8 @@ def _load_vocab_txt(path: Path) -> Loaded:
     stem = str(settings.get("tokenizer_class") or "BertTokenizer").removesuffix("Fast").removesuffix("Tokenizer")
     if stem not in OTHER_CLASSES | {row.class_stem for row in FAMILIES.values() if row.tokenizer == WORDPIECE.name}:
         raise RequestError(f"{path} belongs to a {stem}Tokenizer, which bertkit reads from a tokenizer.json only")
-    tokens = special_tokens(settings, BERT_TOKENS)
     pieces = read_pieces(path)
+    tokens = special_tokens(settings, MPNET_TOKENS if MPNET_TOKENS.cls in pieces else BERT_TOKENS)
     check_pieces(pieces, tokens, str(path), "line")
     check_added_tokens(path.with_name("added_tokens.json"), pieces)
     lowercase = read_flag(settings, "do_lower_case", not _looks_cased(pieces, tokens))
@@ -94,7 +109,7 @@ def _bert_tokenizer(state: State, tokens: SpecialTokens) -> Rebuilt | None:
         return None
     cleaning = Cleaning(flags["lowercase"], flags["strip_accents"], flags["handle_chinese_chars"])
     settings = {
-        "tokenizer_class": "BertTokenizer",
+        "tokenizer_class": "MPNetTokenizer" if tokens == MPNET_TOKENS else "BertTokenizer",
         "do_lower_case": cleaning.lowercase,
         "strip_accents": cleaning.strip_accents,
         "tokenize_chinese_chars": cleaning.split_cjk,
@@ -106,6 +121,7 @@ WORDPIECE = TokenizerKind(
     name="WordPiece",
     word_start=None,
     load=_load_vocab_txt,
+    place_special_tokens=_place_special_tokens,
     vocabulary_files=_vocab_txt,
     transformers_class=_bert_tokenizer,
 )
