@@ -303,7 +303,7 @@ def _padded(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: fl
 def _padded_product(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, scale: float | None = None
 ) -> Tensor:
-    """Torch's attention, on a GPU without cuDNN's kernel, which makes a plan of many milliseconds for every new shape."""
+    """Torch's attention, on a GPU without cuDNN's kernel, which makes a slow plan for every new shape."""
     if not q.is_cuda:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
     from torch.nn.attention import SDPBackend, sdpa_kernel
