@@ -212,7 +212,8 @@ def training_command(workload: str, options: argparse.Namespace) -> list[str]:
         return [*words, "evaluate_every=1000000", "save_every=1000000"]
     words = ["finetune", "classify", "--train", str(options.data / "train.tsv"), "--dev", str(options.data / "dev.tsv")]
     start = [] if options.model is None else ["--from", str(options.model)]
-    return [*words, *start, "epochs=1000", "max_length=128", "evaluations=1", "log_every=5", "save_minutes=1000"]
+    same = ["layer_decay=1", "learning_rate=2e-5"]  # whose defaults are not the same in all versions
+    return [*words, *start, *same, "epochs=1000", "max_length=128", "evaluations=1", "log_every=5", "save_minutes=1000"]
 
 
 class Version:

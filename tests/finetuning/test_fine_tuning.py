@@ -504,11 +504,11 @@ def test_evaluations_are_spread_over_an_epoch_and_end_it():
 
 
 def test_the_best_remembers_score_then_loss():
-    best = Best().after(1, "accuracy", 0.5, 1.0, dict)
-    better = best.after(2, "accuracy", 0.5, 0.9, dict)
+    best = Best().after(1, "accuracy", 0.5, 1.0)
+    better = best.after(2, "accuracy", 0.5, 0.9)
     assert (better.step, better.since) == (2, 1)
-    assert better.after(3, "accuracy", 0.4, 0.1, dict).step == 2
-    assert better.after(3, "accuracy", float("nan"), 0.1, dict).since == 2
+    assert better.after(3, "accuracy", 0.4, 0.1).step == 2
+    assert better.after(3, "accuracy", float("nan"), 0.1).since == 2
 
 
 @pytest.mark.parametrize("task", ["classify", "tag"])

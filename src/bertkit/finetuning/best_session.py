@@ -4,7 +4,7 @@ import math
 import shutil
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
@@ -66,7 +66,9 @@ class BestSession(Session[FineTuned]):
             raise RequestError(f"unknown metric '{self.metric}'; choose from: {', '.join(scores)}")
         self.write({"step": step, "evaluation": finite_values(scores)})
         loss = scores.get("loss", math.nan)
-        self.best = self.best.after(step, self.metric, scores[self.metric], loss, self.snapshot)
+        self.best = self.best.after(step, self.metric, scores[self.metric], loss)
+        if self.best.state is None:  # the copy before it is gone by now: memory never holds two
+            self.best = replace(self.best, state=self.snapshot())
 
     def shown(self, report: StepReport) -> dict[str, str]:
         """The loss and the best score so far, for the progress bar."""

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,18 +30,18 @@ State = Mapping[str, Tensor]
 class Best:
     """The best evaluation so far, with its weights."""
 
-    step: int = 0
+    step: int = 0  # 0: none so far
     score: float = float("nan")
     loss: float = float("nan")  # on dev; the lower one wins between equal scores
     since: int = 0  # number of evaluations since then without a better score
     state: State | None = None
 
-    def after(self, step: int, metric: str, score: float, loss: float, state: Callable[[], State]) -> "Best":
-        """The best after one more evaluation; `state` is called for the weights if it is the new best."""
-        if self.state is None or is_better(metric, score, self.score):
-            return Best(step, score, loss, 0, state())
+    def after(self, step: int, metric: str, score: float, loss: float) -> "Best":
+        """The best after one more evaluation; without weights if that one is the new best."""
+        if not self.step or is_better(metric, score, self.score):
+            return Best(step, score, loss)
         if score == self.score and is_better("loss", loss, self.loss):
-            return Best(step, score, loss, self.since + 1, state())
+            return Best(step, score, loss, self.since + 1)
         return replace(self, since=self.since + 1)
 
 
@@ -87,8 +87,8 @@ def best_so_far(run: Run, checkpoint: Path, metric: str) -> Best:
     best = Best()
     for line in read_records(run.metrics).evaluations:
         scores = line["evaluation"]
-        best = best.after(int(line["step"]), metric, number(scores.get(metric)), number(scores.get("loss")), dict)
-    return best if best.state is None else replace(best, state=read_state(checkpoint / "best"))
+        best = best.after(int(line["step"]), metric, number(scores.get(metric)), number(scores.get("loss")))
+    return best if not best.step else replace(best, state=read_state(checkpoint / "best"))
 
 
 def begin_folder(run: Run, description: Mapping[str, Any], *, resume: bool) -> None:
