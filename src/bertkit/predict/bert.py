@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bertkit.predict.onnx.export import Exported
     from bertkit.predict.quantize import Fidelity
     from bertkit.predict.search import Found, Searched, Stored, VectorBlock
-    from bertkit.predict.write import Writer, Written
+    from bertkit.predict.write import Writer
     from bertkit.tasks.answer import Answered
     from bertkit.tasks.choose import Chosen
     from bertkit.tasks.classify import Classified
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from bertkit.tasks.rate_words import RatedWords
     from bertkit.tasks.regress import Rated
     from bertkit.tasks.tag import Tagged
+    from bertkit.tasks.write import Written
 
     Classification = Classified | Labeled | Rated
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -13,19 +13,12 @@ from bertkit.engine.writing.decoder import CachedDecoder, generator_parts
 from bertkit.engine.writing.search import NextTokens, WriteSettings, beam_search, next_tokens
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
+from bertkit.tasks.shared.length import Seen
+from bertkit.tasks.write import Written
 from bertkit.text.tokenizer import Tokenizer
 
 TOKENS_PER_BATCH = 2048  # of prompts or sources that are generated from together
 INCOMPLETE = "\ufffd"  # what a decoded text ends with while bytes of its last character are missing
-
-
-@dataclass(frozen=True)
-class Written:
-    """A generated text, without the prompt."""
-
-    text: str
-    tokens: int  # generated, the end token included
-    ended: bool  # by the model's end token or a stop text; False: at the limit of tokens
 
 
 class Writer:
@@ -46,7 +39,8 @@ class Writer:
         for chosen in token_batches([len(ids) for ids in sequences], TOKENS_PER_BATCH):
             batch = [sequences[index] for index in chosen]
             results = self._beams(batch, settings) if settings.beams > 1 else self._sampled(batch, settings)
-            written |= dict(zip(chosen, results, strict=True))
+            seen = [Seen(len(ids)) for ids in batch]
+            written |= {n: replace(each, seen=read) for n, each, read in zip(chosen, results, seen, strict=True)}
         return [written[index] for index in range(len(texts))]
 
     def stream(self, text: str, settings: WriteSettings) -> Iterator[str]:
