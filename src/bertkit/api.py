@@ -173,7 +173,7 @@ def evaluate(model: Bert | Path | str, examples: Examples, /, **columns: object)
         examples=len(file.examples),
         metric=answers.task.main_metric,
         scores=answers.task.score(file.examples, predictions),
-        note=file.summary,
+        note="\n".join((file.summary, *answers.task.score_notes)),
     )
 
 

@@ -70,7 +70,8 @@ def prepare(
                 windows.append(task.windows(example, number))
                 meter.update(number + 1)
         datasets.append(Dataset(examples, windows))
-    return Prepared(task, datasets[0], datasets[1], (*notes, *_length_notes(files.train, datasets[0])))
+    notes = (*notes, *task.score_notes, *_length_notes(files.train, datasets[0]))
+    return Prepared(task, datasets[0], datasets[1], notes)
 
 
 def refuse_mismatch(task: Task, settings: FineTuneSettings) -> None:

@@ -143,6 +143,11 @@ class Task(ABC):
         return self.row.metrics.names
 
     @property
+    def score_notes(self) -> tuple[str, ...]:
+        """Sentences about metrics that cannot be computed here."""
+        return ()
+
+    @property
     def saved_fields(self) -> dict[str, Any]:
         """Fields besides the labels that come from the training data, for bertkit.json."""
         return {name: getattr(self, name) for name in self.row.saved_fields}

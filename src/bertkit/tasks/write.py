@@ -18,7 +18,7 @@ from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.operations import Source
-from bertkit.tasks.metrics.texts import has_sacrebleu, text_scores, word_f1
+from bertkit.tasks.metrics.texts import WITHOUT_SACREBLEU, has_sacrebleu, text_scores, word_f1
 from bertkit.tasks.rows.write import SourceExample, WriteRow
 from bertkit.tasks.shared.decision import Decision
 from bertkit.tasks.shared.length import Seen, count_seen, select_tokens, sequence_positions
@@ -70,6 +70,11 @@ class Write(Task):
     def main_metric(self) -> str:
         """BLEU, or the F1 of words without sacrebleu."""
         return super().main_metric if has_sacrebleu() else "token_f1"
+
+    @property
+    def score_notes(self) -> tuple[str, ...]:
+        """That sacrebleu is missing, if it is."""
+        return () if has_sacrebleu() else (WITHOUT_SACREBLEU,)
 
     def windows(self, example: Example, number: int) -> list[Window]:
         """The source, cut to the limit; the target must fit."""
@@ -198,7 +203,7 @@ class Write(Task):
         ids = outputs[0].tolist()
         ended = bool(ids) and ids[-1] == self.end_id
         text = self.tokenizer.decode(ids[:-1] if ended else ids)
-        return Written(text.strip(), len(ids), ended, windows[0].detail.seen)
+        return Written(text.lstrip(), len(ids), ended, windows[0].detail.seen)
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Any]) -> dict[str, float]:
         """BLEU, chrF, exact match, F1 of words."""

@@ -1,13 +1,15 @@
 """Scores of written texts beside their targets; BLEU and chrF are sacrebleu's, if it is installed."""
 
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 
-from bertkit.errors import BertkitWarning
 from bertkit.tasks.metrics.correlation import check_lengths
+
+WITHOUT_SACREBLEU = (
+    "BLEU and chrF are left out, for sacrebleu is not installed; get it with: pip install 'bertkit[scores]'"
+)
 
 
 def text_scores(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, float]:
@@ -34,16 +36,9 @@ def word_f1(gold: str, predicted: str) -> float:
 
 @cache
 def has_sacrebleu() -> bool:
-    """Whether BLEU and chrF can be computed; says so once if they cannot."""
+    """Whether BLEU and chrF can be computed."""
     spec = find_spec("sacrebleu")
-    found = spec is not None and spec.origin is not None  # a folder of this name is no package
-    if not found:
-        warnings.warn(
-            "BLEU and chrF are left out, for sacrebleu is not installed; get it with: pip install 'bertkit[scores]'",
-            BertkitWarning,
-            stacklevel=2,
-        )
-    return found
+    return spec is not None and spec.origin is not None  # a folder of this name is no package
 
 
 def _sacrebleu_scores(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, float]:

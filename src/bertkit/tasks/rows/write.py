@@ -4,7 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bertkit.data.columns import ExampleReader, choose_text_columns, find_or_guess, missing_column
+from bertkit.data.columns import (
+    TEXT_NAMES,
+    WORD_NAMES,
+    ExampleReader,
+    choose_text_columns,
+    find_or_guess,
+    missing_column,
+)
 from bertkit.data.examples import Example
 from bertkit.data.tables import Columns, Location, Row, Table, text_cell
 from bertkit.errors import RequestError
@@ -71,9 +78,10 @@ class WriteRow(TaskRow):
         return FROM_SCRATCH if start == self.default_start else ()
 
     def fits_table(self, table: Table, rows: Sequence[Row], columns: Columns) -> bool:
-        """A column of sources and one of targets."""
+        """A column of sources and one of targets, and none that is usual for other tasks."""
         folded = {name.casefold() for name in table.names}
-        return bool(folded & set(SOURCE_NAMES)) and bool(folded & set(TARGET_NAMES))
+        marked = folded & set(SOURCE_NAMES) and folded & set(TARGET_NAMES)
+        return bool(marked) and not folded & {*TEXT_NAMES, *WORD_NAMES}
 
     def reader(self, table: Table, columns: Columns, labeled: bool) -> ExampleReader:
         """Reads source and target; without a header they are the first two columns."""
