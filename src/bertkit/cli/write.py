@@ -4,11 +4,17 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bertkit.cli.common import print_note
 from bertkit.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from bertkit.tasks.write import Written
 
 
 def write(
@@ -33,12 +39,24 @@ def write(
     options: dict[str, Any] = {"tokens": max_new, "beams": beams, "length_penalty": length_penalty, "seed": seed}
     options |= {"temperature": temperature, "top_k": top_k, "top_p": top_p, "stop": stop}
     options = {name: value for name, value in options.items() if value is not None}
-    bert = load(model)
+    writer = load(model).writer
+    shown = sys.stdout.isatty() and not as_json
+    written = _run(writer.stream(text, writer.settings(options)), shown=shown)
     if as_json:
-        print(json.dumps(asdict(bert.write(text, **options)), ensure_ascii=False))
-    elif sys.stdout.isatty():
-        for piece in bert.stream(text, **options):
-            print(piece, end="", flush=True)
-        print()
+        print(json.dumps(asdict(written), ensure_ascii=False))
     else:
-        print(bert.write(text, **options).text)
+        print("" if shown else written.text)
+    if not written.ended:
+        print_note(f"stopped at the limit of {written.tokens} tokens; --max-new N allows more")
+
+
+def _run(pieces: "Generator[str, None, Written]", *, shown: bool) -> "Written":
+    """Take all pieces of a text, and print each if it is `shown`; the whole text."""
+    while True:
+        try:
+            piece = next(pieces)
+        except StopIteration as end:
+            written: Written = end.value
+            return written
+        if shown:
+            print(piece, end="", flush=True)
