@@ -105,7 +105,7 @@ class GenerationSettings:
     """How texts are generated in evaluations, and by the saved model."""
 
     beams: Annotated[int, Range(1, 1000)] = 1
-    length_penalty: float = 1.0  # beam search divides scores by length ** length_penalty
+    length_penalty: Annotated[float, Range(-50, 50)] = 1.0  # beam search divides scores by length ** length_penalty
     new_tokens: Count | None = None  # at most; None: as many as there are positions
 
     def __post_init__(self) -> None:

@@ -100,9 +100,10 @@ class Writer:
         return [reader.written() for reader in readers]
 
     def _steps(self, sequences: Sequence[Sequence[int]], settings: WriteSettings) -> Iterator[NextTokens]:
+        settings = self._within_limit(sequences, settings)
         with torch.inference_mode():
             decoder = self._decoder(sequences, settings.tokens)
-        steps = next_tokens(decoder, len(sequences), self._within_limit(sequences, settings), {self.end_id})
+        steps = next_tokens(decoder, len(sequences), settings, {self.end_id})
         while True:
             with torch.inference_mode():  # not while the caller has the step: streams may take turns
                 step = next(steps, None)
@@ -111,9 +112,10 @@ class Writer:
             yield step
 
     def _beams(self, sequences: Sequence[Sequence[int]], settings: WriteSettings) -> list[Written]:
+        settings = self._within_limit(sequences, settings)
         with torch.inference_mode():
             decoder = self._decoder(sequences, settings.tokens)
-            found = beam_search(decoder, len(sequences), self._within_limit(sequences, settings), [self.end_id])
+            found = beam_search(decoder, len(sequences), settings, [self.end_id])
         readers = [self._reader(settings) for _ in sequences]
         for reader, ids in zip(readers, found, strict=True):
             for token in ids:

@@ -1,5 +1,6 @@
 """Text to text: the encoder reads a source, the decoder writes the target, trained to predict each next token."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -20,9 +21,10 @@ from bertkit.model.model import BertModel
 from bertkit.model.operations import Source
 from bertkit.tasks.metrics.texts import WITHOUT_SACREBLEU, has_sacrebleu, text_scores, word_f1
 from bertkit.tasks.rows.write import SourceExample, WriteRow
+from bertkit.tasks.shared.calibration import NO_GAIN_MESSAGE
 from bertkit.tasks.shared.decision import Decision
 from bertkit.tasks.shared.length import Seen, count_seen, select_tokens, sequence_positions
-from bertkit.tasks.task import FixedSize, HeadOutputs, LossSettings, Mistake, Task, Window
+from bertkit.tasks.task import Dataset, FixedSize, HeadOutputs, LossSettings, Mistake, Task, Window
 
 SOURCE_TOKENS = 16_384  # of sources that are written from together, on a GPU; divided by the beams
 SOURCE_TOKENS_CPU = 2048
@@ -209,6 +211,15 @@ class Write(Task):
         """BLEU, chrF, exact match, F1 of words."""
         gold = [example.target or "" for example in examples if isinstance(example, SourceExample)]
         return text_scores(gold, [prediction.text for prediction in predictions])
+
+    def collapse_message(
+        self, dev: Dataset, outputs: HeadOutputs, loss: float | None, predictions: Sequence[Any], min_gain: float
+    ) -> str | None:
+        """A message if tokens are predicted hardly better than by their frequencies, whatever the source says."""
+        counts = np.array([*Counter(token for window in dev.flat for token in window.target).values()], dtype=float)
+        shares = counts / counts.sum()
+        guessing = float(-(shares * np.log(shares)).sum())
+        return NO_GAIN_MESSAGE if loss is not None and loss > (1 - min_gain) * guessing else None
 
     def mistake(self, example: Example, prediction: Written) -> Mistake | None:
         """A text that differs from the target, weighted by the words that differ."""

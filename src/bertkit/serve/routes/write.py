@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from bertkit.engine.writing.search import MOST_PENALTY
 from bertkit.errors import RequestError
 from bertkit.serve.http.endpoint import check_texts, reply
 from bertkit.serve.http.routing import Routes
@@ -28,6 +29,7 @@ from bertkit.tasks.write import Written
 
 Pieces = Generator[str, None, Written]
 MOST_BEAMS = 16
+MOST_SEED = 2**62
 OPTIONS = ("tokens", "beams", "length_penalty", "temperature", "top_k", "top_p", "seed", "stop")
 
 
@@ -39,11 +41,13 @@ class WriteRequest(BaseModel):
     texts: Texts
     tokens: int | None = Field(None, ge=1, description="New tokens at most.")
     beams: int | None = Field(None, ge=1, le=MOST_BEAMS, description="1 is greedy search.")
-    length_penalty: float | None = Field(None, description="Beam search divides scores by length to this power.")
+    length_penalty: float | None = Field(
+        None, ge=-MOST_PENALTY, le=MOST_PENALTY, description="Beam search divides scores by length to this power."
+    )
     temperature: float | None = Field(None, gt=0, description="Draw tokens at random; below 1 likely ones more often.")
     top_k: int | None = Field(None, ge=0, description="Draw from this many likeliest tokens; 0: from all.")
     top_p: float | None = Field(None, gt=0, le=1, description="Draw from the likeliest tokens of this probability.")
-    seed: int | None = Field(None, ge=0, description="Of what is drawn.")
+    seed: int | None = Field(None, ge=0, le=MOST_SEED, description="Of what is drawn.")
     stop: list[str] | None = Field(None, max_length=16, description="Texts that end the generation.")
     stream: bool = Field(False, description="Send the text in pieces, as server-sent events; for one text.")
     model: str | None = MODEL
@@ -58,7 +62,7 @@ class CompletionRequest(BaseModel):
     max_tokens: int | None = Field(16, ge=1)
     temperature: float | None = Field(1.0, ge=0, description="0 is greedy search.")
     top_p: float | None = Field(1.0, gt=0, le=1)
-    seed: int | None = Field(None, ge=0)
+    seed: int | None = Field(None, ge=0, le=MOST_SEED)
     stop: Texts | None = None
     n: int = Field(1, ge=1, le=1, description="Only one text for each prompt.")
     stream: bool = False
