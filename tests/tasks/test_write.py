@@ -178,7 +178,7 @@ def test_a_target_over_the_positions_is_refused_and_a_source_is_cut():
     with pytest.raises(RequestError, match="the target has 9 tokens with its end, over the 8 that the model can write"):
         task.windows(SourceExample("good", "good " * 8, PLACE), 0)
     [window] = task.windows(SourceExample("good " * 20, "bad", PLACE), 0)
-    assert (len(window.ids), window.detail.seen.cut) == (8, 14)
+    assert (len(window.ids), window.detail.cut) == (8, 14)
 
 
 def test_a_vocabulary_without_an_end_token_is_refused(tmp_path):

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,10 +53,6 @@ class PairBatch(Batch):
         return replace(super().to(device), target=target)  # type: ignore[return-value, call-arg]
 
 
-class _Detail(NamedTuple):
-    seen: Seen
-
-
 @dataclass(frozen=True, kw_only=True)
 class Write(Task):
     """A text for each text; a window's target are the ids to predict, the end token included."""
@@ -84,8 +80,7 @@ class Write(Task):
         encoding = self.tokenizer.encode(example.source)
         sequences = sequence_positions(encoding, self.limit, self.length)
         target = None if example.target is None else self._target_ids(example)
-        detail = _Detail(count_seen(encoding, sequences))
-        return [Window(*select_tokens(encoding, sequences[0]), number, target, detail)]
+        return [Window(*select_tokens(encoding, sequences[0]), number, target, count_seen(encoding, sequences))]
 
     def _target_ids(self, example: SourceExample) -> tuple[int, ...]:
         [ids] = self.tokenizer.encode_ids([example.target or ""])
@@ -205,7 +200,7 @@ class Write(Task):
         ids = outputs[0].tolist()
         ended = bool(ids) and ids[-1] == self.end_id
         text = self.tokenizer.decode(ids[:-1] if ended else ids)
-        return Written(text.lstrip(), len(ids), ended, windows[0].detail.seen)
+        return Written(text.lstrip(), len(ids), ended, windows[0].detail)
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Any]) -> dict[str, float]:
         """BLEU, chrF, exact match, F1 of words."""
