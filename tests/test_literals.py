@@ -32,6 +32,8 @@ TABLES["objectives"] = {name: (f"pretraining/objectives/{name}.py",) for name in
 # Other poolings have names that are words of other tables too: "mean" also joins windows, "first" is a piece of a word.
 TABLES["poolings"] = {name: ("poolings.py",) for name in POOLINGS if "-" in name}
 TABLES["tasks"] |= {name: TABLES["tasks"][name.replace("-", "_")] for name in TASKS}
+# To write is also what a pre-trained decoder can do: a verb of the command line, and routes of its own.
+TABLES["tasks"]["write"] += ("cli/verbs.py", "serve/routes/write.py")
 
 
 def literals(tree: ast.AST) -> list[tuple[int, str]]:

@@ -14,6 +14,7 @@ from bertkit.tasks.multilabel import Labeled
 from bertkit.tasks.rate_words import RatedWords
 from bertkit.tasks.regress import Rated
 from bertkit.tasks.tag import Tagged
+from bertkit.tasks.write import Written
 
 Reply = dict[str, Any]
 
@@ -35,6 +36,8 @@ def of_a_model(bert: Bert, text: str, texts: Sequence[str]) -> None:
     assert_type(bert.choose(texts, [texts]), list[Chosen])
     assert_type(bert.rate_words(text), RatedWords)
     assert_type(bert.rate_words(texts), list[RatedWords])
+    assert_type(bert.write(text, beams=2), Written)
+    assert_type(bert.write(texts), list[Written])
     bert.classify(3)  # type: ignore[call-overload]
     bert.embed(texts, pooling="none", unknown=3)  # type: ignore[call-overload]
 
@@ -51,6 +54,7 @@ def of_a_server(client: Client, text: str, texts: Sequence[str]) -> None:
     assert_type(client.answer(question=text, passage=text, best=2), Reply)
     assert_type(client.choose(texts, [texts]), list[Reply])
     assert_type(client.rate_words(text), Reply)
+    assert_type(client.write(text, tokens=5), Reply)
     client.answer(text, text, bset=2)  # type: ignore[call-overload]
 
 
@@ -64,6 +68,7 @@ async def awaited(client: AsyncClient, text: str, texts: Sequence[str]) -> None:
     assert_type(await client.answer(texts, texts, best=2), list[Reply])
     assert_type(await client.choose(text, texts), Reply)
     assert_type(await client.rate_words(texts), list[Reply])
+    assert_type(await client.write(texts), list[Reply])
     assert_type(await client.attention(text, layer=1), Reply)
     assert_type(await client.models(), list[Reply])
     await client.attention()  # type: ignore[call-arg]

@@ -207,6 +207,7 @@ KEYED = {
     "answer": {"question": "where?", "passage": "ada lives in london"},
     "choose": {"question": "it was", "choices": "red\nblue"},
     "rate-words": {"text": "a long committee"},
+    "write": {"text": "a cat"},
     "compare": {"texts": "a cat\na dog"},
     "search": {"query": "a cat", "texts": "a dog\ncats"},
     "inspect": {"text": "a cat"},

@@ -235,10 +235,13 @@ def test_a_model_that_reads_from_left_to_right_is_not_offered_for_blanks(tmp_pat
     assert len(models.shared_encoders) == 2, "equal weights, but not one encoder"
     with running(models) as server:
         cards = server.http.get("/v1/models").json()["data"]
-        assert {card["id"]: card["abilities"] for card in cards} == {"both": ["fill", "embed"], "causal": ["embed"]}
+        assert {card["id"]: card["abilities"] for card in cards} == {
+            "both": ["fill", "embed"],
+            "causal": ["write", "embed"],
+        }
         reply = server.post("/fill", {"text": "a [MASK] c", "model": "causal"})
         assert reply.status_code == 422
-        assert reply.json()["error"] == "the model 'causal' cannot fill; it can embed"
+        assert reply.json()["error"] == "the model 'causal' cannot fill; it can write, embed"
         vectors = [server.post("/embed_all", {"inputs": text, "model": "causal"}).json()[0] for text in ("a b", "a c")]
         np.testing.assert_array_equal(vectors[0][:2], vectors[1][:2])
         [layer] = server.post("/attention", {"text": "a b c", "model": "causal", "layer": 1}).json()["layers"]

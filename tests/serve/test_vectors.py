@@ -157,7 +157,7 @@ def test_models_that_share_an_encoder_share_its_pass(server, models):
     assert len({each.shared_encoder for each in taught}) == 1
     assert len({id(each.bert.model.encoder) for each in taught}) == 1
     assert models.by_name["fill"].shared_encoder is not taught[0].shared_encoder
-    assert len(models.shared_encoders) == 2
+    assert len(models.shared_encoders) == 3, "and that of a model with a decoder"
 
 
 def test_a_vector_does_not_depend_on_its_batch(server):

@@ -15,6 +15,7 @@ from torch import Tensor
 from bertkit.errors import RequestError
 from bertkit.settings import Count, Natural, Positive, Range, check_fields
 
+MOST_PENALTY = 50  # with more, a power of a length may be over the largest number
 MINUS_INFINITY = -1e9  # finite, so that differences and means of scores stay finite
 
 
@@ -38,13 +39,13 @@ class WriteSettings:
     temperature: Positive | None = None
     top_k: Natural = 0  # sample from the k likeliest tokens; 0: from all
     top_p: Annotated[float, Range(over=0, most=1)] = 1.0  # sample from the likeliest tokens with this probability
-    seed: Natural = 0  # of the samples
+    seed: Annotated[int, Range(0, 2**62)] = 0  # of the samples
     stop: tuple[str, ...] = ()  # texts that end the generation
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not math.isfinite(self.length_penalty):
-            raise RequestError(f"length_penalty={self.length_penalty} must be a finite number")
+        if abs(self.length_penalty) > MOST_PENALTY:
+            raise RequestError(f"length_penalty={self.length_penalty} must be from -{MOST_PENALTY} to {MOST_PENALTY}")
         if self.samples and self.beams > 1:
             raise RequestError(
                 "beams and sampling (temperature, top_k, top_p) exclude each other; leave one of them out"
@@ -91,6 +92,17 @@ def next_tokens(
         scores_NV = decoder.step(ids_N, kept)
 
 
+def search(decoder: NextScores, count: int, settings: WriteSettings, end_ids: Sequence[int]) -> list[list[int]]:
+    """The new tokens of each of `count` sequences, an end token included: greedy, sampled, or by beam search."""
+    if settings.beams > 1:
+        return beam_search(decoder, count, settings, end_ids)
+    found: list[list[int]] = [[] for _ in range(count)]
+    for step in next_tokens(decoder, count, settings, end_ids):
+        for sequence, token in zip(step.sequences, step.ids, strict=True):
+            found[sequence].append(token)
+    return found
+
+
 def choose(scores_NV: Tensor, settings: WriteSettings, generators: Sequence[torch.Generator]) -> Tensor:
     """N: the likeliest token of each row, or one drawn as the settings say; row n draws from generators[n]."""
     if not settings.samples:
@@ -103,7 +115,8 @@ def choose(scores_NV: Tensor, settings: WriteSettings, generators: Sequence[torc
 
 def allowed_scores(scores_NV: Tensor, settings: WriteSettings) -> Tensor:
     """N V: scores divided by the temperature, minus infinity for tokens outside top_k and top_p."""
-    scores_NV = scores_NV / (1.0 if settings.temperature is None else settings.temperature)
+    if settings.temperature is not None:  # the best score becomes 0, so that a tiny temperature makes no infinity
+        scores_NV = (scores_NV - scores_NV.amax(dim=-1, keepdim=True)) / settings.temperature
     if 0 < settings.top_k < scores_NV.shape[-1]:
         least_N1 = scores_NV.topk(settings.top_k).values[:, -1:]
         scores_NV = scores_NV.masked_fill(scores_NV < least_N1, -math.inf)
