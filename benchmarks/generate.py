@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 import transformers
+from bertkit.predict.writing.decoder import CachedDecoder
+from bertkit.predict.writing.search import WriteSettings, next_tokens
 
 from bertkit.config import family_config
 from bertkit.model.model import new_model
-from bertkit.predict.writing.decoder import CachedDecoder
-from bertkit.predict.writing.search import WriteSettings, next_tokens
 
 PROMPT = 16
 
