@@ -73,6 +73,8 @@ class Parts:
             raise RequestError(
                 f"relative_buckets={self.relative_buckets} must be from 4 to twice relative_span={self.relative_span}"
             )
+        if self.relative == "disentangled" and self.relative_buckets in (1, 2, 3):
+            raise RequestError(f"relative_buckets={self.relative_buckets} must be 4 or more, or 0")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,8 +55,9 @@ def tiny_config(name: str) -> BertConfig:
     narrow = NARROW if "embedding_width" in family.config_fields else {}
     local = LOCAL if "window" in family.settings else {}
     decoder = {"decoder_depth": 2} if family.kind == "encoder-decoder" else {}
+    coarse = {"relative_buckets": 8} if family.settings.get("relative") == "disentangled" else {}
     inner = {"inner": 4 * SHAPE["width"]} if name == "openai-gpt" else {}  # its config has no field for it
-    return family_config(name, **SHAPE | inner, **narrow, **local, **decoder)
+    return family_config(name, **SHAPE | inner, **narrow, **local, **coarse, **decoder)
 
 
 def their_config(name: str) -> transformers.PreTrainedConfig:
@@ -154,6 +155,13 @@ def _mpnet(folder: Path) -> Tokenizer:
     return Tokenizer.load(folder)
 
 
+def _deberta(folder: Path) -> Tokenizer:
+    scores = {**dict.fromkeys(("[PAD]", "[CLS]", "[SEP]", "[UNK]"), 0.0), "\u2581": -2.0}
+    scores |= {letter: -3.0 for letter in LETTERS} | {f"\u2581{letter}": -4.0 for letter in LETTERS} | {"[MASK]": 0.0}
+    transformers.DebertaV2Tokenizer(vocab=list(scores.items()), unk_id=3).save_pretrained(folder)
+    return Tokenizer.load(folder)
+
+
 def _byte_level(folder: Path) -> Tokenizer:
     pieces = [*vars(ROBERTA_TOKENS).values(), *sorted(pre_tokenizers.ByteLevel.alphabet()), "\u0120a"]
     vocab = {piece: number for number, piece in enumerate(pieces)}
@@ -173,7 +181,7 @@ def _unigram(folder: Path) -> Tokenizer:
 
 
 TOKENIZERS = {"WordPiece": _wordpiece, "BPE": _byte_level, "Unigram": _unigram}  # one for each of TOKENIZER_KINDS
-OWN_TOKENIZERS = {"mpnet": _mpnet}  # families whose special tokens are others
+OWN_TOKENIZERS = {"mpnet": _mpnet, "deberta-v2": _deberta}  # families whose special tokens are others
 
 
 def tokenizer_of(family: str, folder: Path) -> Tokenizer:

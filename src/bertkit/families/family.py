@@ -79,6 +79,7 @@ class Family:
     tied: Mapping[str, str]  # second name of a tensor -> its first name, which is used if present
     stored: Mapping[str, Stored] = field(default_factory=dict)  # complete name in bertkit, instead of a table's row
     constants: tuple[str, ...] = ()  # endings of names in the file that bertkit computes instead of loading
+    unused: tuple[str, ...] = ()  # endings of names in the file that the published models have and do not use
 
     # classes of transformers
     class_endings: Mapping[HeadSet, str] = field(default_factory=lambda: CLASS_ENDINGS)  # after class_stem
@@ -109,6 +110,7 @@ FAMILY_ROWS = {
     "distilbert": "distilbert:DISTILBERT",
     "modernbert": "modernbert:MODERNBERT",
     "mpnet": "mpnet:MPNET",
+    "deberta-v2": "deberta:DEBERTA_V2",
     "gpt2": "gpt:GPT2",
     "openai-gpt": "gpt:GPT",
     "marian": "marian:MARIAN",
@@ -231,6 +233,14 @@ def transposed(names: Mapping[str, str]) -> dict[str, Stored]:
 def whole_number(value: object) -> object:
     """768 for 768.0, because some tools write every number as a float; other values unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def json_flag(data: Mapping[str, Any], key: str, default: bool) -> bool:
+    """The bool under a key of config.json."""
+    value = default if data.get(key) is None else data[key]
+    if not isinstance(value, bool):
+        raise RequestError(f"{key}={value!r} must be true or false")
+    return value
 
 
 def json_object(data: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -168,7 +168,8 @@ class EmbeddingTable(DistanceTable):
         """The row of each distance."""
         if self.buckets:
             exact, size = self.exact, distance.abs()
-            shares = torch.log(size.float().clamp(min=1) / exact) / math.log(max(self.span - 1, 1) / exact)
+            last = torch.tensor((self.span - 1) / exact, device=distance.device)  # as they round, because of the ceil
+            shares = torch.log(size.clamp(min=exact) / exact) / torch.log(last)
             far = exact + torch.ceil(shares * (exact - 1)).long()
             distance = torch.where(size <= exact, distance, far * distance.sign())
         return (distance + self.side).clamp(0, 2 * self.side - 1)

@@ -105,6 +105,7 @@ VOCABULARY_FILES = {
     "vocab.txt": "WordPiece",
     "vocab.json": "BPE",
     "spiece.model": "Unigram",
+    "spm.model": "Unigram",
     "sentencepiece.bpe.model": "Unigram",
 }
 TOKENIZER_FILES = (TOKENIZER_JSON, *VOCABULARY_FILES)  # the first one that exists is read
