@@ -191,6 +191,8 @@ def clean_names(tensors: Mapping[str, Tensor], name: str) -> dict[str, str]:
     family, cleaned = FAMILIES[name], {}
     bases = {part.split(".")[0] for value in family.encoder.values() for part in _parts(value)}
     bases |= {"pooler"} if family.heads[""] else set()
+    stored = [name for row in family.stored.values() for name in row.names if name.startswith(family.prefix)]
+    bases |= {name.removeprefix(family.prefix).split(".")[0] for name in stored}
     for original in tensors:
         name = _unwrapped(original, family.prefix)
         for old, new in OLD_ENDINGS.items():
@@ -231,7 +233,7 @@ def fill_model(model: BertModel, tensors: Mapping[str, Tensor], *, seed: int = 0
     for ours, theirs in state_names(model, native=native):
         if all(name in present for name in theirs):
             stored = None if native else stored_form(family, ours)
-            parts = present if stored is None else {theirs[0]: stored.read(present[theirs[0]])}
+            parts = present if stored is None else {name: stored.read(present[name]) for name in theirs}
             state[ours] = _fitted(ours, theirs, parts, shapes[ours])
             used |= set(theirs)
         else:
@@ -250,11 +252,10 @@ def model_tensors(model: BertModel, *, native: bool = False) -> dict[str, Tensor
     prefix = "" if model.heads else family.prefix
     tensors = {}
     for ours, theirs in state_names(model, native=native):
-        if not native and (stored := stored_form(family, ours)) is not None:
-            tensors[theirs[0].removeprefix(prefix)] = stored.write(state[ours]).detach().contiguous()
-            continue
+        stored = None if native else stored_form(family, ours)
         for name, part in zip(theirs, state[ours].chunk(len(theirs)), strict=True):
-            tensors[name.removeprefix(prefix)] = part.detach().contiguous()
+            written = part if stored is None else stored.write(part, model.config.heads)
+            tensors[name.removeprefix(prefix)] = written.detach().contiguous()
     return tensors
 
 
@@ -269,7 +270,7 @@ def state_names(model: BertModel, *, native: bool = False) -> Iterator[tuple[str
             yield ours, (ours,)
             continue
         if (stored := stored_form(family, ours)) is not None:
-            yield ours, (stored.name,)
+            yield ours, stored.names
             continue
         stem, _, ending = ours.rpartition(".")
         theirs = table.get(stem)
@@ -312,7 +313,8 @@ def stored_form(family: Family, ours: str) -> Stored | None:
         return None
     number = re.search(r"\.(\d+)\.", ours)
     row = family.stored.get(ours.replace(number[0], ".{i}.") if number else ours)
-    return None if row is None else replace(row, name=row.name.format(i=number[1] if number else 0))
+    index = number[1] if number else 0
+    return None if row is None else replace(row, names=tuple(name.format(i=index) for name in row.names))
 
 
 def _parts(names: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -86,6 +86,8 @@ def load_checkpoint(
     model, report = _build_model(source, heads, seed)
     loaded_tokenizer = Tokenizer.load(tokenizer_folder(tokenizer)) if tokenizer else _tokenizer(source.folder)
     _check_vocabulary(loaded_tokenizer, source.config, folder)
+    if loaded_tokenizer is not None and source.config.parts.two_streams:
+        model.encoder.embeddings.mask_id = loaded_tokenizer.mask_id
     return Checkpoint(
         model=model.eval(),
         tokenizer=loaded_tokenizer,
@@ -131,7 +133,7 @@ def _save(
         _write_json(folder / "config.json", {**settings, **_generation_ids(checkpoint), **checkpoint.settings})
         write(tensors, folder)
         if tokenizer is not None and (known is None or known.hash != tokenizer.hash):
-            tokenizer.save(folder)
+            tokenizer.save(folder, cls_last=model.config.parts.two_streams)
             state_length(folder / "tokenizer_config.json", checkpoint.max_length)
         if checkpoint.embed is not None:
             sentence_transformers.write_settings(folder, checkpoint.embed, model.config.width, checkpoint.max_length)

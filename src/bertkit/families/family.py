@@ -43,11 +43,14 @@ def _same_object(config_json: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor that Hugging Face stores in another form: its complete name there, and the conversions of both ways."""
+    """A tensor that Hugging Face stores in another form: its complete names there, and the conversions of both ways.
 
-    name: str
+    Of several names, each is a part by rows.
+    """
+
+    names: tuple[str, ...]
     read: Callable[[Any], Any]  # from the stored form
-    write: Callable[[Any], Any]  # to it
+    write: Callable[[Any, int], Any]  # to it; the number is that of the heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +114,7 @@ FAMILY_ROWS = {
     "modernbert": "modernbert:MODERNBERT",
     "mpnet": "mpnet:MPNET",
     "deberta-v2": "deberta:DEBERTA_V2",
+    "xlnet": "xlnet:XLNET",
     "gpt2": "gpt:GPT2",
     "openai-gpt": "gpt:GPT",
     "marian": "marian:MARIAN",
@@ -222,12 +226,8 @@ def head_names(
 
 def transposed(names: Mapping[str, str]) -> dict[str, Stored]:
     """Weights that are stored as inputs x outputs: stem in bertkit -> stem in the file, both complete."""
-
-    def transpose(tensor: Any) -> Any:
-        return tensor.t()
-
     rows = {f"{ours}.weight": f"{theirs}.weight" for ours, theirs in names.items()}
-    return {ours: Stored(theirs, transpose, transpose) for ours, theirs in rows.items()}
+    return {ours: Stored((theirs,), lambda x: x.t(), lambda x, _: x.t()) for ours, theirs in rows.items()}
 
 
 def whole_number(value: object) -> object:
