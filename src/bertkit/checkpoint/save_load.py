@@ -22,7 +22,7 @@ from bertkit.errors import BertkitWarning, RequestError
 from bertkit.families.family import FAMILIES
 from bertkit.files import whole_folder
 from bertkit.model.heads import HEADS as OUTPUT_HEADS
-from bertkit.model.model import BertModel
+from bertkit.model.model import BertModel, hide_masks
 from bertkit.model.pooling import EmbedSettings
 from bertkit.text.tokenizer import Tokenizer
 
@@ -86,8 +86,8 @@ def load_checkpoint(
     model, report = _build_model(source, heads, seed)
     loaded_tokenizer = Tokenizer.load(tokenizer_folder(tokenizer)) if tokenizer else _tokenizer(source.folder)
     _check_vocabulary(loaded_tokenizer, source.config, folder)
-    if loaded_tokenizer is not None and source.config.parts.two_streams:
-        model.encoder.embeddings.mask_id = loaded_tokenizer.mask_id
+    if loaded_tokenizer is not None:
+        hide_masks(model, loaded_tokenizer.mask_id)
     return Checkpoint(
         model=model.eval(),
         tokenizer=loaded_tokenizer,
