@@ -1,7 +1,8 @@
 """Relative positions: scores that depend on the distance between two tokens (MPNet, DeBERTa, XLNet).
 
 A module here has a layer's parameters and gives the `ScoreBias` of a batch. Everything that depends on a distance alone
-is computed once for the distances of the longest sequence, and then picked for each pair of tokens.
+is computed once for the distances of the longest sequence, and then picked for each pair of tokens. Lengths are shapes,
+and not `len`, which would fix them in an exported graph.
 """
 
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ class TableBias:
 
     def __call__(self, q_NHLK: Tensor, k_NHLK: Tensor, places: Places) -> Tensor:
         """1 H L L, or N H L L where padding may be anywhere."""
-        rows = places.distance + len(self.values_RH) // 2
+        rows = places.distance + self.values_RH.shape[0] // 2
         bias = F.embedding(rows, self.values_RH).movedim(-1, -3).to(q_NHLK.dtype)
         return bias if bias.dim() == 4 else bias[None]
 
@@ -58,7 +59,7 @@ class DisentangledBias:
 
     def __call__(self, q_NHLK: Tensor, k_NHLK: Tensor, places: Places) -> Tensor:
         """N H L L."""
-        rows = self.rows_R[places.distance + len(self.rows_R) // 2]
+        rows = self.rows_R[places.distance + self.rows_R.shape[0] // 2]
         rows = rows.expand(*q_NHLK.shape[:2], -1, -1) if rows.dim() == 2 else rows[:, None]
         terms = []
         if self.keys_HPK is not None:
@@ -100,7 +101,7 @@ class DisentangledPositions(nn.Module):
 
     def _project(self, x_PD: Tensor, weights: tuple[Tensor, Tensor | None]) -> Tensor:
         """H P K."""
-        return F.linear(x_PD, *weights).view(len(x_PD), self.heads, -1).transpose(0, 1)
+        return F.linear(x_PD, *weights).view(x_PD.shape[0], self.heads, -1).transpose(0, 1)
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ class TransformerXLPositions(nn.Module):
         weight = self.key.weight
         distances_R = torch.arange(1 - longest, longest, device=weight.device)
         sinusoids_RD = self.dropout(sinusoid_halves(distances_R, weight.shape[1])).to(weight.dtype)
-        keys_HRK = self.key(sinusoids_RD).view(len(distances_R), self.heads, -1).transpose(0, 1)
+        keys_HRK = self.key(sinusoids_RD).view(distances_R.shape[0], self.heads, -1).transpose(0, 1)
         content, position, segment = (x.view(self.heads, -1) for x in (self.content, self.position, self.segment))
         return TransformerXLBias(keys_HRK, content, position, segment, self.segments, self.scale)
 
