@@ -65,6 +65,11 @@ class Parts:
     class_bias: bool = True  # in the last layer of class heads
     shared_vocabulary: bool = True  # with a decoder: it has the encoder's word embeddings
 
+    @property
+    def two_streams(self) -> bool:
+        """XLNet: a second stream predicts tokens that it does not see, and [CLS] is read as the last token."""
+        return self.relative == "transformer_xl"
+
     def __post_init__(self) -> None:
         check_fields(self)
         if self.shared_layers and (self.window is not None or self.norm == "pre"):
@@ -73,6 +78,8 @@ class Parts:
             raise RequestError(
                 f"relative_buckets={self.relative_buckets} must be from 4 to twice relative_span={self.relative_span}"
             )
+        if self.relative == "disentangled" and self.relative_buckets in (1, 2, 3):
+            raise RequestError(f"relative_buckets={self.relative_buckets} must be 4 or more, or 0")
 
 
 @dataclass(frozen=True, kw_only=True)

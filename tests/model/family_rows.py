@@ -11,6 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from bertkit.checkpoint.hugging_face import config_to_json
 from bertkit.config import BertConfig, family_config
 from bertkit.families.family import FAMILIES
+from bertkit.model.attention import CLS_SEGMENT
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.tokenizer_files import BERT_TOKENS, ROBERTA_TOKENS
 from bertkit.text.tokenizer_kinds.byte_level_bpe import byte_level_backend
@@ -55,8 +56,9 @@ def tiny_config(name: str) -> BertConfig:
     narrow = NARROW if "embedding_width" in family.config_fields else {}
     local = LOCAL if "window" in family.settings else {}
     decoder = {"decoder_depth": 2} if family.kind == "encoder-decoder" else {}
+    coarse = {"relative_buckets": 8} if family.settings.get("relative") == "disentangled" else {}
     inner = {"inner": 4 * SHAPE["width"]} if name == "openai-gpt" else {}  # its config has no field for it
-    return family_config(name, **SHAPE | inner, **narrow, **local, **decoder)
+    return family_config(name, **SHAPE | inner, **narrow, **local, **coarse, **decoder)
 
 
 def their_config(name: str) -> transformers.PreTrainedConfig:
@@ -98,10 +100,14 @@ def inputs(family: str, length: int, seed: int = 0) -> dict[str, torch.Tensor]:
     ids = torch.randint(3, VOCAB, (3, length), generator=generator)
     lengths = torch.tensor([length, max(1, length - 3), max(1, length // 5)])
     mask = (torch.arange(length) < lengths[:, None]).long()
+    if tiny_config(family).parts.two_streams:  # transformers reads the class at the last column
+        mask = mask.flip(1)
     pad = tiny_config(family).pad_id
     batch = {"input_ids": ids.masked_fill(mask == 0, pad), "attention_mask": mask}
     if tiny_config(family).segments > 1:
         batch["token_type_ids"] = (torch.arange(length) >= length // 2).long().expand(3, -1) * mask
+        if tiny_config(family).parts.two_streams:
+            batch["token_type_ids"][:, -1] = CLS_SEGMENT
     return batch
 
 
@@ -154,6 +160,24 @@ def _mpnet(folder: Path) -> Tokenizer:
     return Tokenizer.load(folder)
 
 
+def _deberta(folder: Path) -> Tokenizer:
+    scores = {**dict.fromkeys(("[PAD]", "[CLS]", "[SEP]", "[UNK]"), 0.0), "\u2581": -2.0}
+    scores |= {letter: -3.0 for letter in LETTERS} | {f"\u2581{letter}": -4.0 for letter in LETTERS} | {"[MASK]": 0.0}
+    transformers.DebertaV2Tokenizer(vocab=list(scores.items()), unk_id=3).save_pretrained(folder)
+    return Tokenizer.load(folder)
+
+
+def _xlnet(folder: Path) -> Tokenizer:
+    scores = dict.fromkeys(("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"), 0.0)
+    scores |= {
+        "\u2581": -2.0,
+        **{letter: -3.0 for letter in LETTERS},
+        **{f"\u2581{letter}": -4.0 for letter in LETTERS},
+    }
+    transformers.XLNetTokenizer(vocab=list(scores.items())).save_pretrained(folder)
+    return Tokenizer.load(folder)
+
+
 def _byte_level(folder: Path) -> Tokenizer:
     pieces = [*vars(ROBERTA_TOKENS).values(), *sorted(pre_tokenizers.ByteLevel.alphabet()), "\u0120a"]
     vocab = {piece: number for number, piece in enumerate(pieces)}
@@ -173,7 +197,7 @@ def _unigram(folder: Path) -> Tokenizer:
 
 
 TOKENIZERS = {"WordPiece": _wordpiece, "BPE": _byte_level, "Unigram": _unigram}  # one for each of TOKENIZER_KINDS
-OWN_TOKENIZERS = {"mpnet": _mpnet}  # families whose special tokens are others
+OWN_TOKENIZERS = {"mpnet": _mpnet, "deberta-v2": _deberta, "xlnet": _xlnet}  # families whose special tokens are others
 
 
 def tokenizer_of(family: str, folder: Path) -> Tokenizer:

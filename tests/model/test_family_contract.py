@@ -4,6 +4,8 @@ Its config survives both ways of writing it, and every head equals transformers 
 gradients. A folder with a tokenizer embeds and fills in a masked word.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 import transformers
@@ -42,8 +44,20 @@ ACTIVATED = [
 IDS = [f"{kind.__name__}" for _, kind, _ in ROWS]
 
 
-def our_outputs(model, heads, batch):
+def packed_batch(model, batch):
+    """The batch as bertkit has it: packed, and [CLS] first where the family has it last."""
     packed = Batch.from_padded(batch["input_ids"], batch["attention_mask"], batch.get("token_type_ids"))
+    return replace(packed, ids=cls_moved(model, packed, packed.ids), segments=cls_moved(model, packed, packed.segments))
+
+
+def cls_moved(model, packed, values, by=1):
+    """Values per token, with that of [CLS] moved from the end of each sequence to its start (by=-1: back)."""
+    moved = [part.roll(by, dims=0) for part in packed.split(values)]
+    return torch.cat(moved) if model.config.parts.two_streams else values
+
+
+def our_outputs(model, heads, batch):
+    packed = packed_batch(model, batch)
     with torch.no_grad():
         hidden = model(packed)
         if heads == ("decoder",):
@@ -53,12 +67,14 @@ def our_outputs(model, heads, batch):
 
 
 def assert_equal(model, heads, theirs, batch):
+    batch = batch | (decoder_inputs(batch) if heads == ("decoder",) else {})
     expected = their_outputs(theirs, heads, batch)
     packed, got = our_outputs(model, heads, batch)
     assert set(got) == set(expected)
     for name, tensor in expected.items():
         per_token = name in ("", "masked_word", "tag", "answer", "replaced_token", "decoder")
-        wanted = packed.unpad(tensor) if per_token else tensor
+        mask = batch["decoder_attention_mask" if name == "decoder" else "attention_mask"].bool()
+        wanted = cls_moved(model, packed, tensor[mask]) if per_token else tensor
         torch.testing.assert_close(got[name], wanted, atol=1e-5, rtol=1e-5)
 
 
@@ -158,19 +174,18 @@ def test_training_gradients_equal(family, tmp_path):
     batch = inputs(family, 7)
     labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
     theirs(**batch, labels=labels).loss.backward()
-    packed = Batch.from_padded(batch["input_ids"], batch["attention_mask"], batch.get("token_type_ids"))
+    packed = packed_batch(ours, batch)
     logits, targets = ours.logits(packed, "masked_word"), packed.ids
     if ours.config.parts.causal:  # each token predicts the next one
         logits = torch.cat([each[:-1] for each in packed.split(logits)])
         targets = torch.cat([each[1:] for each in packed.split(targets)])
     torch.nn.functional.cross_entropy(logits, targets).backward()
-    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters() if parameter.grad is not None}
     compared = 0
     for name, names in state_names(ours):
-        expected = torch.cat([gradients[each] for each in names]) if all(n in gradients for n in names) else None
-        if expected is not None:
+        if all(each in gradients for each in names):
             stored = stored_form(FAMILIES[family], name)
-            expected = expected if stored is None else stored.read(expected)
+            expected = torch.cat([gradients[n] if stored is None else stored.read(gradients[n]) for n in names])
             torch.testing.assert_close(ours.get_parameter(name).grad, expected, atol=1e-5, rtol=1e-4)
             compared += 1
     assert compared >= 18
@@ -183,16 +198,22 @@ def test_a_folder_embeds_and_fills_as_transformers_would(family, tmp_path):
     model = new_model(config, {"masked_word": None}, seed=2).eval()
     save_checkpoint(Checkpoint(model=model, tokenizer=tokenizer, max_length=64), tmp_path / "model")
     ours = bertkit.load(tmp_path / "model")
-    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "model").eval()
+    kind = getattr(transformers, FAMILIES[family].classes[("masked_word",)])
+    theirs = kind.from_pretrained(tmp_path / "model").eval()
     text = f"a cab {tokenizer.mask_token} back"
     encoded = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")([text], return_tensors="pt")
-    assert tuple(encoded["input_ids"][0].tolist()) == ours.tokenizer.encode(text).ids
+    ids = encoded["input_ids"][0]
+    assert tuple(ids.roll(int(config.parts.two_streams)).tolist()) == ours.tokenizer.encode(text).ids
+    [blank] = (ids == tokenizer.mask_id).nonzero()[:, 0].tolist()
+    if config.parts.two_streams:  # a token that no other sees, and that is predicted
+        is_blank = (ids == tokenizer.mask_id)[None, None].float()
+        encoded |= {"perm_mask": is_blank.expand(1, len(ids), -1), "target_mapping": is_blank}
     with torch.no_grad():
         out = theirs(**encoded, output_hidden_states=True)
+    states, cls = (out.hidden_states[-2], -1) if config.parts.two_streams else (out.hidden_states[-1], 0)
     vector = ours.embed([text], pooling="first")[0]
-    torch.testing.assert_close(torch.from_numpy(vector), out.hidden_states[-1][0, 0], atol=1e-5, rtol=1e-5)
-    [blank] = (encoded["input_ids"][0] == tokenizer.mask_id).nonzero()[:, 0].tolist()
-    best = out.logits[0, blank].softmax(-1).topk(3)
+    torch.testing.assert_close(torch.from_numpy(vector), states[0, cls], atol=1e-5, rtol=1e-5)
+    best = out.logits[0, 0 if config.parts.two_streams else blank].softmax(-1).topk(3)
     filled = ours.fill(text, top=3)
     assert [word.probability for word in filled] == pytest.approx(best.values.tolist(), abs=1e-5)
     assert [word.word.removeprefix("##") for word in filled] == [

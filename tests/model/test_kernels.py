@@ -24,13 +24,17 @@ class AnyBias:
     """A bias of queries, keys, positions and segments, all of which count."""
 
     scale: float = 0.3
+    by_length: bool = False  # [CLS] is the last token
 
     def __call__(self, q, k, places):
+        if self.by_length:
+            places = places.with_cls_last()
+            return q.sum(-1)[..., None] * places.distance.sin().view(-1, 1, *places.distance.shape[-2:])
         apart = places.segments[:, None, :, None] != places.segments[:, None, None, :]
         return q.sum(-1)[..., None] * places.distance.sin() + k.sum(-1)[..., None, :] * apart
 
 
-BIASES = [None, AnyBias()]
+BIASES = [None, AnyBias(), AnyBias(by_length=True)]
 
 
 def qkv(tokens, seed=0):

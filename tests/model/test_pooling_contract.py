@@ -157,12 +157,12 @@ def test_folders_of_sentence_transformers_keep_it(name, tmp_path):
     names = TEXT_POOLINGS[name].sentence_transformers
     assert (tmp_path / "modules.json").is_file() == (names is not None)
     if names is not None:
-        read = read_settings(tmp_path)
+        read = read_settings(tmp_path, WIDTH)
         assert TEXT_POOLINGS[read.pooling].pool is TEXT_POOLINGS[name].pool
         assert read.normalize
         for words in (f'{{"pooling_mode": "{names[0]}"}}', f'{{"{names[1]}": true}}'):
             (tmp_path / "1_Pooling" / "config.json").write_text(words)
-            assert read_settings(tmp_path) == read
+            assert read_settings(tmp_path, WIDTH) == read
 
 
 @pytest.mark.parametrize("name", [name for name, row in TEXT_POOLINGS.items() if row.sentence_transformers])

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,8 @@ def save_delta(
     Refused if the mean cosine between the vectors of the tuned and the restored model is under `least_cosine`;
     0 accepts any.
     """
+    if embed_of(tuned).dense is not None:
+        raise RequestError(f"{path}: a change holds the encoder alone, and not dense layers; save a whole folder")
     base_tensors, tuned_tensors = _encoder(base), _encoder(tuned)
     content, stored = _content(base_tensors, tuned_tensors, tuned, budget_bytes)
     restored = _with_encoder(base, add_changes(base_tensors, unpack(stored)), embed_of(tuned))
@@ -99,7 +101,7 @@ def load_delta(base: Checkpoint, path: Path | str) -> Checkpoint:
         raise RequestError(f"{path} is a change of another model than this one; load it with the one it was made from")
     try:
         settings = json.loads(header["embed"])
-        embed = EmbedSettings(**{**settings, "layers": tuple(settings["layers"])})
+        embed = EmbedSettings.read(settings)
         return _with_encoder(base, add_changes(base_tensors, unpack(stored)), embed)
     except (RequestError, KeyError, TypeError, ValueError) as error:
         raise RequestError(f"{path} is not as bertkit writes it ({error}); save it again") from error
@@ -123,7 +125,7 @@ def _content(
     changes = low_rank_changes(base_tensors, tuned_tensors, budget - HEADER_BYTES)
     stored = {name: tensor.cpu().contiguous() for name, tensor in pack(changes).items()}
     header = {"format": FORMAT, "base": fingerprint(base_tensors), "sha256": fingerprint(stored)}
-    return save(stored, metadata={**header, "embed": json.dumps(asdict(embed_of(tuned)))}), stored
+    return save(stored, metadata={**header, "embed": json.dumps(embed_of(tuned).as_json())}), stored
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -181,14 +181,18 @@ def heads_of(name: str, architecture: str | None, tensors: set[str]) -> tuple[st
         candidates = family.heads_of_class[architecture]
     else:  # `classifier` alone may be for classes, tags or choices
         candidates = tuple(head for head in family.heads if head in ("masked_word", "next_sentence", "replaced_token"))
-    tied = set() if family.kind == "encoder" else set(family.tied)  # GPT's vocabulary head has no tensor of its own
+    tied = {first for second, first in family.tied.items() if second in tensors}
+    tied |= set() if family.kind == "encoder" else set(family.tied)  # GPT's vocabulary head has no tensor of its own
     return tuple(head for head in candidates if _head_tensors(family, head) & (tensors | tied))
 
 
 def clean_names(tensors: Mapping[str, Tensor], name: str) -> dict[str, str]:
     """Name in the file -> current name in the family: no wrappers, no old endings, with the base model's prefix."""
     family, cleaned = FAMILIES[name], {}
-    bases = {part.split(".")[0] for value in family.encoder.values() for part in _parts(value)} | {"pooler"}
+    bases = {part.split(".")[0] for value in family.encoder.values() for part in _parts(value)}
+    bases |= {"pooler"} if family.heads[""] else set()
+    stored = [name for row in family.stored.values() for name in row.names if name.startswith(family.prefix)]
+    bases |= {name.removeprefix(family.prefix).split(".")[0] for name in stored}
     for original in tensors:
         name = _unwrapped(original, family.prefix)
         for old, new in OLD_ENDINGS.items():
@@ -229,7 +233,7 @@ def fill_model(model: BertModel, tensors: Mapping[str, Tensor], *, seed: int = 0
     for ours, theirs in state_names(model, native=native):
         if all(name in present for name in theirs):
             stored = None if native else stored_form(family, ours)
-            parts = present if stored is None else {theirs[0]: stored.read(present[theirs[0]])}
+            parts = present if stored is None else {name: stored.read(present[name]) for name in theirs}
             state[ours] = _fitted(ours, theirs, parts, shapes[ours])
             used |= set(theirs)
         else:
@@ -238,7 +242,7 @@ def fill_model(model: BertModel, tensors: Mapping[str, Tensor], *, seed: int = 0
     _refuse_more_encoder(family, set(cleaned.values()) - used)
     _assign(model, state, new, seed)
     unused = {original: name for original, name in cleaned.items() if name not in used}
-    dropped = {original: _why_dropped(name, tied, equal, family.constants) for original, name in unused.items()}
+    dropped = {original: _why_dropped(name, tied, equal, family) for original, name in unused.items()}
     return LoadReport(tuple(original for original, name in cleaned.items() if name in used), dropped, tuple(new))
 
 
@@ -248,11 +252,10 @@ def model_tensors(model: BertModel, *, native: bool = False) -> dict[str, Tensor
     prefix = "" if model.heads else family.prefix
     tensors = {}
     for ours, theirs in state_names(model, native=native):
-        if not native and (stored := stored_form(family, ours)) is not None:
-            tensors[theirs[0].removeprefix(prefix)] = stored.write(state[ours]).detach().contiguous()
-            continue
+        stored = None if native else stored_form(family, ours)
         for name, part in zip(theirs, state[ours].chunk(len(theirs)), strict=True):
-            tensors[name.removeprefix(prefix)] = part.detach().contiguous()
+            written = part if stored is None else stored.write(part, model.config.heads)
+            tensors[name.removeprefix(prefix)] = written.detach().contiguous()
     return tensors
 
 
@@ -267,7 +270,7 @@ def state_names(model: BertModel, *, native: bool = False) -> Iterator[tuple[str
             yield ours, (ours,)
             continue
         if (stored := stored_form(family, ours)) is not None:
-            yield ours, (stored.name,)
+            yield ours, stored.names
             continue
         stem, _, ending = ours.rpartition(".")
         theirs = table.get(stem)
@@ -310,7 +313,8 @@ def stored_form(family: Family, ours: str) -> Stored | None:
         return None
     number = re.search(r"\.(\d+)\.", ours)
     row = family.stored.get(ours.replace(number[0], ".{i}.") if number else ours)
-    return None if row is None else replace(row, name=row.name.format(i=number[1] if number else 0))
+    index = number[1] if number else 0
+    return None if row is None else replace(row, names=tuple(name.format(i=index) for name in row.names))
 
 
 def _parts(names: str | tuple[str, ...]) -> tuple[str, ...]:
@@ -356,7 +360,7 @@ def _refuse_more_encoder(family: Family, unused: set[str]) -> None:
     names += [name for value in family.heads.get("decoder", {}).values() for name in _parts(value)]
     stems = [re.escape(name) for name in names]
     encoder = re.compile("(" + "|".join(stem.replace(r"\{i\}", r"\d+") for stem in stems) + r")\.(weight|bias)")
-    more = sorted(name for name in unused if encoder.fullmatch(name))
+    more = sorted(name for name in unused if encoder.fullmatch(name) and not name.endswith(family.unused))
     if more:
         raise RequestError(
             f"the file holds {len(more)} tensors of the encoder that config.json has no place for, such as {more[0]}; "
@@ -380,11 +384,13 @@ def _assign(model: BertModel, state: dict[str, Tensor], new: list[str], seed: in
     initialize(model, seed=seed, only=new)
 
 
-def _why_dropped(name: str, tied: Mapping[str, str], equal: set[str], constants: tuple[str, ...]) -> str:
+def _why_dropped(name: str, tied: Mapping[str, str], equal: set[str], family: Family) -> str:
     if name in tied:
         return f"a copy of {tied[name]}" if name in equal else f"the model uses {tied[name]} in its place"
-    if name.endswith(constants):
+    if name.endswith(family.constants):
         return "a constant, which bertkit computes"
+    if name.endswith(family.unused):
+        return "not used by this model"
     if name.endswith("position_ids"):
         return "a constant buffer of old versions"
     return "no part of this model"

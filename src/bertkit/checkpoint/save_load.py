@@ -3,7 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from bertkit.errors import BertkitWarning, RequestError
 from bertkit.families.family import FAMILIES
 from bertkit.files import whole_folder
 from bertkit.model.heads import HEADS as OUTPUT_HEADS
-from bertkit.model.model import BertModel
+from bertkit.model.model import BertModel, hide_masks
 from bertkit.model.pooling import EmbedSettings
 from bertkit.text.tokenizer import Tokenizer
 
@@ -86,11 +86,13 @@ def load_checkpoint(
     model, report = _build_model(source, heads, seed)
     loaded_tokenizer = Tokenizer.load(tokenizer_folder(tokenizer)) if tokenizer else _tokenizer(source.folder)
     _check_vocabulary(loaded_tokenizer, source.config, folder)
+    if loaded_tokenizer is not None:
+        hide_masks(model, loaded_tokenizer.mask_id)
     return Checkpoint(
         model=model.eval(),
         tokenizer=loaded_tokenizer,
         labels=_labels(source.settings) if _named_outputs(model.heads) else (),
-        embed=_embed(folder, source.folder),
+        embed=_embed(folder, source),
         max_length=_max_length(folder, source),
         settings={key: source.settings[key] for key in KEPT_FIELDS if key in source.settings},
         task=_task(source.folder),
@@ -131,7 +133,7 @@ def _save(
         _write_json(folder / "config.json", {**settings, **_generation_ids(checkpoint), **checkpoint.settings})
         write(tensors, folder)
         if tokenizer is not None and (known is None or known.hash != tokenizer.hash):
-            tokenizer.save(folder)
+            tokenizer.save(folder, cls_last=model.config.parts.two_streams)
             state_length(folder / "tokenizer_config.json", checkpoint.max_length)
         if checkpoint.embed is not None:
             sentence_transformers.write_settings(folder, checkpoint.embed, model.config.width, checkpoint.max_length)
@@ -301,16 +303,18 @@ def _check_vocabulary(tokenizer: Tokenizer | None, config: BertConfig, folder: P
         raise RequestError(f"{folder}: the tokenizer gives segments that the model has no rows for")
 
 
-def _embed(folder: Path, inner: Path) -> EmbedSettings | None:
-    saved = _bertkit_json(inner).get("embed")
-    if saved:
-        try:
-            return EmbedSettings(**{**saved, "layers": tuple(saved["layers"])})
-        except (TypeError, KeyError, RequestError) as error:
-            raise RequestError(f"{inner / 'bertkit.json'}: embed is not as bertkit writes it: {error}") from error
-    if _is_sentence_transformers(folder):
-        return sentence_transformers.read_settings(folder)
-    return None
+def _embed(folder: Path, source: _Source) -> EmbedSettings | None:
+    """Of bertkit.json, with the dense layers of the folder's modules; else of the modules; None: neither."""
+    saved = _bertkit_json(source.folder).get("embed")
+    modules = _is_sentence_transformers(folder)
+    found = sentence_transformers.read_settings(folder, source.config.width) if modules else None
+    if not saved:
+        return found
+    try:
+        return replace(EmbedSettings.read(saved), dense=None if found is None else found.dense)
+    except (TypeError, KeyError, RequestError) as error:
+        path = source.folder / "bertkit.json"
+        raise RequestError(f"{path}: embed is not as bertkit writes it: {error}") from error
 
 
 def _max_length(folder: Path, source: _Source) -> int:
@@ -354,7 +358,7 @@ def bertkit_settings(checkpoint: Checkpoint) -> dict[str, Any]:
     """The content of bertkit.json."""
     settings: dict[str, Any] = {"bertkit": __version__, "max_length": checkpoint.max_length}
     if checkpoint.embed is not None:
-        settings["embed"] = asdict(checkpoint.embed)
+        settings["embed"] = checkpoint.embed.as_json()
     if checkpoint.task:
         settings["task"] = dict(checkpoint.task)
     return settings

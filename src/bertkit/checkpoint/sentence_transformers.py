@@ -1,14 +1,28 @@
-"""sentence-transformers folders: how their vectors are pooled, normalized and limited in length."""
+"""sentence-transformers folders: how their vectors are pooled, projected, normalized and limited in length."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertkit.checkpoint.tensors import read_json, read_object
+import torch
+from torch import nn
+
+from bertkit.checkpoint.tensors import read_json, read_object, read_tensors, write_tensors
 from bertkit.errors import RequestError
 from bertkit.model.pooling import EmbedSettings
 from bertkit.poolings import DEFAULT_POOLING, TEXT_POOLINGS
+from bertkit.settings import pick
 
+# Activations of Dense modules, by the name of their class in torch.nn.
+ACTIVATIONS = {kind.__name__: kind for kind in (nn.Tanh, nn.Identity, nn.ReLU, nn.GELU, nn.SiLU, nn.Sigmoid)}
+ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
+# Settings of a Dense module with the only value that is supported; files of older versions lack them.
+DENSE_FIELDS = {
+    "module_input_name": "sentence_embedding",
+    "module_output_name": "sentence_embedding",
+    "use_residual": False,
+}
 PROMPT_FILE, LENGTH_FILE = "config_sentence_transformers.json", "sentence_bert_config.json"
 
 
@@ -20,19 +34,29 @@ def transformer_folder(folder: Path) -> Path:
     raise RequestError(f"{folder / 'modules.json'} names no Transformer module")
 
 
-def read_settings(folder: Path) -> EmbedSettings:
-    """Pooling, normalization and prompt of the folder; a module that bertkit does not have is refused."""
-    pooling, normalize = DEFAULT_POOLING, False
+def read_settings(folder: Path, hidden: int) -> EmbedSettings:
+    """Pooling, dense layers, normalization and prompt of the folder; a module that bertkit does not have is refused.
+
+    `hidden` is the width of the encoder's vectors.
+    """
     _refuse_lowercasing(folder)
-    for module in _modules(folder):
-        kind = _kind(module)
-        if kind == "Pooling":
-            pooling = _pooling(_inside(folder, module) / "config.json")
-        elif kind == "Normalize":
-            normalize = True
-        elif kind != "Transformer":
+    modules = [(_kind(module), _inside(folder, module)) for module in _modules(folder)]
+    kinds = [kind for kind, _ in modules]
+    for kind in kinds:
+        if kind not in ORDER:
             raise RequestError(f"{folder / 'modules.json'}: the module '{kind}' is not supported")
-    return EmbedSettings(pooling=pooling, normalize=normalize, prefix=_prompt(folder))
+    if kinds != sorted(kinds, key=ORDER.index):
+        raise RequestError(f"{folder / 'modules.json'}: modules must be in this order: {', '.join(ORDER)}")
+    pooling = DEFAULT_POOLING
+    for kind, path in modules:
+        pooling = _pooling(path / "config.json") if kind == "Pooling" else pooling
+    settings = EmbedSettings(pooling=pooling, normalize="Normalize" in kinds, prefix=_prompt(folder))
+    layers: list[nn.Module] = []
+    width = settings.width(hidden)
+    for path in (path for kind, path in modules if kind == "Dense"):
+        linear, activation = _dense(path, width)
+        layers, width = [*layers, linear, activation], linear.out_features
+    return replace(settings, dense=nn.Sequential(*layers).eval() if layers else None)
 
 
 def read_length(folder: Path) -> int | None:
@@ -47,12 +71,16 @@ def write_settings(folder: Path, settings: EmbedSettings, width: int, max_length
     pooling = None if settings.per_token else TEXT_POOLINGS[settings.pooling].sentence_transformers
     if pooling is None or settings.layers != (-1,):
         return
-    kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    kinds += [("2_Normalize", "Normalize")] if settings.normalize else []
+    dense = [] if settings.dense is None else list(settings.dense)
+    kinds = ["Transformer", "Pooling", *["Dense"] * (len(dense) // 2), *["Normalize"] * settings.normalize]
+    paths = ["", *(f"{index}_{kind}" for index, kind in enumerate(kinds) if index)]
     modules = [
         {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for index, (path, kind) in enumerate(kinds)
+        for index, (path, kind) in enumerate(zip(paths, kinds, strict=True))
     ]
+    for path, linear, activation in zip(paths[2:], dense[::2], dense[1::2], strict=False):
+        assert isinstance(linear, nn.Linear)
+        _write_dense(folder / path, linear, activation)
     flags = {flag: (mode, flag) == pooling for mode, flag in _names()}
     _write_json(folder / "modules.json", modules)
     _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **flags})
@@ -110,6 +138,36 @@ def _pooling(path: Path) -> str:
         supported = ", ".join(name for name, _ in _names())
         raise RequestError(f"{path}: pooling {mode or flags} is not supported; bertkit has {supported}")
     return known[0]
+
+
+def _dense(folder: Path, width: int) -> tuple[nn.Linear, nn.Module]:
+    """A Dense module's linear layer, for vectors of this width, and its activation."""
+    path = folder / "config.json"
+    data, tensors = read_object(path), read_tensors(folder)
+    for key, value in DENSE_FIELDS.items():
+        if data.get(key, value) not in (value, None):
+            raise RequestError(f"{path}: {key}={data[key]!r} is not supported, only {value!r}")
+    name = str(data.get("activation_function", "Tanh")).rpartition(".")[2]
+    activation = pick(ACTIVATIONS, name, f"activation_function of {path}")
+    weight, bias = tensors.pop("linear.weight", torch.empty(0)).float(), tensors.pop("linear.bias", None)
+    fits = weight.ndim == 2 and weight.shape[1] == width and (bias is None or bias.shape == weight.shape[:1])
+    if tensors or not fits or not all(bool(part.isfinite().all()) for part in (weight, bias) if part is not None):
+        raise RequestError(
+            f"{folder} holds a linear layer of shape {tuple(weight.shape)}, or other tensors, or numbers that are not "
+            f"finite; a Dense module here has linear.weight with {width} columns, and linear.bias"
+        )
+    with torch.device("meta"):
+        linear = nn.Linear(width, len(weight), bias=bias is not None)
+    linear.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias.float()}), assign=True)
+    return linear.requires_grad_(False), activation()
+
+
+def _write_dense(folder: Path, linear: nn.Linear, activation: nn.Module) -> None:
+    shape = {"in_features": linear.in_features, "out_features": linear.out_features, "bias": linear.bias is not None}
+    kind = type(activation)
+    _write_json(folder / "config.json", {**shape, "activation_function": f"{kind.__module__}.{kind.__name__}"})
+    tensors = {f"linear.{name}": tensor.cpu().contiguous() for name, tensor in linear.state_dict().items()}
+    write_tensors(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def _is_flag(key: str) -> bool:

@@ -65,4 +65,4 @@ def _vectors(checkpoint: Checkpoint, passages: Sequence[Passage], settings: Embe
     batch = make_batch(passages, model.device)
     with torch.autocast(model.device.type, torch.bfloat16, enabled=model.device.type == "cuda"):
         hidden_TD = model(batch)
-    return vectors_of(hidden_TD.float(), batch, settings.pooling, normalize=settings.normalize)
+    return vectors_of(hidden_TD.float(), batch, settings.pooling, normalize=settings.normalize, dense=settings.dense)

@@ -43,11 +43,14 @@ def _same_object(config_json: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor that Hugging Face stores in another form: its complete name there, and the conversions of both ways."""
+    """A tensor that Hugging Face stores in another form: its complete names there, and the conversions of both ways.
 
-    name: str
+    Of several names, each is a part by rows.
+    """
+
+    names: tuple[str, ...]
     read: Callable[[Any], Any]  # from the stored form
-    write: Callable[[Any], Any]  # to it
+    write: Callable[[Any, int], Any]  # to it; the number is that of the heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +82,7 @@ class Family:
     tied: Mapping[str, str]  # second name of a tensor -> its first name, which is used if present
     stored: Mapping[str, Stored] = field(default_factory=dict)  # complete name in bertkit, instead of a table's row
     constants: tuple[str, ...] = ()  # endings of names in the file that bertkit computes instead of loading
+    unused: tuple[str, ...] = ()  # endings of names in the file that the published models have and do not use
 
     # classes of transformers
     class_endings: Mapping[HeadSet, str] = field(default_factory=lambda: CLASS_ENDINGS)  # after class_stem
@@ -109,6 +113,8 @@ FAMILY_ROWS = {
     "distilbert": "distilbert:DISTILBERT",
     "modernbert": "modernbert:MODERNBERT",
     "mpnet": "mpnet:MPNET",
+    "deberta-v2": "deberta:DEBERTA_V2",
+    "xlnet": "xlnet:XLNET",
     "gpt2": "gpt:GPT2",
     "openai-gpt": "gpt:GPT",
     "marian": "marian:MARIAN",
@@ -220,17 +226,21 @@ def head_names(
 
 def transposed(names: Mapping[str, str]) -> dict[str, Stored]:
     """Weights that are stored as inputs x outputs: stem in bertkit -> stem in the file, both complete."""
-
-    def transpose(tensor: Any) -> Any:
-        return tensor.t()
-
     rows = {f"{ours}.weight": f"{theirs}.weight" for ours, theirs in names.items()}
-    return {ours: Stored(theirs, transpose, transpose) for ours, theirs in rows.items()}
+    return {ours: Stored((theirs,), lambda x: x.t(), lambda x, _: x.t()) for ours, theirs in rows.items()}
 
 
 def whole_number(value: object) -> object:
     """768 for 768.0, because some tools write every number as a float; other values unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def json_flag(data: Mapping[str, Any], key: str, default: bool) -> bool:
+    """The bool under a key of config.json."""
+    value = default if data.get(key) is None else data[key]
+    if not isinstance(value, bool):
+        raise RequestError(f"{key}={value!r} must be true or false")
+    return value
 
 
 def json_object(data: Mapping[str, Any], key: str) -> dict[str, Any]:

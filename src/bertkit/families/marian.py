@@ -116,7 +116,7 @@ MARIAN = Family(
     },
     stored={
         "heads.decoder.words.decoder.bias": Stored(
-            "final_logits_bias", lambda bias: bias.squeeze(0), lambda bias: bias[None]
+            ("final_logits_bias",), lambda bias: bias.squeeze(0), lambda bias, _: bias[None]
         )
     },
     constants=(".embed_positions.weight",),

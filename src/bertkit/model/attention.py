@@ -50,6 +50,9 @@ class Rotation:
         return torch.cat((rotated, qkv_T3HK[:, 2:]), dim=1)
 
 
+CLS_SEGMENT = 2  # of XLNet's [CLS]
+
+
 @dataclass(frozen=True)
 class Places:
     """Where the tokens of N sequences of equal length are: what a bias depends on besides queries and keys."""
@@ -62,6 +65,11 @@ class Places:
         """L L or N L L: the position of the row's token minus that of the column's."""
         return self.positions[..., :, None] - self.positions[..., None, :]
 
+    def with_cls_last(self) -> "Places":
+        """The first token, [CLS], after all others and in a segment of its own, as XLNet has it."""
+        is_first, end = self.positions == 0, self.positions.amax(dim=-1, keepdim=True) + 1
+        return Places(torch.where(is_first, end, self.positions), self.segments.masked_fill(is_first, CLS_SEGMENT))
+
 
 class ScoreBias(Protocol):
     """What is added to the scores of queries and keys before the softmax, such as relative positions."""
@@ -69,6 +77,10 @@ class ScoreBias(Protocol):
     @property
     def scale(self) -> float:
         """The factor of q . k; without a bias it is 1 / sqrt(K)."""
+
+    @property
+    def by_length(self) -> bool:
+        """Whether it depends on where a sequence ends: then positions are N L, with 0 for padding."""
 
     def __call__(self, q_NHLK: Tensor, k_NHLK: Tensor, places: Places) -> Tensor:
         """N H L L, or 1 H L L if it is the same for all sequences."""
@@ -266,10 +278,13 @@ def _half_on_cuda(x: Tensor) -> bool:
     return x.is_cuda and x.dtype in (torch.bfloat16, torch.float16)
 
 
-def _bias_of(bias: ScoreBias, q_NHLK: Tensor, k_NHLK: Tensor, segments_NL: Tensor) -> Tensor:
-    """N H L L or 1 H L L: the bias for sequences whose tokens are at the positions 0 to L - 1."""
-    positions_L = torch.arange(q_NHLK.shape[2], device=q_NHLK.device)
-    return bias(q_NHLK, k_NHLK, Places(positions_L, segments_NL))
+def _bias_of(
+    bias: ScoreBias, q_NHLK: Tensor, k_NHLK: Tensor, segments_NL: Tensor, positions: Tensor | None = None
+) -> Tensor:
+    """N H L L or 1 H L L: the bias for sequences whose tokens are at the positions 0 to L - 1, or at `positions`."""
+    if positions is None:
+        positions = torch.arange(q_NHLK.shape[2], device=q_NHLK.device)
+    return bias(q_NHLK, k_NHLK, Places(positions, segments_NL))
 
 
 def _grouped(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float, bias: ScoreBias | None) -> Tensor:
@@ -295,7 +310,8 @@ def _padded(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: fl
     if window_LL is not None:
         mask = mask & (window_LL | ~batch.mask[:, None, :, None])
     if bias is not None:
-        scores = _bias_of(bias, q_NHLK, k_NHLK, batch.pad(batch.segments))
+        positions = batch.pad(batch.positions) if bias.by_length else None
+        scores = _bias_of(bias, q_NHLK, k_NHLK, batch.pad(batch.segments), positions)
         mask, scale = scores.masked_fill(~mask, float("-inf")), bias.scale
     return batch.unpad(_padded_product(q_NHLK, k_NHLK, v_NHLK, mask, dropout, scale).transpose(1, 2))
 

@@ -1,6 +1,7 @@
 """Token ids to vectors: word + segment + position, normalized, and projected if the tables are narrower."""
 
 import math
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +11,8 @@ from bertkit.config import BertConfig
 from bertkit.model.batch import Batch
 from bertkit.model.operations import TORCH, Operations
 from bertkit.settings import pick
+
+MASKED = 8  # added to the segment of a masked token
 
 
 class NoTable(nn.Module):
@@ -168,7 +171,8 @@ class EmbeddingTable(DistanceTable):
         """The row of each distance."""
         if self.buckets:
             exact, size = self.exact, distance.abs()
-            shares = torch.log(size.float().clamp(min=1) / exact) / math.log(max(self.span - 1, 1) / exact)
+            last = torch.tensor((self.span - 1) / exact, device=distance.device)  # as they round, because of the ceil
+            shares = torch.log(size.clamp(min=exact) / exact) / torch.log(last)
             far = exact + torch.ceil(shares * (exact - 1)).long()
             distance = torch.where(size <= exact, distance, far * distance.sign())
         return (distance + self.side).clamp(0, 2 * self.side - 1)
@@ -202,8 +206,11 @@ class Embeddings(nn.Module):
         width = config.table_width
         # Not initialized here: `new_model` or a checkpoint does, and normal_ on the meta device imports torch._dynamo.
         self.word = nn.Embedding(config.vocab_size, width, _weight=torch.empty(config.vocab_size, width))
-        in_attention = config.parts.relative == "transformer_xl"  # XLNet's segments are no part of the embeddings
-        self.segment = Segments(config) if config.segments and not in_attention else NoTable()
+        two_streams = config.parts.two_streams  # XLNet's segments are no part of the embeddings
+        self.segment = Segments(config) if config.segments and not two_streams else NoTable()
+        # XLNet's vector of a token that is to be predicted; frozen, because only objective plm trains it.
+        self.query = nn.Parameter(torch.empty(width), requires_grad=False) if two_streams else None
+        self.mask_id: int | None = None  # with `query`: the token that it stands for
         self.position = pick(POSITIONS, config.parts.position, "position")(config)
         self.scale = math.sqrt(width) if config.parts.embedding_scale else 1.0
         norm = nn.LayerNorm(width, eps=config.norm_epsilon, bias=config.parts.bias)
@@ -215,11 +222,20 @@ class Embeddings(nn.Module):
 
     def sum(self, batch: Batch, ids: Tensor | None = None) -> Tensor:
         """T E before the norm: the sum of the three tables' rows."""
-        words: Tensor = self.word(batch.ids if ids is None else ids)
+        ids = batch.ids if ids is None else ids
+        words: Tensor = self.word(ids)
+        if self.query is not None and self.mask_id is not None:
+            words = torch.where((ids == self.mask_id)[:, None], self.query, words)
         if self.scale != 1:
             words = words * self.scale
         summed: Tensor = words + self.segment(batch) + self.position(batch).to(words.dtype)
         return summed
+
+    def with_masks_unseen(self, batch: Batch) -> Batch:
+        """XLNet's: no token attends to a masked one, which is marked in the segments."""
+        if self.mask_id is None:
+            return batch
+        return replace(batch, segments=torch.where(batch.ids == self.mask_id, MASKED, 0) + batch.segments)
 
     def forward(
         self,

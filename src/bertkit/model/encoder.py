@@ -121,6 +121,7 @@ class Encoder(nn.Module):
         self, x_TD: Tensor, batch: Batch, ops: Operations, depth: int | None = None, source: Source | None = None
     ) -> Iterator[Tensor]:
         """Each layer's output in turn, T D: the only loop over the layers, for every engine."""
+        batch = self.embeddings.with_masks_unseen(batch)
         for layer in self.stack[:depth]:
             x_TD = layer(x_TD, batch, ops) if source is None else layer(x_TD, batch, ops, source)
             yield x_TD

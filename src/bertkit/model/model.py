@@ -121,7 +121,14 @@ def copied(model: BertModel, config: BertConfig, tensors: Mapping[str, Tensor]) 
     """A new model with the same heads, and with this config and these tensors."""
     copy = new_model(config, dict.fromkeys(model.heads), pooler=model.pooler is not None)
     copy.load_state_dict(tensors)
+    copy.encoder.embeddings.mask_id = model.encoder.embeddings.mask_id
     return copy.train(model.training)
+
+
+def hide_masks(model: BertModel, mask_id: int) -> None:
+    """Tell XLNet which token is masked: it is then predicted by the second stream, and seen by none."""
+    if model.config.parts.two_streams:
+        model.encoder.embeddings.mask_id = mask_id
 
 
 def tie(model: BertModel) -> None:

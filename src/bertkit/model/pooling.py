@@ -1,14 +1,15 @@
 """Pooling of packed batches and of the vectors of one text, and the settings of an embedding."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from operator import index
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
@@ -27,12 +28,23 @@ class EmbedSettings:
     layers: tuple[int, ...] = (-1,)  # concatenated; -1 is the last, 0 the embeddings
     normalize: bool = False  # to length 1
     prefix: str = ""  # put before every text, as some sentence models need
+    # Linear layers, each with an activation, between pooling and normalization: sentence-transformers' Dense modules.
+    dense: nn.Sequential | None = None
 
     def __post_init__(self) -> None:
         valid = isinstance(self.pooling, str) and isinstance(self.prefix, str) and isinstance(self.normalize, bool)
         if not valid or not all(isinstance(layer, int) for layer in self.layers):
             raise RequestError(f"embedding settings of the wrong kind: {self}")
         pick(POOLING_CHOICES, self.pooling, "pooling")
+
+    @classmethod
+    def read(cls, saved: Mapping[str, Any]) -> "EmbedSettings":
+        """The settings that `as_json` wrote; without the dense layers, whose weights are in files of their own."""
+        return cls(**{**saved, "layers": tuple(saved["layers"])})
+
+    def as_json(self) -> dict[str, Any]:
+        """Every field but the dense layers."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "dense"}
 
     @property
     def per_token(self) -> bool:
@@ -41,18 +53,24 @@ class EmbedSettings:
 
     def width(self, hidden: int) -> int:
         """Width of the vectors of a model whose hidden states have width `hidden`."""
+        if self.dense is not None:
+            linear = self.dense[-2]
+            assert isinstance(linear, nn.Linear)  # an activation follows each
+            return linear.out_features
         return hidden * len(self.layers) * (1 if self.per_token else POOLINGS[self.pooling].width)
 
     def changed(
         self, *, pooling: str | None = None, layers: Layers | None = None, normalize: bool | None = None
     ) -> "EmbedSettings":
-        """A copy with the settings that are not None."""
-        return replace(
+        """A copy with the settings that are not None; dense layers are for the pooling and layers they came with."""
+        other = replace(
             self,
             pooling=self.pooling if pooling is None else pooling,
             layers=self.layers if layers is None else _layer_numbers(layers),
             normalize=self.normalize if normalize is None else normalize,
         )
+        same = (other.pooling, other.layers) == (self.pooling, self.layers)
+        return other if same or self.dense is None else replace(other, dense=None)
 
     def resolved(self, depth: int) -> "EmbedSettings":
         """With layers counted from the bottom, 0 the embeddings, `depth` the last; a layer out of range is refused."""
@@ -87,9 +105,13 @@ def pool(x_TD: Tensor, batch: Batch, name: str, scores_T: Tensor | None = None) 
     return row.pool(x_TD, PackedTokens(batch, scores_T))
 
 
-def vectors_of(x_TD: Tensor, batch: Batch, pooling: str, *, normalize: bool) -> Tensor:
+def vectors_of(
+    x_TD: Tensor, batch: Batch, pooling: str, *, normalize: bool, dense: nn.Sequential | None = None
+) -> Tensor:
     """float32 N D: a vector for each sequence of a batch; without pooling T D, one for each token."""
     vectors = (x_TD if pooling == NO_POOLING else pool(x_TD, batch, pooling)).float()
+    if dense is not None:
+        vectors = dense.to(vectors.device)(vectors)
     return F.normalize(vectors, dim=-1) if normalize else vectors  # in half precision, lengths would be 0.25 % off
 
 

@@ -1,10 +1,12 @@
 """Relative positions: scores that depend on the distance between two tokens (MPNet, DeBERTa, XLNet).
 
 A module here has a layer's parameters and gives the `ScoreBias` of a batch. Everything that depends on a distance alone
-is computed once for the distances of the longest sequence, and then picked for each pair of tokens.
+is computed once for the distances of the longest sequence, and then picked for each pair of tokens. Lengths are shapes,
+and not `len`, which would fix them in an exported graph.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 
 from bertkit.config import BertConfig
 from bertkit.model.attention import Places
-from bertkit.model.embeddings import DistanceTable, EmbeddingTable, sinusoid_halves
+from bertkit.model.embeddings import MASKED, DistanceTable, EmbeddingTable, sinusoid_halves
 from bertkit.settings import pick
 
 
@@ -22,10 +24,11 @@ class TableBias:
 
     values_RH: Tensor  # R: the distances from 1 - longest to longest - 1
     scale: float
+    by_length: ClassVar[bool] = False
 
     def __call__(self, q_NHLK: Tensor, k_NHLK: Tensor, places: Places) -> Tensor:
         """1 H L L, or N H L L where padding may be anywhere."""
-        rows = places.distance + len(self.values_RH) // 2
+        rows = places.distance + self.values_RH.shape[0] // 2
         bias = F.embedding(rows, self.values_RH).movedim(-1, -3).to(q_NHLK.dtype)
         return bias if bias.dim() == 4 else bias[None]
 
@@ -52,10 +55,11 @@ class DisentangledBias:
     keys_HPK: Tensor | None  # keys of positions; None: no c2p
     queries_HPK: Tensor | None  # queries of positions; None: no p2c
     scale: float
+    by_length: ClassVar[bool] = False
 
     def __call__(self, q_NHLK: Tensor, k_NHLK: Tensor, places: Places) -> Tensor:
         """N H L L."""
-        rows = self.rows_R[places.distance + len(self.rows_R) // 2]
+        rows = self.rows_R[places.distance + self.rows_R.shape[0] // 2]
         rows = rows.expand(*q_NHLK.shape[:2], -1, -1) if rows.dim() == 2 else rows[:, None]
         terms = []
         if self.keys_HPK is not None:
@@ -97,12 +101,15 @@ class DisentangledPositions(nn.Module):
 
     def _project(self, x_PD: Tensor, weights: tuple[Tensor, Tensor | None]) -> Tensor:
         """H P K."""
-        return F.linear(x_PD, *weights).view(len(x_PD), self.heads, -1).transpose(0, 1)
+        return F.linear(x_PD, *weights).view(x_PD.shape[0], self.heads, -1).transpose(0, 1)
 
 
 @dataclass(frozen=True)
 class TransformerXLBias:
-    """XLNet's: key bias, query with distance, and query with "the same segment" or "another segment"."""
+    """XLNet's: key bias, query with distance, and query with "the same segment" or "another segment".
+
+    [CLS] is the first token in a batch, and to XLNet the last one of its sequence. Keys of masked tokens are not seen.
+    """
 
     keys_HRK: Tensor  # of the distances from 1 - longest to longest - 1
     content_HK: Tensor
@@ -110,9 +117,12 @@ class TransformerXLBias:
     segment_HK: Tensor
     segments_2HK: Tensor
     scale: float
+    by_length: ClassVar[bool] = True
 
     def __call__(self, q_NHLK: Tensor, k_NHLK: Tensor, places: Places) -> Tensor:
         """N H L L."""
+        masked_N11L = (places.segments >= MASKED)[:, None, None, :]
+        places = Places(places.positions, places.segments % MASKED).with_cls_last()
         rows = places.distance + self.keys_HRK.shape[1] // 2
         rows = rows.expand(*q_NHLK.shape[:2], -1, -1) if rows.dim() == 2 else rows[:, None]
         content_NH1L = self.content_HK[:, None] @ k_NHLK.mT
@@ -120,7 +130,8 @@ class TransformerXLBias:
         same, other = ((q_NHLK + self.segment_HK[:, None]) @ self.segments_2HK.permute(1, 2, 0)).chunk(2, dim=-1)
         segments = places.segments
         apart_N1LL = (segments[:, :, None] != segments[:, None, :])[:, None]
-        return (content_NH1L + position_NHLL + torch.where(apart_N1LL, other, same)) * self.scale
+        scores = (content_NH1L + position_NHLL + torch.where(apart_N1LL, other, same)) * self.scale
+        return scores.masked_fill(masked_N11L, float("-inf"))
 
 
 class TransformerXLPositions(nn.Module):
@@ -128,12 +139,13 @@ class TransformerXLPositions(nn.Module):
 
     def __init__(self, config: BertConfig, table: DistanceTable | None = None) -> None:
         super().__init__()
-        shape = (config.heads, config.head_width)
+        self.heads = config.heads
         self.key = nn.Linear(config.width, config.width, bias=False)
-        self.content = nn.Parameter(torch.empty(shape))  # added to queries where they meet keys
-        self.position = nn.Parameter(torch.empty(shape))  # where they meet distances
-        self.segment = nn.Parameter(torch.empty(shape))  # where they meet segments
-        self.segments = nn.Parameter(torch.empty(2, *shape))  # the same segment, another one
+        self.content = nn.Parameter(torch.empty(config.width))  # added to queries where they meet keys
+        self.position = nn.Parameter(torch.empty(config.width))  # where they meet distances
+        self.segment = nn.Parameter(torch.empty(config.width))  # where they meet segments
+        shape = (2, config.heads, config.head_width)
+        self.segments = nn.Parameter(torch.empty(shape))  # the same segment, another one
         self.dropout = nn.Dropout(config.dropout)
         self.scale = config.head_width**-0.5
 
@@ -142,8 +154,9 @@ class TransformerXLPositions(nn.Module):
         weight = self.key.weight
         distances_R = torch.arange(1 - longest, longest, device=weight.device)
         sinusoids_RD = self.dropout(sinusoid_halves(distances_R, weight.shape[1])).to(weight.dtype)
-        keys_HRK = self.key(sinusoids_RD).view(len(distances_R), len(self.content), -1).transpose(0, 1)
-        return TransformerXLBias(keys_HRK, self.content, self.position, self.segment, self.segments, self.scale)
+        keys_HRK = self.key(sinusoids_RD).view(distances_R.shape[0], self.heads, -1).transpose(0, 1)
+        content, position, segment = (x.view(self.heads, -1) for x in (self.content, self.position, self.segment))
+        return TransformerXLBias(keys_HRK, content, position, segment, self.segments, self.scale)
 
 
 RelativePositions = TablePositions | DisentangledPositions | TransformerXLPositions

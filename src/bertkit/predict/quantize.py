@@ -98,9 +98,10 @@ def _is_spared(name: str, spared: float, model: BertModel) -> bool:
 
 
 def linear_layers(model: BertModel) -> dict[str, nn.Linear]:
-    """The linear modules of the encoder's layers, by their names in the encoder."""
+    """The linear modules of the encoder's layers that read tokens, by their names in the encoder; not distances."""
     named = model.encoder.layers.named_modules(prefix="layers")
-    return {name: module for name, module in named if isinstance(module, nn.Linear)}
+    linears = {name: module for name, module in named if isinstance(module, nn.Linear)}
+    return {name: linear for name, linear in linears.items() if name.rpartition(".")[2] in SMOOTHING}
 
 
 def replace_layers(model: BertModel, linears: Mapping[str, nn.Linear]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.errors import RequestError
 from bertkit.files import claimed, whole_file
+from bertkit.model.model import hide_masks
 from bertkit.pretraining.checks import (
     SETTINGS_FILE,
     check_disk,
@@ -55,6 +56,8 @@ def pretrain(
     with process_group(device) as ranks, stop_requests(ranks) as stop, claimed(out) if ranks.first else nullcontext():
         check_folder(out, recipe, fingerprints, resume=resume)  # again, now under the lock
         learner = build_learner(recipe, start_model)
+        for model in learner.models.values():
+            hide_masks(model, shards.tokenizer.mask_id)
         check_disk(out, parameter_bytes(learner), recipe.train.keep)
         session, progress = _open(recipe, Run(out), learner, shards, ranks, fingerprints, resume)
         with (show if ranks.first else silent)("pre-training", 1.0) as meter:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertkit.engine.batches import Passage, RowReader, layer_vectors, make_batch
 from bertkit.engine.recorded import RecordedPasses
@@ -112,10 +112,11 @@ class ReadPooled(RowReader):
     layers: tuple[int, ...]
     pooling: str
     normalize: bool
+    dense: nn.Sequential | None = None
 
     def rows(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """N D."""
-        return vectors_of(x_TD, batch, self.pooling, normalize=self.normalize)
+        return vectors_of(x_TD, batch, self.pooling, normalize=self.normalize, dense=self.dense)
 
 
 @dataclass(frozen=True)

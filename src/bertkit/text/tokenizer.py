@@ -118,9 +118,12 @@ class Tokenizer:
             raise RequestError(f"the piece {known!r} is in the vocabulary already; leave it out")
         return Tokenizer(Backend.from_str(json.dumps(state)), self._special_tokens)
 
-    def save(self, folder: Path | str) -> None:
-        """Write the files from which `load` and transformers' AutoTokenizer rebuild this tokenizer."""
-        save_backend(self._backend, self._special_tokens, Path(folder))
+    def save(self, folder: Path | str, *, cls_last: bool = False) -> None:
+        """Write the files from which `load` and transformers' AutoTokenizer rebuild this tokenizer.
+
+        With `cls_last` transformers' puts [CLS] after the text, as XLNet reads it.
+        """
+        save_backend(self._backend, self._special_tokens, Path(folder), cls_last=cls_last)
 
     def encode(self, text: str, pair: str | None = None) -> Encoding:
         """One text, or a pair, as ids."""

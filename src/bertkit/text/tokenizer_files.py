@@ -31,10 +31,18 @@ class SpecialTokens:
 
 BERT_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+XLNET_TOKENS = SpecialTokens("<pad>", "<unk>", "<cls>", "<sep>", "<mask>")
 MPNET_TOKENS = SpecialTokens("<pad>", "[UNK]", "<s>", "</s>", "<mask>")
 GPT2_TOKENS = SpecialTokens(*["<|endoftext|>"] * 5)  # the only one of its vocabulary
 GPT_TOKENS = SpecialTokens(*["<unk>"] * 5)
-DEFAULT_TOKENS = (BERT_TOKENS, ROBERTA_TOKENS, GPT2_TOKENS, GPT_TOKENS)  # the first whose [CLS] a vocabulary has
+# The first whose [CLS] a vocabulary has.
+DEFAULT_TOKENS = (BERT_TOKENS, XLNET_TOKENS, ROBERTA_TOKENS, GPT2_TOKENS, GPT_TOKENS)
+
+# XLNet's classes read [CLS] in the last column, and its segment.
+CLS_LAST_SETTINGS = {
+    "padding_side": "left",
+    "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+}
 
 Loaded = tuple[Backend, SpecialTokens]
 State = Mapping[str, Any]  # tokenizer.json as an object
@@ -42,9 +50,9 @@ Rebuilt = tuple[Backend, dict[str, Any]]
 
 
 def register_special_tokens(backend: Backend, tokens: SpecialTokens) -> None:
-    """Make the backend recognize special tokens in a text; the mask of RoBERTa and MPNet includes the space before."""
+    """Make the backend recognize special tokens in a text; some masks, as RoBERTa's, include the space before."""
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
-    strips_space = tokens in (ROBERTA_TOKENS, MPNET_TOKENS)
+    strips_space = tokens in (ROBERTA_TOKENS, MPNET_TOKENS, XLNET_TOKENS)
     added = [
         AddedToken(name, special=True, normalized=False, lstrip=strips_space and name == tokens.mask)
         for name in asdict(tokens).values()
@@ -105,6 +113,7 @@ VOCABULARY_FILES = {
     "vocab.txt": "WordPiece",
     "vocab.json": "BPE",
     "spiece.model": "Unigram",
+    "spm.model": "Unigram",
     "sentencepiece.bpe.model": "Unigram",
 }
 TOKENIZER_FILES = (TOKENIZER_JSON, *VOCABULARY_FILES)  # the first one that exists is read
@@ -136,20 +145,38 @@ def _load_file(path: Path) -> Loaded:
     return tokenizer_kind(VOCABULARY_FILES.get(path.name, "WordPiece")).load(path)
 
 
-def save_backend(backend: Backend, tokens: SpecialTokens, folder: Path) -> None:
-    """Write tokenizer.json, the vocabulary's own files and the settings that transformers reads."""
+def save_backend(backend: Backend, tokens: SpecialTokens, folder: Path, *, cls_last: bool = False) -> None:
+    """Write tokenizer.json, the vocabulary's own files and the settings that transformers reads.
+
+    `cls_last`: others must put [CLS] after the text, as XLNet; bertkit puts it first, and the model knows.
+    """
     state = json.loads(backend.to_str())
     kind = tokenizer_kind(state["model"]["type"])
+    if cls_last:
+        backend = _with_cls_last(backend, kind, tokens)
+    more = CLS_LAST_SETTINGS if cls_last else {}
     config = {f"{role}_token": name for role, name in asdict(tokens).items()}
     texts = {
         TOKENIZER_JSON: backend.to_str(pretty=True),
         "special_tokens_map.json": json_text(config),
-        "tokenizer_config.json": json_text(config | _transformers_settings(kind, state, backend, tokens)),
+        "tokenizer_config.json": json_text(config | _transformers_settings(kind, state, backend, tokens) | more),
         **kind.vocabulary_files(state["model"]),
     }
     for name, text in texts.items():
         with whole_file(folder / name) as draft:
             draft.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _with_cls_last(backend: Backend, kind: TokenizerKind, tokens: SpecialTokens) -> Backend:
+    """A [SEP] B [SEP] [CLS], where [CLS] is segment 2."""
+    copy = Backend.from_str(backend.to_str())
+    kind.place_special_tokens(copy, tokens)
+    state = json.loads(copy.to_str())
+    for name in ("single", "pair"):
+        first, *rest = state["post_processor"][name]
+        first["SpecialToken"]["type_id"] = 2
+        state["post_processor"][name] = [*rest, first]
+    return Backend.from_str(json.dumps(state))
 
 
 def _load_tokenizer_json(path: Path) -> Loaded:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit._version import __version__
@@ -24,7 +23,7 @@ from bertkit.errors import BertkitError, RequestError
 from bertkit.files import refuse_to_overwrite, whole_folder
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel, parameter_count
-from bertkit.model.pooling import EmbedSettings, pool
+from bertkit.model.pooling import EmbedSettings, vectors_of
 from bertkit.poolings import DEFAULT_POOLING
 from bertkit.predict.onnx.graph import VECTORS, Graph, named_outputs
 from bertkit.progress import ShowProgress, silent
@@ -239,8 +238,8 @@ def _expected(model: BertModel, graph: Graph, answer: str, batch: Batch) -> list
     """Torch's outputs, packed, by the plain encoder: never a packed-weight, int8 or ONNX engine."""
     if answer == VECTORS:
         states = model.encoder.hidden_states(batch)
-        vectors = pool(torch.cat([states[layer] for layer in graph.embed.layers], dim=-1), batch, graph.embed.pooling)
-        return [states[-1], F.normalize(vectors, dim=-1) if graph.embed.normalize else vectors]
+        x_TD, embed = torch.cat([states[layer] for layer in graph.embed.layers], dim=-1), graph.embed
+        return [states[-1], vectors_of(x_TD, batch, embed.pooling, normalize=embed.normalize, dense=embed.dense)]
     return named_outputs(answer, model.logits(batch, answer))
 
 
@@ -264,7 +263,7 @@ def _write_settings(checkpoint: Checkpoint, exported: Exported, folder: Path) ->
     settings, _ = folder_config(checkpoint.model, checkpoint.labels)
     bertkit_json = bertkit_settings(checkpoint)
     if VECTORS in exported.answers:
-        bertkit_json["embed"] = asdict(_embed_settings(checkpoint))
+        bertkit_json["embed"] = _embed_settings(checkpoint).as_json()
     bertkit_json |= {"labels": list(checkpoint.labels), "pad_id": checkpoint.model.config.pad_id}
     bertkit_json["onnx"] = {**asdict(exported), "path": exported.path.name}
     for name, content in {"config.json": {**settings, **checkpoint.settings}, "bertkit.json": bertkit_json}.items():

@@ -140,6 +140,7 @@ class Graph(nn.Module):
         super().__init__()
         self.model = copy.deepcopy(model).float().cpu().eval()
         self.answers = tuple(answers)
+        self.dense = copy.deepcopy(embed.dense)  # registered as a module
         self.embed = replace(embed, layers=tuple(layer % (model.config.depth + 1) for layer in embed.layers))
 
     @property
@@ -182,6 +183,7 @@ class Graph(nn.Module):
     def _sentence_embedding(self, states: list[Tensor], batch: Rectangle) -> Tensor:
         x_TD = torch.cat([states[layer] for layer in self.embed.layers], dim=-1)
         pooled = POOLINGS[self.embed.one_vector().pooling].pool(batch.rows(x_TD), PaddedTokens(batch))
+        pooled = pooled if self.dense is None else self.dense(pooled)
         return F.normalize(pooled, dim=-1) if self.embed.normalize else pooled
 
     def _logits(self, head: str, hidden_TD: Tensor, batch: Rectangle) -> Tensor:

@@ -9,6 +9,7 @@ from bertkit.pretraining.objectives.fill import Fill
 from bertkit.pretraining.objectives.mlm import MaskedLanguageModel
 from bertkit.pretraining.objectives.nsp import NextSentence
 from bertkit.pretraining.objectives.objective import Objective
+from bertkit.pretraining.objectives.plm import PermutationLanguageModel
 from bertkit.pretraining.objectives.rtd import ReplacedTokenDetection
 from bertkit.pretraining.objectives.sbo import SpanBoundary
 from bertkit.pretraining.objectives.sop import SentenceOrder
@@ -18,6 +19,7 @@ ROWS: tuple[Objective, ...] = (
     MaskedLanguageModel(),
     ReplacedTokenDetection(),
     CausalLanguageModel(),
+    PermutationLanguageModel(),
     Fill(),
     NextSentence(),
     SentenceOrder(),

@@ -258,7 +258,7 @@ def _resolved(settings: EmbedSettings, served: ServedModel) -> EmbedSettings:
 def _reader(settings: EmbedSettings) -> ReadPooled | ReadTokens:
     if settings.per_token:
         return ReadTokens(settings.layers, settings.normalize)
-    return ReadPooled(settings.layers, settings.pooling, settings.normalize)
+    return ReadPooled(settings.layers, settings.pooling, settings.normalize, settings.dense)
 
 
 def split_pair(text: str) -> tuple[str, str]:
