@@ -42,8 +42,9 @@ class BertModel(nn.Module):
 
     @property
     def fills(self) -> bool:
-        """Whether it can fill masked words: it has the masked-word head, and is not causal."""
-        return "masked_word" in self.heads and not self.config.parts.causal
+        """Whether it can fill masked words: it has the masked-word head, which reads both sides of a word at once."""
+        one_sided = self.config.parts.causal or self.config.two_way_words
+        return "masked_word" in self.heads and not one_sided
 
     @property
     def decoder(self) -> Decoder | None:
@@ -140,8 +141,10 @@ def initialize(model: BertModel, *, seed: int = 0, only: Iterable[str] | None = 
             continue
         if owner in norms:
             nn.init.constant_(tensor, 1.0 if kind == "weight" else 0.0)
-        elif kind == "bias":
+        elif kind.startswith("bias"):  # LSTM and GRU have several
             nn.init.zeros_(tensor)
+            if kind == "bias_hh_l0" and isinstance(module := model.get_submodule(owner), nn.LSTM):
+                nn.init.ones_(tensor[module.hidden_size : 2 * module.hidden_size])  # an LSTM starts by not forgetting
         else:
             generator = torch.Generator(tensor.device).manual_seed((seed * 1_000_003 + index) % 2**63)
             _truncated_normal(tensor, _std(name, model.config), generator)
