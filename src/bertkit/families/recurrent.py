@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from bertkit.families.family import Family
 
-SETTINGS = {"position": "none", "embedding_norm": False, "segments": 0}
+# Embeddings have no norm, so that they start as large as in AWD-LSTM.
+SETTINGS = {"position": "none", "embedding_norm": False, "segments": 0, "init_std": 0.1}
 
 
 def _family(

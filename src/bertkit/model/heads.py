@@ -85,7 +85,11 @@ class TwoWayWordHead(MaskedWordHead):
 
     def aligned(self, x_TD: Tensor) -> Tensor:
         """T D -> T 2 V."""
-        return super().aligned(torch.stack(x_TD.chunk(2, dim=-1), dim=-2))
+        return self.one_way(torch.stack(x_TD.chunk(2, dim=-1), dim=-2))
+
+    def one_way(self, x_TE: Tensor) -> Tensor:
+        """T D/2 -> T V: what one half predicts, as `MaskedWordHead.aligned` returns it."""
+        return super().aligned(x_TE)
 
 
 class ReplacedTokenHead(nn.Module):
