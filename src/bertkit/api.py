@@ -19,8 +19,9 @@ from bertkit.finetuning.result import FineTuned
 from bertkit.predict.bert import Bert, load
 from bertkit.progress import progress
 from bertkit.report.page import REPORT_FILE
-from bertkit.settings import as_text
+from bertkit.settings import as_text, pick
 from bertkit.tasks.read import read_examples
+from bertkit.tasks.table import TASKS
 
 VECTORS = "vectors"  # the task name that tunes embeddings
 EXAMPLES_AT_ONCE = 1024  # between updates of the progress bar
@@ -116,7 +117,8 @@ def finetune(
     data = folder.with_name(f"{folder.name}.data")  # for Python data, until the run has finished
     train_file, columns = example_file(train, data, "train")
     dev_file = None if dev is None else example_file(dev, data, "dev")[0]
-    start, pairs = Path("bundled" if model is None else model), _pairs({**columns, **settings})
+    default = TASKS[task].default_start if task in TASKS else "bundled"
+    start, pairs = Path(default if model is None else model), _pairs({**columns, **settings})
     options: dict[str, Any] = {"teacher": teacher if teacher is None else Path(teacher), "resume": resume}
     tune = _tune_vectors if task == VECTORS else _fine_tune
     result = tune(task, pairs, start, train_file, dev_file, folder, {**options, "show": progress})
@@ -171,7 +173,7 @@ def evaluate(model: Bert | Path | str, examples: Examples, /, **columns: object)
         examples=len(file.examples),
         metric=answers.task.main_metric,
         scores=answers.task.score(file.examples, predictions),
-        note=file.summary,
+        note="\n".join((file.summary, *answers.task.score_notes)),
     )
 
 
@@ -179,9 +181,9 @@ def _fine_tune(
     task: str, pairs: list[str], start: Path, train: Path, dev: Path | None, out: Path, options: dict[str, Any]
 ) -> FineTuned:
     from bertkit.finetuning.fine_tuning import fine_tune
-    from bertkit.finetuning.settings import read_request
+    from bertkit.finetuning.settings import read_task_request
 
-    settings, columns = read_request(*pairs)
+    settings, columns = read_task_request(pick(TASKS, task, "task"), str(start), *pairs)
     return fine_tune(task, settings, start, train, dev, out, columns=columns, **options)
 
 

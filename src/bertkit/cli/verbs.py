@@ -19,6 +19,7 @@ PANELS = {
         "predict": ("run a fine-tuned model on a file", "bertkit predict run/model reviews.csv --out predicted.jsonl"),
         "embed": ("compute vectors of texts", "bertkit embed texts.txt --model model/ --out vectors.npy"),
         "fill": ("predict the [MASK] words of a text", 'bertkit fill "Paris is the [MASK] of France."'),
+        "write": ("generate text", 'bertkit write "Once upon a time" --model gpt2/'),
         "serve": ("serve models over HTTP", "bertkit serve model/ ner=run/model --port 8000"),
         "bench": ("measure a running server", "bertkit bench http://127.0.0.1:8000 --clients 1,16,64"),
     },

@@ -47,6 +47,11 @@ class BertModel(nn.Module):
         return "masked_word" in self.heads and not one_sided
 
     @property
+    def writes(self) -> bool:
+        """Whether it can generate text: it has a decoder, or is causal and has the word head."""
+        return self.decoder is not None or ("masked_word" in self.heads and self.config.parts.causal)
+
+    @property
     def decoder(self) -> Decoder | None:
         """The decoder of an encoder-decoder model."""
         decoder = dict(self.heads.items()).get("decoder")

@@ -14,6 +14,7 @@ from bertkit.errors import RequestError
 from bertkit.model.attention import takes_packed
 from bertkit.model.encoder import Encoder
 from bertkit.model.heads import MaskedWordHead
+from bertkit.model.model import tie
 from bertkit.model.pooling import EmbedSettings
 from bertkit.predict.answers import Answers
 from bertkit.predict.bert import BACKENDS, Bert, load
@@ -72,7 +73,8 @@ class ServedModel:
         """The kinds of requests that it can answer: its own task first, then what its encoder can do."""
         task = (self.answers.task.row.route,) if self.answers else ()
         fill = ("fill",) if self.bert.model.fills else ()
-        return (*task, *fill, "embed")
+        write = ("write",) if self.bert.model.writes else ()
+        return tuple(dict.fromkeys((*task, *fill, *write, "embed")))
 
 
 class Models:
@@ -192,6 +194,8 @@ def _use_encoder(bert: Bert, encoder: Encoder) -> None:
         head = bert.model.heads["masked_word"]
         assert isinstance(head, MaskedWordHead)
         head.decoder.weight = encoder.embeddings.word.weight
+    if bert.model.decoder is not None:
+        tie(bert.model)
 
 
 def _name_and_path(argument: str) -> tuple[str, str | None]:
