@@ -124,6 +124,8 @@ class BertConfig:
                 f"a layer={self.parts.layer} in two directions needs an even width={self.width}, of which each "
                 "direction has half, and no embedding_width"
             )
+        if self.decoder_depth and self.two_way_words:
+            raise RequestError(f"this model ({self.family}) predicts words from each side alone; it takes no decoder")
         if self.parts.layer == "lstm" and self.inner < self.width // self.directions:
             raise RequestError(
                 f"inner={self.inner}, the width of an LSTM's cell, must be {self.width // self.directions} or more, "

@@ -28,6 +28,7 @@ def test_warm_up_rises_evenly_to_the_peak():
         ("cosine", [1.0, 0.853553, 0.5, 0.146447, 0.0]),
         ("constant", [1.0, 1.0, 1.0, 1.0, 1.0]),
         ("trapezoid", [1.0, 1.0, 1.0, 0.833333, 0.0]),
+        ("inverse-sqrt", [10**-0.5] * 5),  # of the step alone
         ("slanted", [1 / 32, 0.838542, 0.569444, 0.300347, 1 / 32]),
     ],
 )
@@ -44,7 +45,7 @@ def test_a_slanted_triangle_rises_over_the_first_tenth_whatever_the_warm_up():
 
 
 def test_every_decay_is_tested_above():
-    assert set(DECAYS) == {"linear", "cosine", "constant", "trapezoid", "slanted"}
+    assert set(DECAYS) == {"linear", "cosine", "constant", "trapezoid", "inverse-sqrt", "slanted"}
 
 
 def test_progress_outside_its_range_and_the_floor():
