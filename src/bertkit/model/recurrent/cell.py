@@ -92,7 +92,8 @@ class Cell(nn.Module):
             out, *after = torch.lstm(x_NLI, before, weights, *how)
         else:
             out, *after = torch.gru(x_NLI, before[0], weights, *how)
-        return out, tuple(part[0] for part in after)
+        # Under autocast cuDNN computes in float16, whatever half precision was asked for.
+        return out.to(x_NLI.dtype), tuple(part[0].to(x_NLI.dtype) for part in after)
 
 
 class AttendingCell(Cell):
