@@ -138,6 +138,11 @@ class BertConfig:
         return self.parts.layer != "attention"
 
     @property
+    def attention_heads(self) -> int:
+        """Heads of each layer's attention: `heads`, or none in recurrent layers."""
+        return 0 if self.recurrent else self.heads
+
+    @property
     def directions(self) -> int:
         """2 for recurrent layers that read forward and backward: each direction has half of `width`."""
         return 2 if self.recurrent and not self.parts.causal else 1
