@@ -22,6 +22,7 @@ RUNS = {
     "rtd": {"objective": "rtd"},
     "causal": {"objective": "causal"},
     "plm": {"objective": "plm", "family": "xlnet"},
+    "bilm": {"objective": "bilm", "family": "elmo"},
     "mlm + sbo": {"objective": "mlm,sbo", "masking": "span"},
 }
 # No dropout, because its random numbers depend on the math library.

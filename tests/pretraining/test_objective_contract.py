@@ -24,7 +24,6 @@ from bertkit.pretraining.recipe import recipe_toml
 from bertkit.text.shards.reader import open_shards
 from bertkit.train.runs import Run
 
-FAMILIES = {"plm": "xlnet"}  # objectives that need another family than BERT
 FOR_ALL = pytest.mark.parametrize("name", OBJECTIVES)
 
 
@@ -38,7 +37,8 @@ def recipe_for(name: str, shards: Path, **changes):
     row = OBJECTIVES[name]
     beside = {"tokens": [], "extra": [row.needs], "pair": [_first_that_takes_pairs()]}[row.kind]
     words = {"objective": ",".join([*beside, name]), "masking": "whole-word", "heldout": shards}
-    words |= {"family": FAMILIES.get(name, "bert"), "steps": 2, "save_every": 1, "evaluate_every": 1, "keep": 3}
+    words |= {} if row.family is None else {"family": row.family}
+    words |= {"steps": 2, "save_every": 1, "evaluate_every": 1, "keep": 3}
     return fitted(tiny_recipe(shards, **words | changes), open_shards(shards))
 
 

@@ -30,7 +30,7 @@ def info(
         "family": config.family,
         "layers": config.depth,
         "width": config.width,
-        "attention heads": config.heads,
+        "attention heads": config.attention_heads,
         "parameters": parameter_count(checkpoint.model),
         "vocabulary": config.vocab_size,
         "max length": checkpoint.max_length,

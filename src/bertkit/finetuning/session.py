@@ -222,6 +222,8 @@ class FineTuneSession(BestSession):
         settings, model = self.settings, self.module.model
         if not self.on_cuda or not settings.run.replay or settings.run.checkpointing or settings.learning.unfreeze:
             return False
+        if model.config.recurrent:  # whose rectangles would contain the empty sequences of a fixed batch
+            return False
         return not isinstance(self.module, Student) and supports_fixed_batches(
             self.prepared.task, self._weights, model.config
         )

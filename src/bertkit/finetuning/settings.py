@@ -87,6 +87,7 @@ class RunSettings:
 class ShapeSettings:
     """A new model, for tasks that need no pre-trained one."""
 
+    family: str = "marian"  # the Transformer; rnn: recurrent, with additive attention
     vocab: str | None = None  # a model or vocabulary with the tokenizer; None: one is made of the training texts
     vocab_size: Annotated[int, Range(300, 10**6)] = 8000  # at most
     width: Count = 256

@@ -161,6 +161,8 @@ def share_encoders(berts: Mapping[str, Bert]) -> list[ServedModel]:
 
 def new_shared_encoder(encoder: Encoder) -> SharedEncoder:
     """For one encoder; on a GPU its passes are recorded, where its attention kernel takes packed batches."""
+    if encoder.config.recurrent:
+        return SharedEncoder(encoder, None)
     attention, config = encoder.stack[0].attention, encoder.config
     weight = attention.out.weight
     with torch.inference_mode():

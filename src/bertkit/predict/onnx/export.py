@@ -67,6 +67,8 @@ def export_onnx(
     heads, or vectors for a sentence model and for one without heads.
     """
     _require_packages()
+    if checkpoint.model.config.recurrent:
+        raise RequestError("ONNX files are for models with attention, and this model's layers are recurrent")
     folder, name = onnx_file(Path(path))
     graph = Graph(checkpoint.model, _answers(checkpoint, answers), _embed_settings(checkpoint))
     if checkpoint.tokenizer is None:

@@ -24,6 +24,7 @@ class PermutationLanguageModel(Objective):
     """A share `rate` of the tokens (the paper's 1/K) is the end of the order and is predicted; no token is replaced."""
 
     name = "plm"
+    family = "xlnet"
     kind = "tokens"
     losses = (PLM_LOSS,)
     heads = ("masked_word",)
@@ -38,7 +39,7 @@ class PermutationLanguageModel(Objective):
     def check_model(self, config: BertConfig) -> None:
         """Refuse a model without a second stream."""
         if not config.parts.two_streams:
-            raise RequestError("objective=plm needs a model with two streams; set family=xlnet")
+            raise RequestError(f"objective={self.name} needs a model with two streams; set family={self.family}")
 
     def targets(self, examples: Examples) -> tuple[Ints, Ids]:
         """The chosen tokens, in a random order within each sequence: that in which they are predicted."""

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from bertkit.engine.batches import Passage
+from bertkit.model.encoder import RECURRENT
 from bertkit.serve.engine import ReadAttention, TokenSequence
 from bertkit.serve.http.endpoint import check_size, check_texts, encoded, reply
 from bertkit.serve.http.routing import Routes
@@ -75,6 +76,8 @@ def plan_attention(
     """Tokens, and the attention weights of one layer and head, each counted from 1, or of all of them."""
     check_texts([text] if pair is None else [text, pair], "text", limits)
     config = served.bert.model.config
+    if config.recurrent:
+        raise Refusal(422, RECURRENT, "model")
     layers = _numbers(layer, config.depth, "layer")
     heads = _numbers(head, config.heads, "head")
     encoding = served.bert.tokenizer.encode(text, pair)

@@ -41,7 +41,7 @@ def _model_card(served: ServedModel) -> dict[str, Any]:
         "labels": served.bert.checkpoint.labels,
         "mask": served.bert.tokenizer.mask_token,
         "layers": config.depth,
-        "heads": config.heads,
+        "heads": config.attention_heads,
         "width": config.width,
         "max_length": served.limit,
         "pooling": settings.pooling,
