@@ -20,9 +20,9 @@ import torch
 import transformers
 
 from bertkit.config import family_config
+from bertkit.engine.writing.decoder import CachedDecoder
+from bertkit.engine.writing.search import WriteSettings, next_tokens
 from bertkit.model.model import new_model
-from bertkit.predict.writing.decoder import CachedDecoder
-from bertkit.predict.writing.search import WriteSettings, next_tokens
 
 PROMPT = 16
 

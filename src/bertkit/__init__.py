@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bertkit.predict.bert import Bert, load
     from bertkit.predict.fill import Filled
     from bertkit.predict.fill_words import FilledTogether
+    from bertkit.predict.questions import JudgedWord
     from bertkit.predict.search import Found
     from bertkit.tasks.answer import Answered
     from bertkit.tasks.choose import Chosen
@@ -43,6 +44,7 @@ _LATE_NAMES = {
     "bertkit.predict.bert": ("Bert", "load"),
     "bertkit.predict.fill": ("Filled",),
     "bertkit.predict.fill_words": ("FilledTogether",),
+    "bertkit.predict.questions": ("JudgedWord",),
     "bertkit.predict.search": ("Found",),
     "bertkit.tasks.answer": ("Answered",),
     "bertkit.tasks.choose": ("Chosen",),
@@ -69,6 +71,7 @@ __all__ = [
     "Filled",
     "FilledTogether",
     "Found",
+    "JudgedWord",
     "Labeled",
     "Look",
     "Rated",

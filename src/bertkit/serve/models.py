@@ -18,6 +18,7 @@ from bertkit.model.pooling import EmbedSettings
 from bertkit.predict.answers import Answers
 from bertkit.predict.bert import BACKENDS, Bert, load
 from bertkit.predict.quantize import int8_maps
+from bertkit.predict.questions import answerable
 from bertkit.serve.engine import SharedEncoder
 from bertkit.serve.refusals import Refusal
 from bertkit.settings import pick
@@ -72,7 +73,7 @@ class ServedModel:
         """The kinds of requests that it can answer: its own task first, then what its encoder can do."""
         task = (self.answers.task.row.route,) if self.answers else ()
         fill = ("fill",) if self.bert.model.fills else ()
-        return (*task, *fill, "embed")
+        return (*task, *fill, *answerable(self.bert.model), "embed")
 
 
 class Models:
