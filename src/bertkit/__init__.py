@@ -13,7 +13,7 @@ from bertkit._version import __version__
 from bertkit.errors import BertkitError, BertkitWarning, RequestError
 
 if TYPE_CHECKING:
-    from bertkit.api import EvaluationResult, Report, TrainingResult, evaluate, finetune, pretrain
+    from bertkit.api import EvaluationResult, Report, TrainingResult, evaluate, finetune, finetune_chain, pretrain
     from bertkit.bert_client import BertClient
     from bertkit.client import AsyncClient, Client
     from bertkit.inside.attribution.attribution import why
@@ -35,7 +35,15 @@ if TYPE_CHECKING:
 
 # Module -> the public names that are imported from it when they are first used.
 _LATE_NAMES = {
-    "bertkit.api": ("EvaluationResult", "Report", "TrainingResult", "evaluate", "finetune", "pretrain"),
+    "bertkit.api": (
+        "EvaluationResult",
+        "Report",
+        "TrainingResult",
+        "evaluate",
+        "finetune",
+        "finetune_chain",
+        "pretrain",
+    ),
     "bertkit.bert_client": ("BertClient",),
     "bertkit.client": ("AsyncClient", "Client"),
     "bertkit.inside.attribution.attribution": ("why",),
@@ -85,6 +93,7 @@ __all__ = [
     "__version__",
     "evaluate",
     "finetune",
+    "finetune_chain",
     "load",
     "look",
     "pretrain",
