@@ -46,7 +46,7 @@ CAUSAL_ROWS = [
     if family.causal_class and family.kind == "encoder"
 ]
 ENCODERS = [name for name, family in FAMILIES.items() if family.kind == "encoder"]
-BASE_ROWS = [row for row in ROWS if not row[2] and FAMILIES[row[0]].kind == "encoder"]
+BASE_ROWS = [row for row in ROWS if not row[2]]
 
 
 def tiny_config(name: str) -> BertConfig:

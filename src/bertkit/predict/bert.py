@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from bertkit.predict.quantize import Fidelity
     from bertkit.predict.questions import JudgedWord
     from bertkit.predict.search import Found, Searched, Stored, VectorBlock
+    from bertkit.predict.target import TracedTarget
     from bertkit.predict.write import Writer, Written
     from bertkit.tasks.answer import Answered
     from bertkit.tasks.choose import Chosen
@@ -51,6 +52,7 @@ class TextTrace(Trace):
     """Every layer's tensors for one text, and its tokens."""
 
     tokens: tuple[str, ...]
+    source: tuple[str, ...] = ()  # of a decoder's trace: the tokens that `cross_weights` are over
 
 
 class VectorOptions(TypedDict, total=False):
@@ -353,7 +355,15 @@ class Bert:
         return predictions[0] if isinstance(argument, str) else predictions
 
     def trace(self, text: str, pair: str | None = None) -> TextTrace:
-        """Every layer's queries, keys, values, weights and output for one text or pair."""
+        """Every layer's queries, keys, values, weights and output for one text or pair.
+
+        Of an encoder-decoder: the encoder's for a text; with a target as `pair` the decoder's, with `cross_weights`.
+        """
+        if pair is not None and self.model.decoder is not None:
+            traced = self.trace_target(text, pair)
+            found, tokens = traced.trace, tuple(self.tokenizer.tokens(traced.target.ids))
+            source = tuple(self.tokenizer.tokens(traced.source.ids))
+            return TextTrace(found.embeddings, found.layers, found.output, tokens, source)
         encoding = self.tokenizer.encode(text, pair)
         report_lengths([len(encoding.ids)], self.checkpoint.max_length, "refuse")
         with torch.inference_mode():
@@ -361,6 +371,13 @@ class Bert:
             trace = self.model.encoder.trace(make_batch([passage], self.model.device))
         tokens = tuple(self.tokenizer.tokens(encoding.ids))
         return TextTrace(trace.embeddings, trace.layers, trace.output, tokens)
+
+    def trace_target(self, source: str, target: str) -> "TracedTarget":
+        """The decoder's trace while an encoder-decoder writes the target of a source, with the tokens of both."""
+        from bertkit.predict.target import trace_target
+
+        limit = self.checkpoint.max_length
+        return trace_target(self.model, self.tokenizer, self.writer.start_id, limit, source, target)
 
     @overload
     def write(self, texts: str, **settings: Unpack[WriteOptions]) -> "Written": ...  # type: ignore[overload-overlap]
