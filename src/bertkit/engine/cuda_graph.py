@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -26,14 +27,16 @@ class CudaRecorder:
     def __init__(self, device: torch.device | None = None) -> None:
         self.device = device
         self.failed: list[torch.cuda.CUDAGraph] = []
+        self.graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
         with torch.cuda.device(device):
-            self.pool = torch.cuda.graph_pool_handle()
             self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def __call__(self, run: Run) -> tuple[Callable[[], Any], Callable[[], Tensor]]:
         """(replay, output) of a function; its kernels are recorded, not run."""
         with _RECORDING, _no_garbage_collection(), torch.cuda.device(self.device):
             before, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
+            if not self.graphs:  # a pool ends with the last graph in it
+                self.pool = torch.cuda.graph_pool_handle()
             try:
                 # Other threads may use the GPU meanwhile: their work is not recorded.
                 with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
@@ -42,6 +45,7 @@ class CudaRecorder:
                 torch.cuda.set_stream(before)
                 self._abandon(graph)
                 raise
+            self.graphs.add(graph)
         return graph.replay, lambda: output
 
     def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:

@@ -203,8 +203,7 @@ def attend_source(q_THK: Tensor, kv_S2HK: Tensor, batch: Batch, source: Batch, d
     if source.fixed:
         seen_NS = seen_NS | (torch.arange(source.longest, device=q_THK.device) == 0)  # no row is fully masked
     mask = None if not source.fixed and len(source.runs) == 1 else seen_NS[:, None, None]
-    out = F.scaled_dot_product_attention(q_NHLK, k_NHSK, v_NHSK, attn_mask=mask, dropout_p=dropout)
-    return batch.unpad(out.transpose(1, 2))
+    return batch.unpad(_padded_product(q_NHLK, k_NHSK, v_NHSK, mask, dropout).transpose(1, 2))
 
 
 def source_weights(q_LHK: Tensor, k_SHK: Tensor) -> Tensor:
@@ -298,8 +297,19 @@ def _padded(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: fl
     if bias is not None:
         scores = _bias_of(bias, q_NHLK, k_NHLK, batch.pad(batch.segments))
         mask, scale = scores.masked_fill(~mask, float("-inf")), bias.scale
-    out = F.scaled_dot_product_attention(q_NHLK, k_NHLK, v_NHLK, attn_mask=mask, dropout_p=dropout, scale=scale)
-    return batch.unpad(out.transpose(1, 2))
+    return batch.unpad(_padded_product(q_NHLK, k_NHLK, v_NHLK, mask, dropout, scale).transpose(1, 2))
+
+
+def _padded_product(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, scale: float | None = None
+) -> Tensor:
+    """Torch's attention, on a GPU without cuDNN's kernel, which makes a slow plan for every new shape."""
+    if not q.is_cuda:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
 
 
 def _fused(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float) -> Tensor:
