@@ -32,7 +32,7 @@ def test_wrong_settings_stop_at_the_door(pair, sentence):
 
 
 def test_unknown_rows_list_the_known():
-    with pytest.raises(RequestError, match="unknown family 'gpt'; choose from: albert, bert"):
+    with pytest.raises(RequestError, match="unknown family 'gpt'; choose from: albert, awd-lstm, bert"):
         family_config("gpt")
     with pytest.raises(RequestError, match="unknown size 'huge'"):
         family_config("bert", "huge")
@@ -63,7 +63,7 @@ def test_one_shared_layer_cannot_differ_by_place(parts):
         (lambda: Parts(global_every=0), "global_every=0 must be at least 1"),
         (lambda: Parts(local_theta=0), "local_theta=0 must be over 0"),
         (lambda: Parts(theta=None), "theta=None is not a number"),
-        (lambda: Parts(pooling="last"), "unknown pooling 'last'; choose from: first, mean"),
+        (lambda: Parts(pooling="cls"), "unknown pooling 'cls'; choose from: first, last, mean"),
     ],
 )
 def test_values_of_the_wrong_kind(build, sentence):

@@ -21,6 +21,7 @@ RUNS = {
     "n-gram": {"masking": "n-gram"},
     "rtd": {"objective": "rtd"},
     "causal": {"objective": "causal"},
+    "bilm": {"objective": "bilm", "family": "elmo"},
     "mlm + sbo": {"objective": "mlm,sbo", "masking": "span"},
 }
 # No dropout, because its random numbers depend on the math library.

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from bertkit.tasks.rate_words import RatedWords
     from bertkit.tasks.regress import Rated
     from bertkit.tasks.tag import Tagged
+    from bertkit.tasks.write import Written
     from bertkit.text.tokenizer import Tokenizer
 
 # Module -> the public names that are imported from it when they are first used.
@@ -61,6 +62,7 @@ _LATE_NAMES = {
     "bertkit.tasks.rate_words": ("RatedWords",),
     "bertkit.tasks.regress": ("Rated",),
     "bertkit.tasks.tag": ("Tagged",),
+    "bertkit.tasks.write": ("Written",),
     "bertkit.text.tokenizer": ("Tokenizer",),
 }
 _MODULES = {name: module for module, names in _LATE_NAMES.items() for name in names}
@@ -90,6 +92,7 @@ __all__ = [
     "Tokenizer",
     "TrainingResult",
     "Why",
+    "Written",
     "__version__",
     "evaluate",
     "finetune",

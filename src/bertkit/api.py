@@ -121,7 +121,8 @@ def finetune(
     data = folder.with_name(f"{folder.name}.data")  # for Python data, until the run has finished
     train_file, columns = example_file(train, data, "train")
     dev_file = None if dev is None else example_file(dev, data, "dev")[0]
-    start, pairs = Path("bundled" if model is None else model), _pairs({**columns, **settings})
+    default = TASKS[task].default_start if task in TASKS else "bundled"
+    start, pairs = Path(default if model is None else model), _pairs({**columns, **settings})
     options: dict[str, Any] = {"teacher": teacher if teacher is None else Path(teacher), "resume": resume}
     tune = _tune_vectors if task == VECTORS else _fine_tune
     result = tune(task, pairs, start, train_file, dev_file, folder, {**options, "show": progress})
@@ -148,7 +149,8 @@ def finetune_chain(
         raise RequestError("a chain needs one step at least: finetune_chain([{'task': ..., 'train': ...}, ...])")
     checked = [check_step(step, f"steps[{number}]") for number, step in enumerate(steps)]
     for step in checked:  # a wrong setting of the last step is said before the first one is trained
-        _request(step["task"], _pairs({name: value for name, value in step.items() if name not in STEP_FIELDS}))
+        own = {name: value for name, value in step.items() if name not in STEP_FIELDS}
+        _request(step["task"], _pairs(own), Path("model"))
     folder, temporary = _run_folder(out)
     if not resume:
         refuse_to_overwrite(folder)
@@ -206,7 +208,7 @@ def evaluate(model: Bert | Path | str, examples: Examples, /, **columns: object)
         examples=len(file.examples),
         metric=answers.task.main_metric,
         scores=answers.task.score(file.examples, predictions),
-        note=file.summary,
+        note="\n".join((file.summary, *answers.task.score_notes)),
     )
 
 
@@ -215,7 +217,7 @@ def _fine_tune(
 ) -> FineTuned:
     from bertkit.finetuning.fine_tuning import fine_tune
 
-    settings, columns = _request(task, pairs)
+    settings, columns = _request(task, pairs, start)
     return fine_tune(task, settings, start, train, dev, out, columns=columns, **options)
 
 
@@ -224,17 +226,17 @@ def _tune_vectors(
 ) -> FineTuned:
     from bertkit.finetuning.embeddings.tuning import tune_vectors
 
-    settings, columns = _request(task, pairs)
+    settings, columns = _request(task, pairs, start)
     return tune_vectors(settings, start, train, dev, out, columns=columns, **options)
 
 
-def _request(task: str, pairs: list[str]) -> tuple[Any, Any]:
+def _request(task: str, pairs: list[str], start: Path) -> tuple[Any, Any]:
     """(settings, columns) of `key=value` pairs, for a task of the table or for embeddings."""
     from bertkit.finetuning.embeddings.settings import read_vector_request
-    from bertkit.finetuning.settings import read_request
+    from bertkit.finetuning.settings import read_task_request
 
     pick(dict.fromkeys((*TASKS, VECTORS)), task, "task")
-    return read_vector_request(*pairs) if task == VECTORS else read_request(*pairs)
+    return read_vector_request(*pairs) if task == VECTORS else read_task_request(TASKS[task], str(start), *pairs)
 
 
 def _run_folder(out: Path | str | None) -> tuple[Path, "tempfile.TemporaryDirectory[str] | None"]:

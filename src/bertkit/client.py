@@ -49,6 +49,28 @@ class EmbedOptions(TypedDict, total=False):
     pairs: bool
 
 
+class WrittenOptions(TypedDict, total=False):
+    """Keyword arguments of `Client.write`."""
+
+    tokens: int
+    beams: int
+    length_penalty: float
+    temperature: float
+    top_k: int
+    top_p: float
+    seed: int
+    stop: list[str]
+
+
+class WriteCall(Protocol[One, Many]):
+    """The overloads of `Client.write`."""
+
+    @overload
+    def __call__(self, texts: str, **options: Unpack[WrittenOptions]) -> One: ...
+    @overload
+    def __call__(self, texts: Sequence[str], **options: Unpack[WrittenOptions]) -> Many: ...
+
+
 class EmbedCall(Protocol[One, Many]):
     """The overloads of `Client.embed`: an array, but for many texts without pooling a list of arrays."""
 
@@ -256,6 +278,11 @@ class Client:
         """As `Bert.rate_words`: words, values, characters."""
         return self._results("/rate-words", texts, texts=texts)
 
+    @overloaded(WriteCall[Reply, list[Reply]])
+    def write(self, texts: str | Sequence[str], **options: Unpack[WrittenOptions]) -> Reply | list[Reply]:
+        """As `Bert.write`: text, tokens, ended."""
+        return self._results("/write", texts, texts=texts, **options)
+
     def attention(
         self, text: str, pair: str | None = None, *, layer: int | None = None, head: int | None = None
     ) -> Reply:
@@ -408,6 +435,7 @@ class AsyncClient:
     answer = overloaded(PassageCall[Later[Reply], Later[list[Reply]]])(_awaited(Client.answer))
     choose = overloaded(ChoicesCall[Later[Reply], Later[list[Reply]]])(_awaited(Client.choose))
     rate_words = overloaded(TextsCall[Later[Reply], Later[list[Reply]]])(_awaited(Client.rate_words))
+    write = overloaded(WriteCall[Later[Reply], Later[list[Reply]]])(_awaited(Client.write))
     attention = _awaited(Client.attention)
     models = _awaited(Client.models)
     get = _awaited(Client.get)

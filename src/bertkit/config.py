@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from bertkit.errors import RequestError
 from bertkit.families.family import FAMILIES
-from bertkit.poolings import HeadPooling
+from bertkit.poolings import POOLINGS, HeadPooling
 from bertkit.settings import (
     Count,
     Natural,
@@ -34,6 +34,11 @@ Probability = Annotated[float, Range(0, under=1)]
 class Parts:
     """The modules that the encoder is built from. The defaults are BERT's."""
 
+    # What connects the tokens. Recurrent layers read from left to right if `causal`, else in both directions apart.
+    layer: Literal["attention", "lstm", "gru"] = "attention"
+    skip: bool = False  # recurrent: from the second layer on, a layer's input is added to its output (ELMo)
+    weight_dropout: Probability = 0.0  # recurrent: of the weights between two states (AWD-LSTM)
+    word_dropout: Probability = 0.0  # of words, in all their places (AWD-LSTM)
     position: Literal["learned", "offset", "sinusoidal", "sinusoidal_halves", "rotary", "none"] = "learned"
     embedding_norm: bool = True  # after the sum of the embeddings; GPT and the Transformer have none
     embedding_scale: bool = False  # the Transformer: word embeddings are multiplied by sqrt(width)
@@ -69,6 +74,14 @@ class Parts:
         check_fields(self)
         if self.shared_layers and (self.window is not None or self.norm == "pre"):
             raise RequestError("shared_layers=true means one layer for all: it has no window and norm='post'")
+        if self.token_pooler and POOLINGS[self.pooling].width > 1:
+            raise RequestError(
+                f"pooling={self.pooling} is wider than a token, so the pooler cannot have token_pooler=true"
+            )
+        if self.layer != "attention" and (self.window is not None or self.relative != "none"):
+            raise RequestError(f"layer={self.layer} has no attention: leave out window and relative")
+        if self.layer != "attention" and self.position == "rotary":
+            raise RequestError(f"layer={self.layer} has no queries to rotate: set position=none")
         if self.relative == "table" and not 4 <= self.relative_buckets < 2 * self.relative_span:
             raise RequestError(
                 f"relative_buckets={self.relative_buckets} must be from 4 to twice relative_span={self.relative_span}"
@@ -85,7 +98,8 @@ class BertConfig:
     depth: Annotated[int, Range(1), Range(most=10**4)] = 12
     decoder_depth: Annotated[int, Range(0, 10**4)] = 0  # layers of the decoder, which has the encoder's other sizes
     heads: Annotated[int, Range(1), Range(most=10**5)] = 12
-    inner: Annotated[int, Range(1), Range(most=10**7)] = 3072  # width between the feed-forward's two layers
+    # Width between the feed-forward's two layers; of an LSTM's cell; of a recurrent decoder's additive attention.
+    inner: Annotated[int, Range(1), Range(most=10**7)] = 3072
     embedding_width: Count | None = None  # ALBERT, ELECTRA: narrower tables and a projection to `width`
     max_length: Annotated[int, Range(1), Range(most=10**8)] = 512
     segments: Annotated[int, Range(0, 10**4)] = 2  # 0: no segment table
@@ -105,6 +119,33 @@ class BertConfig:
             raise RequestError(f"pad_id={self.pad_id} must be under vocab_size={self.vocab_size}")
         if self.parts.position == "rotary" and self.head_width % 2:
             raise RequestError(f"width / heads={self.head_width} must be even for rotary positions")
+        if self.directions == 2 and (self.width % 2 or self.embedding_width is not None):
+            raise RequestError(
+                f"a layer={self.parts.layer} in two directions needs an even width={self.width}, of which each "
+                "direction has half, and no embedding_width"
+            )
+        if self.decoder_depth and self.two_way_words:
+            raise RequestError(f"this model ({self.family}) predicts words from each side alone; it takes no decoder")
+        if self.parts.layer == "lstm" and self.inner < self.width // self.directions:
+            raise RequestError(
+                f"inner={self.inner}, the width of an LSTM's cell, must be {self.width // self.directions} or more, "
+                "the width of its output"
+            )
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether the layers are recurrent: they have no attention, and are neither compiled nor exported."""
+        return self.parts.layer != "attention"
+
+    @property
+    def directions(self) -> int:
+        """2 for recurrent layers that read forward and backward: each direction has half of `width`."""
+        return 2 if self.recurrent and not self.parts.causal else 1
+
+    @property
+    def two_way_words(self) -> bool:
+        """Whether the vocabulary head predicts the next token from one half of a vector, the previous from the rest."""
+        return self.directions == 2 and self.parts.word_head == "linear"
 
     @property
     def head_width(self) -> int:
@@ -113,8 +154,8 @@ class BertConfig:
 
     @property
     def table_width(self) -> int:
-        """Width of the embedding tables: `embedding_width`, or the encoder's own width."""
-        return self.width if self.embedding_width is None else self.embedding_width
+        """Width of the embedding tables: `embedding_width`, or the width of one direction."""
+        return self.width // self.directions if self.embedding_width is None else self.embedding_width
 
 
 # Turc 2019's miniatures, and the two sizes of the BERT paper.
@@ -131,7 +172,7 @@ SIZES: dict[str, dict[str, int]] = {
 def family_config(family: str = "bert", size: str = "base", **settings: Any) -> BertConfig:
     """The config of a family and size with some settings changed: `family_config("roberta", "small", pad_id=0)`."""
     row = pick(FAMILIES, family, "family")
-    merged = {**row.settings, **pick(SIZES, size, "size"), **settings}
+    merged = {**row.settings, **pick(SIZES, size, "size"), **row.every_size, **settings}
     if "vocab_size" in settings and "pad_id" not in settings and merged.get("pad_id", 0) >= settings["vocab_size"]:
         merged["pad_id"] = 0
     parts = {name: merged.pop(name) for name in rules(Parts()) if name in merged}

@@ -74,8 +74,8 @@ def _weighted_mean(x: Array, tokens: Tokens[Array]) -> Array:
 _FIRST = Pooling(
     pool=lambda x, tokens: tokens.first(x), sentence_transformers=("cls", "pooling_mode_cls_token"), head=True
 )
-PoolingName = Literal["mean", "cls", "first", "last", "max", "mean-max", "weighted-mean"]
-HeadPooling = Literal["first", "last", "mean", "max", "attention"]
+PoolingName = Literal["mean", "cls", "first", "last", "max", "mean-max", "last-max-mean", "weighted-mean"]
+HeadPooling = Literal["first", "last", "mean", "max", "last-max-mean", "attention"]
 POOLINGS: dict[str, Pooling] = {
     "mean": Pooling(
         pool=lambda x, tokens: tokens.mean(x), sentence_transformers=("mean", "pooling_mode_mean_tokens"), head=True
@@ -91,6 +91,11 @@ POOLINGS: dict[str, Pooling] = {
         pool=lambda x, tokens: tokens.maximum(x), sentence_transformers=("max", "pooling_mode_max_tokens"), head=True
     ),
     "mean-max": Pooling(pool=lambda x, tokens: tokens.concatenate([tokens.mean(x), tokens.maximum(x)]), width=2),
+    "last-max-mean": Pooling(  # ULMFiT's
+        pool=lambda x, tokens: tokens.concatenate([tokens.last(x), tokens.maximum(x), tokens.mean(x)]),
+        width=3,
+        head=True,
+    ),
     "weighted-mean": Pooling(
         pool=_weighted_mean, sentence_transformers=("weightedmean", "pooling_mode_weightedmean_tokens")
     ),

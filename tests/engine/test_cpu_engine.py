@@ -62,7 +62,7 @@ def test_packed_equals_the_encoder_in_every_family(family):
         assert isinstance(packed.ops, CpuOperations)
         torch.testing.assert_close(packed(batch), model.encoder(batch), atol=1e-5, rtol=1e-5)
         expected = model.encoder.hidden_states(batch)
-        for depth in range(3):
+        for depth in range(model.config.depth + 1):
             found = packed.hidden_states(batch, depth)
             assert len(found) == depth + 1
             torch.testing.assert_close(found[:depth], expected[:depth], atol=1e-5, rtol=1e-5)

@@ -131,6 +131,17 @@ def write_ratings(path: Path, rows: int, seed: int = 0) -> Path:
     return path
 
 
+def write_copies(path: Path, rows: int, seed: int = 0) -> Path:
+    """Names and places, to be written in turned order."""
+    draw = random.Random(seed)
+    lines = ["source\ttarget"]
+    for _ in range(rows):
+        name, place = draw.choice(NAMES), draw.choice(PLACES)
+        lines.append(f"{name} lives in {place}\t{place} {name}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
 WRITERS = {
     "classify": (write_classes, ".tsv"),
     "multilabel": (write_labels, ".jsonl"),
@@ -139,6 +150,7 @@ WRITERS = {
     "answer": (write_questions, ".json"),
     "choose": (write_choices, ".jsonl"),
     "rate-words": (write_ratings, ".jsonl"),
+    "write": (write_copies, ".tsv"),
 }
 
 

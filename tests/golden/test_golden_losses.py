@@ -27,9 +27,9 @@ def shards(tool, tmp_path_factory):
     return tool.make_shards(tmp_path_factory.mktemp("golden"))
 
 
-NAMES = ["mlm", "mlm + nsp", "mlm + sop", "whole-word", "n-gram", "rtd", "causal", "mlm + sbo"]
+NAMES = ["mlm", "mlm + nsp", "mlm + sop", "whole-word", "n-gram", "rtd", "causal", "bilm", "mlm + sbo"]
 LOSSES = {"mlm + nsp": {"mlm", "pair"}, "mlm + sop": {"mlm", "pair"}, "rtd": {"mlm", "rtd"}, "causal": {"causal"}}
-LOSSES["mlm + sbo"] = {"mlm", "sbo"}
+LOSSES |= {"bilm": {"bilm"}, "mlm + sbo": {"mlm", "sbo"}}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -38,14 +38,15 @@ ROWS = [
 ] + [
     (name, getattr(transformers, family.causal_class), ("masked_word",))
     for name, family in FAMILIES.items()
-    if family.kind == "decoder"
+    if family.kind == "decoder" and family.published
 ]
 CAUSAL_ROWS = [
     (name, getattr(transformers, family.causal_class), ("masked_word",))
     for name, family in FAMILIES.items()
     if family.causal_class and family.kind == "encoder"
 ]
-ENCODERS = [name for name, family in FAMILIES.items() if family.kind == "encoder"]
+PUBLISHED = {name: family for name, family in FAMILIES.items() if family.published}
+ENCODERS = [name for name, family in PUBLISHED.items() if family.kind == "encoder"]
 BASE_ROWS = [row for row in ROWS if not row[2]]
 
 

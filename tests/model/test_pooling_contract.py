@@ -38,6 +38,7 @@ TWINS = {
     "last": lambda x, _: x[-1],
     "max": lambda x, _: x.max(0).values,
     "mean-max": lambda x, _: torch.cat((x.mean(0), x.max(0).values)),
+    "last-max-mean": lambda x, _: torch.cat((x[-1], x.max(0).values, x.mean(0))),
     "weighted-mean": lambda x, _: sum(n * row for n, row in enumerate(x, 1)) / sum(range(len(x) + 1)),
     "attention": lambda x, scores: sum(weight * row for weight, row in zip(scores.softmax(0), x, strict=True)),
 }

@@ -23,8 +23,9 @@ LABELS = {
 def taught_folder(folder: Path, task: str | None, *, max_length: int = 32, width: int = 16) -> Path:
     """A saved model with the task's head; None: without a head, for vectors."""
     shape = {"depth": 1, "width": width, "heads": 2, "inner": 32, "max_length": max_length}
-    config = family_config("bert", "tiny", vocab_size=len(PIECES), init_std=0.3, **shape)
     row = TASKS[task] if task else None
+    family, more = ("encoder-decoder", {"decoder_depth": 1}) if row and row.generates else ("bert", {})
+    config = family_config(family, "tiny", vocab_size=len(PIECES), init_std=0.3, **shape, **more)
     labels = LABELS.get(task, ("LABEL_0",) if row and row.numeric else ())
     heads = {row.head: len(labels) or None} if row else {}
     model = new_model(config, heads, seed=3).eval()

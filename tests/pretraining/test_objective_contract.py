@@ -37,6 +37,7 @@ def recipe_for(name: str, shards: Path, **changes):
     row = OBJECTIVES[name]
     beside = {"tokens": [], "extra": [row.needs], "pair": [_first_that_takes_pairs()]}[row.kind]
     words = {"objective": ",".join([*beside, name]), "masking": "whole-word", "heldout": shards}
+    words |= {} if row.family is None else {"family": row.family}
     words |= {"steps": 2, "save_every": 1, "evaluate_every": 1, "keep": 3}
     return fitted(tiny_recipe(shards, **words | changes), open_shards(shards))
 

@@ -12,7 +12,7 @@ from bertkit.train.loop import LoopSettings, MicroBatch, train
 from bertkit.train.optimizer import build_optimizer
 from bertkit.train.optimizer_rows import OptimizerSettings
 from bertkit.train.runs import Progress
-from bertkit.train.schedule import DECAYS, Budget, Schedule
+from bertkit.train.schedule import DECAYS, OWN_WARMUP, Budget, Schedule
 
 
 def test_warm_up_rises_evenly_to_the_peak():
@@ -28,17 +28,24 @@ def test_warm_up_rises_evenly_to_the_peak():
         ("cosine", [1.0, 0.853553, 0.5, 0.146447, 0.0]),
         ("constant", [1.0, 1.0, 1.0, 1.0, 1.0]),
         ("trapezoid", [1.0, 1.0, 1.0, 0.833333, 0.0]),
+        ("inverse-sqrt", [10**-0.5] * 5),  # of the step alone
+        ("slanted", [1 / 32, 0.838542, 0.569444, 0.300347, 1 / 32]),
     ],
 )
 def test_each_decay_at_each_quarter(decay, expected):
     schedule = Schedule(peak=1.0, warmup=0, decay=decay)
     assert [schedule.rate(9, quarter / 4) for quarter in range(5)] == pytest.approx(expected, abs=1e-6)
-    rates = [schedule.rate(9, share / 100) for share in range(101)]
+    rates = [schedule.rate(9, share / 100) for share in range(10 if decay in OWN_WARMUP else 0, 101)]
     assert rates == sorted(rates, reverse=True)
 
 
+def test_a_slanted_triangle_rises_over_the_first_tenth_whatever_the_warm_up():
+    schedule = Schedule(peak=32.0, warmup=50, decay="slanted")
+    assert [schedule.rate(0, share / 100) for share in (0, 5, 10, 55, 100)] == pytest.approx([1, 16.5, 32, 16.5, 1])
+
+
 def test_every_decay_is_tested_above():
-    assert set(DECAYS) == {"linear", "cosine", "constant", "trapezoid"}
+    assert set(DECAYS) == {"linear", "cosine", "constant", "trapezoid", "inverse-sqrt", "slanted"}
 
 
 def test_progress_outside_its_range_and_the_floor():

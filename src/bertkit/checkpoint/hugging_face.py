@@ -70,7 +70,7 @@ def config_from_json(data: Mapping[str, Any], where: str) -> BertConfig:
 
 def config_to_json(config: BertConfig, *, native: bool = False) -> dict[str, Any]:
     """config.json for a config: the family's if that can express it, else one that only bertkit reads (`native`)."""
-    if native:
+    if native or not FAMILIES[config.family].published:
         return _write_native(config)
     data = _write_family(config)
     try:
@@ -90,7 +90,12 @@ def _model_type(data: Mapping[str, Any]) -> str:
         return by_class.get(name, str(name))
     if "type_vocab_size" in data:
         return "bert"
-    raise RequestError(f"it has no model_type; add one of: {', '.join(sorted(FAMILIES))}")
+    raise RequestError(f"it has no model_type; add one of: {', '.join(sorted(_published()))}")
+
+
+def _published() -> dict[str, Family]:
+    """The families that Hugging Face has; the others are never the model_type of a config.json."""
+    return {name: row for name, row in FAMILIES.items() if row.published}
 
 
 def architecture(data: Mapping[str, Any]) -> str | None:
@@ -100,7 +105,7 @@ def architecture(data: Mapping[str, Any]) -> str | None:
 
 
 def _read_family(name: str, data: Mapping[str, Any]) -> BertConfig:
-    family = pick(FAMILIES, name, "model_type")
+    family = pick(_published(), name, "model_type")
     data = family.flatten(data)
     for key, value in {**REQUIRED_FIELDS, **family.required_fields}.items():
         if data.get(key, value) not in (value, None):

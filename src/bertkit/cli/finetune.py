@@ -82,15 +82,16 @@ def finetune(
     _refuse_options(task, given)
     if task == GLUE:
         return _fine_tune_glue(settings or [], start, out or Path("glue"), seeds, only, as_json)
-    start, out, pairs = start or Path("bundled"), out or Path("run"), settings or []
+    default = "bundled" if task == VECTORS else TASKS[task].default_start
+    start, out, pairs = start or Path(default), out or Path("run"), settings or []
     if then:
         return _fine_tune_chain(task, pairs, train, dev, then, start, out, resume, as_json)
     if task == VECTORS:
         return _tune_vectors(pairs, start, train, dev, out, as_json, teacher=teacher, resume=resume)
-    from bertkit.finetuning.settings import read_request
+    from bertkit.finetuning.settings import read_task_request
     from bertkit.progress import progress
 
-    parsed, columns = read_request(*pairs)
+    parsed, columns = read_task_request(TASKS[task], str(start), *pairs)
     data: dict[str, Any] = {"model": start, "train_file": _train_file(train), "dev_file": dev, "columns": columns}
     data |= {"show": progress}
     if experiments := given & set(EXPERIMENTS):

@@ -21,6 +21,7 @@ PANELS = {
         "fill": ("predict the [MASK] words of a text", 'bertkit fill "Paris is the [MASK] of France."'),
         "follows": ("whether a text follows another", 'bertkit follows "She left." "It rained." --model run/model'),
         "replaced": ("which words of a text look replaced", 'bertkit replaced "The chef ate it." --model electra/'),
+        "write": ("generate text", 'bertkit write "Once upon a time" --model gpt2/'),
         "serve": ("serve models over HTTP", "bertkit serve model/ ner=run/model --port 8000"),
         "bench": ("measure a running server", "bertkit bench http://127.0.0.1:8000 --clients 1,16,64"),
     },

@@ -1,5 +1,7 @@
 """A key-value cache: each new token is computed alone, and attends to the keys and values of the tokens before it.
 
+A recurrent layer has its state in place of keys and values.
+
 `CachedOperations` are an engine's operations with another `attend`; the layers are the same. The slow twin is a forward
 pass over the whole sequence; `tests/engine/test_cache.py` compares them for every family that generates.
 """
@@ -14,6 +16,7 @@ from bertkit.errors import RequestError
 from bertkit.model.attention import AttentionPattern
 from bertkit.model.batch import Batch, Layout
 from bertkit.model.operations import Operations, Source
+from bertkit.model.recurrent.cell import Cell, Memory
 
 SLOTS = 64  # the cache grows by a multiple of so many tokens
 DELEGATED = ("embed", "project", "activate", "gate", "output", "add", "add_norm", "norm")
@@ -36,6 +39,31 @@ class CachedSource:
     mask: Tensor | None
 
 
+@dataclass
+class CachedState:
+    """A recurrent layer's state before and after the newest token, N H each, and the source it attends to.
+
+    A pass reads one and writes the other, so that it can be repeated, as a recording of it is.
+    """
+
+    before: tuple[Tensor, ...]
+    after: tuple[Tensor, ...]
+    memory: Memory | None
+
+    def advance(self) -> None:
+        """The newest token is the one before from now on."""
+        for old, new in zip(self.before, self.after, strict=True):
+            old.copy_(new)
+
+    def select(self, rows_N: Tensor, *, in_place: bool) -> None:
+        """Continue these rows."""
+        memory = () if self.memory is None else tuple(self.memory)
+        chosen = [_rows(part, rows_N, in_place=in_place) for part in (*self.before, *self.after, *memory)]
+        count = len(self.after)
+        self.before, self.after = tuple(chosen[:count]), tuple(chosen[count : 2 * count])
+        self.memory = Memory(*chosen[2 * count :]) if memory else None
+
+
 class CachedOperations(Operations):
     """`ops` with a cache for one stack of layers: the first pass reads the prompts, each later one a token more."""
 
@@ -46,16 +74,17 @@ class CachedOperations(Operations):
         self.capacity = -(-capacity // SLOTS) * SLOTS
         self.layers: list[CachedLayer] = []
         self.sources: list[CachedSource] = []
+        self.states: list[CachedState] = []  # of recurrent layers
         self.lengths: list[int] = []  # tokens of each sequence in the cache
         self.visible = 0  # slots that attention reads, the longest sequence's at least
-        self._first_pass, self._layer, self._cross_layer = True, 0, 0
+        self._first_pass, self._layer, self._cross_layer, self._state = True, 0, 0, 0
         self._mask: Tensor | None = None  # N 1 1 C, where sequences have different lengths
 
     # A pass calls these, in the order of the layers.
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch itself; a new pass begins."""
-        self._layer = self._cross_layer = 0
+        self._layer = self._cross_layer = self._state = 0
         return batch
 
     def finish(self, x_TD: Tensor, batch: Batch) -> Tensor:
@@ -100,6 +129,20 @@ class CachedOperations(Operations):
         mixed = F.scaled_dot_product_attention(query_NH1K, known.keys, known.values, attn_mask=known.mask)
         return mixed.flatten(1)
 
+    def recur(self, cell: nn.Module, x_TI: Tensor, batch: Batch, source: Source | None = None) -> Tensor:
+        """T D: prompts from their first token; one new token of each sequence from the state before it."""
+        assert isinstance(cell, Cell)
+        if self._first_pass:
+            out_TD, state = _read_prompts(cell, x_TI, batch, None if source is None else cell.memory(source))
+            self.states.append(state)
+            return out_TD
+        state = self.states[self._state]
+        self._state += 1
+        out_N1D, after = cell.run(x_TI[:, None], state.before, state.memory)
+        for kept, new in zip(state.after, after, strict=True):
+            kept.copy_(new)
+        return out_N1D[:, 0]
+
     # Between two passes.
 
     def next_batch(self, ids_N: Tensor) -> Batch:
@@ -110,6 +153,8 @@ class CachedOperations(Operations):
     def advance(self, device: torch.device) -> Tensor:
         """N: the positions of the next tokens, which count as cached from now on."""
         self.lengths = [length + 1 for length in self.lengths]
+        for state in self.states:
+            state.advance()
         return torch.tensor(self.lengths, device=device) - 1
 
     def at_positions(self, ids_N: Tensor, positions_N: Tensor, visible: int, *, masked: bool) -> Batch:
@@ -134,6 +179,8 @@ class CachedOperations(Operations):
         for source in self.sources:
             if source.mask is not None:
                 source.mask = _selected(source.mask, rows_N, None, in_place=len(rows_N) == count)
+        for state in self.states:
+            state.select(rows_N, in_place=len(rows_N) == count)
         return len(rows_N) == count
 
     def _new_layer(self, key_THK: Tensor, value_THK: Tensor, batch: Batch) -> CachedLayer:
@@ -149,6 +196,28 @@ def one_token_batch(ids_N: Tensor, positions_N: Tensor) -> Batch:
     count = len(ids_N)
     offsets = torch.arange(count + 1, dtype=torch.int32, device=ids_N.device)
     return Batch(ids_N, torch.zeros_like(ids_N), (1,) * count, Layout(offsets, positions_N, 1))
+
+
+def _read_prompts(cell: Cell, x_TI: Tensor, batch: Batch, memory: Memory | None) -> tuple[Tensor, CachedState]:
+    """T D and the state after each prompt; prompts of one length are read together, because padding would be read."""
+    outputs, states, row, token = [], [], 0, 0
+    for count, length in batch.runs:
+        part = None if memory is None else Memory(*(each[row : row + count] for each in memory))
+        x_NLI = x_TI[token : token + count * length].view(count, length, -1)
+        out_NLD, state = cell.run(x_NLI, None, part)
+        outputs.append(out_NLD.flatten(0, 1))
+        states.append(state)
+        row, token = row + count, token + count * length
+    if memory is not None:
+        memory = memory._replace(mask=memory.mask.clone())  # each layer's rows are selected
+    after = tuple(torch.cat(parts) for parts in zip(*states, strict=True))
+    return torch.cat(outputs), CachedState(tuple(part.clone() for part in after), after, memory)
+
+
+def _rows(x_N: Tensor, rows_N: Tensor, *, in_place: bool) -> Tensor:
+    """The chosen rows, in the same memory if there are as many as before."""
+    chosen = x_N[rows_N]
+    return x_N.copy_(chosen) if in_place else chosen
 
 
 def _padded_source(key_value_SX: Tensor, source: Batch, heads: int) -> CachedSource:

@@ -52,4 +52,6 @@ def can_fuse(encoder: Encoder) -> bool:
         return False
     if has_hooks(encoder) or torch.is_autocast_enabled("cuda"):
         return False
+    if encoder.config.recurrent:
+        return False
     return all(is_plain(layer) and layer.feed_forward.activation is F.gelu for layer in encoder.stack)

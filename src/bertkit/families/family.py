@@ -59,6 +59,7 @@ class Family:
     kind: Literal["encoder", "decoder", "encoder-decoder"] = "encoder"
     tokenizer: Literal["WordPiece", "BPE", "Unigram"]  # of the published models
     settings: Mapping[str, Any] = field(default_factory=dict)  # those that differ from BERT-base
+    every_size: Mapping[str, Any] = field(default_factory=dict)  # settings that are not a matter of size
 
     # config.json
     config_fields: Mapping[str, str]  # bertkit's setting -> field
@@ -92,6 +93,11 @@ class Family:
         return {**usual, **self.more_classes}
 
     @property
+    def published(self) -> bool:
+        """Whether transformers has classes of this family; the others are saved in bertkit's own layout."""
+        return bool(self.classes)
+
+    @property
     def heads_of_class(self) -> dict[str, HeadSet]:
         """The heads of each class."""
         causal = {} if self.causal_class is None else {self.causal_class: ("masked_word",)}
@@ -113,6 +119,9 @@ FAMILY_ROWS = {
     "openai-gpt": "gpt:GPT",
     "marian": "marian:MARIAN",
     "encoder-decoder": "encoder_decoder:ENCODER_DECODER",
+    "elmo": "recurrent:ELMO",
+    "awd-lstm": "recurrent:AWD_LSTM",
+    "rnn": "recurrent:RNN",
 }
 
 

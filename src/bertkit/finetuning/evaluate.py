@@ -6,15 +6,12 @@ from itertools import groupby
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from bertkit.config import BertConfig
 from bertkit.data.examples import Example
 from bertkit.engine.batches import Passage, fastest, last_layer, map_batches, token_budget
 from bertkit.finetuning.batches import within_budget
 from bertkit.finetuning.learner import task_logits
-from bertkit.model.batch import Batch
-from bertkit.model.heads import PooledHead
 from bertkit.model.model import BertModel
 from bertkit.tasks.shared.decision import Decision
 from bertkit.tasks.shared.fixed_batch import window_segments
@@ -55,7 +52,7 @@ def run_model(
         batch_windows = [windows[i] for i in indices]
         batch, hidden_TD = last_layer(model.encoder, window_passages(batch_windows, model.config), device)
         logits = task_logits(model, task, batch, batch_windows, hidden_TD).float()
-        rows = dict(zip(indices, _split(model, task, logits, batch), strict=True))
+        rows = dict(zip(indices, task.window_outputs(model, logits, batch, batch_windows), strict=True))
         loss, targets = task.loss(logits, batch, batch_windows, LossSettings()) if labeled else (0.0, 0)
         return BatchOutput(rows, float(loss), int(targets))
 
@@ -88,10 +85,3 @@ def window_passages(windows: Sequence[Window], config: BertConfig) -> list[Passa
     """The token and segment ids of each window."""
     segments = window_segments(windows, config)
     return [Passage(window.ids, ids) for window, ids in zip(windows, segments, strict=True)]
-
-
-def _split(model: BertModel, task: Task, logits: Tensor, batch: Batch) -> list[np.ndarray]:
-    """The outputs of each window: one row for pooled heads, a row for each token for others."""
-    logits = logits.cpu()
-    parts = list(logits) if isinstance(model.heads[task.head], PooledHead) else list(batch.split(logits))
-    return [part.numpy() for part in parts]

@@ -8,11 +8,13 @@ from typing import Any
 
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint
 from bertkit.data.tables import Columns
+from bertkit.errors import RequestError
 from bertkit.files import refuse_to_overwrite
 from bertkit.finetuning.distill import Teacher, load_teacher
 from bertkit.finetuning.evaluate import predict
 from bertkit.finetuning.learner import load_start
-from bertkit.finetuning.prepare import DataFiles, Prepared, prepare
+from bertkit.finetuning.new_start import NEW, is_default, new_start
+from bertkit.finetuning.prepare import DataFiles, Prepared, prepare, read_files
 from bertkit.finetuning.result import FineTuned, result_from_json
 from bertkit.finetuning.run_state import RESULT, begin_folder, finished, locked_folder
 from bertkit.finetuning.session import open_session
@@ -127,9 +129,14 @@ def open_data(
     show: ShowProgress = silent,
 ) -> tuple[Checkpoint, Prepared]:
     """(the checkpoint to start from, the task with both files read)."""
-    pick(TASKS, task, "task")
-    base = load_checkpoint(model)
+    row = pick(TASKS, task, "task")
     files = DataFiles(train=Path(train_file), dev=Path(dev_file) if dev_file else None, columns=columns)
+    if str(model) == NEW:
+        base = new_start(row, row.all_texts(read_files(task, files, settings.learning.seed)[0]), settings)
+    elif is_default(settings.shape):
+        base = load_checkpoint(model)
+    else:
+        raise RequestError(f"the shape of {model} is fixed; leave out width, depth, vocab and so on, or use --from new")
     return base, prepare(task, base, files, settings, show)
 
 

@@ -66,7 +66,7 @@ def task_logits(
     """
     hidden_TD = model(batch) if hidden_TD is None else hidden_TD
     if not task.joins_windows:
-        return model.read(task.head, hidden_TD, batch)
+        return task.read_head(model, hidden_TD, batch, windows)
     return joined_logits(model, task.head, batch, windows, hidden_TD)
 
 
@@ -87,8 +87,13 @@ def load_start(base: Checkpoint, task: Task, settings: FineTuneSettings) -> Chec
     config, seed = config_for_task(base.model.config, task, settings), settings.learning.seed
     # Without bertkit.json, center and spread of a regression head are unknown, so such a head is not used.
     same_labels = base.labels == task.labels if task.labels else bool(base.task) or not task.row.saved_fields
-    keep_head = task_name(base) == task.name and same_labels
+    keep_head = task_name(base) == task.name and same_labels and task.head in base.model.heads
     model = with_config(base.model, config, {task.head: task.outputs}, seed=seed, keep_head=keep_head)
+    if not keep_head:
+        shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+        copied = task.start_weights(base.model.state_dict())
+        fitting = {name: tensor for name, tensor in copied.items() if shapes.get(name) == tensor.shape}
+        model.load_state_dict(fitting, strict=False)
     return replace(base, model=model, labels=task.labels, embed=None)
 
 
@@ -110,10 +115,13 @@ def random_start(start: Checkpoint, task: Task, settings: FineTuneSettings) -> C
 
 
 def config_for_task(config: BertConfig, task: Task, settings: FineTuneSettings) -> BertConfig:
-    """The model's config with the pooling and dropout of the settings."""
+    """The model's config with the pooling and dropout of the settings, and what the task needs."""
     pooling, dropout = _pooling(config, task, settings), settings.learning.dropout
-    config = replace(config, parts=replace(config.parts, pooling=pooling))
-    return config if dropout is None else replace(config, dropout=dropout, attention_dropout=dropout)
+    config = task.model_config(replace(config, parts=replace(config.parts, pooling=pooling)))
+    attention = settings.learning.attention_dropout
+    attention = dropout if attention is None else attention
+    config = config if dropout is None else replace(config, dropout=dropout)
+    return config if attention is None else replace(config, attention_dropout=attention)
 
 
 def _pooling(config: BertConfig, task: Task, settings: FineTuneSettings) -> Any:

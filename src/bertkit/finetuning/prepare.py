@@ -2,7 +2,7 @@
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.data.examples import Example
 from bertkit.data.tables import Columns
 from bertkit.errors import RequestError
-from bertkit.finetuning.settings import FineTuneSettings
+from bertkit.finetuning.settings import FineTuneSettings, GenerationSettings
 from bertkit.model.heads import HEADS
 from bertkit.progress import ShowProgress, silent
 from bertkit.settings import pick
@@ -57,7 +57,10 @@ def prepare(
 ) -> Prepared:
     """Read both files, build the task with the labels of the training data, and make all windows."""
     train, dev, notes = read_files(name, files, settings.learning.seed)
-    task = build_task(name, start, settings.reading, **TASKS[name].arguments_from_data(train, files.train))
+    arguments = TASKS[name].arguments_from_data(train, files.train)
+    if TASKS[name].generates:
+        arguments |= asdict(settings.generation)
+    task = build_task(name, start, settings.reading, **arguments)
     refuse_mismatch(task, settings)
     datasets = []
     for title, examples in (("reading the training data", train), ("reading the dev data", dev)):
@@ -67,7 +70,8 @@ def prepare(
                 windows.append(task.windows(example, number))
                 meter.update(number + 1)
         datasets.append(Dataset(examples, windows))
-    return Prepared(task, datasets[0], datasets[1], (*notes, *_length_notes(files.train, datasets[0])))
+    notes = (*notes, *task.score_notes, *_length_notes(files.train, datasets[0]))
+    return Prepared(task, datasets[0], datasets[1], notes)
 
 
 def refuse_mismatch(task: Task, settings: FineTuneSettings) -> None:
@@ -77,6 +81,8 @@ def refuse_mismatch(task: Task, settings: FineTuneSettings) -> None:
         raise RequestError(f"abstain={settings.run.abstain:g} goes with {able}; '{task.name}' does not use it")
     if settings.reading.pooling != "model" and not HEADS[task.head].pooled:
         raise RequestError(f"pooling={settings.reading.pooling}: '{task.name}' reads every token; leave it out")
+    if settings.generation != GenerationSettings() and not task.row.generates:
+        raise RequestError(f"beams, length_penalty and new_tokens: '{task.name}' generates no text; leave them out")
     if settings.run.metric is not None:
         pick(dict.fromkeys([*task.metrics, "loss"]), settings.run.metric, "metric")
 

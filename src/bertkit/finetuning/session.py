@@ -1,9 +1,11 @@
 """The training session of a fine-tuning run: steps, evaluations, checkpoints, and the model folder at the end."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -26,12 +28,13 @@ from bertkit.finetuning.learner import (
 )
 from bertkit.finetuning.prepare import Prepared, loss_settings
 from bertkit.finetuning.result import FineTuned
-from bertkit.finetuning.run_state import Best, State, copied_to_host
+from bertkit.finetuning.run_state import Best, SavedState, State, copied_to_host, read_state
 from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.tasks.folder import task_checkpoint
 from bertkit.tasks.shared.decision import Decision, FittedDecision
 from bertkit.tasks.shared.fixed_batch import fixed_batch, supports_fixed_batches
 from bertkit.tasks.task import LossSettings, Window
+from bertkit.train.average import Average, AverageSettings
 from bertkit.train.distributed import Ranks
 from bertkit.train.loop import LoopSettings, MicroBatch, StepReport
 from bertkit.train.optimizer import Optimizers, build_optimizer
@@ -83,10 +86,14 @@ class FineTuneSession(BestSession):
     settings: FineTuneSettings
 
     def new_optimizers(self) -> Optimizers:
-        """As in Devlin et al. 2018, with beta2 = 0.999 (the default of AdamW): small batches need a long average."""
+        """As in Devlin et al. 2018, unless the settings say otherwise."""
         learning = self.settings.learning
         settings = OptimizerSettings(
-            name=learning.optimizer, beta2=0.999, weight_decay=learning.weight_decay, fused=True
+            name=learning.optimizer,
+            beta1=learning.beta1,
+            beta2=learning.beta2,
+            weight_decay=learning.weight_decay,
+            fused=True,
         )
         scales = rate_scales(self.module.model, learning.layer_decay)
         return build_optimizer(self.module, settings, {f"model.{name}": scale for name, scale in scales.items()})
@@ -97,8 +104,8 @@ class FineTuneSession(BestSession):
         return self.settings.learning.total_steps(self.plan.steps)
 
     def progress_value(self, progress: Progress) -> float:
-        """The progress bar counts steps."""
-        return progress.step
+        """The progress bar counts steps, or as much of them as time allows."""
+        return self.spent(progress) * self.total
 
     def should_end_early(self) -> bool:
         """Whether `patience` evaluations have not improved the score."""
@@ -110,6 +117,32 @@ class FineTuneSession(BestSession):
         model = self.module.model
         if self.settings.learning.unfreeze:
             freeze_below(model, lowest_trainable(self.settings, len(model.encoder.layers), step / self.total))
+
+    @cached_property
+    def average(self) -> Average:
+        """The average of the weights over the last steps, by the setting `average`."""
+        tail = self.settings.run.average
+        return Average(self.module, AverageSettings(kind="tail" if tail else "none", tail=tail))
+
+    def after_step(self, progress: Progress) -> None:
+        """Add the weights to the average, where due."""
+        self.average.update(progress.step, self.spent(progress))
+
+    def evaluate_and_record(self, step: int) -> None:
+        """Evaluate the average, if there is one."""
+        with self.average.applied():
+            super().evaluate_and_record(step)
+
+    def checkpoint_parts(self) -> Mapping[str, Any]:
+        """Also the average."""
+        parts = super().checkpoint_parts()
+        return {**parts, "average": SavedState(self.average.state_tensors())} if self.average.means else parts
+
+    def restore(self, checkpoint: Path) -> None:
+        """Also load the average."""
+        super().restore(checkpoint)
+        if (checkpoint / "average").is_dir():
+            self.average.load_state_tensors(read_state(checkpoint / "average"))
 
     def evaluation_due(self, step: int, *, last: bool) -> bool:
         """By the setting `evaluations`, a number per epoch."""
@@ -145,13 +178,15 @@ class FineTuneSession(BestSession):
         config, task = self.module.model.config, self.prepared.task
         if whole and (fixed := fixed_batch(task, windows, config, self._weights, self.settings.learning.batch)):
             return (fixed.pinned() if self.on_cuda else fixed,)
-        return pack(windows, config).to(self.ranks.device).laid_out(), windows
+        return task.pack(pack(windows, config), windows).to(self.ranks.device).laid_out(), windows
 
     def end(self, progress: Progress, report: StepReport | None, *, finished: bool) -> FineTuned:
-        """Load the best weights, fit the decision layer, and write the model folder."""
+        """Load the best weights, or the average or last ones, fit the decision layer, and write the model folder."""
         best = self.best if self.settings.run.keep == "best" else Best()
         if best.state is not None:
             self.load_state(best.state)
+        else:
+            self.average.keep()
         outputs, task, dev = self._outputs(), self.prepared.task, self.prepared.dev
         fitted = task.fit_decision(dev, outputs.rows, self.settings.run.abstain)
         decided = cross_validate_decision(task, dev, outputs.rows, fitted.decision)
@@ -187,6 +222,8 @@ class FineTuneSession(BestSession):
         settings, model = self.settings, self.module.model
         if not self.on_cuda or not settings.run.replay or settings.run.checkpointing or settings.learning.unfreeze:
             return False
+        if model.config.recurrent:  # whose rectangles would contain the empty sequences of a fixed batch
+            return False
         return not isinstance(self.module, Student) and supports_fixed_batches(
             self.prepared.task, self._weights, model.config
         )
@@ -196,9 +233,11 @@ class FineTuneSession(BestSession):
         """The options of the training loop from the settings."""
         learning, run = self.settings.learning, self.settings.run
         loop = LoopSettings(
-            budget=Budget(steps=self.total),
+            budget=Budget(steps=self.total, minutes=learning.minutes),
             schedule=Schedule(
-                peak=learning.learning_rate, warmup=round(learning.warmup * self.total), decay=learning.decay
+                peak=learning.learning_rate,
+                warmup=learning.warmup_steps or round(learning.warmup * self.total),
+                decay=learning.decay,
             ),
             clip=learning.clip,
             autocast=self.on_cuda and run.checkpointing,
@@ -220,7 +259,7 @@ class FineTuneSession(BestSession):
         return task.score(dev.examples, task.decode(dev.examples, dev.flat, outputs.rows, decision))
 
 
-def evaluation_due(step: int, per_epoch: int, evaluations: int) -> bool:
+def evaluation_due(step: int, per_epoch: int, evaluations: float) -> bool:
     """Whether one of the `evaluations` per epoch, at equal distances and at its end, is due after `step` steps."""
-    within = (step - 1) % per_epoch + 1
-    return any(within == math.ceil(per_epoch * k / evaluations) for k in range(1, evaluations + 1))
+    share = Fraction(evaluations).limit_denominator(10**6) / per_epoch  # of an evaluation, with each step
+    return math.floor(step * share) > math.floor((step - 1) * share)

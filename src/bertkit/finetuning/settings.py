@@ -16,28 +16,35 @@ from bertkit.settings import (
     pick,
     read_pairs,
 )
+from bertkit.tasks.row import TaskRow
 from bertkit.tasks.shared.length import ReadingSettings
 from bertkit.train.optimizer_rows import OPTIMIZERS
 from bertkit.train.schedule import Decay
 
 LARGEST_SEED = 2**62  # below 2**63, as the seeds of several runs are seed + 1, seed + 2, ...
 MIN_STEPS, MIN_EPOCHS, MAX_EPOCHS = 500, 3, 20  # of a run if `epochs` is not set
+NO_LIMIT_EPOCHS = 100_000  # of a run that ends after its minutes
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearningSettings:
     """Optimization: duration, learning rate, regularization, loss."""
 
-    epochs: Count | None = None  # None: 3, or enough for 500 steps, at most 20
+    epochs: Count | None = None  # None: 3, or enough for 500 steps, at most 20; with minutes: no limit
+    minutes: Positive | None = None  # of training at most
     batch: Count = 32  # examples in a step
     learning_rate: Positive = 2e-4  # peak, of the head; lower layers have less, see layer_decay
     warmup: Share = 0.2  # fraction of all steps; with 0.1 deep models can collapse in the first steps (docs/LOG.md)
+    warmup_steps: Count | None = None  # instead of a fraction
     decay: Decay = "linear"
     optimizer: str = "adamw"  # a row of train.optimizer_rows.OPTIMIZERS
+    beta1: Annotated[float, Range(0, under=1)] = 0.9  # of AdamW
+    beta2: Annotated[float, Range(0, under=1)] = 0.999  # small batches need a long average
     weight_decay: NotNegative = 0.01
     layer_decay: Annotated[float, Range(0.01, 1)] = 0.8  # a layer's learning rate relative to the layer above it
     clip: Positive = 1.0
     dropout: Annotated[float, Range(0, 0.9)] | None = None  # None: the model's own
+    attention_dropout: Annotated[float, Range(0, 0.9)] | None = None  # of attention weights; None: as dropout
     class_weights: Literal["none", "balanced"] = "none"  # balanced: rare labels count more
     label_smoothing: Annotated[float, Range(0, 0.9)] = 0.0
     frozen: Natural = 0  # number of lowest layers that are not trained; then the embeddings are not, either
@@ -50,6 +57,8 @@ class LearningSettings:
 
     def total_steps(self, steps_per_epoch: int) -> int:
         """The number of steps of the run."""
+        if self.minutes is not None and self.epochs is None:
+            return steps_per_epoch * NO_LIMIT_EPOCHS
         epochs_for_min_steps = -(-MIN_STEPS // steps_per_epoch)
         return steps_per_epoch * (self.epochs or min(max(MIN_EPOCHS, epochs_for_min_steps), MAX_EPOCHS))
 
@@ -59,7 +68,8 @@ class RunSettings:
     """Evaluation, checkpoints and memory."""
 
     metric: str | None = None  # that chooses the best model; None: the main metric of the task
-    evaluations: Count = 1  # in each epoch
+    evaluations: Positive = 1  # in each epoch; 0.2: one in five epochs
+    average: Annotated[float, Range(0, under=1)] = 0.0  # last fraction of the run whose weights are averaged
     keep: Literal["best", "last"] = "best"  # which weights are saved; last: no choice is made on dev
     patience: Count | None = None  # stop after this number of evaluations without improvement
     tokens: Annotated[int, Range(64)] = 16_384  # at most in one forward pass; a larger step is split
@@ -74,12 +84,44 @@ class RunSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShapeSettings:
+    """A new model, for tasks that need no pre-trained one."""
+
+    family: str = "marian"  # the Transformer; rnn: recurrent, with additive attention
+    vocab: str | None = None  # a model or vocabulary with the tokenizer; None: one is made of the training texts
+    vocab_size: Annotated[int, Range(300, 10**6)] = 8000  # at most
+    width: Count = 256
+    depth: Count = 3  # layers of the encoder
+    decoder_depth: Count | None = None  # None: as many as the encoder has
+    heads: Count = 4
+    inner: Count = 1024  # width between the feed-forward's two layers
+    positions: Annotated[int, Range(8)] = 256  # tokens of a source or target at most, without max_length
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationSettings:
+    """How texts are generated in evaluations, and by the saved model."""
+
+    beams: Annotated[int, Range(1, 1000)] = 1
+    length_penalty: float = 1.0  # beam search divides scores by length ** length_penalty
+    new_tokens: Count | None = None  # at most; None: as many as there are positions
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+@dataclass(frozen=True, kw_only=True)
 class FineTuneSettings:
     """All settings of a run; each key belongs to exactly one part."""
 
     reading: ReadingSettings = field(default_factory=ReadingSettings)
     learning: LearningSettings = field(default_factory=LearningSettings)
     run: RunSettings = field(default_factory=RunSettings)
+    shape: ShapeSettings = field(default_factory=ShapeSettings)
+    generation: GenerationSettings = field(default_factory=GenerationSettings)
 
     def flat(self) -> dict[str, Any]:
         """Every key with its value."""
@@ -94,3 +136,8 @@ def read_settings(*pairs: str) -> FineTuneSettings:
 def read_request(*pairs: str) -> tuple[FineTuneSettings, Columns]:
     """Settings and columns (`text=review`, `label=stars`) from one list of pairs; unknown keys are refused."""
     return read_pairs(pairs, FineTuneSettings(), Columns())
+
+
+def read_task_request(row: TaskRow, start: str, *pairs: str) -> tuple[FineTuneSettings, Columns]:
+    """The same, with the task's own defaults for a model to start from."""
+    return read_request(*row.default_settings(start), *pairs)

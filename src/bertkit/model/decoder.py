@@ -1,7 +1,8 @@
-"""The Transformer's decoder: causal layers that also attend to the encoder's output, and the vocabulary's projection.
+"""The decoder: causal layers that also attend to the encoder's output, and the vocabulary's projection.
 
-It is a head of the model: the encoder reads the source, this head writes the target. Generation with a key-value cache
-is in engine/cache.py, the search for the best tokens in engine/writing/.
+Its layers are of the encoder's kind, the Transformer's or recurrent ones. It is a head of the model: the encoder reads
+the source, this head writes the target. Generation with a key-value cache is in engine/cache.py, the search for the
+best tokens in engine/writing/.
 """
 
 from dataclasses import replace
@@ -35,4 +36,6 @@ class Decoder(nn.Module):
 
 def decoder_config(config: BertConfig) -> BertConfig:
     """The decoder's stack: the encoder's sizes, its own depth, causal."""
-    return replace(config, depth=config.decoder_depth, parts=replace(config.parts, causal=True))
+    narrow = config.embedding_width if config.directions == 1 else config.table_width  # so that the tables can be one
+    parts = replace(config.parts, causal=True)
+    return replace(config, depth=config.decoder_depth, embedding_width=narrow, parts=parts)

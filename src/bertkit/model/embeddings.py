@@ -208,14 +208,20 @@ class Embeddings(nn.Module):
         self.scale = math.sqrt(width) if config.parts.embedding_scale else 1.0
         norm = nn.LayerNorm(width, eps=config.norm_epsilon, bias=config.parts.bias)
         self.norm = norm if config.parts.embedding_norm else nn.Identity()
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = nn.Dropout(0.0 if config.recurrent else config.dropout)  # recurrent layers have their own
+        # Both directions of a recurrent encoder start from the same vectors.
+        self.copies, self.word_dropout = config.directions, config.parts.word_dropout
         self.widen = nn.Linear(width, config.width) if config.embedding_width else nn.Identity()
         table = DISTANCE_TABLES.get(config.parts.relative)
         self.distance = None if table is None else table(config)
 
     def sum(self, batch: Batch, ids: Tensor | None = None) -> Tensor:
         """T E before the norm: the sum of the three tables' rows."""
-        words: Tensor = self.word(batch.ids if ids is None else ids)
+        ids = batch.ids if ids is None else ids
+        words: Tensor = self.word(ids)
+        if self.training and self.word_dropout:
+            kept_V = F.dropout(words.new_ones(self.word.num_embeddings), self.word_dropout)
+            words = words * kept_V[ids][:, None]
         if self.scale != 1:
             words = words * self.scale
         summed: Tensor = words + self.segment(batch) + self.position(batch).to(words.dtype)
@@ -234,4 +240,6 @@ class Embeddings(nn.Module):
     def from_sum(self, x_TE: Tensor, ops: Operations = TORCH, dtype: torch.dtype | None = None) -> Tensor:
         """T D from the sum of the tables' rows: normalized, and projected if the tables are narrower."""
         x_TE = ops.embed(x_TE, self.norm, self.dropout, self.word.weight.dtype if dtype is None else dtype)
-        return ops.project(self.widen, x_TE) if isinstance(self.widen, nn.Linear) else x_TE
+        if isinstance(self.widen, nn.Linear):
+            return ops.project(self.widen, x_TE)
+        return x_TE if self.copies == 1 else torch.cat([x_TE] * self.copies, dim=-1)

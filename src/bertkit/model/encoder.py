@@ -12,14 +12,19 @@ from bertkit.errors import RequestError
 from bertkit.model.attention import AttentionPattern, source_weights
 from bertkit.model.batch import Batch
 from bertkit.model.embeddings import Embeddings
-from bertkit.model.layer import LAYERS, PostNormLayer, PreNormLayer
+from bertkit.model.layer import LAYERS, AttentionLayer
 from bertkit.model.operations import TORCH, Operations, Source
+from bertkit.model.recurrent.layer import RecurrentLayer
 from bertkit.settings import pick
+
+RECURRENT = (
+    "this model's layers are recurrent and have no attention heads; see its vectors: bertkit probe, bertkit senses"
+)
 
 
 @dataclass(frozen=True)
 class LayerTrace:
-    """What one layer computed for one sequence of length L."""
+    """What one layer computed for one sequence of length L. A recurrent layer has no heads: H is 0."""
 
     queries: Tensor  # L H K
     keys: Tensor  # L H K
@@ -27,7 +32,8 @@ class LayerTrace:
     weights: Tensor  # H L L: row = the token that attends, column = the token it attends to
     mixed: Tensor  # L D: weights @ values, heads side by side, before the output projection
     output: Tensor  # L D
-    cross_weights: Tensor | None = None  # H L S: of a decoder's layer, over the tokens of the source
+    # H L S: of a decoder's layer, over the tokens of the source; H is 1 for the alignment of a recurrent decoder.
+    cross_weights: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,15 @@ class AttentionRecorder(Operations):
         self.cross_weights.append(source_weights(queries_THK, keys_SHK))
         return super().attend_source(query_TD, key_value_SX, batch, source, heads, dropout)
 
+    def recur(self, cell: nn.Module, x_TI: Tensor, batch: Batch, source: Source | None = None) -> Tensor:
+        """T D."""
+        if source is None:
+            return super().recur(cell, x_TI, batch)
+        steps: list[Tensor] = []  # 1 S for each token of the target
+        read_TD: Tensor = cell(x_TI, batch, source, steps)
+        self.cross_weights.append(torch.stack(steps, dim=1))
+        return read_TD
+
 
 class Encoder(nn.Module):
     """Embeddings and the stack of layers. ALBERT's has one layer and uses it `depth` times.
@@ -72,7 +87,7 @@ class Encoder(nn.Module):
 
     def __init__(self, config: BertConfig, *, cross: bool = False) -> None:
         super().__init__()
-        kind = pick(LAYERS, config.parts.norm, "norm")
+        kind = RecurrentLayer if config.recurrent else pick(LAYERS, config.parts.norm, "norm")
         distinct = 1 if config.parts.shared_layers else config.depth
         self.config = config
         self.embeddings = Embeddings(config)
@@ -83,16 +98,23 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(config.width, eps=eps, bias=bias) if ends_with_norm else nn.Identity()
 
     @property
-    def stack(self) -> list[PostNormLayer | PreNormLayer]:
+    def ordered_layers(self) -> list[nn.Module]:
         """The layers in the order of use, `depth` of them."""
-        layers: list[PostNormLayer | PreNormLayer] = list(self.layers)  # type: ignore[arg-type]
+        layers = list(self.layers)
         return layers * self.config.depth if self.config.parts.shared_layers else layers
+
+    @property
+    def stack(self) -> list[AttentionLayer]:
+        """The same for whoever looks into attention; a recurrent encoder, which has none, is refused."""
+        if self.config.recurrent:
+            raise RequestError(RECURRENT)
+        return self.ordered_layers  # type: ignore[return-value]
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype that the layers compute in; the embedding tables may have more precision."""
-        first: PostNormLayer | PreNormLayer = next(iter(self.layers))  # type: ignore[assignment]
-        return first.attention.out.weight.dtype
+        first: AttentionLayer | RecurrentLayer = next(iter(self.layers))  # type: ignore[assignment]
+        return first.dtype
 
     def forward(
         self, batch: Batch, ids: Tensor | None = None, ops: Operations = TORCH, source: Source | None = None
@@ -121,7 +143,7 @@ class Encoder(nn.Module):
         self, x_TD: Tensor, batch: Batch, ops: Operations, depth: int | None = None, source: Source | None = None
     ) -> Iterator[Tensor]:
         """Each layer's output in turn, T D: the only loop over the layers, for every engine."""
-        for layer in self.stack[:depth]:
+        for layer in self.ordered_layers[:depth]:
             x_TD = layer(x_TD, batch, ops) if source is None else layer(x_TD, batch, ops, source)
             yield x_TD
 
@@ -133,7 +155,9 @@ class Encoder(nn.Module):
         _, embeddings = self._embedded(batch, recorder)
         outputs = list(self.outputs(embeddings, batch, recorder, source=source))
         crossed: list[Tensor | None] = [*recorder.cross_weights] or [None] * len(outputs)
-        rows = zip(recorder.records, outputs, crossed, strict=True)
+        length, no_heads = len(embeddings), embeddings.new_zeros(len(embeddings), 0, 0)
+        unattended = (no_heads, no_heads, no_heads, embeddings.new_zeros(0, length, length), no_heads.flatten(1))
+        rows = zip(recorder.records or [unattended] * len(outputs), outputs, crossed, strict=True)
         layers = [LayerTrace(*record, output, weights) for record, output, weights in rows]
         return Trace(embeddings, tuple(layers), recorder.norm(self.norm, outputs[-1]))
 

@@ -27,13 +27,14 @@ class Pooler(nn.Module):
         self.pooling = parts.pooling
         self.query = nn.Linear(config.width, 1, bias=False) if POOLINGS[parts.pooling].scored else None
         plain = parts.pooler == "none"  # the head reads the pooled vector itself
-        self.dense = nn.Identity() if plain else nn.Linear(config.width, config.width, bias=parts.bias)
+        pooled = config.width * POOLINGS[parts.pooling].width
+        self.dense = nn.Identity() if plain else nn.Linear(pooled, config.width, bias=parts.bias)
         self.activation = nn.Identity() if plain else pick(ACTIVATIONS, parts.pooler, "pooler")
         norm = nn.LayerNorm(config.width, eps=config.norm_epsilon, bias=parts.bias)
         self.norm = norm if parts.pooler_norm else nn.Identity()
 
     def transform(self, x_D: Tensor) -> Tensor:
-        """The dense layer, activation and norm on any vectors, ... D -> ... D."""
+        """The dense layer, activation and norm on any pooled vectors, ... D (or 3D) -> ... D."""
         out: Tensor = self.norm(self.activation(self.dense(x_D)))
         return out
 
@@ -79,6 +80,18 @@ class MaskedWordHead(nn.Module):
         return F.linear(x_TE, F.pad(table, (0, 0, 0, spare)), None if bias is None else F.pad(bias, (0, spare)))
 
 
+class TwoWayWordHead(MaskedWordHead):
+    """ELMo's: one half of a vector predicts the next token, the other half the previous one, by the same table."""
+
+    def aligned(self, x_TD: Tensor) -> Tensor:
+        """T D -> T 2 V."""
+        return self.one_way(torch.stack(x_TD.chunk(2, dim=-1), dim=-2))
+
+    def one_way(self, x_TE: Tensor) -> Tensor:
+        """T D/2 -> T V: what one half predicts, as `MaskedWordHead.aligned` returns it."""
+        return super().aligned(x_TE)
+
+
 class ReplacedTokenHead(nn.Module):
     """ELECTRA's discriminator: one logit for each token, positive when it was replaced."""
 
@@ -117,8 +130,9 @@ class PooledHead(TokenHead):
     def __init__(self, config: BertConfig, labels: int) -> None:
         super().__init__(config, labels)
         self.reads = "pooled"
-        if not config.parts.class_bias:
-            self.out = nn.Linear(config.width, labels, bias=False)
+        parts = config.parts
+        width = config.width * (POOLINGS[parts.pooling].width if parts.pooler == "none" else 1)
+        self.out = nn.Linear(width, labels, bias=parts.class_bias)
 
 
 class ScalarMix(nn.Module):
@@ -165,7 +179,7 @@ def build_head(name: str, config: BertConfig, labels: int | None, word: nn.Embed
     row = pick(HEADS, name, "head")
     outputs = row.outputs or labels or 2
     if name == "masked_word":
-        return MaskedWordHead(config, word)
+        return TwoWayWordHead(config, word) if config.two_way_words else MaskedWordHead(config, word)
     if name == "replaced_token":
         return ReplacedTokenHead(config)
     return PooledHead(config, outputs) if row.pooled else TokenHead(config, outputs)

@@ -137,6 +137,11 @@ class PostNormLayer(nn.Module):
         self.feed_forward_norm = _norm(config)
         self.dropout = nn.Dropout(config.dropout)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that the layer computes in."""
+        return self.attention.out.weight.dtype
+
     def attention_input(self, x_TD: Tensor) -> Tensor:
         """The input of this layer's attention: the layer's input itself."""
         return x_TD
@@ -169,6 +174,11 @@ class PreNormLayer(nn.Module):
         self.feed_forward = pick(FEED_FORWARDS, config.parts.feed_forward, "feed_forward")(config)
         self.dropout = nn.Dropout(config.dropout)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that the layer computes in."""
+        return self.attention.out.weight.dtype
+
     def attention_input(self, x_TD: Tensor) -> Tensor:
         """The input of this layer's attention: the layer's input, normalized."""
         normalized: Tensor = self.attention_norm(x_TD)
@@ -184,6 +194,7 @@ class PreNormLayer(nn.Module):
         return ops.add(x_TD, self.feed_forward(ops.norm(self.feed_forward_norm, x_TD), ops), dropout)
 
 
+AttentionLayer = PostNormLayer | PreNormLayer
 LAYERS: dict[str, type[PostNormLayer] | type[PreNormLayer]] = {"post": PostNormLayer, "pre": PreNormLayer}
 
 

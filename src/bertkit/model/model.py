@@ -42,8 +42,14 @@ class BertModel(nn.Module):
 
     @property
     def fills(self) -> bool:
-        """Whether it can fill masked words: it has the masked-word head, and is not causal."""
-        return "masked_word" in self.heads and not self.config.parts.causal
+        """Whether it can fill masked words: it has the masked-word head, which reads both sides of a word at once."""
+        one_sided = self.config.parts.causal or self.config.two_way_words
+        return "masked_word" in self.heads and not one_sided
+
+    @property
+    def writes(self) -> bool:
+        """Whether it can generate text: it has a decoder, or is causal and has the word head."""
+        return self.decoder is not None or ("masked_word" in self.heads and self.config.parts.causal)
 
     @property
     def decoder(self) -> Decoder | None:
@@ -130,7 +136,8 @@ def initialize(model: BertModel, *, seed: int = 0, only: Iterable[str] | None = 
     """Initialize every tensor (or `only` those named), each with its own seed, so that the order does not matter.
 
     As in Google's BERT: matrices from a normal of `init_std` truncated at two deviations, biases 0, norms 1. With
-    pre-norm, layers that write into the residual stream are scaled by 1/sqrt(2 depth), as in ModernBERT.
+    pre-norm, layers that write into the residual stream are scaled by 1/sqrt(2 depth), as in ModernBERT. Recurrent
+    layers have a deviation of 1/sqrt(inputs).
     """
     chosen = None if only is None else set(only)
     norms = {name for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
@@ -140,11 +147,13 @@ def initialize(model: BertModel, *, seed: int = 0, only: Iterable[str] | None = 
             continue
         if owner in norms:
             nn.init.constant_(tensor, 1.0 if kind == "weight" else 0.0)
-        elif kind == "bias":
+        elif kind.startswith("bias"):  # LSTM and GRU have several
             nn.init.zeros_(tensor)
+            if kind == "bias_hh_l0" and isinstance(module := model.get_submodule(owner), nn.LSTM):
+                nn.init.ones_(tensor[module.hidden_size : 2 * module.hidden_size])  # an LSTM starts by not forgetting
         else:
             generator = torch.Generator(tensor.device).manual_seed((seed * 1_000_003 + index) % 2**63)
-            _truncated_normal(tensor, _std(name, model.config), generator)
+            _truncated_normal(tensor, _std(name, tensor, model.config), generator)
 
 
 @torch.no_grad()
@@ -158,7 +167,9 @@ def _truncated_normal(tensor: Tensor, std: float, generator: torch.Generator) ->
         beyond = beyond[again.abs() > 2 * std]
 
 
-def _std(name: str, config: BertConfig) -> float:
+def _std(name: str, tensor: Tensor, config: BertConfig) -> float:
+    if ".rnn." in name:  # no norm corrects the scale of a recurrent layer's input, so its width has to
+        return float(tensor.shape[-1] ** -0.5)
     into_residual = name.endswith(("attention.out.weight", "feed_forward.down.weight"))
     scale = 1 / math.sqrt(2 * config.depth) if config.parts.norm == "pre" and into_residual else 1.0
     return config.init_std * scale

@@ -79,6 +79,11 @@ class Operations:
         key_value_S2HK = key_value_SX.view(len(key_value_SX), 2, heads, -1)
         return attend_source(query_THK, key_value_S2HK, batch, source, dropout).flatten(1)
 
+    def recur(self, cell: nn.Module, x_TI: Tensor, batch: Batch, source: Source | None = None) -> Tensor:
+        """T D: one direction of a recurrent layer (`recurrent/cell.py`), which attends to a decoder's source."""
+        read_TD: Tensor = cell(x_TI, batch, source)
+        return read_TD
+
     def output(self, linear: nn.Linear, x_TI: Tensor) -> Output:
         """T D: the last linear layer of attention or feed-forward."""
         return linear(x_TI)

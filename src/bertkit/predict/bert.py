@@ -26,7 +26,6 @@ from bertkit.text.tokenizer import Tokenizer
 from bertkit.text_inputs import ChoicesCall, PairsCall, TextsCall, listed_texts, overloaded, refuse_unlisted
 
 if TYPE_CHECKING:
-    from bertkit.engine.writing.search import WriteSettings
     from bertkit.predict.answers import Answers
     from bertkit.predict.fill import Filled
     from bertkit.predict.fill_words import FilledTogether
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from bertkit.predict.questions import JudgedWord
     from bertkit.predict.search import Found, Searched, Stored, VectorBlock
     from bertkit.predict.target import TracedTarget
-    from bertkit.predict.write import Writer, Written
+    from bertkit.predict.write import Writer
     from bertkit.tasks.answer import Answered
     from bertkit.tasks.choose import Chosen
     from bertkit.tasks.classify import Classified
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from bertkit.tasks.rate_words import RatedWords
     from bertkit.tasks.regress import Rated
     from bertkit.tasks.tag import Tagged
+    from bertkit.tasks.write import Written
 
     Classification = Classified | Labeled | Rated
 
@@ -74,23 +74,6 @@ class WriteOptions(TypedDict, total=False):
     top_p: float
     seed: int
     stop: Sequence[str]
-
-
-WRITE_OPTIONS = tuple(WriteOptions.__annotations__)
-
-
-def write_settings(options: WriteOptions) -> "WriteSettings":
-    """The options as settings, checked."""
-    from bertkit.engine.writing.search import WriteSettings
-
-    values: dict[str, Any] = {**options}
-    stop = values.pop("stop", ())
-    try:
-        return WriteSettings(**values, stop=(stop,) if isinstance(stop, str) else tuple(stop))
-    except TypeError as error:
-        raise RequestError(
-            f"unknown option for generation ({error}); choose from: {', '.join(WRITE_OPTIONS)}"
-        ) from None
 
 
 def load(
@@ -389,12 +372,12 @@ class Bert:
         Greedy unless `beams`, or `temperature`, `top_k` or `top_p` are given, which sample (`seed`). It ends with the
         model's end token, one of the texts in `stop`, or after `tokens` new tokens.
         """
-        written = self.writer.write(_listed(texts), write_settings(settings))
+        written = self.writer.write(_listed(texts), self.writer.settings(settings))
         return written[0] if isinstance(texts, str) else written
 
     def stream(self, text: str, **settings: Unpack[WriteOptions]) -> Iterator[str]:
         """The same for one text, piece by piece while it is generated."""
-        return self.writer.stream(text, write_settings(settings))
+        return self.writer.stream(text, self.writer.settings(settings))
 
     def perplexity(self, texts: Sequence[str]) -> list[float]:
         """How surprised a decoder is by each text: exp of its mean loss per token; lower is better."""

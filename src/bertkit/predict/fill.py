@@ -66,9 +66,10 @@ def find_blanks(
             "this model has no masked-word head, so it cannot fill; load one that was saved with its head"
         )
     if not model.fills:
+        reads = "reads from left to right" if model.config.parts.causal else "reads each side apart"
         raise RequestError(
-            "this model reads from left to right, so it cannot fill a blank from the words after it; "
-            "load one that was pre-trained with objective=mlm"
+            f"this model {reads}, so it cannot fill a blank from the words before and after it; load one "
+            "that was pre-trained with objective=mlm"
         )
     if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= tokenizer.size:
         raise RequestError(f"top={top} must be from 1 to the vocabulary's {tokenizer.size}")

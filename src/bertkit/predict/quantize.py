@@ -154,6 +154,8 @@ def _refuse_unable(model: BertModel) -> None:
         raise RequestError(
             f"int8 is for float32 models on the CPU, and this one is {model.encoder.dtype} on {model.device}"
         )
+    if model.config.recurrent:
+        raise RequestError("int8 is for linear layers, and this model's layers are recurrent; leave it in float32")
     if any(isinstance(linear, ReplacedLinear) for linear in linear_layers(model).values()):
         raise RequestError("this model is quantized already; load it again to quantize it in another way")
     if not has_int8():

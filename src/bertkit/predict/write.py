@@ -1,8 +1,9 @@
 """Text in, text out: prompts continued by a decoder, sources rewritten by an encoder-decoder, token by token."""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,19 +14,12 @@ from bertkit.engine.writing.decoder import CachedDecoder, generator_parts
 from bertkit.engine.writing.search import NextTokens, WriteSettings, beam_search, next_tokens
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
+from bertkit.tasks.shared.length import Seen
+from bertkit.tasks.write import Written
 from bertkit.text.tokenizer import Tokenizer
 
 TOKENS_PER_BATCH = 2048  # of prompts or sources that are generated from together
 INCOMPLETE = "\ufffd"  # what a decoded text ends with while bytes of its last character are missing
-
-
-@dataclass(frozen=True)
-class Written:
-    """A generated text, without the prompt."""
-
-    text: str
-    tokens: int  # generated, the end token included
-    ended: bool  # by the model's end token or a stop text; False: at the limit of tokens
 
 
 class Writer:
@@ -38,6 +32,18 @@ class Writer:
         self.model, self.tokenizer, self.limit = checkpoint.model, checkpoint.tokenizer, checkpoint.max_length
         self.end_id = self._id(checkpoint, "eos_token_id", self.tokenizer.sep_id)
         self.start_id = self._id(checkpoint, "decoder_start_token_id", self.tokenizer.cls_id)
+        self.defaults = _saved_options(checkpoint.task)
+
+    def settings(self, options: Mapping[str, Any]) -> WriteSettings:
+        """Options of `Bert.write` as settings, checked; those left out are the ones the model was fine-tuned for."""
+        samples = any(name in options for name in ("temperature", "top_k", "top_p"))
+        values = {**self.defaults, **({"beams": 1} if samples else {}), **options}
+        stop = values.pop("stop", ())
+        try:
+            return WriteSettings(**values, stop=(stop,) if isinstance(stop, str) else tuple(stop))
+        except TypeError as error:
+            names = ", ".join(field.name for field in fields(WriteSettings))
+            raise RequestError(f"unknown option for generation ({error}); choose from: {names}") from None
 
     def write(self, texts: Sequence[str], settings: WriteSettings) -> list[Written]:
         """A text for each prompt or source, in order."""
@@ -46,17 +52,18 @@ class Writer:
         for chosen in token_batches([len(ids) for ids in sequences], TOKENS_PER_BATCH):
             batch = [sequences[index] for index in chosen]
             results = self._beams(batch, settings) if settings.beams > 1 else self._sampled(batch, settings)
-            written |= dict(zip(chosen, results, strict=True))
+            texts_of_batch = map(self._with_seen, results, batch)
+            written |= dict(zip(chosen, texts_of_batch, strict=True))
         return [written[index] for index in range(len(texts))]
 
-    def stream(self, text: str, settings: WriteSettings) -> Iterator[str]:
-        """The same for one text, in pieces as they are generated; with beams in one piece at the end."""
+    def stream(self, text: str, settings: WriteSettings) -> Generator[str, None, Written]:
+        """The same for one text, in pieces as they are generated, then returned; with beams in one piece at the end."""
         sequences = self._encoded([text])
         if settings.beams > 1:
             [written] = self._beams(sequences, settings)
             yield written.text
-            return
-        reader = _Reader(self.tokenizer, settings, self.end_id)
+            return self._with_seen(written, sequences[0])
+        reader = self._reader(settings)
         for step in self._steps(sequences, settings):
             if new := reader.add(step.ids[0]):
                 yield new
@@ -64,6 +71,7 @@ class Writer:
                 break
         if rest := reader.finish():
             yield rest
+        return self._with_seen(reader.written(), sequences[0])
 
     def perplexity(self, texts: Sequence[str]) -> list[float]:
         """The exponential of the mean negative log probability of a text's tokens, each given those before it."""
@@ -83,7 +91,7 @@ class Writer:
         return [values[index] for index in range(len(texts))]
 
     def _sampled(self, sequences: Sequence[Sequence[int]], settings: WriteSettings) -> list[Written]:
-        readers = [_Reader(self.tokenizer, settings, self.end_id) for _ in sequences]
+        readers = [self._reader(settings) for _ in sequences]
         for step in self._steps(sequences, settings):
             for sequence, token in zip(step.sequences, step.ids, strict=True):
                 readers[sequence].add(token)
@@ -94,17 +102,31 @@ class Writer:
     def _steps(self, sequences: Sequence[Sequence[int]], settings: WriteSettings) -> Iterator[NextTokens]:
         with torch.inference_mode():
             decoder = self._decoder(sequences, settings.tokens)
-            yield from next_tokens(decoder, len(sequences), self._within_limit(sequences, settings), {self.end_id})
+        steps = next_tokens(decoder, len(sequences), self._within_limit(sequences, settings), {self.end_id})
+        while True:
+            with torch.inference_mode():  # not while the caller has the step: streams may take turns
+                step = next(steps, None)
+            if step is None:
+                return
+            yield step
 
     def _beams(self, sequences: Sequence[Sequence[int]], settings: WriteSettings) -> list[Written]:
         with torch.inference_mode():
             decoder = self._decoder(sequences, settings.tokens)
             found = beam_search(decoder, len(sequences), self._within_limit(sequences, settings), [self.end_id])
-        readers = [_Reader(self.tokenizer, settings, self.end_id) for _ in sequences]
+        readers = [self._reader(settings) for _ in sequences]
         for reader, ids in zip(readers, found, strict=True):
             for token in ids:
                 reader.add(token)
         return [reader.written() for reader in readers]
+
+    def _reader(self, settings: WriteSettings) -> "_Reader":
+        return _Reader(self.tokenizer, settings, self.end_id, new=self.model.decoder is not None)
+
+    def _with_seen(self, written: Written, ids: Sequence[int]) -> Written:
+        special = {self.tokenizer.cls_id, self.tokenizer.sep_id}
+        ends = (ids[0] in special) + (len(ids) > 1 and ids[-1] in special)
+        return replace(written, seen=Seen(len(ids) - ends))
 
     def _decoder(self, sequences: Sequence[Sequence[int]], new_tokens: int) -> CachedDecoder:
         size = self.tokenizer.size
@@ -141,11 +163,20 @@ class Writer:
         return value if isinstance(value, int) and 0 <= value < self.model.config.vocab_size else default
 
 
+def _saved_options(task: Mapping[str, Any]) -> dict[str, Any]:
+    """How texts are generated, as bertkit.json has it; empty for a model that was not fine-tuned to write."""
+    if "beams" not in task:
+        return {}
+    tokens = task.get("new_tokens") or task["limit"]
+    return {"beams": task["beams"], "length_penalty": task.get("length_penalty", 1.0), "tokens": tokens}
+
+
 class _Reader:
     """One generated sequence as text that grows."""
 
-    def __init__(self, tokenizer: Tokenizer, settings: WriteSettings, end_id: int) -> None:
-        self.tokenizer, self.stop, self.end_id = tokenizer, settings.stop, end_id
+    def __init__(self, tokenizer: Tokenizer, settings: WriteSettings, end_id: int, *, new: bool) -> None:
+        """`new`: a text that does not continue another one, so that a space before it is dropped."""
+        self.tokenizer, self.stop, self.end_id, self.new = tokenizer, settings.stop, end_id, new
         self.ids: list[int] = []
         self.text, self.sent = "", 0
         self.ended = False
@@ -159,6 +190,7 @@ class _Reader:
             self.ended = True
             return ""
         before, self.text = self.text, self.tokenizer.decode(self.ids)
+        self.text = self.text.lstrip() if self.new else self.text
         self._cut_at_stop()
         # The next token may change the end: "word ," becomes "word,", bytes become a character.
         certain = len(_common_start(before, self.text.removesuffix(INCOMPLETE)))

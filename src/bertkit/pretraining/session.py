@@ -78,7 +78,7 @@ class PretrainingSession(Session[StepReport | None]):
             most_skipped=train.most_skipped,
             autocast=self.on_cuda and train.sharding == "fsdp",  # without FSDP, HalfPrecision casts
         )
-        replay = self.on_cuda and train.replay and self.ranks.size == 1
+        replay = self.on_cuda and train.replay and self.ranks.size == 1 and not self.recipe.model.recurrent
         log_every, save_every = train.log_every, train.save_every
         return SessionSettings(loop=loop, log_every=log_every, save_every=save_every, keep=train.keep, replay=replay)
 
@@ -147,7 +147,7 @@ class PretrainingSession(Session[StepReport | None]):
             module = HalfPrecision(module)
         if self.ranks.size > 1 and train.sharding == "ddp":
             module = DistributedDataParallel(module)
-        if train.compile and self.on_cuda:
+        if train.compile and self.on_cuda and not self.recipe.model.recurrent:
             module.compile()
         return module
 
@@ -195,6 +195,7 @@ class PretrainingSession(Session[StepReport | None]):
 
     def _tensors(self, examples: Examples, length: int | None = None) -> tuple[Any, ...]:
         data, pad_id = self.recipe.data, self.recipe.model.pad_id
-        fixed = (length or data.length) if self.on_cuda else None
+        # Recurrent layers compute rectangles, so that the empty sequences of a fixed layout would take time.
+        fixed = (length or data.length) if self.on_cuda and not self.recipe.model.recurrent else None
         names, device = data.objective, self.ranks.device
         return to_inputs(examples, device, objective=names, fixed_length=fixed, rate=data.rate, pad_id=pad_id)

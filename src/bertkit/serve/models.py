@@ -14,6 +14,7 @@ from bertkit.errors import RequestError
 from bertkit.model.attention import takes_packed
 from bertkit.model.encoder import Encoder
 from bertkit.model.heads import MaskedWordHead
+from bertkit.model.model import tie
 from bertkit.model.pooling import EmbedSettings
 from bertkit.predict.answers import Answers
 from bertkit.predict.bert import BACKENDS, Bert, load
@@ -73,7 +74,8 @@ class ServedModel:
         """The kinds of requests that it can answer: its own task first, then what its encoder can do."""
         task = (self.answers.task.row.route,) if self.answers else ()
         fill = ("fill",) if self.bert.model.fills else ()
-        return (*task, *fill, *answerable(self.bert.model), "embed")
+        write = ("write",) if self.bert.model.writes else ()
+        return tuple(dict.fromkeys((*task, *fill, *answerable(self.bert.model), *write, "embed")))
 
 
 class Models:
@@ -160,6 +162,8 @@ def share_encoders(berts: Mapping[str, Bert]) -> list[ServedModel]:
 
 def new_shared_encoder(encoder: Encoder) -> SharedEncoder:
     """For one encoder; on a GPU its passes are recorded, where its attention kernel takes packed batches."""
+    if encoder.config.recurrent:
+        return SharedEncoder(encoder, None)
     attention, config = encoder.stack[0].attention, encoder.config
     weight = attention.out.weight
     with torch.inference_mode():
@@ -191,6 +195,8 @@ def _use_encoder(bert: Bert, encoder: Encoder) -> None:
         head = bert.model.heads["masked_word"]
         assert isinstance(head, MaskedWordHead)
         head.decoder.weight = encoder.embeddings.word.weight
+    if bert.model.decoder is not None:
+        tie(bert.model)
 
 
 def _name_and_path(argument: str) -> tuple[str, str | None]:

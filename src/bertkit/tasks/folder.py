@@ -24,6 +24,7 @@ def build_task(name: str, checkpoint: Checkpoint, reading: ReadingSettings, **ar
         raise RequestError("this model's folder holds no tokenizer; put its vocab.txt or tokenizer.json there")
     limit = min(checkpoint.max_length, reading.max_length or DEFAULT_MAX_LENGTH)
     row = pick(TASKS, name, "task")
+    arguments |= row.arguments_from_model(checkpoint.settings, checkpoint.tokenizer)
     return task_class(row)(tokenizer=checkpoint.tokenizer, limit=limit, length=_policy(row, reading), **arguments)
 
 
@@ -71,6 +72,7 @@ def read_task(checkpoint: Checkpoint) -> tuple[Task, Decision]:
     limit = min(checkpoint.max_length, int(saved.get("limit", checkpoint.max_length)))
     decision = Decision.from_json(saved["decision"]) if "decision" in saved else Decision()
     arguments = row.arguments_from_json(saved, checkpoint.labels)
+    arguments |= row.arguments_from_model(checkpoint.settings, checkpoint.tokenizer)
     task = task_class(row)(tokenizer=checkpoint.tokenizer, limit=limit, length=policy, **arguments)
     if "labels" in saved and tuple(saved["labels"]) != task.labels:
         raise RequestError(

@@ -16,6 +16,8 @@ from bertkit.tasks.shared.length import ALL_KINDS, Kind, LengthPolicy
 if TYPE_CHECKING:
     import pyarrow
 
+    from bertkit.text.tokenizer import Tokenizer
+
 FieldKind = Literal["texts", "sentences", "choices"]
 
 
@@ -89,6 +91,8 @@ class TaskRow:
     length: ClassVar[LengthPolicy] = LengthPolicy()  # default
     length_kinds: ClassVar[tuple[Kind, ...]] = ALL_KINDS  # length policies that make sense for the task
     label: ClassVar[LabelColumn] = ONE_LABEL
+    generates: ClassVar[bool] = False  # whether a prediction is a text that is generated
+    default_start: ClassVar[str] = "bundled"  # the model to start from; "new": a new one, with a vocabulary of its own
     fields: ClassVar[tuple[RequestField, ...]]
     options: ClassVar[tuple[RequestOption, ...]] = ()
     request_summary: ClassVar[str]
@@ -144,6 +148,18 @@ class TaskRow:
         """The same arguments from bertkit.json and the labels of a model folder."""
         numbers = {name: float(saved[name]) for name in self.saved_fields if name in saved}
         return numbers | ({"labels": labels} if self.labeled else {})
+
+    def arguments_from_model(self, settings: Mapping[str, Any], tokenizer: "Tokenizer") -> dict[str, Any]:
+        """Arguments of the task's class from a model's config.json and tokenizer."""
+        return {}
+
+    def default_settings(self, start: str) -> tuple[str, ...]:
+        """Settings of training that are not the usual defaults, for a model to start from."""
+        return ()
+
+    def all_texts(self, examples: Sequence[Example]) -> list[str]:
+        """The texts of which the vocabulary of a new model is made."""
+        return [text for example in examples for text in example.texts]
 
     # Predictions on files
 

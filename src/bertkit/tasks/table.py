@@ -11,6 +11,7 @@ from bertkit.tasks.rows.multilabel import MultilabelRow
 from bertkit.tasks.rows.rate_words import RateWordsRow
 from bertkit.tasks.rows.regress import RegressRow
 from bertkit.tasks.rows.tag import TagRow
+from bertkit.tasks.rows.write import WriteRow
 
 # In the order of lists for users. If the task of a file is not named, it is the last row here that fits the file.
 ROWS: tuple[TaskRow, ...] = (
@@ -21,6 +22,7 @@ ROWS: tuple[TaskRow, ...] = (
     AnswerRow(),
     ChooseRow(),
     RateWordsRow(),
+    WriteRow(),
 )
 TASKS: Mapping[str, TaskRow] = MappingProxyType({row.name: row for row in ROWS})
 

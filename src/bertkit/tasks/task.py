@@ -19,6 +19,7 @@ from torch import Tensor
 from bertkit.data.examples import Example
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
+from bertkit.model.heads import HEADS
 from bertkit.tasks.row import TaskRow
 from bertkit.tasks.shared.calibration import label_collapse
 from bertkit.tasks.shared.decision import Decision, FittedDecision, calibrated_decision
@@ -26,6 +27,7 @@ from bertkit.tasks.shared.length import LengthPolicy, check_policy
 from bertkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from bertkit.config import BertConfig
     from bertkit.model.model import BertModel
     from bertkit.tasks.metrics.classes import LabelScore
     from bertkit.tasks.shared.explain import Request, Target
@@ -141,6 +143,11 @@ class Task(ABC):
         return self.row.metrics.names
 
     @property
+    def score_notes(self) -> tuple[str, ...]:
+        """Sentences about metrics that cannot be computed here."""
+        return ()
+
+    @property
     def saved_fields(self) -> dict[str, Any]:
         """Fields besides the labels that come from the training data, for bertkit.json."""
         return {name: getattr(self, name) for name in self.row.saved_fields}
@@ -157,6 +164,30 @@ class Task(ABC):
     @abstractmethod
     def windows(self, example: Example, number: int) -> list[Window]:
         """The sequences of example `number`, at least one, by the length policy."""
+
+    def model_config(self, config: "BertConfig") -> "BertConfig":
+        """The config of the model that is trained, from that of the model to start from."""
+        return config
+
+    def start_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Weights of a new head that are copied from the model to start from."""
+        return {}
+
+    def pack(self, batch: Batch, windows: Sequence[Window]) -> Batch:
+        """The windows' packed batch, with what else is needed on the device in a training step."""
+        return batch
+
+    def read_head(self, model: "BertModel", hidden_TD: Tensor, batch: Batch, windows: Sequence[Window]) -> Tensor:
+        """The head's outputs for a batch from the encoder's, T D."""
+        return model.read(self.head, hidden_TD, batch)
+
+    def window_outputs(
+        self, model: "BertModel", logits: Tensor, batch: Batch, windows: Sequence[Window]
+    ) -> list[np.ndarray]:
+        """What `decode` reads of each window: one row of a pooled head, or a row for each token."""
+        logits = logits.cpu()
+        parts = list(logits) if HEADS[self.head].pooled else list(batch.split(logits))
+        return [part.numpy() for part in parts]
 
     def count_targets(self, windows: Sequence[Window]) -> int:
         """The number of targets in the loss of these windows: one for each example."""

@@ -20,6 +20,7 @@ from tokenizers.models import WordPiece
 from bertkit.errors import RequestError
 from bertkit.text.tokenizer_files import (
     BERT_TOKENS,
+    ROBERTA_TOKENS,
     TOKENIZER_KINDS,
     SpecialTokens,
     check_pieces,
@@ -91,6 +92,13 @@ class Tokenizer:
         check_pieces(pieces, BERT_TOKENS, where, unit)
         cleaning = Cleaning(lowercase, strip_accents, split_cjk)
         return cls(wordpiece_backend(pieces, BERT_TOKENS, cleaning), BERT_TOKENS)
+
+    @classmethod
+    def train_bytes(cls, texts: Iterable[str], size: int) -> "Tokenizer":
+        """A byte-level BPE tokenizer of at most `size` pieces made of these texts: any text is decoded as it was."""
+        from bertkit.text.tokenizer_kinds.byte_level_bpe import train_byte_level
+
+        return cls(train_byte_level(texts, size, ROBERTA_TOKENS), ROBERTA_TOKENS)
 
     @classmethod
     def load(cls, path: Path | str) -> "Tokenizer":

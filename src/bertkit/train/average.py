@@ -65,6 +65,10 @@ class Average:
         finally:
             self._copy_into_module(original)
 
+    def keep(self) -> None:
+        """Replace the module's weights by the mean, if there is one."""
+        self._copy_into_module(self.means)
+
     def state_tensors(self) -> dict[str, Tensor]:
         """The state for a checkpoint, each tensor gathered from all ranks: every rank must call this."""
         named = zip(self.names, self.means, strict=True) if self.means else ()

@@ -7,15 +7,19 @@ from typing import Literal
 
 from bertkit.errors import RequestError
 
-Decay = Literal["linear", "cosine", "constant", "trapezoid"]
+Decay = Literal["linear", "cosine", "constant", "trapezoid", "inverse-sqrt", "slanted"]
 
-# Factor on the peak learning rate when the share `x` of the budget is spent.
-DECAYS: dict[Decay, Callable[[float], float]] = {
-    "linear": lambda x: 1 - x,
-    "cosine": lambda x: 0.5 * (1 + math.cos(math.pi * x)),
-    "constant": lambda x: 1.0,
-    "trapezoid": lambda x: min(1.0, (1 - x) / 0.3),  # flat, then down over the last 30 %
+# Factor on the peak learning rate when the share `x` of the budget is spent, and `n` times the steps of the warm-up.
+DECAYS: dict[Decay, Callable[[float, float], float]] = {
+    "linear": lambda x, n: 1 - x,
+    "cosine": lambda x, n: 0.5 * (1 + math.cos(math.pi * x)),
+    "constant": lambda x, n: 1.0,
+    "trapezoid": lambda x, n: min(1.0, (1 - x) / 0.3),  # flat, then down over the last 30 %
+    "inverse-sqrt": lambda x, n: max(n, 1.0) ** -0.5,  # the Transformer's; the budget does not matter
+    # ULMFiT's slanted triangle: up over the first tenth, then down, from 1/32 to 1 and back.
+    "slanted": lambda x, n: (1 + 31 * min(x / 0.1, (1 - x) / 0.9)) / 32,
 }
+OWN_WARMUP = ("slanted",)  # these rise by themselves, and `warmup` does not apply
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +40,9 @@ class Schedule:
 
         Warm-up and decay are multiplied, as in Google's code, so that a budget of minutes cannot skip the warm-up.
         """
-        up = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
-        down = DECAYS[self.decay](min(max(progress, 0.0), 1.0))
+        warmup = 0 if self.decay in OWN_WARMUP else self.warmup
+        up = min(1.0, (step + 1) / warmup) if warmup else 1.0
+        down = DECAYS[self.decay](min(max(progress, 0.0), 1.0), (step + 1) / max(self.warmup, 1))
         return self.peak * up * max(down, self.floor)
 
 

@@ -34,14 +34,23 @@ def flops_per_token(
 
 def encoder_flops(config: BertConfig, length: float) -> float:
     """Operations of the encoder: matrices by use (a shared layer counts `depth` times), and attention."""
-    widening = 0 if config.table_width == config.width else config.table_width * config.width
+    widening = 0 if config.embedding_width in (None, config.width) else config.table_width * config.width
     matrices = config.depth * layer_parameters(config) + widening
-    attended = sum(attended_tokens(config, length, layer) for layer in range(config.depth))
+    layers = 0 if config.recurrent else config.depth
+    attended = sum(attended_tokens(config, length, layer) for layer in range(layers))
     return TRAINING_FLOPS * matrices + 2 * TRAINING_FLOPS * config.width * attended  # q . k and weights . v
 
 
 def layer_parameters(config: BertConfig) -> int:
-    """Parameters of one layer's matrices: query, key, value, output, and two or three of the feed-forward."""
+    """Parameters of one layer's matrices: query, key, value, output, and two or three of the feed-forward.
+
+    Of a recurrent layer: those of the gates (four in an LSTM, three in a GRU) and of an LSTM's projection.
+    """
+    if config.recurrent:
+        width = config.width // config.directions
+        projected = width * config.inner if config.inner > width else 0
+        one = 8 * config.inner * width + projected if config.parts.layer == "lstm" else 6 * width**2
+        return config.directions * one
     maps = 3 if config.parts.feed_forward == "gated" else 2
     return 4 * config.width**2 + maps * config.width * config.inner
 

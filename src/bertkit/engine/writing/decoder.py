@@ -90,7 +90,7 @@ def generator_parts(model: BertModel) -> tuple[Encoder, MaskedWordHead]:
     """The causal stack and the vocabulary's projection; a model that cannot generate is refused."""
     if model.decoder is not None:
         return model.decoder.stack, model.decoder.words
-    if not model.config.parts.causal or "masked_word" not in model.heads:
+    if not model.writes:
         raise RequestError(
             "this model cannot write: it is an encoder, which sees both sides of every word; "
             "fill in a [MASK] with it, or fine-tune it to write ('bertkit finetune write')"

@@ -91,6 +91,17 @@ def next_tokens(
         scores_NV = decoder.step(ids_N, kept)
 
 
+def search(decoder: NextScores, count: int, settings: WriteSettings, end_ids: Sequence[int]) -> list[list[int]]:
+    """The new tokens of each of `count` sequences, an end token included: greedy, sampled, or by beam search."""
+    if settings.beams > 1:
+        return beam_search(decoder, count, settings, end_ids)
+    found: list[list[int]] = [[] for _ in range(count)]
+    for step in next_tokens(decoder, count, settings, end_ids):
+        for sequence, token in zip(step.sequences, step.ids, strict=True):
+            found[sequence].append(token)
+    return found
+
+
 def choose(scores_NV: Tensor, settings: WriteSettings, generators: Sequence[torch.Generator]) -> Tensor:
     """N: the likeliest token of each row, or one drawn as the settings say; row n draws from generators[n]."""
     if not settings.samples:

@@ -66,6 +66,7 @@ def catalogue(readings: Iterable[Reading]) -> list[HeadKind]:
 
 def link(reading: Reading, source: str, target: str) -> list[LinkedHead]:
     """Heads sorted by the attention from the word `source` to the word `target`, largest first."""
+    reading.refuse_without_heads()
     rows, columns = reading.positions_of(source), reading.positions_of(target)
     heads = []
     for number, layer in enumerate(reading.trace.layers, start=1):
@@ -85,6 +86,7 @@ def parse_link(words: str) -> tuple[str, str]:
 
 def _measures(reading: Reading) -> dict[str, Tensor]:
     """Name -> [sum, count] of each measure, 2 depth H."""
+    reading.refuse_without_heads()
     weights = torch.stack([layer.weights for layer in reading.trace.layers]).float().cpu()  # depth H L L
     rows = _counted_rows(reading.encoding.special)
     length = weights.shape[-1]

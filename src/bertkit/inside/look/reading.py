@@ -10,7 +10,7 @@ from torch import Tensor
 from bertkit.engine.batches import Passage, make_batch
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.batch import Batch
-from bertkit.model.encoder import Trace
+from bertkit.model.encoder import RECURRENT, Trace
 from bertkit.predict.bert import Bert
 from bertkit.text.tokenizer import Encoding
 
@@ -39,6 +39,11 @@ class Reading:
     batch: Batch
     trace: Trace
     source: "SourceText | None" = None  # of a decoder: what its layers attend to beside the text
+
+    def refuse_without_heads(self) -> None:
+        """Refuse a view of attention heads for a recurrent model."""
+        if not len(self.trace.layers[0].weights):
+            raise RequestError(RECURRENT)
 
     def positions_of(self, word: str) -> list[int]:
         """The positions of all tokens of all occurrences of a word, ignoring case."""

@@ -69,6 +69,7 @@ def step_table(reading: Reading, *, layer: int = 1, head: int = 1, word: str | N
 
 def check_head(reading: Reading, layer: int, head: int) -> None:
     """Refuse a layer or head that the model does not have; both are counted from 1."""
+    reading.refuse_without_heads()
     depth, heads = len(reading.trace.layers), len(reading.trace.layers[0].weights)
     if not (1 <= layer <= depth and 1 <= head <= heads):
         raise RequestError(f"layer {layer}, head {head} is not there: layers are 1 to {depth}, heads 1 to {heads}")

@@ -68,6 +68,8 @@ def export_onnx(
     heads, or vectors for a sentence model and for one without heads.
     """
     _require_packages()
+    if checkpoint.model.config.recurrent:
+        raise RequestError("ONNX files are for models with attention, and this model's layers are recurrent")
     folder, name = onnx_file(Path(path))
     graph = Graph(checkpoint.model, _answers(checkpoint, answers), _embed_settings(checkpoint))
     if checkpoint.tokenizer is None:
@@ -109,6 +111,11 @@ def _answers(checkpoint: Checkpoint, answers: Sequence[str] | None) -> tuple[str
     heads = tuple(checkpoint.model.heads)
     if isinstance(answers, str):
         raise RequestError(f"answers={answers!r} is a text; give a list of names: [{answers!r}]")
+    if "decoder" in (heads if answers is None else answers):
+        raise RequestError(
+            "this model has a decoder, which writes a token at a time and is not exported; "
+            "export its encoder's vectors: answers=['vectors']"
+        )
     if answers is None:
         return heads if heads and checkpoint.embed is None else (VECTORS,)
     for name in answers:

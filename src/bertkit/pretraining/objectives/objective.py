@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from bertkit.config import BertConfig
+from bertkit.errors import RequestError
 from bertkit.pretraining.examples.arrays import Examples, Ids
 from bertkit.pretraining.examples.random import Floats, Ints
 from bertkit.pretraining.examples.spans import Ranges, Rolls, Spans
@@ -37,6 +38,7 @@ class Objective:
     kind: Literal["tokens", "pair", "extra"] = "extra"
     losses: tuple[Loss, ...] = ()
     heads: tuple[str, ...] = ()  # of the trained model
+    family: str | None = None  # whose models it trains; None: any
     needs: str | None = None  # the objective that an extra loss requires ...
     needs_reason: str = ""  # ... and the message if it is missing
     no_pair_reason: str | None = None  # why it cannot be combined with a pair objective; None: it can
@@ -49,7 +51,12 @@ class Objective:
         """Refuse a masking mode, or shares of [MASK] and random tokens, that this objective cannot use."""
 
     def check_model(self, config: BertConfig) -> None:
-        """Refuse a model that this objective cannot train."""
+        """Refuse a model that this objective cannot train: by default, one that predicts a word from one side alone."""
+        if self.heads and config.two_way_words:
+            raise RequestError(
+                f"objective={self.name} does not go with this model, which predicts a word from one side alone; "
+                "set objective=bilm, or word_head=gelu to predict from both sides"
+            )
 
     # Examples, in numpy.
 

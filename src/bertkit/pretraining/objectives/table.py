@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from bertkit.errors import RequestError
+from bertkit.pretraining.objectives.bilm import BidirectionalLanguageModel
 from bertkit.pretraining.objectives.causal import CausalLanguageModel
 from bertkit.pretraining.objectives.fill import Fill
 from bertkit.pretraining.objectives.mlm import MaskedLanguageModel
@@ -18,6 +19,7 @@ ROWS: tuple[Objective, ...] = (
     MaskedLanguageModel(),
     ReplacedTokenDetection(),
     CausalLanguageModel(),
+    BidirectionalLanguageModel(),
     Fill(),
     NextSentence(),
     SentenceOrder(),

@@ -9,6 +9,7 @@ import random
 import re
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -47,6 +48,7 @@ class HttpExchange:
         self.id = _request_id(self.headers.get(b"x-request-id"))
         self.status = 0
         self.closing = False  # whether it was refused before all of the request was read
+        self.left = False  # whether the client has disconnected
         self._send = send
 
     @property
@@ -55,7 +57,9 @@ class HttpExchange:
         return str(getattr(self.scope.get("route"), "path", "other"))
 
     async def send(self, message: Message) -> None:
-        """Send a message, with the headers that every reply has."""
+        """Send a message, with the headers that every reply has; a client that left is an error, for long replies."""
+        if self.left and not self.closing:
+            raise ConnectionResetError
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = [*message.get("headers", []), (b"x-request-id", self.id.encode()), *SECURITY_HEADERS]
@@ -71,6 +75,12 @@ class HttpExchange:
         await self.send({"type": "http.response.start", "status": refusal.status, "headers": headers})
         self.closing = close
         await self.send({"type": "http.response.body", "body": response.body, "more_body": close})
+
+    def leave(self, task: "asyncio.Task[Any]") -> None:
+        """The client has disconnected, or has the whole reply: stop before the reply, or when more of it is sent."""
+        self.left = True
+        if not self.status:
+            task.cancel()
 
     async def linger(self, receive: Receive) -> None:
         """Discard the rest of a refused request for a while, then close: closing on unread bytes loses the reply."""
@@ -269,7 +279,7 @@ class Middleware:
         task = asyncio.current_task()
         assert task is not None  # an ASGI application runs in a task
         ended = asyncio.ensure_future(receive())  # done when the client disconnects, or when the reply is sent
-        ended.add_done_callback(lambda _: None if exchange.status or ended.cancelled() else task.cancel())
+        ended.add_done_callback(lambda _: None if ended.cancelled() else exchange.leave(task))
         try:
             async with asyncio.timeout(self._limits.seconds):
                 await self.app(exchange.scope, replay, exchange.send)

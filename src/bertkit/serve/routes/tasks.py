@@ -39,7 +39,8 @@ def task_routes(service: Service) -> Routes:
     """A route for each task; those that no model can answer are not in the documentation."""
     routes = Routes()
     for name, rows in task_table_routes().items():
-        _add_route(routes, service, name, rows)
+        if not rows[0].generates:  # generation has routes of its own
+            _add_route(routes, service, name, rows)
     return routes
 
 

@@ -1,10 +1,12 @@
 """RoBERTa's byte-level BPE: bytes merged by pairs; a space is part of the piece after it."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers, processors
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from bertkit.errors import RequestError
 from bertkit.text.tokenizer_files import (
@@ -43,6 +45,24 @@ def byte_level_backend(
     register_special_tokens(backend, tokens)
     _place_special_tokens(backend, tokens, add_prefix_space)
     return backend
+
+
+def train_byte_level(texts: Iterable[str], size: int, tokens: SpecialTokens) -> Backend:
+    """A pipeline whose vocabulary is made of these texts, by the tokenizers library; a space is put before a text."""
+    backend = byte_level_backend(
+        {name: number for number, name in enumerate(asdict(tokens).values())}, [], tokens, add_prefix_space=True
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=list(asdict(tokens).values()),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    model = json.loads(backend.to_str())["model"]
+    return byte_level_backend(
+        model["vocab"], [(first, second) for first, second in model["merges"]], tokens, add_prefix_space=True
+    )
 
 
 def _place_special_tokens(backend: Backend, tokens: SpecialTokens, add_prefix_space: bool = False) -> None:
