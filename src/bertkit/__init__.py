@@ -13,7 +13,7 @@ from bertkit._version import __version__
 from bertkit.errors import BertkitError, BertkitWarning, RequestError
 
 if TYPE_CHECKING:
-    from bertkit.api import EvaluationResult, Report, TrainingResult, evaluate, finetune, pretrain
+    from bertkit.api import EvaluationResult, Report, TrainingResult, evaluate, finetune, finetune_chain, pretrain
     from bertkit.bert_client import BertClient
     from bertkit.client import AsyncClient, Client
     from bertkit.inside.attribution.attribution import why
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bertkit.predict.bert import Bert, load
     from bertkit.predict.fill import Filled
     from bertkit.predict.fill_words import FilledTogether
+    from bertkit.predict.questions import JudgedWord
     from bertkit.predict.search import Found
     from bertkit.tasks.answer import Answered
     from bertkit.tasks.choose import Chosen
@@ -35,7 +36,15 @@ if TYPE_CHECKING:
 
 # Module -> the public names that are imported from it when they are first used.
 _LATE_NAMES = {
-    "bertkit.api": ("EvaluationResult", "Report", "TrainingResult", "evaluate", "finetune", "pretrain"),
+    "bertkit.api": (
+        "EvaluationResult",
+        "Report",
+        "TrainingResult",
+        "evaluate",
+        "finetune",
+        "finetune_chain",
+        "pretrain",
+    ),
     "bertkit.bert_client": ("BertClient",),
     "bertkit.client": ("AsyncClient", "Client"),
     "bertkit.inside.attribution.attribution": ("why",),
@@ -44,6 +53,7 @@ _LATE_NAMES = {
     "bertkit.predict.bert": ("Bert", "load"),
     "bertkit.predict.fill": ("Filled",),
     "bertkit.predict.fill_words": ("FilledTogether",),
+    "bertkit.predict.questions": ("JudgedWord",),
     "bertkit.predict.search": ("Found",),
     "bertkit.tasks.answer": ("Answered",),
     "bertkit.tasks.choose": ("Chosen",),
@@ -71,6 +81,7 @@ __all__ = [
     "Filled",
     "FilledTogether",
     "Found",
+    "JudgedWord",
     "Labeled",
     "Look",
     "Rated",
@@ -85,6 +96,7 @@ __all__ = [
     "__version__",
     "evaluate",
     "finetune",
+    "finetune_chain",
     "load",
     "look",
     "pretrain",

@@ -6,8 +6,8 @@ its result; `result.model.save("folder")` keeps the model.
 
 import shutil
 import tempfile
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -15,6 +15,9 @@ from typing import Any
 
 from bertkit.data.columns import named_columns
 from bertkit.data.from_python import Examples, example_file
+from bertkit.errors import RequestError
+from bertkit.files import refuse_to_overwrite
+from bertkit.finetuning.chain import check_step, finish_chain, step_folders
 from bertkit.finetuning.result import FineTuned
 from bertkit.predict.bert import Bert, load
 from bertkit.progress import progress
@@ -24,6 +27,7 @@ from bertkit.tasks.read import read_examples
 from bertkit.tasks.table import TASKS
 
 VECTORS = "vectors"  # the task name that tunes embeddings
+STEP_FIELDS = ("task", "train", "dev", "teacher")  # of a chain's step; all others are settings
 EXAMPLES_AT_ONCE = 1024  # between updates of the progress bar
 
 
@@ -129,6 +133,37 @@ def finetune(
     return TrainingResult(folder=folder, scores=scores, finished=result.finished, notes=notes, temporary=temporary)
 
 
+def finetune_chain(
+    steps: Sequence[Mapping[str, Any]],
+    model: Path | str | None = None,
+    out: Path | str | None = None,
+    *,
+    resume: bool = False,
+) -> list[TrainingResult]:
+    """Fine-tune for several tasks in turn, each from the model of the one before; `out/model` is the last one's.
+
+    A step has the arguments of `finetune`: {"task": "classify", "train": ..., "dev": ..., "epochs": 3}. With `resume`
+    finished steps are not repeated. An interrupted chain gives the results up to the interrupted step.
+    """
+    if not steps:
+        raise RequestError("a chain needs one step at least: finetune_chain([{'task': ..., 'train': ...}, ...])")
+    checked = [check_step(step, f"steps[{number}]") for number, step in enumerate(steps)]
+    for step in checked:  # a wrong setting of the last step is said before the first one is trained
+        own = {name: value for name, value in step.items() if name not in STEP_FIELDS}
+        _request(step["task"], _pairs(own), Path("model"))
+    folder, temporary = _run_folder(out)
+    if not resume:
+        refuse_to_overwrite(folder)
+    folders, results = step_folders(folder, [step["task"] for step in checked]), list[TrainingResult]()
+    for step, run in zip(checked, folders, strict=True):
+        start = results[-1].folder / "model" if results else model
+        results.append(replace(finetune(**{**step, "model": start, "out": run, "resume": resume}), temporary=temporary))
+        if not results[-1].finished:
+            return results
+    finish_chain(folder, folders)
+    return results
+
+
 def pretrain(
     recipe: Path | str | Mapping[str, object],
     shards: Path | str | None = None,
@@ -181,20 +216,27 @@ def _fine_tune(
     task: str, pairs: list[str], start: Path, train: Path, dev: Path | None, out: Path, options: dict[str, Any]
 ) -> FineTuned:
     from bertkit.finetuning.fine_tuning import fine_tune
-    from bertkit.finetuning.settings import read_task_request
 
-    settings, columns = read_task_request(pick(TASKS, task, "task"), str(start), *pairs)
+    settings, columns = _request(task, pairs, start)
     return fine_tune(task, settings, start, train, dev, out, columns=columns, **options)
 
 
 def _tune_vectors(
     task: str, pairs: list[str], start: Path, train: Path, dev: Path | None, out: Path, options: dict[str, Any]
 ) -> FineTuned:
-    from bertkit.finetuning.embeddings.settings import read_vector_request
     from bertkit.finetuning.embeddings.tuning import tune_vectors
 
-    settings, columns = read_vector_request(*pairs)
+    settings, columns = _request(task, pairs, start)
     return tune_vectors(settings, start, train, dev, out, columns=columns, **options)
+
+
+def _request(task: str, pairs: list[str], start: Path) -> tuple[Any, Any]:
+    """(settings, columns) of `key=value` pairs, for a task of the table or for embeddings."""
+    from bertkit.finetuning.embeddings.settings import read_vector_request
+    from bertkit.finetuning.settings import read_task_request
+
+    pick(dict.fromkeys((*TASKS, VECTORS)), task, "task")
+    return read_vector_request(*pairs) if task == VECTORS else read_task_request(TASKS[task], str(start), *pairs)
 
 
 def _run_folder(out: Path | str | None) -> tuple[Path, "tempfile.TemporaryDirectory[str] | None"]:

@@ -91,6 +91,24 @@ class FillCall(Protocol[One, Many]):
     def __call__(self, text: Sequence[str], *, top: int = 5, too_long: str | None = None) -> Many: ...
 
 
+class FollowsCall(Protocol[One, Many]):
+    """The overloads of `Client.follows`."""
+
+    @overload
+    def __call__(self, first: str, second: str) -> One: ...
+    @overload
+    def __call__(self, first: Sequence[str], second: Sequence[str]) -> Many: ...
+
+
+class ReplacedCall(Protocol[One, Many]):
+    """The overloads of `Client.replaced`."""
+
+    @overload
+    def __call__(self, text: str) -> One: ...
+    @overload
+    def __call__(self, text: Sequence[str]) -> Many: ...
+
+
 class PassageCall(Protocol[One, Many]):
     """The overloads of `Client.answer`."""
 
@@ -220,6 +238,16 @@ class Client:
         """The best words for each blank: a list of {word, probability, text, blank}; for several texts, of lists."""
         results = self._results("/fill", text, text=text, top=top, too_long=too_long)
         return cast("list[Reply] | list[list[Reply]]", results)
+
+    @overloaded(FollowsCall[float, list[float]])
+    def follows(self, first: str | Sequence[str], second: str | Sequence[str]) -> float | list[float]:
+        """As `Bert.follows`: the probability that the second text follows the first."""
+        return cast("float | list[float]", self._results("/follows", first, first=first, second=second))
+
+    @overloaded(ReplacedCall[list[Reply], list[list[Reply]]])
+    def replaced(self, text: str | Sequence[str]) -> list[Reply] | list[list[Reply]]:
+        """As `Bert.replaced`: a list of {word, start, end, probability}; for several texts, of lists."""
+        return cast("list[Reply] | list[list[Reply]]", self._results("/replaced", text, text=text))
 
     @overloaded(PairsCall[Reply, list[Reply]])
     def classify(self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None) -> Reply | list[Reply]:
@@ -400,6 +428,8 @@ class AsyncClient:
 
     embed = overloaded(EmbedCall[Later["np.ndarray"], Later["list[np.ndarray]"]])(_awaited(Client.embed))
     fill = overloaded(FillCall[Later[list[Reply]], Later[list[list[Reply]]]])(_awaited(Client.fill))
+    follows = overloaded(FollowsCall[Later[float], Later[list[float]]])(_awaited(Client.follows))
+    replaced = overloaded(ReplacedCall[Later[list[Reply]], Later[list[list[Reply]]]])(_awaited(Client.replaced))
     classify = overloaded(PairsCall[Later[Reply], Later[list[Reply]]])(_awaited(Client.classify))
     tag = overloaded(TextsCall[Later[Reply], Later[list[Reply]]])(_awaited(Client.tag))
     answer = overloaded(PassageCall[Later[Reply], Later[list[Reply]]])(_awaited(Client.answer))

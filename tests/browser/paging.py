@@ -12,12 +12,13 @@ from serving import fill_folder, taught
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import family_config
 from bertkit.model.model import new_model
+from bertkit.predict.questions import QUESTIONS
 from bertkit.serve.models import Models, load_models
 from bertkit.tasks.table import TASKS, routes
 from bertkit.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[2]
-TOOLS = ["fill", *routes(), "compare", "search", "inspect", "inside"]
+TOOLS = ["fill", *QUESTIONS, *routes(), "compare", "search", "inspect", "inside"]
 LENGTH = 128  # tokens, of which each is a letter
 FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 
@@ -27,6 +28,8 @@ def page_models(base: Path) -> Models:
     folders |= {task: taught.taught_folder(base / task, task, max_length=LENGTH) for task in TASKS}
     folders["modern"] = modern_folder(base / "modern")
     folders["causal"] = fill_folder(base / "causal", max_length=LENGTH, causal=True)
+    for family, head in (("bert", "next_sentence"), ("electra", "replaced_token")):
+        folders[head] = fill_folder(base / head, max_length=LENGTH, family=family, head=head)
     return load_models([f"{name}={folder}" for name, folder in folders.items()], torch.device("cpu"))
 
 

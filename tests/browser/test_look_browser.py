@@ -303,3 +303,55 @@ def test_512_tokens_of_12_by_12_heads_open_at_once(open_page, tmp_path):
     assert page.evaluate(hover)[2] < 100
     page.evaluate("document.querySelector('.stage').scrollTop = 1e6")
     page.wait_for_selector(".cell.left[data-row='511']")
+
+
+def test_source_and_target_side_by_side(open_page, tmp_path):
+    """An encoder-decoder: causal rows in one view, and the source beside the written tokens in another."""
+    shape = {"vocab_size": len(PIECES), "max_length": 64, "init_std": 0.3, "depth": 2, "heads": 4, "decoder_depth": 2}
+    config = family_config("encoder-decoder", "tiny", **shape)
+    bert = bert_of(config, ("decoder",))
+    look(bert, TEXT, "dogs dig").save(tmp_path / "look.html")
+    page = open_page(tmp_path / "look.html")
+    reading = read(bert, TEXT, "dogs dig")
+    assert [tab.get_attribute("data-view") for tab in page.locator("[role=tab]").all()] == [
+        "heads",
+        "source",
+        "model",
+        "neurons",
+        "vectors",
+        "kinds",
+    ]
+    page.hover(".cell.left[data-row='0']")
+    page.wait_for_function("document.querySelector('.status').textContent.includes('(0) attends to')")
+    assert "[CLS] 1.000" in said(page), "the first token of the target sees itself alone"
+    choose(page, "source")
+    assert page.locator(".cell.left").count() == len(reading.tokens)
+    right = page.locator(".cell.right").all_inner_texts()  # the rows that are visible
+    assert len(right) > len(reading.tokens)
+    assert right == list(reading.source.tokens[: len(right)])
+    for layer in (0, 1):
+        page.select_option("select[aria-label=layer]", label=f"{layer + 1}")
+        page.wait_for_selector(f"#look[data-layer='{layer + 1}']")
+        weights = reading.trace.layers[layer].cross_weights.mean(dim=0)
+        page.hover(".cell.left[data-row='2']")
+        page.wait_for_function("document.querySelector('.status').textContent.includes('(2) attends to')")
+        assert said(page).startswith(reading.tokens[3]), "the token that this row leads to"
+        assert f"{float(weights[2].max()):.3f}" in said(page)
+        page.hover(".cell.right[data-row='11']")
+        page.wait_for_function("document.querySelector('.status').textContent.includes('(11) is attended to by')")
+        assert f"{float(weights[:, 11].max()):.3f}" in said(page)
+        page.mouse.move(2, 2)
+
+
+def test_a_decoders_rows_end_at_the_diagonal(open_page, tmp_path):
+    shape = {"vocab_size": len(PIECES), "max_length": 64, "init_std": 0.3, "depth": 2, "heads": 4}
+    bert = bert_of(family_config("gpt2", "tiny", **shape))
+    look(bert, "a cab can back").save(tmp_path / "look.html")
+    page = open_page(tmp_path / "look.html")
+    weights = read(bert, "a cab can back").trace.layers[0].weights.mean(dim=0)
+    page.hover(".cell.right[data-row='6']")
+    page.wait_for_function("document.querySelector('.status').textContent.includes('(6) is attended to by')")
+    assert f"{float(weights[6:, 6].max()):.3f}" in said(page)
+    page.hover(".cell.left[data-row='1']")
+    page.wait_for_function("document.querySelector('.status').textContent.includes('(1) attends to')")
+    assert said(page).count(",") == 1, "itself and the one before"

@@ -94,6 +94,15 @@ def test_classify(visit, page_server):
     assert float(number.replace("−", "-")) == pytest.approx(found["results"][0]["value"], abs=6e-4)
 
 
+def test_questions_to_the_heads_of_pre_training(visit, page_server):
+    page = visit(page_server.url, tool="follows", first="a cat sat", second="it ran")
+    [probability] = page_server.post("/follows", {"first": "a cat sat", "second": "it ran"}).json()["results"]
+    assert said(page) == f"The second text follows the first: {probability:.0%}."
+    page = visit(page_server.url, tool="replaced", text=PASSAGE)
+    [words] = page_server.post("/replaced", {"text": PASSAGE}).json()["results"]
+    assert shown(page, "mark") == [f"{each['word']}{each['probability']:.0%}" for each in words]
+
+
 def test_tag_colors_what_the_model_found_where_it_stands(visit, page_server):
     page = visit(page_server.url, tool="tag", text=PASSAGE)
     spans = page_server.post("/tag", {"texts": [PASSAGE]}).json()["results"][0]["spans"]
@@ -202,6 +211,8 @@ def test_the_views_of_look_open_here(visit, page_server):
 
 KEYED = {
     "fill": {"text": "a ___ sat."},
+    "follows": {"first": "a cat sat", "second": "it ran"},
+    "replaced": {"text": "a cat barked"},
     "classify": {"text": "a fine film"},
     "tag": {"text": "ada lives in london"},
     "answer": {"question": "where?", "passage": "ada lives in london"},

@@ -57,11 +57,13 @@ class Hold:
         monkeypatch.setattr(type(shared), "compute", held)
 
 
-def fill_folder(folder: Path, *, max_length: int = 32, causal: bool = False) -> Path:
-    """A model with a masked-word head, over the letters of `taught`, two layers deep."""
+def fill_folder(
+    folder: Path, *, max_length: int = 32, causal: bool = False, family: str = "bert", head: str = "masked_word"
+) -> Path:
+    """A model with a masked-word head, and `head` beside it, over the letters of `taught`, two layers deep."""
     shape = {"depth": 2, "width": 16, "heads": 2, "inner": 32, "max_length": max_length}
-    config = family_config("bert", "tiny", vocab_size=len(taught.PIECES), init_std=0.3, **shape)
-    model = new_model(override(config, f"causal={causal}"), {"masked_word": None}, seed=5).eval()
+    config = family_config(family, "tiny", vocab_size=len(taught.PIECES), init_std=0.3, **shape)
+    model = new_model(override(config, f"causal={causal}"), {"masked_word": None, head: None}, seed=5).eval()
     found = Checkpoint(model=model, tokenizer=Tokenizer.from_vocab(taught.PIECES), max_length=max_length)
     save_checkpoint(found, folder)
     return folder

@@ -56,6 +56,13 @@ def finetune(
         str | None,
         typer.Option(help="Only measure a learning curve at these numbers of examples, such as 100,300,1000."),
     ] = None,
+    then: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TASK,train=FILE,...",
+            help="Then fine-tune that model for another task, with its own settings; repeat it for a chain of tasks.",
+        ),
+    ] = None,
     resume: ResumeRun = False,
     retry: Annotated[
         bool,
@@ -71,12 +78,14 @@ def finetune(
     bertkit finetune glue FOLDER fine-tunes on every GLUE task in a folder and prints one table.
     """
     options = {**locals(), "seeds": seeds != 1}
-    given = {name for name, value in options.items() if value not in (None, False)}
+    given = {name for name, value in options.items() if value not in (None, False, [])}
     _refuse_options(task, given)
     if task == GLUE:
         return _fine_tune_glue(settings or [], start, out or Path("glue"), seeds, only, as_json)
     default = "bundled" if task == VECTORS else TASKS[task].default_start
     start, out, pairs = start or Path(default), out or Path("run"), settings or []
+    if then:
+        return _fine_tune_chain(task, pairs, train, dev, then, start, out, resume, as_json)
     if task == VECTORS:
         return _tune_vectors(pairs, start, train, dev, out, as_json, teacher=teacher, resume=resume)
     from bertkit.finetuning.settings import read_task_request
@@ -104,6 +113,8 @@ def _refuse_options(task: str, given: set[str]) -> None:
             raise RequestError("of the options, --from, --out, --seeds, --only and --json go with glue")
         return
     pick(dict.fromkeys((*TASKS, VECTORS)), task, "task")
+    if "then" in given and (comparing or given & {"retry", "teacher"}):
+        raise RequestError("--then goes with --from, --train, --dev, --out, --resume, --json and settings alone")
     if "only" in given:
         raise RequestError("--only goes with glue")
     if task == VECTORS and (comparing or "retry" in given):
@@ -113,6 +124,35 @@ def _refuse_options(task: str, given: set[str]) -> None:
     if given & set(EXPERIMENTS) and given & {"retry", "teacher"}:
         wrong = "--retry" if "retry" in given else "--teacher"
         raise RequestError(f"{wrong} does not go with --search, --find-rate, --features and --curve")
+
+
+def _fine_tune_chain(
+    task: str,
+    pairs: list[str],
+    train: Path | None,
+    dev: Path | None,
+    then: list[str],
+    start: Path,
+    out: Path,
+    resume: bool,
+    as_json: bool,
+) -> None:
+    """Several tasks in turn, each from the model of the one before; a line for each."""
+    from bertkit.api import finetune_chain
+    from bertkit.finetuning.chain import read_step
+    from bertkit.settings import split_pair
+
+    own = dict(split_pair(pair, [pair.split("=", 1)[0]]) for pair in pairs)
+    steps = [{"task": task, "train": _train_file(train), "dev": dev, **own}, *map(read_step, then)]
+    results = finetune_chain(steps, start, out, resume=resume)
+    for result in results:
+        scores = ", ".join(f"{name} {value:.4f}" for name, value in result.scores.items())
+        row = {"out": str(result.folder), "scores": dict(result.scores), "finished": result.finished}
+        print(json.dumps(row) if as_json else f"{result.folder.name}: {scores}")
+    if not results[-1].finished:
+        raise typer.Exit(INTERRUPTED)
+    if not as_json:
+        print(f"model in {out / 'model'}; all steps: {out / 'report.html'}")
 
 
 def _train_file(train: Path | None, kind: str = "a file") -> Path:

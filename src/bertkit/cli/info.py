@@ -19,6 +19,7 @@ def info(
     from bertkit.checkpoint.bundled import model_folder
     from bertkit.checkpoint.save_load import load_checkpoint
     from bertkit.model.model import parameter_count
+    from bertkit.predict.questions import answerable
     from bertkit.tasks.folder import task_name
 
     folder = model_folder(model)
@@ -39,7 +40,7 @@ def info(
         "labels": list(checkpoint.labels),
         "pooling": checkpoint.embed.pooling if checkpoint.embed else None,
         "bytes": sum(path.stat().st_size for path in folder.iterdir() if path.is_file()),
-        "answers": [*answers, *([f"predict ({task})"] if task else [])],
+        "answers": [*answers, *answerable(checkpoint.model), *([f"predict ({task})"] if task else [])],
     }
     print(json.dumps(description, ensure_ascii=False) if as_json else "\n".join(_format_lines(description)))
 

@@ -19,6 +19,8 @@ PANELS = {
         "predict": ("run a fine-tuned model on a file", "bertkit predict run/model reviews.csv --out predicted.jsonl"),
         "embed": ("compute vectors of texts", "bertkit embed texts.txt --model model/ --out vectors.npy"),
         "fill": ("predict the [MASK] words of a text", 'bertkit fill "Paris is the [MASK] of France."'),
+        "follows": ("whether a text follows another", 'bertkit follows "She left." "It rained." --model run/model'),
+        "replaced": ("which words of a text look replaced", 'bertkit replaced "The chef ate it." --model electra/'),
         "write": ("generate text", 'bertkit write "Once upon a time" --model gpt2/'),
         "serve": ("serve models over HTTP", "bertkit serve model/ ner=run/model --port 8000"),
         "bench": ("measure a running server", "bertkit bench http://127.0.0.1:8000 --clients 1,16,64"),

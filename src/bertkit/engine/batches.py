@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bertkit.config import BertConfig
 from bertkit.engine.cpu import cpu_operations
 from bertkit.engine.threads import TOKENS_FOR_ONE_THREAD, map_in_threads
 from bertkit.model.batch import Batch
@@ -64,6 +65,11 @@ class Passage(NamedTuple):
 
     ids: Sequence[int]
     segments: Sequence[int]
+
+
+def known_segments(config: BertConfig, segments: Sequence[int]) -> Sequence[int]:
+    """Segment ids that a model has: all 0 for a family without a second segment."""
+    return segments if config.segments > max(segments, default=0) else [0] * len(segments)
 
 
 def truncate(encoding: Encoding | Passage, limit: int) -> Passage:

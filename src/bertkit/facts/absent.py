@@ -5,14 +5,10 @@ They are listed so that no claim is left out silently.
 
 from bertkit.facts.fact import Fact
 
-DECODER = "bertkit has encoders only: no decoder, no attention to another text"
-GLOSSARY = "bertkit has no glossary"
+GLOSSARY = "it is named only: docs/glossary.md"
 
 # (number, source, claim, what bertkit does not have)
 ABSENT = (
-    ("M17", "E624-745, B155-163", "a decoder attends to its own output and to the encoder's output", DECODER),
-    ("M18", "E747-784", "a decoder's last layer: linear, softmax, argmax over the vocabulary", DECODER),
-    ("M19", "B161-167, E656", "a text is generated word by word until its end is generated", DECODER),
     ("M20", "B28-44, E525", "the predecessor: LSTM with additive attention", "bertkit has no RNN"),
     ("M21", "B22-26", "the difference between an auto-encoder and an encoder-decoder", GLOSSARY),
     ("P23", "E845", "VideoBERT", GLOSSARY),
@@ -29,7 +25,13 @@ ELSEWHERE = (
         "P19",
         "E833-838, D231",
         "pre-training on a domain's text improves tasks of that domain",
-        "hours of training: `bertkit pretrain --from` does it, its effect is not measured",
+        "minutes on a GPU: benchmarks/domain.py",
+    ),
+    (
+        "P20b",
+        "E840-842",
+        "a model of two languages finds translations that nobody showed it",
+        "minutes on a GPU: benchmarks/languages.py",
     ),
     ("F16", "E854", "sentiment behind an API, in a container", "a container: deploy/Dockerfile"),
     (
@@ -43,7 +45,4 @@ ELSEWHERE = (
 facts = [
     *(Fact(number, source, claim, absent=reason) for number, source, claim, reason in ABSENT),
     *(Fact(number, source, claim, elsewhere=needed) for number, source, claim, needed in ELSEWHERE),
-]
-mistakes = [
-    Fact("!E525", "E525", "says additive attention is better; only without the scale", absent="it is part of M20"),
 ]

@@ -5,7 +5,7 @@ import torch
 from bertkit.config import family_config, override
 from bertkit.facts.by_hand import Arithmetic, gap, heads_by_hand, largest_gap, scores_by_hand, states_by_hand
 from bertkit.facts.fact import Facts, Outcome, equal, holds
-from bertkit.facts.setup import base_encoder, bundled, is_refused, random_tensor, shape_only, small_encoder
+from bertkit.facts.setup import base_encoder, bundled, is_refused, random_tensor, shape_only, small_encoder, text_file
 from bertkit.facts.tokenizer import split
 from bertkit.inside.look.reading import read
 from bertkit.inside.look.table import step_table
@@ -13,10 +13,13 @@ from bertkit.model.attention import AttentionWindow, attention_weights
 from bertkit.model.batch import Batch
 from bertkit.model.model import copied, new_model, parameter_count
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.vocabulary.build import VocabularySettings, make_vocabulary
 from bertkit.text.wordpiece import SPECIALS, wordpieces
 
 facts = Facts()
 SENTENCE = "The man walked the dog"
+BOOK_SENTENCES, BOOK_WORDS = 74_004_228, 984_846_357  # of BookCorpus, by the document
+ERNIE_IN_FULL = "Enhanced Representation through kNowledge IntEgration"
 
 
 @facts("!D466", "D466", "says [CLS] and [SEP] get segment A; the last [SEP] of a pair gets B")
@@ -122,6 +125,25 @@ def segment_vocabulary() -> Outcome:
     measured = f"{sorted(set(pair.segments))}; by hand {by_hand:.0e}; all as text A {difference:.1f}; a third: {third}"
     ok = set(pair.segments) == {0, 1} and by_hand < 1e-4 < 0.1 < difference and not third
     return holds("0 and 1 by hand to 1e-4; they differ; no third", measured, ok)
+
+
+@facts(
+    "!D798",
+    "D798-801",
+    "shifts a table's names; 13 is the mean of words per sentence, 11 the median",
+)
+def words_per_sentence() -> Outcome:
+    of_its_own = BOOK_WORDS / BOOK_SENTENCES
+    with text_file("a b c\na b\na b c d e f g\n") as path:
+        corpus = make_vocabulary([path], VocabularySettings(size=19, min_count=1)).report["corpus"]
+    ours = tuple(corpus[name] for name in ("mean_words_per_sentence", "median_words_per_sentence", "unique_words"))
+    measured = f"{BOOK_WORDS:,} / {BOOK_SENTENCES:,} = {of_its_own:.1f}; `vocab` says {ours} of a text with (4, 3, 7)"
+    return holds("13; the same", measured, round(of_its_own) == 13 and ours == (4, 3, 7))
+
+
+@facts("!E67", "E67", "writes ENRIE; the capitals of the name that stands beside it are ERNIE")
+def ernie() -> Outcome:
+    return equal("ERNIE", "".join(letter for letter in ERNIE_IN_FULL if letter.isupper()))
 
 
 @facts("!E237", "E237", "shows sinusoidal positions in an article on BERT; BERT learns its 512")

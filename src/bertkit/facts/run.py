@@ -9,6 +9,7 @@ from bertkit.errors import RequestError
 from bertkit.facts import (
     absent,
     attention,
+    decoders,
     families,
     finetuning,
     inside,
@@ -47,9 +48,9 @@ class Result:
 
 def all_facts() -> list[Fact]:
     """T1, T1b ... M23, P1 ..., F1 ..., S1 ..., I1 ..., then the mistakes of the documents."""
-    modules = (tokenizer, attention, model, pretraining, families, finetuning, languages, tasks, inside, knowledge)
-    claims = [fact for module in (*modules, trained, absent) for fact in module.facts]
-    return [*sorted(claims, key=_order), *mistakes.facts, *absent.mistakes, *pretraining.mistakes]
+    modules = (tokenizer, attention, model, decoders, pretraining, families, finetuning, languages, tasks, inside)
+    claims = [fact for module in (*modules, knowledge, trained, absent) for fact in module.facts]
+    return [*sorted(claims, key=_order), *mistakes.facts, *decoders.mistakes, *pretraining.mistakes]
 
 
 def summary(results: Sequence[Result]) -> str:

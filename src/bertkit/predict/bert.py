@@ -12,7 +12,7 @@ import torch
 
 from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
-from bertkit.engine.batches import Passage, make_batch
+from bertkit.engine.batches import Passage, known_segments, make_batch
 from bertkit.engine.cpu import repack, use_onnx
 from bertkit.engine.embed import Embedded, embed_blocks
 from bertkit.errors import BertkitWarning, RequestError
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from bertkit.predict.fill_words import FilledTogether
     from bertkit.predict.onnx.export import Exported
     from bertkit.predict.quantize import Fidelity
+    from bertkit.predict.questions import JudgedWord
     from bertkit.predict.search import Found, Searched, Stored, VectorBlock
+    from bertkit.predict.target import TracedTarget
     from bertkit.predict.write import Writer
     from bertkit.tasks.answer import Answered
     from bertkit.tasks.choose import Chosen
@@ -50,6 +52,7 @@ class TextTrace(Trace):
     """Every layer's tensors for one text, and its tokens."""
 
     tokens: tuple[str, ...]
+    source: tuple[str, ...] = ()  # of a decoder's trace: the tokens that `cross_weights` are over
 
 
 class VectorOptions(TypedDict, total=False):
@@ -264,6 +267,31 @@ class Bert:
             return chains.candidates(text, candidates)
         return chains.together(text, top) if together else chains.whole_words(text, top, pieces)
 
+    @overload
+    def follows(self, first: str, second: str) -> float: ...  # type: ignore[overload-overlap]
+    @overload
+    def follows(self, first: Sequence[str], second: Sequence[str]) -> list[float]: ...
+    def follows(self, first: str | Sequence[str], second: str | Sequence[str]) -> float | list[float]:
+        """The probability that the second text follows the first, by the next-sentence or sentence-order head."""
+        found: float | list[float] = self._question("follows", first, first=_listed(first), second=_listed(second))
+        return found
+
+    @overload
+    def replaced(self, text: str) -> "list[JudgedWord]": ...  # type: ignore[overload-overlap]
+    @overload
+    def replaced(self, text: Sequence[str]) -> "list[list[JudgedWord]]": ...
+    def replaced(self, text: str | Sequence[str]) -> "list[JudgedWord] | list[list[JudgedWord]]":
+        """Each word with the probability that it was replaced, by ELECTRA's discriminator; for several texts, lists."""
+        found: list[JudgedWord] | list[list[JudgedWord]] = self._question("replaced", text, text=_listed(text))
+        return found
+
+    def _question(self, name: str, argument: object, **inputs: list[str]) -> Any:
+        """The answers of a head of pre-training: one where the caller's argument was a str, else a list."""
+        from bertkit.predict.questions import ask
+
+        found = ask(name, self.model, self.tokenizer, self.checkpoint.max_length, **inputs)
+        return found[0] if isinstance(argument, str) else found
+
     @cached_property
     def answers(self) -> "Answers":
         """The model with the task that it was fine-tuned for."""
@@ -310,7 +338,15 @@ class Bert:
         return predictions[0] if isinstance(argument, str) else predictions
 
     def trace(self, text: str, pair: str | None = None) -> TextTrace:
-        """Every layer's queries, keys, values, weights and output for one text or pair."""
+        """Every layer's queries, keys, values, weights and output for one text or pair.
+
+        Of an encoder-decoder: the encoder's for a text; with a target as `pair` the decoder's, with `cross_weights`.
+        """
+        if pair is not None and self.model.decoder is not None:
+            traced = self.trace_target(text, pair)
+            found, tokens = traced.trace, tuple(self.tokenizer.tokens(traced.target.ids))
+            source = tuple(self.tokenizer.tokens(traced.source.ids))
+            return TextTrace(found.embeddings, found.layers, found.output, tokens, source)
         encoding = self.tokenizer.encode(text, pair)
         report_lengths([len(encoding.ids)], self.checkpoint.max_length, "refuse")
         with torch.inference_mode():
@@ -318,6 +354,13 @@ class Bert:
             trace = self.model.encoder.trace(make_batch([passage], self.model.device))
         tokens = tuple(self.tokenizer.tokens(encoding.ids))
         return TextTrace(trace.embeddings, trace.layers, trace.output, tokens)
+
+    def trace_target(self, source: str, target: str) -> "TracedTarget":
+        """The decoder's trace while an encoder-decoder writes the target of a source, with the tokens of both."""
+        from bertkit.predict.target import trace_target
+
+        limit = self.checkpoint.max_length
+        return trace_target(self.model, self.tokenizer, self.writer.start_id, limit, source, target)
 
     @overload
     def write(self, texts: str, **settings: Unpack[WriteOptions]) -> "Written": ...  # type: ignore[overload-overlap]
@@ -420,7 +463,7 @@ class Bert:
 
     def known_segments(self, segments: Sequence[int]) -> Sequence[int]:
         """Segment ids that the model has: all 0 for a family without a second segment."""
-        return segments if self.model.config.segments > max(segments, default=0) else [0] * len(segments)
+        return known_segments(self.model.config, segments)
 
     def width(self, settings: EmbedSettings) -> int:
         """The width of an embedding."""

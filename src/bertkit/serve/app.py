@@ -24,6 +24,7 @@ from bertkit.serve.routes.embeddings import EmbeddingOptions, embedding_routes, 
 from bertkit.serve.routes.fill import fill_routes
 from bertkit.serve.routes.hugging_face import hugging_face_routes
 from bertkit.serve.routes.models import model_routes
+from bertkit.serve.routes.questions import question_routes
 from bertkit.serve.routes.tasks import task_routes
 from bertkit.serve.routes.tei import tei_routes
 from bertkit.serve.routes.write import write_routes
@@ -45,8 +46,10 @@ def create_app(
         yield
         await service.stop()
 
-    parts = (embedding_routes, model_routes, tei_routes, fill_routes, write_routes, task_routes, attention_routes)
-    rows = [row for part in (*parts, hugging_face_routes, status_routes) for row in part(service).rows]
+    parts = (embedding_routes, model_routes, tei_routes, fill_routes, question_routes, write_routes, task_routes)
+    rows = [
+        row for part in (*parts, attention_routes, hugging_face_routes, status_routes) for row in part(service).rows
+    ]
     document = orjson.dumps(openapi(rows, _mask_token(models)))
 
     async def description(_: Request) -> Response:

@@ -19,6 +19,7 @@ from bertkit.model.pooling import EmbedSettings
 from bertkit.predict.answers import Answers
 from bertkit.predict.bert import BACKENDS, Bert, load
 from bertkit.predict.quantize import int8_maps
+from bertkit.predict.questions import answerable
 from bertkit.serve.engine import SharedEncoder
 from bertkit.serve.refusals import Refusal
 from bertkit.settings import pick
@@ -74,7 +75,7 @@ class ServedModel:
         task = (self.answers.task.row.route,) if self.answers else ()
         fill = ("fill",) if self.bert.model.fills else ()
         write = ("write",) if self.bert.model.writes else ()
-        return tuple(dict.fromkeys((*task, *fill, *write, "embed")))
+        return tuple(dict.fromkeys((*task, *fill, *answerable(self.bert.model), *write, "embed")))
 
 
 class Models:

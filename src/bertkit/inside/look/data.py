@@ -16,9 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertkit.inside.look.heads import catalogue
-from bertkit.inside.look.reading import Reading, states
+from bertkit.inside.look.reading import Reading, SourceText, states
 from bertkit.model.attention import AttentionWindow
 from bertkit.model.encoder import LayerTrace
+from bertkit.model.layer import SelfAttention
 from bertkit.model.model import BertModel
 from bertkit.predict.bert import Bert
 from bertkit.text.tokenizer import Tokenizer
@@ -26,6 +27,7 @@ from bertkit.text.tokenizer import Tokenizer
 MAX_FLOAT32_BYTES = 16_000_000  # queries and keys over this size are stored in float16
 THUMBNAIL_SIZE = 32  # pixels; more is not visible in a grid of 12 x 12
 MAX_TEXT = 20_000  # characters of the text above the views
+END = "⏹"  # the token after the last one of a target
 LENS_WORDS = 5  # stored for each token and layer
 DTYPES = {"float32": np.float32, "float16": np.float16, "uint32": np.uint32, "uint8": np.uint8}
 
@@ -76,32 +78,53 @@ def lens(model: BertModel, tokenizer: Tokenizer, reading: Reading, top: int = LE
 
 def page_data(bert: Bert, reading: Reading) -> dict[str, Any]:
     """The data for `mount(element, data)` of the page."""
-    config, trace = bert.model.config, reading.trace
+    decoder, trace = bert.model.decoder if reading.source else None, reading.trace
+    stack = bert.model.encoder if decoder is None else decoder.stack
+    config, heads = stack.config, len(trace.layers[0].weights)  # 0: recurrent layers
     numbers = 2 * config.depth * config.width * len(reading.tokens)
     dtype = "float32" if 4 * numbers <= MAX_FLOAT32_BYTES else "float16"
-    windows = [layer.attention.window for layer in bert.model.encoder.stack]
+    part = "" if decoder is None else "the decoder of "
+    rows = zip(trace.layers, stack.stack, strict=True) if heads else ()
     return {
-        "model": f"{config.family}, {config.depth} layers of {config.width}, {config.heads} heads",
+        "model": f"{part}{config.family}, {config.depth} layers of {config.width}, {heads} heads",
         "text": reading.text[:MAX_TEXT],
         "pair": None if reading.pair is None else reading.pair[:MAX_TEXT],
         "cutFrom": reading.cut_from,
         "tokens": list(reading.tokens),
         "parts": list(reading.parts),
-        "heads": config.heads,
+        "heads": heads,
         "precision": dtype,
-        "layers": [_layer(layer, window, dtype) for layer, window in zip(trace.layers, windows, strict=True)],
-        "thumbnails": pack(_thumbnails(trace.layers), "uint8"),
+        "layers": [_layer(traced, layer.attention, dtype) for traced, layer in rows],
+        "thumbnails": pack(_thumbnails(trace.layers), "uint8") if heads else None,
+        "source": None if reading.source is None else _source(reading, reading.source),
         "movement": _movement(reading),
         "lens": _lens(lens(bert.model, bert.tokenizer, reading)),
         "catalogue": [
             {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(row).items()}
-            for row in catalogue([reading])
+            for row in (catalogue([reading]) if heads else ())
         ],
     }
 
 
-def _layer(layer: LayerTrace, window: AttentionWindow, dtype: str) -> dict[str, Any]:
-    """Queries and keys, 2 H L K, and each row's normalizer, H L: weight = exp(q . k / sqrt(K) - normalizer)."""
+def _source(reading: Reading, source: SourceText) -> dict[str, Any]:
+    """A decoder's weights over the tokens of the source, H L S for each layer; row i leads to token `written[i]`."""
+    crossed = [layer.cross_weights for layer in reading.trace.layers if layer.cross_weights is not None]
+    return {
+        "text": source.text[:MAX_TEXT],
+        "tokens": list(source.tokens),
+        "written": [*reading.tokens[1:], END],
+        "heads": len(crossed[0]),
+        "layers": [{"weights": pack(weights, "float32")} for weights in crossed],
+    }
+
+
+def _layer(layer: LayerTrace, attention: SelfAttention, dtype: str) -> dict[str, Any]:
+    """Queries and keys, 2 H L K, and each row's normalizer, H L: weight = exp(q . k / sqrt(K) - normalizer).
+
+    Where relative positions change the scores, the weights themselves are stored, too.
+    """
+    window = attention.window
+    biased = {} if attention.relative is None else {"weights": pack(layer.weights, "float16")}
     precision = torch.float32 if dtype == "float32" else torch.float16
     both = torch.stack([layer.queries, layer.keys]).transpose(1, 2).to(precision)
     return {
@@ -109,6 +132,7 @@ def _layer(layer: LayerTrace, window: AttentionWindow, dtype: str) -> dict[str, 
         "causal": window.causal,
         "queriesKeys": pack(both, dtype),
         "normalizers": pack(_normalizers(both.float(), window), "float32"),
+        **biased,
     }
 
 

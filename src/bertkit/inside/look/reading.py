@@ -14,7 +14,16 @@ from bertkit.model.encoder import RECURRENT, Trace
 from bertkit.predict.bert import Bert
 from bertkit.text.tokenizer import Encoding
 
+MAX_WRITTEN = 64  # tokens that an encoder-decoder writes if no target is given
 MAX_TOKENS = 512  # the attention weights of a large model take 400 MB at this length
+
+
+@dataclass(frozen=True)
+class SourceText:
+    """The source of an encoder-decoder."""
+
+    text: str
+    tokens: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -29,6 +38,7 @@ class Reading:
     cut_from: int | None  # number of tokens before the text was cut, if it was
     batch: Batch
     trace: Trace
+    source: "SourceText | None" = None  # of a decoder: what its layers attend to beside the text
 
     def refuse_without_heads(self) -> None:
         """Refuse a view of attention heads for a recurrent model."""
@@ -58,7 +68,13 @@ class Reading:
 
 
 def read(bert: Bert, text: str, pair: str | None = None) -> Reading:
-    """Run the model on a text or pair and keep the trace. A text over the limit is cut, with a warning."""
+    """Run the model on a text or pair and keep the trace. A text over the limit is cut, with a warning.
+
+    An encoder-decoder's decoder is followed: the text is the source, the pair the target; by default, what it writes.
+    """
+    if bert.model.decoder is not None:
+        room = min(MAX_WRITTEN, bert.checkpoint.max_length // 2)
+        return _read_target(bert, text, bert.write(text, tokens=room).text if pair is None else pair)
     full = bert.tokenizer.encode(text, pair)
     limit = min(bert.checkpoint.max_length, MAX_TOKENS)
     encoding = _truncated(full, limit, pair)
@@ -69,6 +85,14 @@ def read(bert: Bert, text: str, pair: str | None = None) -> Reading:
     cut_from = len(full) if len(full) > limit else None
     tokens = tuple(bert.tokenizer.shown(encoding, text, pair))
     return Reading(text, pair, encoding, tokens, _parts(encoding), cut_from, batch, trace)
+
+
+def _read_target(bert: Bert, source: str, target: str) -> Reading:
+    traced = bert.trace_target(source, target)
+    tokens = tuple(bert.tokenizer.shown(traced.target, target))
+    read_from = SourceText(source, tuple(bert.tokenizer.shown(traced.source, source)))
+    parts = (0,) * len(tokens)
+    return Reading(target, None, traced.target, tokens, parts, None, traced.batch, traced.trace, read_from)
 
 
 def states(reading: Reading) -> list[Tensor]:

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from bertkit.predict.questions import QUESTIONS
 from bertkit.serve.refusals import Refusal
 from bertkit.tasks.table import routes as task_routes
 
@@ -30,7 +31,7 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-TASK_TOOLS = "/page/task_tools.js"  # generated from the table of tasks
+TASK_TOOLS = "/page/task_tools.js"  # generated from the tables of tasks and of questions
 # URL path -> folder of the package. The page imports modules of `bertkit look`.
 FOLDERS = {"/page": "serve/page", "/docs": "serve/docs_page", "/inside": "inside/look/page"}
 
@@ -101,7 +102,7 @@ def _file(content: bytes, ending: str) -> StaticFile:
 
 
 def _task_tools() -> str:
-    """A JavaScript module with the tools of all tasks: each is in the module named after its route."""
-    names = list(task_routes())
+    """A JavaScript module with the tools of all tasks and questions: each is in the module named after its route."""
+    names = [*QUESTIONS, *task_routes()]
     lines = [f'import {{ tool as tool{number} }} from "./{name}.js";' for number, name in enumerate(names)]
     return "\n".join([*lines, f"export const TASK_TOOLS = [{', '.join(f'tool{n}' for n in range(len(names)))}];", ""])

@@ -14,6 +14,7 @@ from bertkit.data.examples import Example
 from bertkit.errors import RequestError
 from bertkit.finetuning.evaluate import make_windows, window_passages
 from bertkit.predict.answers import Answers
+from bertkit.predict.questions import Question
 from bertkit.serve.engine import ReadReduced, TokenSequence, read_head
 from bertkit.serve.http.endpoint import check_texts, length_note, reply
 from bertkit.serve.http.routing import Routes
@@ -67,8 +68,8 @@ def _add_route(routes: Routes, service: Service, name: str, rows: Sequence[TaskR
     add(predict)
 
 
-def request_schema(row: TaskRow) -> type[BaseModel]:
-    """The request model of a task's route."""
+def request_schema(row: TaskRow | Question) -> type[BaseModel]:
+    """The request model of the route of a task or question."""
     fields: dict[str, Any] = {}
     for field in row.fields:
         kind, about = INPUT_TYPES[field.kind], field.description or None

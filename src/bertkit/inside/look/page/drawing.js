@@ -56,9 +56,9 @@ export function prepare(canvas, width, height) {
  * of the visible part. `hover(row, event)` is called with the row under the mouse, or null.
  */
 export class TokenView {
-  constructor(app, height, label) {
+  constructor(app, height, label, count = app.data.tokens.length) {
     this.app = app;
-    this.list = new Rows(this, app.data.tokens.length, height, label);
+    this.list = new Rows(this, count, height, label);
     this.element = this.list.stage;
   }
 

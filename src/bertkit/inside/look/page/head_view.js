@@ -11,11 +11,13 @@ export const PAIR_FILTERS = { all: "all", "0-0": "A → A", "0-1": "A → B", "1
 export class HeadView extends TokenView {
   static title = "Heads";
   static controls = ["layer", "heads", "filter"];
+  static needs = "heads";
 
-  constructor(app) {
-    super(app, 22, "tokens and what they attend to");
+  constructor(app, sides = { left: app.data.tokens, right: app.data.tokens }, headings = ["query", "key"]) {
+    super(app, 22, "tokens and what they attend to", Math.max(sides.left.length, sides.right.length));
+    this.sides = sides; // the tokens that attend, and those that are attended to
     this.hovered = null; // {side, row}
-    this.list.heading.append(element("span", {}, "query"), element("span", {}, "key"));
+    this.list.heading.append(...headings.map((heading) => element("span", {}, heading)));
   }
 
   draw(layer) {
@@ -26,7 +28,7 @@ export class HeadView extends TokenView {
   }
 
   choose(row, event) {
-    if (row === null || (event.type === "click" && this.side(event) === "right")) return;
+    if (row === null || row >= this.sides.left.length || (event.type === "click" && this.side(event) === "right")) return;
     this.app.set({ token: row === this.app.state.token && event.type === "click" ? null : row });
   }
 
@@ -36,7 +38,8 @@ export class HeadView extends TokenView {
   }
 
   hover(row, event) {
-    const next = row === null ? null : { side: this.side(event), row };
+    const over = row === null ? null : { side: this.side(event), row };
+    const next = over && row < this.sides[over.side].length ? over : null;
     if (next?.side === this.hovered?.side && next?.row === this.hovered?.row) return;
     this.hovered = next;
     this.list.schedule();
@@ -46,7 +49,7 @@ export class HeadView extends TokenView {
   /** The focused token: the one under the mouse, else the chosen one. */
   focus() {
     const { token } = this.app.state;
-    return this.hovered ?? (token === null ? null : { side: "left", row: token });
+    return this.hovered ?? (token === null || token >= this.sides.left.length ? null : { side: "left", row: token });
   }
 
   allowed(from, to) {
@@ -65,14 +68,14 @@ export class HeadView extends TokenView {
   }
 
   paint(list) {
-    const { tokens } = this.app.data;
     const focus = this.focus();
     const edge = Math.min(200, list.width * 0.36);
     const shades = focus ? this.mean(focus) : null;
     const most = shades ? Math.max(...shades) : 0;
     for (let row = list.first; row < list.last; row++) {
       for (const side of ["left", "right"]) {
-        const cell = element("div", { class: `cell ${side}` }, tokenText(tokens[row]));
+        if (row >= this.sides[side].length) continue;
+        const cell = element("div", { class: `cell ${side}` }, tokenText(this.sides[side][row]));
         if (focus?.side === side && focus.row === row) cell.classList.add("chosen");
         else if (focus && focus.side !== side && most) cell.style.setProperty("--shade", shades[row] / most);
         list.put(cell, row, side === "left" ? 0 : list.width - edge, edge);
@@ -80,7 +83,7 @@ export class HeadView extends TokenView {
     }
     const ends = { left: edge, right: list.width - edge };
     if (focus) this.lines(list, focus, MAX_FOCUS_LINES, ends);
-    else for (let row = list.first; row < list.last; row++) this.lines(list, { side: "left", row }, MAX_LINES, ends);
+    else for (let row = list.first; row < Math.min(list.last, this.sides.left.length); row++) this.lines(list, { side: "left", row }, MAX_LINES, ends);
   }
 
   lines(list, focus, count, { left, right }) {
@@ -90,7 +93,7 @@ export class HeadView extends TokenView {
       for (const other of largest(weights, count)) {
         if (weights[other] < MIN_WEIGHT) break;
         const [from, to] = focus.side === "left" ? [focus.row, other] : [other, focus.row];
-        list.context.strokeStyle = headColor(head, this.app.data.heads, Math.min(1, weights[other]));
+        list.context.strokeStyle = headColor(head, this.app.heads, Math.min(1, weights[other]));
         list.context.lineWidth = 1.5;
         list.context.beginPath();
         list.context.moveTo(left, list.y(from) + middle);
@@ -102,7 +105,7 @@ export class HeadView extends TokenView {
 
   /** The mean over the chosen heads. */
   mean(focus) {
-    const sums = new Float64Array(this.app.data.tokens.length);
+    const sums = new Float64Array(this.sides[focus.side === "left" ? "right" : "left"].length);
     for (const head of this.app.state.heads) {
       const weights = this.weights(head, focus);
       for (let i = 0; i < sums.length; i++) sums[i] += weights[i] / this.app.state.heads.size;
@@ -113,10 +116,10 @@ export class HeadView extends TokenView {
   /** Show the largest weights of the focused token as text. */
   describe() {
     const focus = this.focus();
-    const { tokens } = this.app.data;
     if (!focus || !this.app.state.heads.size) return this.app.showStatus("Point at a token, or choose one with ↑ ↓; ← → change the layer.");
     const mean = this.mean(focus);
-    const shown = largest(mean, 5).filter((token) => mean[token] > 0).map((token) => `${tokens[token]} ${number(mean[token])}`);
-    this.app.showStatus(`${tokens[focus.row]} (${focus.row}) ${focus.side === "left" ? "attends to" : "is attended to by"}: ${shown.join(",  ")}`);
+    const others = this.sides[focus.side === "left" ? "right" : "left"];
+    const shown = largest(mean, 5).filter((token) => mean[token] > 0).map((token) => `${others[token]} ${number(mean[token])}`);
+    this.app.showStatus(`${this.sides[focus.side][focus.row]} (${focus.row}) ${focus.side === "left" ? "attends to" : "is attended to by"}: ${shown.join(",  ")}`);
   }
 }

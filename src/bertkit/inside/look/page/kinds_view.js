@@ -9,6 +9,7 @@ const COLUMNS = {
 
 export class KindsView {
   static title = "Catalogue";
+  static needs = "heads";
 
   constructor(app) {
     this.app = app;

@@ -1,8 +1,9 @@
-// Six views of one text. `mount(element, data)` draws them into any element.
+// Seven views of one text. `mount(element, data)` draws them into any element.
 
 import { Layer } from "./numbers.js";
 import { element, headColor } from "./drawing.js";
 import { HeadView, PAIR_FILTERS } from "./head_view.js";
+import { CrossView } from "./cross_view.js";
 import { ModelView } from "./model_view.js";
 import { NeuronView } from "./neuron_view.js";
 import { VectorView } from "./vector_view.js";
@@ -14,10 +15,11 @@ import { KindsView } from "./kinds_view.js";
  *   title       of its tab
  *   controls    the controls that it uses: layer, heads (with `oneHead` one at a time), filter
  *   needs       the part of the data that it draws, if some pages lack it; these do not show the view
+ *   part        the part of the data that has its layers, if they are not `data.layers`
  *   element     the DOM element, and draw(layer), which updates it
  */
 const VIEWS = {
-  heads: HeadView, model: ModelView, neurons: NeuronView, vectors: VectorView, fills: FillView, kinds: KindsView,
+  heads: HeadView, source: CrossView, model: ModelView, neurons: NeuronView, vectors: VectorView, fills: FillView, kinds: KindsView,
 };
 
 const controlsOf = (view) => VIEWS[view].controls ?? [];
@@ -31,11 +33,12 @@ export function mount(host, data) {
 
 class App {
   constructor(host, data) {
-    Object.assign(this, { host, data, layers: [], views: {}, updates: 0 });
+    Object.assign(this, { host, data, layers: {}, views: {}, updates: 0 });
+    this.heads = data.heads || data.source.heads; // recurrent layers have none, but for what they attend to in a source
     this.firstToken = Math.min(1, data.tokens.length - 1); // after [CLS]
-    const heads = new Set(Array.from({ length: data.heads }, (_, head) => head));
-    this.state = { view: "heads", layer: 0, head: 0, heads, token: null, filter: "all" };
+    const heads = new Set(Array.from({ length: this.heads }, (_, head) => head));
     this.names = Object.keys(VIEWS).filter((name) => !VIEWS[name].needs || data[VIEWS[name].needs]);
+    this.state = { view: this.names[0], layer: 0, head: 0, heads, token: null, filter: "all" };
     this.build();
     new ResizeObserver(() => this.resized()).observe(this.host);
   }
@@ -53,7 +56,7 @@ class App {
   }
 
   header() {
-    const texts = [this.data.text, this.data.pair].filter((text) => text !== null);
+    const texts = [this.data.source?.text ?? null, this.data.text, this.data.pair].filter((text) => text !== null);
     const shown = texts.map((text) => element("p", { class: "text", dir: "auto" }, text));
     return element("header", {}, ...shown);
   }
@@ -69,17 +72,17 @@ class App {
   }
 
   layerControl() {
-    const options = this.data.layers.map((_, layer) => element("option", { value: layer }, `${layer + 1}`));
+    const options = this.layersOf(this.state.view).map((_, layer) => element("option", { value: layer }, `${layer + 1}`));
     const change = (event) => this.set({ layer: +event.target.value });
     this.layerSelect = element("select", { "aria-label": "layer", onchange: change }, ...options);
     return element("label", { class: "control layer" }, "layer ", this.layerSelect);
   }
 
   headControl() {
-    const all = Array.from({ length: this.data.heads }, (_, head) => head);
+    const all = Array.from({ length: this.heads }, (_, head) => head);
     this.chips = all.map((head) => {
       const chip = element("button", { type: "button", class: "chip", title: "double-click: only this head" }, `${head + 1}`);
-      chip.style.setProperty("--color", headColor(head, this.data.heads));
+      chip.style.setProperty("--color", headColor(head, this.heads));
       chip.setAttribute("aria-label", `head ${head + 1}`);
       chip.addEventListener("click", () => this.toggle(head));
       chip.addEventListener("dblclick", () => this.set({ head, heads: new Set([head]) }));
@@ -118,9 +121,9 @@ class App {
     if (!controlsOf(this.state.view).includes("layer") || event.ctrlKey || event.metaKey || event.altKey) return;
     const { layer, head } = this.state;
     const layerStep = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    const headStep = { h: 1, H: this.data.heads - 1 }[event.key];
-    const nextHead = (head + headStep) % this.data.heads;
-    if (layerStep) this.set({ layer: Math.max(0, Math.min(this.data.layers.length - 1, layer + layerStep)) });
+    const headStep = { h: 1, H: this.heads - 1 }[event.key];
+    const nextHead = (head + headStep) % this.heads;
+    if (layerStep) this.set({ layer: Math.max(0, Math.min(this.layersOf(this.state.view).length - 1, layer + layerStep)) });
     else if (headStep) this.set({ head: nextHead, heads: new Set([nextHead]) });
     else if (event.key === "Escape") this.set({ token: null });
     else return;
@@ -129,8 +132,11 @@ class App {
 
   showStatus(text) { this.status.textContent = text; }
 
-  /** The queries and keys of a layer, unpacked when first used. */
-  layer(number) { return (this.layers[number] ??= Layer.read(this.data.layers[number])); }
+  /** The packed layers that a view draws. */
+  layersOf(view) { return VIEWS[view].part ? this.data[VIEWS[view].part].layers : this.data.layers; }
+
+  /** The numbers of a layer of a view, unpacked when first used. */
+  layer(view, number) { return (this.layers[`${VIEWS[view].part ?? ""} ${number}`] ??= Layer.read(this.layersOf(view)[number])); }
 
   /** Change what is shown, and draw it. */
   async set(change) {
@@ -138,7 +144,7 @@ class App {
     Object.assign(this.state, change);
     const { view, layer } = this.state;
     const update = ++this.updates;
-    const needed = controlsOf(view).includes("layer") ? await this.layer(layer) : null;
+    const needed = controlsOf(view).includes("layer") ? await this.layer(view, layer) : null;
     if (update !== this.updates) return; // the state changed while this layer was unpacked
     this.showControls();
     this.views[view] ??= new VIEWS[view](this);
@@ -152,7 +158,8 @@ class App {
   prepareNeighbors(layer) {
     if (layer === null || !globalThis.requestIdleCallback) return;
     for (const next of [layer + 1, layer - 1]) {
-      if (this.data.layers[next] && !this.layers[next]) requestIdleCallback(() => this.layer(next));
+      const { view } = this.state;
+      if (this.layersOf(view)[next]) requestIdleCallback(() => this.layer(view, next));
     }
   }
 

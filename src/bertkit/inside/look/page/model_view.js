@@ -5,6 +5,7 @@ import { element, headColor } from "./drawing.js";
 
 export class ModelView {
   static title = "Model";
+  static needs = "heads";
 
   constructor(app) {
     this.app = app;

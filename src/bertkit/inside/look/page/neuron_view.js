@@ -5,6 +5,7 @@ import { TokenView, element, number, prepare, strip, tokenText } from "./drawing
 
 export class NeuronView extends TokenView {
   static title = "Neurons";
+  static needs = "heads";
   static controls = ["layer", "heads"];
   static oneHead = true;
 

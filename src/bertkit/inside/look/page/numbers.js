@@ -57,9 +57,16 @@ function float16Value(pattern) {
 
 /** The queries and keys of one layer, and the attention weights computed from them. */
 export class Layer {
-  static async read({ radius, causal, queriesKeys, normalizers }) {
+  static async read({ radius, causal, queriesKeys, normalizers, weights }) {
+    const matrix = weights ? new Matrix(await unpack(weights)) : null;
+    if (!queriesKeys) return matrix;
     const [both, sums] = await Promise.all([unpack(queriesKeys), unpack(normalizers)]);
-    return new Layer(both, sums.values, radius, causal);
+    const layer = new Layer(both, sums.values, radius, causal);
+    if (matrix) { // relative positions are in these weights, and not in queries and keys
+      layer.row = (head, from) => matrix.row(head, from);
+      layer.column = (head, to) => matrix.column(head, to);
+    }
+    return layer;
   }
 
   constructor({ shape, values }, normalizers, radius, causal) {
@@ -117,6 +124,23 @@ export class Layer {
       weights[from] = Math.exp(this.score(head, from, to) / this.divisor - this.normalizers[head * this.length + from]);
     }
     return weights;
+  }
+}
+
+/** Weights that are stored: from the tokens of one text to those of another, which may be the same. */
+class Matrix {
+  constructor({ shape, values }) {
+    [this.heads, this.length, this.others] = shape;
+    this.values = values;
+  }
+
+  row(head, from) {
+    const start = (head * this.length + from) * this.others;
+    return Float64Array.from(this.values.subarray(start, start + this.others));
+  }
+
+  column(head, to) {
+    return Float64Array.from({ length: this.length }, (_, from) => this.values[(head * this.length + from) * this.others + to]);
   }
 }
 

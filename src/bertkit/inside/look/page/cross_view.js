@@ -1,0 +1,17 @@
+// Source and target side by side: what a decoder attends to in the source while it writes each token of the target.
+
+import { HeadView } from "./head_view.js";
+
+export class CrossView extends HeadView {
+  static title = "Source";
+  static controls = ["layer", "heads"];
+  static needs = "source";
+  static part = "source"; // its layers are those of this part of the data
+
+  constructor(app) {
+    const { written, tokens } = app.data.source;
+    super(app, { left: written, right: tokens }, ["written", "source"]);
+  }
+
+  allowed() { return true; }
+}
