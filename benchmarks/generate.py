@@ -18,8 +18,6 @@ from typing import Any
 
 import torch
 import transformers
-from bertkit.predict.writing.decoder import CachedDecoder
-from bertkit.predict.writing.search import WriteSettings, next_tokens
 
 from bertkit.config import family_config
 from bertkit.engine.writing.decoder import CachedDecoder
