@@ -77,7 +77,7 @@ def mix_gaps(batch: Batch, width: int) -> dict[str, float]:
         results = {}
         for kernel, dtype in (("eager", torch.float64), *((name, torch.bfloat16) for name in HALF)):
             inputs = [tensor.to(dtype, copy=True).requires_grad_() for tensor in tensors]
-            out = KERNELS[kernel](*inputs, batch, window)
+            out = KERNELS[kernel](torch.stack(inputs, dim=1), batch, window)
             (out.double().pow(2).sum() / 2).backward()
             results[kernel] = [out.detach(), *(tensor.grad for tensor in inputs)]
         for kernel in HALF:
@@ -95,11 +95,15 @@ def dropout_gaps() -> dict[str, float]:
         batch = Batch(ids[: sum(lengths)], ids[: sum(lengths)], tuple(lengths))
         q, k, v = (torch.randn(sum(lengths), 12, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
         v.requires_grad_()
-        mixed = KERNELS["fused"](q, k, v, batch, AttentionWindow(), 0.2)
+        mixed = KERNELS["fused"](torch.stack((q, k, v), dim=1), batch, AttentionWindow(), 0.2)
         grad = torch.randn_like(mixed)
         mixed.backward(grad)
         there, back = (grad.double() * mixed.double()).sum(), (v.grad.double() * v.double()).sum()
-        ones = KERNELS["fused"](q, k, torch.ones_like(v), batch, AttentionWindow(), 0.2).double().mean()
+        ones = (
+            KERNELS["fused"](torch.stack((q, k, torch.ones_like(v)), dim=1), batch, AttentionWindow(), 0.2)
+            .double()
+            .mean()
+        )
         size = (grad.double() * mixed.double()).norm()
         found[f"{name}, there and back"] = ((there - back).abs() / size).item()
         found[f"{name}, mean weight less 1"] = (ones - 1).item()

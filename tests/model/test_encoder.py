@@ -45,7 +45,7 @@ def test_packed_equals_padded_equals_one_by_one(row, monkeypatch):
         packed = {head: model.logits(batch, head) for head in model.heads}
         alone = [Batch.pack([text], [row]) for text, row in zip(TEXTS, segments, strict=True)]
         one_by_one = {head: torch.cat([model.logits(each, head) for each in alone]) for head in model.heads}
-        monkeypatch.setattr(operations, "attend", lambda qkv, *rest: KERNELS["padded"](*qkv.unbind(1), *rest))
+        monkeypatch.setattr(operations, "attend", KERNELS["padded"])
         padded = {head: model.logits(batch, head) for head in model.heads}
     for head in model.heads:
         torch.testing.assert_close(packed[head], one_by_one[head], atol=1e-5, rtol=1e-5)

@@ -49,9 +49,9 @@ windows = st.builds(AttentionWindow, st.one_of(st.none(), st.integers(0, 9)), st
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=8), windows, st.integers(0, 99), st.sampled_from(BIASES))
 def test_every_kernel_equals_the_formula(lengths, window, seed, bias):
     batch, tensors = batch_of(lengths), qkv(sum(lengths), seed)
-    expected = eager(*tensors, batch, window, bias=bias)
+    expected = eager(torch.stack(tensors, dim=1), batch, window, bias=bias)
     for name in FAST:
-        found = KERNELS[name](*tensors, batch, window, bias=bias)
+        found = KERNELS[name](torch.stack(tensors, dim=1), batch, window, bias=bias)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     found = attend(torch.stack(tensors, dim=1), batch, window, bias=bias)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
@@ -73,7 +73,7 @@ def test_a_bias_is_part_of_the_formula():
                 for column in range(4)
             ]
             torch.testing.assert_close(weights[head, row], torch.tensor(scores).softmax(0), atol=1e-5, rtol=1e-5)
-    mixed = eager(q, k, v, batch, AttentionWindow(), bias=bias)
+    mixed = eager(torch.stack((q, k, v), dim=1), batch, AttentionWindow(), bias=bias)
     torch.testing.assert_close(mixed, torch.einsum("hqs,shk->qhk", weights, v))
 
 
@@ -87,7 +87,7 @@ def test_gradients_equal_too(name, window, bias):
     results = []
     for kernel in (eager, KERNELS[name]):
         tensors = [tensor.requires_grad_() for tensor in qkv(20)]
-        kernel(*tensors, batch_of(lengths), window, bias=bias).pow(2).sum().backward()
+        kernel(torch.stack(tensors, dim=1), batch_of(lengths), window, bias=bias).pow(2).sum().backward()
         results.append([tensor.grad for tensor in tensors])
     for expected, got in zip(*results, strict=True):
         assert torch.isfinite(got).all()

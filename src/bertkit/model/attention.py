@@ -128,63 +128,76 @@ def attention_weights(
 
 
 def eager(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    batch: Batch,
-    window: AttentionWindow,
-    dropout: float = 0.0,
-    bias: ScoreBias | None = None,
+    qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0, bias: ScoreBias | None = None
 ) -> Tensor:
     """The formula, sequence by sequence: weights @ values. Slow; all others are tested against it."""
     mixed = []
-    for q_LHK, k_LHK, v_LHK, segments_L in zip(*map(batch.split, (q, k, v, batch.segments)), strict=True):
+    for qkv_L3HK, segments_L in zip(batch.split(qkv_T3HK), batch.split(batch.segments), strict=True):
+        q_LHK, k_LHK, v_LHK = qkv_L3HK.unbind(dim=1)
         weights = F.dropout(attention_weights(q_LHK, k_LHK, window, bias, segments_L), dropout)
         mixed.append(torch.einsum("hqs,shk->qhk", weights, v_LHK))
     return torch.cat(mixed)
 
 
 def grouped(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    batch: Batch,
-    window: AttentionWindow,
-    dropout: float = 0.0,
-    bias: ScoreBias | None = None,
+    qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0, bias: ScoreBias | None = None
 ) -> Tensor:
-    """One fused call for each run of neighboring sequences of equal length, which need no padding."""
-    return _grouped(torch.stack((q, k, v), dim=1), batch, window, dropout, bias)
+    """One fused call for each run of neighboring sequences of equal length, which need no padding.
+
+    With few Python operations for each run: on a CPU most runs are one short text, and threads share the GIL.
+    """
+    runs, mixed = batch.runs, []
+    sizes = [count * length for count, length in runs]
+    parts = (qkv_T3HK,) if len(runs) == 1 else qkv_T3HK.split_with_sizes(sizes)
+    segments = iter(()) if bias is None else iter(batch.segments.split_with_sizes(sizes))
+    for (count, length), part in zip(runs, parts, strict=True):
+        q_NHLK, k_NHLK, v_NHLK = part.view(count, length, *part.shape[1:]).permute(2, 0, 3, 1, 4).unbind()
+        mask, scale = window.mask(length, part.device), None
+        if bias is not None:
+            scores = _bias_of(bias, q_NHLK, k_NHLK, next(segments).view(count, length))
+            mask, scale = scores if mask is None else scores.masked_fill(~mask, float("-inf")), bias.scale
+        out = F.scaled_dot_product_attention(q_NHLK, k_NHLK, v_NHLK, attn_mask=mask, dropout_p=dropout, scale=scale)
+        mixed.append(out.transpose(1, 2).flatten(0, 1))
+    return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
 
 def padded(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    batch: Batch,
-    window: AttentionWindow,
-    dropout: float = 0.0,
-    bias: ScoreBias | None = None,
+    qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0, bias: ScoreBias | None = None
 ) -> Tensor:
     """One fused call over the padded view. No row is fully masked: a query of padding sees the first token."""
-    return _padded(torch.stack((q, k, v), dim=1), batch, window, dropout, bias)
+    q_NHLK, k_NHLK, v_NHLK = batch.pad(qkv_T3HK).permute(2, 0, 3, 1, 4).unbind(0)
+    window_LL, mask, scale = window.mask(batch.longest, qkv_T3HK.device), batch.pairs, None
+    if window_LL is not None:
+        mask = mask & (window_LL | ~batch.mask[:, None, :, None])
+    if bias is not None:
+        positions = batch.pad(batch.positions) if bias.by_length else None
+        scores = _bias_of(bias, q_NHLK, k_NHLK, batch.pad(batch.segments), positions)
+        mask, scale = scores.masked_fill(~mask, float("-inf")), bias.scale
+    return batch.unpad(_padded_product(q_NHLK, k_NHLK, v_NHLK, mask, dropout, scale).transpose(1, 2))
 
 
-def varlen(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
+def varlen(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow) -> Tensor:
     """Torch's variable-length flash attention: CUDA, half precision, no dropout, no bias."""
     from torch.nn.attention.varlen import varlen_attn
 
     radius = -1 if window.radius is None else window.radius
     sides = (radius, 0 if window.causal else radius)
     offsets, longest = batch.offsets, batch.longest
+    q, k, v = qkv_T3HK.unbind(dim=1)
     mixed = varlen_attn(q, k, v, offsets, offsets, longest, longest, window_size=sides)
     assert isinstance(mixed, Tensor)  # a pair only if auxiliary output is requested
     return mixed
 
 
-def fused(q: Tensor, k: Tensor, v: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
+def fused(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0) -> Tensor:
     """A CUDA kernel in Triton (`triton_kernels.attention`): half precision; without gradients float32, too; no bias."""
-    return _fused(torch.stack((q, k, v), dim=1), batch, window, dropout)
+    from bertkit.model.triton_kernels.attention import attention
+
+    offsets, radius = batch.offsets, -1 if window.radius is None else window.radius
+    seeds = torch.randint(1 << 31, (1,), device=offsets.device) if dropout else offsets  # not read without dropout
+    qkv = qkv_T3HK.contiguous()
+    mixed: Tensor = attention(qkv, offsets, seeds, batch.longest, radius, window.causal, dropout)[0]
+    return mixed
 
 
 KERNELS = {"eager": eager, "grouped": grouped, "padded": padded, "varlen": varlen, "fused": fused}
@@ -195,16 +208,15 @@ def attend(
 ) -> Tensor:
     """T 3 H K -> T H K, by the fastest kernel for these tensors; with a bias, by one that takes it."""
     if not qkv_T3HK.is_cuda:
-        return (_padded if batch.fixed else _grouped)(qkv_T3HK, batch, window, dropout, bias)
+        return (padded if batch.fixed else grouped)(qkv_T3HK, batch, window, dropout, bias)
     if bias is None and fused_supports(qkv_T3HK):
-        return _fused(qkv_T3HK, batch, window, dropout)
+        return fused(qkv_T3HK, batch, window, dropout)
     if bias is None and not dropout and varlen_supports(qkv_T3HK):
-        q, k, v = qkv_T3HK.unbind(dim=1)
-        return varlen(q, k, v, batch, window)
+        return varlen(qkv_T3HK, batch, window)
     # One call instead of one for each length, unless most of it would be padding (and its N L L mask large).
     if batch.fixed or 0 < batch.padding < 0.5:
-        return _padded(qkv_T3HK, batch, window, dropout, bias)
-    return _grouped(qkv_T3HK, batch, window, dropout, bias)
+        return padded(qkv_T3HK, batch, window, dropout, bias)
+    return grouped(qkv_T3HK, batch, window, dropout, bias)
 
 
 def attend_source(q_THK: Tensor, kv_S2HK: Tensor, batch: Batch, source: Batch, dropout: float = 0.0) -> Tensor:
@@ -287,35 +299,6 @@ def _bias_of(
     return bias(q_NHLK, k_NHLK, Places(positions, segments_NL))
 
 
-def _grouped(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float, bias: ScoreBias | None) -> Tensor:
-    """With few Python operations for each run: on a CPU most runs are one short text, and threads share the GIL."""
-    runs, mixed = batch.runs, []
-    sizes = [count * length for count, length in runs]
-    parts = (qkv_T3HK,) if len(runs) == 1 else qkv_T3HK.split_with_sizes(sizes)
-    segments = iter(()) if bias is None else iter(batch.segments.split_with_sizes(sizes))
-    for (count, length), part in zip(runs, parts, strict=True):
-        q_NHLK, k_NHLK, v_NHLK = part.view(count, length, *part.shape[1:]).permute(2, 0, 3, 1, 4).unbind()
-        mask, scale = window.mask(length, part.device), None
-        if bias is not None:
-            scores = _bias_of(bias, q_NHLK, k_NHLK, next(segments).view(count, length))
-            mask, scale = scores if mask is None else scores.masked_fill(~mask, float("-inf")), bias.scale
-        out = F.scaled_dot_product_attention(q_NHLK, k_NHLK, v_NHLK, attn_mask=mask, dropout_p=dropout, scale=scale)
-        mixed.append(out.transpose(1, 2).flatten(0, 1))
-    return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
-
-
-def _padded(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float, bias: ScoreBias | None) -> Tensor:
-    q_NHLK, k_NHLK, v_NHLK = batch.pad(qkv_T3HK).permute(2, 0, 3, 1, 4).unbind(0)
-    window_LL, mask, scale = window.mask(batch.longest, qkv_T3HK.device), batch.pairs, None
-    if window_LL is not None:
-        mask = mask & (window_LL | ~batch.mask[:, None, :, None])
-    if bias is not None:
-        positions = batch.pad(batch.positions) if bias.by_length else None
-        scores = _bias_of(bias, q_NHLK, k_NHLK, batch.pad(batch.segments), positions)
-        mask, scale = scores.masked_fill(~mask, float("-inf")), bias.scale
-    return batch.unpad(_padded_product(q_NHLK, k_NHLK, v_NHLK, mask, dropout, scale).transpose(1, 2))
-
-
 def _padded_product(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, scale: float | None = None
 ) -> Tensor:
@@ -326,13 +309,3 @@ def _padded_product(
 
     with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
-
-
-def _fused(qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float) -> Tensor:
-    from bertkit.model.triton_kernels.attention import attention
-
-    offsets, radius = batch.offsets, -1 if window.radius is None else window.radius
-    seeds = torch.randint(1 << 31, (1,), device=offsets.device) if dropout else offsets  # not read without dropout
-    qkv = qkv_T3HK.contiguous()
-    mixed: Tensor = attention(qkv, offsets, seeds, batch.longest, radius, window.causal, dropout)[0]
-    return mixed
