@@ -25,7 +25,6 @@ from bertkit.train.replay import Replay
 from bertkit.train.runs import Run
 
 PLAIN = LossSettings()
-FIXED = [name for name, row in TASKS.items() if not row.generates]
 
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -65,7 +64,7 @@ def loss_and_gradients(learner, *inputs):
 
 
 @pytest.mark.parametrize("kind", ["plain", "smooth", "balanced"])
-@pytest.mark.parametrize("task", FIXED)
+@pytest.mark.parametrize("task", TASKS)
 def test_filling_changes_neither_loss_nor_gradient(task, kind, model, tmp_path):
     prepared, start, _ = prepared_for(task, model, tmp_path, "dropout=0")
     weights = weights_for(prepared, kind)
@@ -93,8 +92,6 @@ def test_what_has_no_twin_stays_as_it_is(model, tmp_path):
     assert not supports_fixed_batches(prepared.task, PLAIN, mean)
     joined, start, _ = prepared_for("classify", model, tmp_path, "max_length=8", "length=hierarchical")
     assert not supports_fixed_batches(joined.task, PLAIN, start.model.config)
-    written, start, _ = prepared_for("write", model, tmp_path)
-    assert not supports_fixed_batches(written.task, PLAIN, start.model.config), "targets have shapes of their own"
     tags, start, _ = prepared_for("tag", model, tmp_path)
     assert not supports_fixed_batches(
         tags.task, LossSettings(label_smoothing=0.1, class_weights=(1.0, 2.0, 3.0)), start.model.config
@@ -112,7 +109,7 @@ def test_a_form_never_asks_for_positions_that_the_model_lacks(tmp_path):
     assert torch.isfinite(Learner(start.model, prepared.task, PLAIN)(fixed)[TASK][0])
 
 
-@pytest.mark.parametrize("task", FIXED)
+@pytest.mark.parametrize("task", TASKS)
 def test_steps_have_few_forms(task, model, tmp_path):
     prepared, start, settings = prepared_for(task, model, tmp_path, "batch=8")
     session, _ = open_session(Run(tmp_path / "run"), prepared, start, settings, Ranks())
@@ -125,7 +122,7 @@ def test_steps_have_few_forms(task, model, tmp_path):
     assert len(forms) <= 4
 
 
-@pytest.mark.parametrize("task", FIXED)
+@pytest.mark.parametrize("task", TASKS)
 def test_one_graph_serves_every_mix_of_a_form(task, model, tmp_path):
     """Nothing of a step may depend on the values of one mix: a graph would repeat them for ever."""
     prepared, start, _ = prepared_for(task, model, tmp_path, "dropout=0")

@@ -47,7 +47,7 @@ class Learner(LossModule):
 
     def _fixed(self, fixed: FixedBatch) -> Sums:
         batch = fixed.batch()
-        logits = self.model.logits(batch, self.task.head).float()
+        logits = self.task.fixed_logits(self.model, batch, fixed.targets).float()
         total, count = fixed_loss(self.task, logits, batch, fixed.targets, self.loss_settings)
         return {TASK: (total, count, torch.zeros_like(count))}
 

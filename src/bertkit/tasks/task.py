@@ -83,6 +83,7 @@ class FixedSize:
     sequences: int
     examples: int
     outputs: int
+    longest: int  # tokens of a sequence
 
 
 @dataclass(frozen=True)
@@ -207,6 +208,10 @@ class Task(ABC):
     @abstractmethod
     def fixed_targets(self, windows: Sequence[Window], size: FixedSize, weights: LossSettings) -> tuple[Tensor, ...]:
         """The tensors that `fixed_loss` reads; their shapes depend on `size` alone, for CUDA graphs."""
+
+    def fixed_logits(self, model: "BertModel", batch: Batch, targets: Sequence[Tensor]) -> Tensor:
+        """The head's outputs for a fixed batch; `targets` are those of `fixed_targets`."""
+        return model.logits(batch, self.head)
 
     @abstractmethod
     def fixed_loss(self, logits: Tensor, batch: Batch, targets: Sequence[Tensor], smoothing: float) -> Tensor:

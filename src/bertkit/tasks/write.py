@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,16 @@ from bertkit.engine.batches import Passage, token_batches
 from bertkit.engine.writing.decoder import CachedDecoder
 from bertkit.engine.writing.search import WriteSettings, search
 from bertkit.errors import RequestError
-from bertkit.model.batch import Batch
+from bertkit.model.batch import Batch, Layout
 from bertkit.model.model import BertModel
 from bertkit.model.operations import Source
 from bertkit.tasks.metrics.texts import WITHOUT_SACREBLEU, has_sacrebleu, text_scores, word_f1
 from bertkit.tasks.rows.write import SourceExample, WriteRow
 from bertkit.tasks.shared.calibration import NO_GAIN_MESSAGE
 from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.shared.fixed_batch import LENGTH_MULTIPLE, padded_layout, padded_tokens, round_up
 from bertkit.tasks.shared.length import Seen, count_seen, select_tokens, sequence_positions
+from bertkit.tasks.shared.text_task import pad_to
 from bertkit.tasks.task import Dataset, FixedSize, HeadOutputs, LossSettings, Mistake, Task, Window
 
 SOURCE_TOKENS = 16_384  # of sources that are written from together, on a GPU; divided by the beams
@@ -51,6 +54,10 @@ class PairBatch(Batch):
         """Sources and targets on another device."""
         target = None if self.target is None else self.target.to(device).laid_out()
         return replace(super().to(device), target=target)  # type: ignore[return-value, call-arg]
+
+    def with_target(self, ids: Tensor, layout: Layout) -> "PairBatch":
+        """The same with a target of fixed size."""
+        return replace(self, target=Batch(ids, torch.zeros_like(ids), (len(ids),), layout))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,17 +157,31 @@ class Write(Task):
         gold[target.offsets[1:].long() - 1] = self.end_id
         return gold
 
-    def has_fixed_loss(self, weights: LossSettings) -> bool:
-        """The shapes of sources and targets together hardly repeat, so steps are not recorded."""
-        return False
-
     def fixed_targets(self, windows: Sequence[Window], size: FixedSize, weights: LossSettings) -> tuple[Tensor, ...]:
-        """Not used, see `has_fixed_loss`."""
-        raise NotImplementedError
+        """The decoder's inputs with their layout, the token after each, and its weight.
+
+        Of the first tensor only the length is read, that of the longest target: it is a part of the form.
+        """
+        lengths = [len(window.target) for window in windows]
+        longest = max(size.longest, min(round_up(max(lengths), LENGTH_MULTIPLE), self.limit))
+        padding = padded_tokens(sum(lengths), size.examples) - sum(lengths)
+        positions, offsets = padded_layout(lengths, padding, longest, size.sequences)
+        gold = [*chain.from_iterable(window.target for window in windows)]
+        ids = [*chain.from_iterable((self.start_id, *window.target[:-1]) for window in windows), *[0] * padding]
+        known = torch.tensor([1.0] * len(gold) + [0.0] * padding)
+        return torch.zeros(longest), torch.tensor(ids), positions, offsets, pad_to(len(ids), gold), known
+
+    def fixed_logits(self, model: BertModel, batch: Batch, targets: Sequence[Tensor]) -> Tensor:
+        """T V: as `read_head`."""
+        longest, ids, positions, offsets, *_ = targets
+        layout = Layout(offsets, positions, len(longest), fixed=True)
+        target = PairBatch(batch.ids, batch.segments, batch.lengths, batch.layout).with_target(ids, layout)
+        return self.read_head(model, model(batch), target, ())
 
     def fixed_loss(self, logits: Tensor, batch: Batch, targets: Sequence[Tensor], smoothing: float) -> Tensor:
-        """Not used, see `has_fixed_loss`."""
-        raise NotImplementedError
+        """As `loss_sum`; the weight of padding is 0."""
+        *_, gold, known = targets
+        return (F.cross_entropy(logits, gold, reduction="none", label_smoothing=smoothing) * known).sum()
 
     def distillation_loss(
         self, teacher: Task, logits: Tensor, target: Tensor, batch: Batch, windows: Sequence[Window], temperature: float

@@ -18,6 +18,7 @@ from bertkit.model.heads import HEADS
 from bertkit.tasks.task import FixedSize, LossSettings, Task, Window
 
 LENGTH_MULTIPLE = 16  # lengths are rounded up to it: fewer shapes to record, and aligned rows for attention kernels
+MOST_PADDING = 1024  # tokens in a batch; a graph for another size costs less than they do
 SEQUENCE_MULTIPLE = 8  # numbers of sequences are rounded up to it
 
 
@@ -86,19 +87,34 @@ def fixed_batch(
     if task.pools_windows and task.count_targets(windows) < len(windows):
         return None
     lengths = [len(window.ids) for window in windows]
-    longest = min(_round_up(max(lengths), LENGTH_MULTIPLE), config.max_length)
-    tokens = _round_up(sum(lengths), LENGTH_MULTIPLE * examples)
+    longest = min(round_up(max(lengths), LENGTH_MULTIPLE), config.max_length)
+    tokens = padded_tokens(sum(lengths), examples)
     padding = tokens - sum(lengths)
-    padded = lengths + [longest] * (padding // longest) + [padding % longest] * bool(padding % longest)
-    sequences = _round_up(len(windows), SEQUENCE_MULTIPLE) + -(-LENGTH_MULTIPLE * examples // longest)
-    ends = [0, *accumulate(padded)]
+    sequences = round_up(len(windows), SEQUENCE_MULTIPLE) + -(-token_multiple(examples) // longest)
     ids = [*chain.from_iterable(window.ids for window in windows), *[config.pad_id] * padding]
     segments = [*chain.from_iterable(window_segments(windows, config)), *[0] * padding]
-    positions = torch.arange(tokens) - torch.tensor(ends[:-1]).repeat_interleave(torch.tensor(padded))
-    offsets = torch.tensor(ends + ends[-1:] * (sequences - len(padded)), dtype=torch.int32)
-    size = FixedSize(tokens, sequences, examples, task.outputs or 1)
+    positions, offsets = padded_layout(lengths, padding, longest, sequences)
+    size = FixedSize(tokens, sequences, examples, task.outputs or 1, longest)
     targets = (*task.fixed_targets(windows, size, weights), torch.tensor(task.count_targets(windows)))
     return FixedBatch(torch.tensor(ids), torch.tensor(segments), positions, offsets, targets, longest)
+
+
+def token_multiple(examples: int) -> int:
+    """What the tokens of a batch are rounded up to: LENGTH_MULTIPLE for each example, but not too much of a batch."""
+    return min(LENGTH_MULTIPLE * examples, MOST_PADDING)
+
+
+def padded_tokens(tokens: int, examples: int) -> int:
+    """The tokens of a fixed batch that has so many."""
+    return round_up(tokens, token_multiple(examples))
+
+
+def padded_layout(lengths: list[int], padding: int, longest: int, sequences: int) -> tuple[Tensor, Tensor]:
+    """(positions, offsets) of so many sequences, with tokens of padding in sequences of at most `longest`."""
+    padded = lengths + [longest] * (padding // longest) + [padding % longest] * bool(padding % longest)
+    ends = [0, *accumulate(padded)]
+    positions = torch.arange(ends[-1]) - torch.tensor(ends[:-1]).repeat_interleave(torch.tensor(padded))
+    return positions, torch.tensor(ends + ends[-1:] * (sequences - len(padded)), dtype=torch.int32)
 
 
 def fixed_loss(
@@ -109,5 +125,6 @@ def fixed_loss(
     return task.fixed_loss(logits, batch, task_targets, weights.label_smoothing), count
 
 
-def _round_up(number: int, multiple: int) -> int:
+def round_up(number: int, multiple: int) -> int:
+    """The next multiple of a number."""
     return -(-number // multiple) * multiple
