@@ -84,7 +84,6 @@ def test_what_has_no_heads_to_show_says_so(family, folders):
     bert = bertkit.load(folders[family])
     reading = read(bert, "the film was lovely")
     assert movement(reading).cosines.shape == (6, 3, 3), "vectors can be looked at"
-    views = (lambda: bertkit.look(bert, "the film"), lambda: catalogue([reading]), lambda: step_table(reading))
-    for view in views:
+    for view in (lambda: catalogue([reading]), lambda: step_table(reading)):
         with pytest.raises(RequestError, match="layers are recurrent and have no attention heads"):
             view()

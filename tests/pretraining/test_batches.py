@@ -308,7 +308,10 @@ def test_defaults_are_those_of_the_papers():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"objective": ("mlm", "nps")}, "objective=nps is unknown; choose from: mlm, rtd, causal, fill, nsp, sop"),
+        (
+            {"objective": ("mlm", "nps")},
+            "objective=nps is unknown; choose from: mlm, rtd, causal, plm, bilm, fill",
+        ),
         ({"objective": ()}, "needs exactly one of: mlm, rtd, causal"),
         ({"objective": ("nsp",)}, "objective=nsp needs exactly one of"),
         ({"objective": ("mlm", "rtd")}, "needs exactly one of"),

@@ -18,7 +18,7 @@ from bertkit.model.recurrent.layer import RecurrentLayer
 from bertkit.settings import pick
 
 RECURRENT = (
-    "this model's layers are recurrent and have no attention heads; see its vectors: bertkit probe, bertkit senses"
+    "this model's layers are recurrent and have no attention heads; see its vectors: bertkit look, bertkit probe"
 )
 
 
