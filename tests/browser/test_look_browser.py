@@ -355,3 +355,21 @@ def test_a_decoders_rows_end_at_the_diagonal(open_page, tmp_path):
     page.hover(".cell.left[data-row='1']")
     page.wait_for_function("document.querySelector('.status').textContent.includes('(1) attends to')")
     assert said(page).count(",") == 1, "itself and the one before"
+
+
+def test_a_recurrent_model_shows_its_alignment_and_its_vectors(open_page, tmp_path):
+    """The same view as cross-attention's; views of heads are not there."""
+    config = family_config("rnn", "tiny", vocab_size=len(PIECES), max_length=64, init_std=0.3)
+    bert = bert_of(config, ("decoder",))
+    look(bert, TEXT, "dogs dig").save(tmp_path / "look.html")
+    page = open_page(tmp_path / "look.html")
+    assert [tab.get_attribute("data-view") for tab in page.locator("[role=tab]").all()] == ["source", "vectors"]
+    weights = bert.trace(TEXT, "dogs dig").layers[0].cross_weights[0]
+    page.hover(".cell.left[data-row='2']")
+    page.wait_for_function("document.querySelector('.status').textContent.includes('(2) attends to')")
+    assert f"{float(weights[2].max()):.3f}" in said(page)
+    choose(page, "vectors")
+    encoder = bert_of(family_config("elmo", "tiny", vocab_size=len(PIECES), max_length=64, init_std=0.3), ())
+    look(encoder, TEXT).save(tmp_path / "elmo.html")
+    page = open_page(tmp_path / "elmo.html")
+    assert [tab.get_attribute("data-view") for tab in page.locator("[role=tab]").all()] == ["vectors"]

@@ -6,16 +6,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bertkit.facts import finetuning, languages
+from bertkit.facts import decoders, finetuning, languages
 from bertkit.facts.fact import Vocabularies
 from bertkit.facts.run import run_facts
 from bertkit.finetuning import learner
 from bertkit.finetuning.explore import glue
-from bertkit.model import attention, embeddings
+from bertkit.model import attention, decoder, embeddings
 from bertkit.model.attention import AttentionPattern, AttentionWindow
 from bertkit.model.embeddings import Segments
 from bertkit.model.encoder import AttentionRecorder, Encoder
 from bertkit.model.layer import PostNormLayer, SelfAttention
+from bertkit.model.operations import Operations
+from bertkit.model.recurrent.cell import AttendingCell
+from bertkit.predict.write import Writer
 from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
 from bertkit.tasks.metrics.correlation import pearson
 from bertkit.tasks.shared.text_task import TextTask
@@ -23,7 +26,12 @@ from bertkit.text.tokenizer import Tokenizer
 from bertkit.train import loop
 
 pytestmark = [pytest.mark.usefixtures("_one_thread", "_nothing_kept"), pytest.mark.xdist_group("facts")]
-KEPT = (finetuning.fine_tuned, languages.tokenizer_of)  # what a mutation would change, and facts keep
+KEPT = (
+    finetuning.fine_tuned,
+    languages.tokenizer_of,
+    decoders.random_decoder,
+    decoders.translator,
+)  # what a mutation would change, and facts keep
 
 
 @pytest.fixture
@@ -184,6 +192,31 @@ def layers_not_shared(patch: Patch) -> None:
     patch.setattr(Encoder, "stack", property(unshared))
 
 
+def a_decoder_sees_what_follows(patch: Patch) -> None:
+    patch.setattr(decoder, "decoder_config", lambda config: replace(config, depth=config.decoder_depth))
+
+
+def source_tokens_mixed_up(patch: Patch) -> None:
+    project = Operations.project_source
+    patch.setattr(
+        Operations,
+        "project_source",
+        lambda self, layer, source: project(self, layer, replace(source, hidden_SD=source.hidden_SD.roll(1, 0))),
+    )
+
+
+def alignment_without_tanh(patch: Patch) -> None:
+    def align(self, state_ND, memory):
+        scores = self.score(self.query(state_ND)[:, None] + memory.keys).squeeze(-1)
+        return scores.masked_fill(~memory.mask, -torch.inf).softmax(dim=-1)
+
+    patch.setattr(AttendingCell, "align", align)
+
+
+def never_ends(patch: Patch) -> None:
+    patch.setattr(Writer, "_id", lambda self, checkpoint, name, default: 0 if name == "eos_token_id" else default)
+
+
 MUTATIONS: dict[Callable[[Patch], None], list[str]] = {
     positions_before_every_layer: ["T16"],
     no_output_projection: ["M14", "!A72", "P17"],
@@ -204,6 +237,10 @@ MUTATIONS: dict[Callable[[Patch], None], list[str]] = {
     a_fresh_encoder_for_every_task: ["P22"],
     accents_stripped: ["P20", "F14"],
     layers_not_shared: ["P17"],
+    a_decoder_sees_what_follows: ["M17", "M19"],
+    source_tokens_mixed_up: ["M17b"],
+    alignment_without_tanh: ["M20"],
+    never_ends: ["M19"],
 }
 
 

@@ -9,7 +9,6 @@ GLOSSARY = "it is named only: docs/glossary.md"
 
 # (number, source, claim, what bertkit does not have)
 ABSENT = (
-    ("M20", "B28-44, E525", "the predecessor: LSTM with additive attention", "bertkit has no RNN"),
     ("M21", "B22-26", "the difference between an auto-encoder and an encoder-decoder", GLOSSARY),
     ("P23", "E845", "VideoBERT", GLOSSARY),
 )

@@ -1,6 +1,7 @@
-"""Facts about decoders: the Transformer's second half, the vocabulary's projection, generation until the end."""
+"""Facts about decoders, the Transformer's and the recurrent one before it, and about ELMo and ULMFiT."""
 
 from functools import cache
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -9,15 +10,18 @@ from torch import Tensor
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import family_config
 from bertkit.facts.by_hand import gap, scores_by_hand
-from bertkit.facts.fact import Facts, Outcome, holds
+from bertkit.facts.fact import Facts, Outcome, equal, holds
 from bertkit.facts.setup import random_tensor
 from bertkit.model.batch import Batch
 from bertkit.model.decoder import Decoder
+from bertkit.model.heads import ScalarMix
 from bertkit.model.model import BertModel, new_model
 from bertkit.model.operations import Source
+from bertkit.model.recurrent.cell import AttendingCell
 from bertkit.predict.bert import Bert
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
+from bertkit.train.schedule import Schedule
 
 facts = Facts()
 # The documents' own sentences, and others so that the source decides what is written.
@@ -144,6 +148,61 @@ def until_the_end() -> Outcome:
     measured = f"{correct} of {len(PAIRS)}, {written[1].text!r} in {written[1].tokens} steps; after two: {cut.text!r}"
     ok = correct == len(PAIRS) and written[1].tokens == 5 and (cut.text, cut.ended) == ("i am", False)
     return holds("4 of 4, 'i am a student' and the end in 5 steps; 'i am'", measured, ok)
+
+
+@facts("M20", "B28-44, E525", "before: an RNN's state scores all states of the source; their weights sum to 1")
+def additive_alignment() -> Outcome:
+    config = family_config("rnn", "tiny", vocab_size=60, init_std=0.2)
+    model = new_model(config, {"decoder": None}).eval()
+    decoder, source = decoder_of(model), read_source(model, SOURCE)
+    traced = decoder.stack.trace(Batch.pack([TARGET]), source).layers[0]
+    cell = decoder.stack.get_submodule("layers.0.cells.0")
+    assert isinstance(cell, AttendingCell)
+    assert traced.cross_weights is not None
+    first = torch.tanh(cell.first(source.hidden_SD[:1]))
+    asked = torch.cat((first, traced.output[:-1]))  # the state before each token: a GRU's output is its state
+    scores = torch.stack([cell.score(torch.tanh(cell.query(one) + cell.key(source.hidden_SD)))[:, 0] for one in asked])
+    weights = scores.exp() / scores.exp().sum(dim=1, keepdim=True)
+    off, sums = gap(traced.cross_weights[0], weights), float((traced.cross_weights.sum(dim=-1) - 1).abs().max())
+    read = torch.cat((traced_input(model, TARGET), weights @ source.hidden_SD), dim=1)  # a token, and its context
+    state, outputs = first, []
+    for row in read:
+        state = cell.rnn(row[None, None], state[None])[1][0]
+        outputs.append(state)
+    context = gap(traced.output, torch.cat(outputs))
+    measured = f"sums off by {sums:.0e}; weights by hand {off:.0e}; states from the weighted sums {context:.0e}"
+    return holds("all to 1e-5", measured, max(off, sums, context) < 1e-5)
+
+
+def traced_input(model: BertModel, ids: list[int]) -> Tensor:
+    """L D: the embeddings of a target."""
+    return decoder_of(model).stack.trace(Batch.pack([ids]), read_source(model, SOURCE)).embeddings
+
+
+@facts("I10c", "E48-71", "ELMo: one half of a vector has read the words before, the other those after it")
+def two_directions() -> Outcome:
+    encoder = new_model(family_config("elmo", "tiny", vocab_size=60, init_std=0.2)).eval().encoder
+    half, place = encoder.config.width // 2, 2
+    plain, later, earlier = (
+        encoder.hidden_states(Batch.pack([ids]))[-1][place]
+        for ids in ([5, 6, 7, 8, 9], [5, 6, 7, 40, 41], [40, 41, 7, 8, 9])
+    )
+    changes = [gap(plain[:half], later[:half]), gap(plain[half:], later[half:])]
+    changes += [gap(plain[:half], earlier[:half]), gap(plain[half:], earlier[half:])]
+    mix, states = ScalarMix(3), encoder.hidden_states(Batch.pack([SOURCE]))
+    mean = gap(mix(states), torch.stack(states).mean(dim=0))
+    measured = "other words after: {:.0e} and {:.2f}; before: {:.2f} and {:.0e}".format(*changes)
+    ok = max(changes[0], changes[3], mean) < 1e-6 < 1e-3 < min(changes[1], changes[2])
+    return holds("0 and more; more and 0", measured, ok)
+
+
+@facts("I10d", "E142-144", "ULMFiT's slanted triangle: the rate rises over a tenth of training, then falls")
+def slanted_triangle() -> Outcome:
+    schedule = Schedule(peak=1.0, warmup=0, decay="slanted")
+    rates = [schedule.rate(step, step / 100) for step in range(101)]
+    highest, ends = rates.index(max(rates)), (rates[0] * 32, rates[-1] * 32)
+    rises = all(a < b for a, b in pairwise(rates[:11])) and all(a > b for a, b in pairwise(rates[10:]))
+    return equal((10, (1.0, 1.0), True), (highest, ends, rises))
 
 
 def gradient_left(weights: Tensor) -> float:

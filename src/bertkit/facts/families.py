@@ -96,7 +96,7 @@ def albert() -> Outcome:
     return equal(((30_000, 128), 1, 11_683_584), (table, layers, parameter_count(model)))
 
 
-@facts("P17", "D103, D924", "one computation for BERT, RoBERTa, ALBERT and ELECTRA; XLNet is not in bertkit")
+@facts("P17", "D103, D924", "one computation for BERT, RoBERTa, ALBERT and ELECTRA: they differ in the task")
 def one_computation() -> Outcome:
     gaps = {}
     for family in FAMILIES:

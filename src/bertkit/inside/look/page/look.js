@@ -34,7 +34,7 @@ export function mount(host, data) {
 class App {
   constructor(host, data) {
     Object.assign(this, { host, data, layers: {}, views: {}, updates: 0 });
-    this.heads = data.heads || data.source.heads; // recurrent layers have none, but for what they attend to in a source
+    this.heads = data.heads || data.source?.heads || 0; // recurrent layers have none, but for what they attend to in a source
     this.firstToken = Math.min(1, data.tokens.length - 1); // after [CLS]
     const heads = new Set(Array.from({ length: this.heads }, (_, head) => head));
     this.names = Object.keys(VIEWS).filter((name) => !VIEWS[name].needs || data[VIEWS[name].needs]);
