@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bertkit.errors import RequestError
 from bertkit.families.family import FAMILIES
@@ -25,6 +25,7 @@ from bertkit.text.tokenizer_files import (
     is_one_line,
     pieces_by_id,
     place_bert_tokens,
+    place_roberta_tokens,
     read_flag,
     read_pieces,
     read_settings,
@@ -64,11 +65,7 @@ def wordpiece_backend(pieces: Sequence[str], tokens: SpecialTokens, cleaning: Cl
 
 def _place_special_tokens(backend: Backend, tokens: SpecialTokens) -> None:
     """As BERT does; MPNet as RoBERTa does: <s> A </s></s> B </s>."""
-    if tokens != MPNET_TOKENS:
-        place_bert_tokens(backend, tokens)
-        return
-    cls, sep = ((name, backend.get_vocab()[name]) for name in (tokens.cls, tokens.sep))
-    backend.post_processor = processors.RobertaProcessing(sep, cls, True, False)
+    (place_roberta_tokens if tokens == MPNET_TOKENS else place_bert_tokens)(backend, tokens)
 
 
 def _load_vocab_txt(path: Path) -> Loaded:
