@@ -19,12 +19,18 @@ export async function reading(text, pair, model, send, notify) {
   return {
     model: `${model.id}: ${family}, ${layers.length} layers of ${width}, ${heads} heads`,
     text, pair, cutFrom: null, tokens: reply.tokens, parts: reply.segments, heads, precision: "float32",
-    layers: layers.map(({ weights, ...layer }) => layer),
+    layers: layers.map(withoutWeights),
     thumbnails: thumbnails(layers, heads, reply.tokens.length),
     movement,
     lens: null, // the server computes its heads from the last layer only
     catalogue: catalogue(layers.map(({ weights }) => weights), heads, reply),
   };
+}
+
+/** The weights are computed again from queries and keys, unless relative positions change them. */
+function withoutWeights({ weights, relative, ...layer }) {
+  const [, heads, length] = layer.queriesKeys.shape;
+  return relative ? { ...layer, weights: { shape: [heads, length, length], values: weights } } : layer;
 }
 
 /** One layer's queries and keys, the softmax normalizer of every row, and its attention window. */
@@ -37,6 +43,7 @@ function layerOf({ layers: [layer], heads, tokens }) {
   both.set(keys, queries.length);
   return {
     weights,
+    relative: layer.relative,
     ...attentionWindow(weights, length),
     queriesKeys: { shape: [2, heads.length, length, width], values: both },
     normalizers: { shape: [heads.length, length], values: normalizers(weights, queries, keys, length, width) },
