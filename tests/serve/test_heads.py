@@ -209,6 +209,7 @@ def test_attention_and_neurons_are_the_trace(server, pair):
     trace = server.berts["fill"].trace("a b c", pair)
     found = server.post("/neuron", {"text": "a b c", "pair": pair}).json()
     assert found["tokens"] == list(trace.tokens)
+    assert found["relative"] is False
     assert [part["layer"] for part in found["layers"]] == [1, 2]
     for part, layer in zip(found["layers"], trace.layers, strict=True):
         np.testing.assert_allclose(part["weights"], layer.weights, atol=1e-5)

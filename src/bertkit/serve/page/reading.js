@@ -19,7 +19,7 @@ export async function reading(text, pair, model, send, notify) {
   return {
     model: `${model.id}: ${family}, ${layers.length} layers of ${width}, ${heads} heads`,
     text, pair, cutFrom: null, tokens: reply.tokens, parts: reply.segments, heads, precision: "float32",
-    layers: layers.map(withoutWeights),
+    layers: layers.map(reply.relative ? storedWeights : withoutWeights),
     thumbnails: thumbnails(layers, heads, reply.tokens.length),
     movement,
     lens: null, // the server computes its heads from the last layer only
@@ -27,10 +27,15 @@ export async function reading(text, pair, model, send, notify) {
   };
 }
 
-/** The weights are computed again from queries and keys, unless relative positions change them. */
-function withoutWeights({ weights, relative, ...layer }) {
+/** The views compute the weights again from queries and keys. */
+function withoutWeights({ weights, ...layer }) {
+  return layer;
+}
+
+/** Relative positions change the weights, and are not in queries and keys. */
+function storedWeights({ weights, ...layer }) {
   const [, heads, length] = layer.queriesKeys.shape;
-  return relative ? { ...layer, weights: { shape: [heads, length, length], values: weights } } : layer;
+  return { ...layer, weights: { shape: [heads, length, length], values: weights } };
 }
 
 /** One layer's queries and keys, the softmax normalizer of every row, and its attention window. */
@@ -43,7 +48,6 @@ function layerOf({ layers: [layer], heads, tokens }) {
   both.set(keys, queries.length);
   return {
     weights,
-    relative: layer.relative,
     ...attentionWindow(weights, length),
     queriesKeys: { shape: [2, heads.length, length, width], values: both },
     normalizers: { shape: [heads.length, length], values: normalizers(weights, queries, keys, length, width) },

@@ -89,13 +89,13 @@ def plan_attention(
     sequence = TokenSequence(Passage(encoding.ids, served.bert.known_segments(encoding.segments)), read)
     tokens = served.bert.tokenizer.shown(encoding, text, pair)
     # Whether positions change the weights in a way that is not in queries and keys.
-    relative = {number: read.encoder.stack[number - 1].attention.relative is not None for number in layers}
+    relative = read.encoder.stack[0].attention.relative is not None
 
     def finish(rows: list[list[dict[str, np.ndarray]]]) -> dict[str, Any]:
         [parts] = rows
-        by_layer = [{"layer": number, "relative": relative[number], **part} for number, part in zip(layers, parts, strict=True)]
+        by_layer = [{"layer": number, **part} for number, part in zip(layers, parts, strict=True)]
         columns = {"tokens": tokens, "ids": encoding.ids, "segments": encoding.segments, "special": encoding.special}
-        return {**columns, "heads": list(heads), "layers": by_layer}
+        return {**columns, "heads": list(heads), "relative": relative, "layers": by_layer}
 
     return Plan(served.shared_encoder, [sequence], finish, length)
 
