@@ -28,13 +28,17 @@ def notes(monkeypatch):
         notes.append(f"recorded on {now.stream}")
         now.stream = before
 
+    class Graph:
+        def replay(self):
+            notes.append("replayed")
+
     stubs = {
         "device": lambda device: nullcontext(),
-        "graph_pool_handle": lambda: pools.append("another pool" if pools else "pool") or pools[-1],
+        "graph_pool_handle": lambda: pools.append(f"pool {len(pools) + 1}") or pools[-1],
         "Stream": lambda: "aside",
         "current_stream": lambda: now.stream,
         "set_stream": set_stream,
-        "CUDAGraph": lambda: SimpleNamespace(replay=lambda: notes.append("replayed")),
+        "CUDAGraph": Graph,
         "graph": graph,
         "default_generators": [generator],
         "current_device": lambda: 0,
@@ -62,7 +66,7 @@ def test_after_a_failure_torch_is_where_it_was_and_the_next_can_be_recorded(note
     recorder = CudaRecorder()
     with pytest.raises(RuntimeError, match="no graph can hold this"):
         recorder(refused)
-    assert notes == ["on usual", "ended pool", "copy"]
+    assert notes == ["on usual", "ended pool 1", "copy"]
     recorder(lambda: torch.ones(2))
     assert notes[-1] == "recorded on aside"
 
@@ -90,3 +94,16 @@ def test_no_garbage_is_searched_while_recording(notes, before):
         assert (found, gc.isenabled()) == ([False, False], before)
     finally:
         (gc.enable if usual else gc.disable)()
+
+
+def test_a_pool_is_used_as_long_as_one_of_its_graphs_is_there(notes):
+    """torch ends a pool with its last graph, and fails if it is used again (seen on an H200)."""
+    recorder = CudaRecorder()
+    kept = recorder(lambda: torch.ones(2))
+    first = recorder.pool
+    kept = (kept, recorder(lambda: torch.ones(2)))
+    assert recorder.pool == first
+    del kept
+    gc.collect()
+    recorder(lambda: torch.ones(2))
+    assert recorder.pool != first

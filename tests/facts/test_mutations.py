@@ -115,10 +115,10 @@ def always_left_to_right(patch: Patch) -> None:
 
 
 def all_weights_alike(patch: Patch) -> None:
-    def grouped(qkv, batch, window, dropout):
+    def grouped(qkv, batch, window, dropout, bias):
         return torch.cat([part[:, 2].mean(dim=0, keepdim=True).expand_as(part[:, 2]) for part in batch.split(qkv)])
 
-    patch.setattr(attention, "_grouped", grouped)
+    patch.setattr(attention, "grouped", grouped)
 
 
 def scores_that_are_not_the_models(patch: Patch) -> None:
@@ -180,16 +180,16 @@ def accents_stripped(patch: Patch) -> None:
 
 def layers_not_shared(patch: Patch) -> None:
     """Layer 2 of a model that shares its layer is another one."""
-    stack = Encoder.stack.fget
+    in_order = Encoder.ordered_layers.fget
 
     def unshared(self):
-        layers = stack(self)
+        layers = in_order(self)
         if self.config.parts.shared_layers:
             torch.manual_seed(0)
             layers[1] = PostNormLayer(self.config, 1).eval()
         return layers
 
-    patch.setattr(Encoder, "stack", property(unshared))
+    patch.setattr(Encoder, "ordered_layers", property(unshared))
 
 
 def a_decoder_sees_what_follows(patch: Patch) -> None:

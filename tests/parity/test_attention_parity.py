@@ -44,10 +44,15 @@ def test_views_equal_transformers(family, kind, heads, pair, tmp_path):
     checkpoint = load_checkpoint(tmp_path)
     bert = Bert(replace(checkpoint, tokenizer=Tokenizer.from_vocab(PIECES), max_length=64))
     reading = read(bert, TEXT, pair)
-    ids, segments = reading.batch.ids[None], reading.batch.segments[None]
+    last = checkpoint.model.config.parts.two_streams  # [CLS] is the last token for transformers, the first here
+    ids, segments = reading.batch.ids[None].roll(-int(last)), reading.batch.segments[None].roll(-int(last))
     known = {"token_type_ids": segments} if checkpoint.model.config.segments > 1 else {}
+    if last:
+        known = {"token_type_ids": torch.cat((segments[:, :-1], torch.full((1, 1), 2)), dim=1)}  # [CLS] has its own
     with torch.no_grad():
         expected = theirs(input_ids=ids, output_attentions=True, **known).attentions
+    if last:
+        expected = [weights.roll((1, 1), dims=(-2, -1)) for weights in expected]
     layers = page_data(bert, reading)["layers"]
     assert len(layers) == len(expected) == 3
     for layer, packed, wanted in zip(reading.trace.layers, layers, expected, strict=True):

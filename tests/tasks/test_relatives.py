@@ -11,6 +11,7 @@ from serving import same
 
 import bertkit
 import bertkit.model.batch
+from bertkit.errors import RequestError
 from bertkit.families.family import FAMILIES
 from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.settings import read_settings
@@ -46,7 +47,13 @@ def test_all_families_with_relative_positions_are_here():
 
 
 @FAMILY
-@pytest.mark.parametrize("task", TASKS)
+def test_a_decoder_is_not_made_of_relative_positions(family, tuned):
+    with pytest.raises(RequestError, match="whose positions are relative; start from another encoder"):
+        tuned(family, "write")
+
+
+@FAMILY
+@pytest.mark.parametrize("task", [name for name, row in TASKS.items() if not row.generates])
 def test_every_task_is_learned_and_answered(family, task, tuned):
     folder, dev = tuned(family, task)
     bert = bertkit.load(folder)

@@ -13,7 +13,7 @@ from serving import running
 
 import bertkit
 from bertkit.checkpoint.save_load import load_checkpoint
-from bertkit.data.tables import Location
+from bertkit.data.tables import Columns, Location, open_table
 from bertkit.errors import RequestError
 from bertkit.finetuning.fine_tuning import fine_tune, open_data
 from bertkit.finetuning.learner import load_start, pack
@@ -45,6 +45,22 @@ def taught(tmp_path_factory):
     train, dev = tiny.files(folder, "write", 128, 16)
     result = fine_tune("write", settings(*TRAINING), Path("new"), train, dev, folder / "run")
     return result, folder / "run" / "model"
+
+
+def test_two_files_are_read_line_by_line_and_must_be_as_long(tmp_path):
+    (tmp_path / "c.en").write_text("one dog\ntwo dogs\n", encoding="utf-8")
+    (tmp_path / "c.de").write_text("ein Hund\nzwei Hunde\n", encoding="utf-8")
+    both = tmp_path / "c.{en,de}"
+    assert guess_task(both) == "write"
+    pairs = [(example.source, example.target) for example in read_examples("write", both).examples]
+    assert pairs == [("one dog", "ein Hund"), ("two dogs", "zwei Hunde")]
+    (tmp_path / "c.en").write_text("one dog\n", encoding="utf-8")
+    with pytest.raises(RequestError, match=r"c\.de has a line 2, and .*c\.en has none: each line needs its partner"):
+        read_examples("write", both)
+    with pytest.raises(RequestError, match=r"c\.fr does not exist"):
+        read_examples("write", tmp_path / "c.{en,fr}")
+    with pytest.raises(RequestError, match=r"is one file; name both"):
+        open_table(tmp_path / "c.en", Columns(), format="parallel")
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,7 @@ def test_losses_are_near_and_gradients_are_float32(kind):
 def test_one_graph_serves_every_mix_of_lengths(kind, monkeypatch):
     """A new mix must not compile anew: on a GPU that costs half a minute each time."""
 
-    def any_lengths(qkv, batch, window, dropout=0.0):  # reads what the variable-length kernel reads
+    def any_lengths(qkv, batch, window, dropout=0.0, bias=None):  # reads what the variable-length kernel reads
         return qkv[:, 2] * (batch.offsets.sum() * 0 + batch.longest * 0 + 1)
 
     monkeypatch.setattr(operations, "attend", any_lengths)

@@ -105,7 +105,8 @@ def architecture(data: Mapping[str, Any]) -> str | None:
 
 
 def _read_family(name: str, data: Mapping[str, Any]) -> BertConfig:
-    family = pick(_published(), name, "model_type")
+    row = FAMILIES.get(name)  # one row's file is imported, and not all of them
+    family = row if row is not None and row.published else pick(_published(), name, "model_type")
     data = family.flatten(data)
     for key, value in {**REQUIRED_FIELDS, **family.required_fields}.items():
         if data.get(key, value) not in (value, None):

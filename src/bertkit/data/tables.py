@@ -237,6 +237,7 @@ TABLE_FORMATS: Mapping[str, TableFormat] = MappingProxyType(
         "conll": TableFormat("conll:conll_table", (".conll", ".iob", ".iob2", ".bio", ".bioes"), holds="words"),
         "conllu": TableFormat("conll:conllu_table", (".conllu",), holds="words"),
         "squad": TableFormat("squad:squad_table", piped=False, holds="questions"),
+        "parallel": TableFormat("parallel:parallel_table", piped=False),  # two files: captions.{en,de}
     }
 )
 # Formats of texts by ending; files of words or questions are opened by the tasks that read them.
@@ -249,7 +250,9 @@ def open_table(
     path: Path, columns: Columns, *, format: str = "", labeled: bool = True, report: CorpusReport | None = None
 ) -> Table:
     """Open a file by its ending, or as a row of TABLE_FORMATS; rows are read lazily, `report` counts their bytes."""
-    if format:
+    if "{" in path.name and not path.exists():
+        row = TABLE_FORMATS["parallel"]
+    elif format:
         row = pick(TABLE_FORMATS, format, "format")
     else:
         row = pick(TABLE_ENDINGS, ending(path), f"ending of {path.name}:")

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,10 @@ from bertkit.model.batch import Batch
 from bertkit.model.embeddings import Embeddings
 from bertkit.model.layer import LAYERS, AttentionLayer
 from bertkit.model.operations import TORCH, Operations, Source
-from bertkit.model.recurrent.layer import RecurrentLayer
 from bertkit.settings import pick
+
+if TYPE_CHECKING:
+    from bertkit.model.recurrent.layer import RecurrentLayer
 
 RECURRENT = (
     "this model's layers are recurrent and have no attention heads; see its vectors: bertkit look, bertkit probe"
@@ -79,6 +82,15 @@ class AttentionRecorder(Operations):
         return read_TD
 
 
+def _layer_class(config: BertConfig) -> "type[AttentionLayer | RecurrentLayer]":
+    """The class of the layers; that of recurrent ones is imported for models that have them."""
+    if not config.recurrent:
+        return pick(LAYERS, config.parts.norm, "norm")
+    from bertkit.model.recurrent.layer import RecurrentLayer
+
+    return RecurrentLayer
+
+
 class Encoder(nn.Module):
     """Embeddings and the stack of layers. ALBERT's has one layer and uses it `depth` times.
 
@@ -87,7 +99,7 @@ class Encoder(nn.Module):
 
     def __init__(self, config: BertConfig, *, cross: bool = False) -> None:
         super().__init__()
-        kind = RecurrentLayer if config.recurrent else pick(LAYERS, config.parts.norm, "norm")
+        kind = _layer_class(config)
         distinct = 1 if config.parts.shared_layers else config.depth
         self.config = config
         self.embeddings = Embeddings(config)

@@ -6,6 +6,7 @@ own: they call the operations of an engine (`operations.py`).
 
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +17,10 @@ from bertkit.model.attention import AttentionPattern, AttentionWindow, Rotation
 from bertkit.model.batch import Batch
 from bertkit.model.embeddings import DistanceTable
 from bertkit.model.operations import TORCH, Activation, Operations, Output, Source
-from bertkit.model.relative import relative_positions
 from bertkit.settings import pick
+
+if TYPE_CHECKING:
+    from bertkit.model.relative import RelativePositions
 
 
 class SelfAttention(nn.Module):
@@ -36,7 +39,11 @@ class SelfAttention(nn.Module):
         self.window = AttentionWindow(radius, parts.causal)
         rotation = Rotation(parts.local_theta if local else parts.theta) if parts.position == "rotary" else None
         self.pattern = AttentionPattern(config.heads, self.window, rotation)
-        self.relative = relative_positions(config, distance)
+        self.relative: RelativePositions | None = None
+        if config.parts.relative != "none":
+            from bertkit.model.relative import relative_positions
+
+            self.relative = relative_positions(config, distance)
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=bias)
         self.out = nn.Linear(config.width, config.width, bias=bias)
         self.dropout = config.attention_dropout

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +11,12 @@ from torch import Tensor, nn
 from bertkit.config import BertConfig
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
-from bertkit.model.decoder import Decoder
 from bertkit.model.encoder import Encoder
 from bertkit.model.heads import Pooler, build_head
 from bertkit.settings import pick
+
+if TYPE_CHECKING:
+    from bertkit.model.decoder import Decoder
 
 NO_HEADS: Mapping[str, int | None] = MappingProxyType({})
 
@@ -52,10 +55,10 @@ class BertModel(nn.Module):
         return self.decoder is not None or ("masked_word" in self.heads and self.config.parts.causal)
 
     @property
-    def decoder(self) -> Decoder | None:
+    def decoder(self) -> "Decoder | None":
         """The decoder of an encoder-decoder model."""
-        decoder = dict(self.heads.items()).get("decoder")
-        return decoder if isinstance(decoder, Decoder) else None
+        decoder: Decoder | None = dict(self.heads.items()).get("decoder")  # type: ignore[assignment]
+        return decoder
 
     @property
     def tied(self) -> dict[str, str]:
@@ -98,7 +101,11 @@ class BertModel(nn.Module):
 
 
 def _head(name: str, config: BertConfig, labels: int | None, word: nn.Embedding) -> nn.Module:
-    return Decoder(config, word) if name == "decoder" else build_head(name, config, labels, word)
+    if name != "decoder":
+        return build_head(name, config, labels, word)
+    from bertkit.model.decoder import Decoder
+
+    return Decoder(config, word)
 
 
 def parameter_count(module: nn.Module) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from bertkit.data.columns import MakeExample
 from bertkit.data.examples import Example
 from bertkit.data.glue import is_excluded
+from bertkit.data.parallel import parallel_files
 from bertkit.data.tables import Columns, Row, Table, ending, made_examples, open_table
 from bertkit.data.texts import names_from_labels_txt, replace_label_numbers
 from bertkit.errors import RequestError
@@ -107,9 +108,10 @@ def _read(
 
 
 def _open(task: TaskRow, path: Path, columns: Columns, labeled: bool) -> Table:
-    if not path.is_file():
-        what = "is a folder, not a file" if path.is_dir() else "does not exist"
-        raise RequestError(f"{path} {what}; check the spelling and the working folder")
+    for each in (path,) if path.exists() else parallel_files(path) or (path,):
+        if not each.is_file():
+            what = "is a folder, not a file" if each.is_dir() else "does not exist"
+            raise RequestError(f"{each} {what}; check the spelling and the working folder")
     return open_table(path, columns, format=task.format(path), labeled=labeled)
 
 

@@ -73,7 +73,7 @@ class Write(Task):
 
     @property
     def main_metric(self) -> str:
-        """BLEU, or the F1 of words without sacrebleu."""
+        """chrF, or the F1 of words without sacrebleu."""
         return super().main_metric if has_sacrebleu() else "token_f1"
 
     @property
@@ -109,6 +109,11 @@ class Write(Task):
             )
         if config.decoder_depth:
             return config
+        if config.parts.relative != "none":
+            raise RequestError(
+                "a decoder cannot be made of this model, whose positions are relative; start from another encoder, "
+                "such as 'bundled', or leave out --from"
+            )
         family = "encoder-decoder" if config.family == "bert" else config.family
         parts = replace(config.parts, shared_vocabulary=False)
         return replace(config, family=family, decoder_depth=config.depth, parts=parts)

@@ -9,7 +9,7 @@ export const tool = {
   verb: "Judge",
   ability: "replaced",
   lead: "Put a wrong word into a text, and the model says which one was replaced; such words have the stronger color.",
-  needs: "It judges every word, with ELECTRA's discriminator, or a model that was pre-trained with rtd and kept that head.",
+  needs: "It judges every word, with a model that was pre-trained with rtd and kept that head, such as ELECTRA's discriminator.",
   fields: [{ name: "text", label: "Text", rows: 4 }],
   examples: [
     { text: "The chef ate the meal that he had cooked for them." },

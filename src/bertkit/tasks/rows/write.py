@@ -60,7 +60,8 @@ class WriteRow(TaskRow):
     implementation = "bertkit.tasks.write:Write"
     head = "decoder"
     route = "write"
-    metrics = TaskMetrics("bleu", ("bleu", "chrf", "exact_match", "token_f1"))
+    # BLEU counts runs of four words, so that it cannot choose between texts that are shorter.
+    metrics = TaskMetrics("chrf", ("bleu", "chrf", "exact_match", "token_f1"))
     example_unit = "pairs of texts"
     reports_length = True
     generates = True
