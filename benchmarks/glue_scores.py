@@ -34,7 +34,8 @@ from bertkit.settings import pick
 from bertkit.train.records import number, read_records
 from bertkit.train.runs import Run
 
-METRICS = {"CoLA": "matthews", "SST-2": "accuracy", "MRPC": "accuracy", "STS-B": "spearman", "RTE": "accuracy"}
+FIVE = {"CoLA": "matthews", "SST-2": "accuracy", "MRPC": "accuracy", "STS-B": "spearman", "RTE": "accuracy"}
+METRICS = {**FIVE, "CoNLL-2003": "f1"}
 FIXED = ("max_length=128", "keep=last")
 
 
@@ -51,13 +52,14 @@ class Scoring:
     finetune: tuple[str, ...] = ()
     rows: int = 10**9  # of training data, at most, in each task
     jobs: int = 1
+    names: tuple[str, ...] = tuple(FIVE)  # of METRICS
 
     def check(self) -> None:
         """A wrong key or task is reported before the first minute is spent."""
         for pair in self.finetune:
             if ":" in pair.split("=", 1)[0]:
-                pick(METRICS, pair.split(":", 1)[0], "task")
-        for name in METRICS:
+                pick(dict.fromkeys(self.names), pair.split(":", 1)[0], "task")
+        for name in self.names:
             read_settings(*self.settings_of(name))
 
     def settings_of(self, name: str) -> list[str]:
@@ -67,8 +69,8 @@ class Scoring:
         return [*FIXED, *own, f"metric={METRICS[name]}"]
 
     def found(self) -> list[GlueFiles]:
-        """Those of the five tasks that the folder holds."""
-        return [data for data in find_tasks(self.tasks) if data.task.name in METRICS] if self.tasks else []
+        """Those of the tasks that the folder holds."""
+        return [data for data in find_tasks(self.tasks) if data.task.name in self.names] if self.tasks else []
 
 
 def score_tasks(

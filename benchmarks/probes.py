@@ -11,20 +11,19 @@ import argparse
 import json
 import os
 import platform
-import re
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+from pictures import svg_files
 
 from bertkit.files import whole_file
 from bertkit.inside.probes.data import ProbeSettings
 from bertkit.inside.probes.page import probe_page, probe_table
-from bertkit.inside.probes.probe import LabelReport, StructureReport, probe
+from bertkit.inside.probes.probe import probe
 from bertkit.predict.bert import Bert, load
 from bertkit.progress import progress
-from bertkit.report.page import render_page
 
 PICTURES = {"pos": {"pos": 0}, "structure": {"uuas": 0, "tree": 4, "space": 5}}  # name: number of the page's svg
 
@@ -63,33 +62,9 @@ def measure(bert: Bert, files: list[Path], settings: ProbeSettings, name: str, o
     print(table.title, *(" ".join(f"{cell:>14}" for cell in row) for row in (table.columns, *table.rows)), sep="\n")
     print(*table.notes, f"{seconds} s", "", sep="\n", flush=True)
     for picture, number in PICTURES.get(settings.what, {}).items():
-        write(out.with_name(f"{out.name}-{picture}.svg"), pictures(report, name)[number])
+        write(out.with_name(f"{out.name}-{picture}.svg"), svg_files(probe_page(report, name))[number])
     found = {key: value for key, value in report.to_json().items() if key != "drawn"}
     return {"files": [file.name for file in files], "seconds": seconds, **rounded(found)}
-
-
-def pictures(report: LabelReport | StructureReport, name: str) -> list[str]:
-    """The page's drawings as files of their own, each with the style it needs; a chart's keys are written into it."""
-    opened = '<svg xmlns="http://www.w3.org/2000/svg" '
-    # A file of its own is shown on white: the page's dark colors stay out.
-    style = f"<style>{re.sub(r'@media[^{]*{([^{}]*{[^{}]*})*[^{}]*}', '', render_page('report.css'))}</style>"
-    found = []
-    for caption, body in re.findall(
-        r"<figcaption>(.*?)</figcaption>(.*?)</figure>", probe_page(report, name), re.DOTALL
-    ):
-        keys = re.findall(r'(?<=class="key )[^<]+', caption)
-        written = "".join(key_text(key, row) for row, key in enumerate(keys[::-1]))
-        for svg in re.findall(r"<svg .*?</svg>", body, re.DOTALL):
-            styled = svg.replace("<svg ", opened, 1).replace(">", f">{style}", 1)
-            found.append(styled.replace("</svg>", f"{written}</svg>"))
-    return found
-
-
-def key_text(key: str, row: int) -> str:
-    """`main">probe` as a line of text in its color, at the lower left of a chart, where curves seldom are."""
-    kind, _, text = key.partition('">')
-    color = {"main": "#2563eb", "second": "#c2570c", "third": "#15803d"}.get(kind, "#93b0f0")
-    return f'<text x="60" y="{174 - 13 * row}" style="fill:{color}">{text}</text>'
 
 
 def rounded(value: Any) -> Any:

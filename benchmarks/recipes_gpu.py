@@ -284,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     tries = [read_try(text) for text in options.tries]
     own = {name: value for name, value in vars(options).items() if name != "tries"}
-    scored = {field.name: own.pop(field.name) for field in fields(Scoring)}
+    scored = {field.name: own.pop(field.name) for field in fields(Scoring) if field.name in own}
     bench = Bench(**own, scoring=Scoring(**{**scored, "finetune": tuple(options.finetune)}))
     for one in tries:  # a wrong key is said before the first minute is spent
         bench.recipe(one)

@@ -21,6 +21,12 @@ ELSEWHERE = (
         "ten minutes each on a GPU: benchmarks/results/2026-11-15-mlm-electra-h200.json",
     ),
     (
+        "P18b",
+        "D516, B71",
+        "with fewer targets, masked words need more text than next words, but not as much more",
+        "minutes on a GPU: benchmarks/family.py, rows roberta and gpt",
+    ),
+    (
         "P19",
         "E833-838, D231",
         "pre-training on a domain's text improves tasks of that domain",

@@ -6,6 +6,7 @@ Nothing here calls the model's code: facts compare the results of the model with
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -49,22 +50,51 @@ def heads_by_hand(encoder: Encoder, number: int, x: Tensor) -> HandHeads:
     heads, width = encoder.config.heads, encoder.config.width
     head_width = width // heads
     joined = x.double() @ _tensor(encoder, number, "attention.qkv.weight").T
-    joined = joined + _tensor(encoder, number, "attention.qkv.bias")
+    if encoder.config.parts.attention_bias:
+        joined = joined + _tensor(encoder, number, "attention.qkv.bias")
     queries, keys, values = (
         joined[:, first : first + width].reshape(-1, heads, head_width) for first in (0, width, 2 * width)
     )
-    raw = scores_by_hand(queries, keys).exp()
+    scores = scores_by_hand(queries, keys)
+    if encoder.config.parts.relative == "transformer_xl":
+        scores = scores + relative_scores_by_hand(encoder, number, queries, keys)
+    raw = scores.exp()
     raw = raw.tril() if encoder.config.parts.causal else raw
     weights = raw / raw.sum(dim=-1, keepdim=True)
     mixed = torch.cat([weights[head] @ values[:, head] for head in range(heads)], dim=1)
     return HandHeads(queries, keys, values, weights, mixed)
 
 
+def relative_scores_by_hand(encoder: Encoder, number: int, queries: Tensor, keys: Tensor) -> Tensor:
+    """H L L: what XLNet adds to q . k / sqrt(K): terms of a bias and the key, the query and the distance, the segments.
+
+    The first token is read as the last one, and in a segment of its own.
+    """
+    (length, heads, head_width), width = queries.shape, encoder.config.width
+    content, position, segment = (
+        _tensor(encoder, number, f"attention.relative.{name}").reshape(heads, head_width)
+        for name in ("content", "position", "segment")
+    )
+    segments = _tensor(encoder, number, "attention.relative.segments")  # the same one, another one
+    distance_keys = _tensor(encoder, number, "attention.relative.key.weight")
+    places = [length, *range(1, length)]
+    scores = torch.zeros(heads, length, length, dtype=torch.float64)
+    for i, j in product(range(length), repeat=2):
+        sinusoid = _sinusoid(places[i] - places[j], width)
+        distance = distance_keys @ torch.tensor(sinusoid[0::2] + sinusoid[1::2], dtype=torch.float64)
+        apart = int((i == 0) != (j == 0))
+        terms = content * keys[j] + (queries[i] + position) * distance.reshape(heads, head_width)
+        scores[:, i, j] = (terms + (queries[i] + segment) * segments[apart]).sum(dim=-1)
+    return scores / math.sqrt(head_width)
+
+
 def layer_by_hand(encoder: Encoder, number: int, x: Tensor, variant: Arithmetic = BERT) -> Tensor:
     """L D: the output of layer `number`: heads, W_O, norm, feed-forward, norm."""
 
     def linear(x: Tensor, name: str) -> Tensor:
-        return x @ _tensor(encoder, number, f"{name}.weight").T + _tensor(encoder, number, f"{name}.bias")
+        projected = x @ _tensor(encoder, number, f"{name}.weight").T
+        plain = name.startswith("attention") and not encoder.config.parts.attention_bias
+        return projected if plain else projected + _tensor(encoder, number, f"{name}.bias")
 
     def norm(x: Tensor, name: str) -> Tensor:
         weight, bias = (_tensor(encoder, number, f"{name}.{part}") for part in ("weight", "bias"))
@@ -110,16 +140,19 @@ def gap(one: Tensor, other: Tensor) -> float:
 
 def _embeddings(encoder: Encoder, ids: Sequence[int], segments: Sequence[int] | None) -> Tensor:
     tensors = {name: tensor.double() for name, tensor in encoder.embeddings.state_dict().items()}
-    x = tensors["word.weight"][list(ids)] + _positions(encoder, len(ids))
+    x: Tensor = tensors["word.weight"][list(ids)] + _positions(encoder, len(ids))
     if "segment.weight" in tensors:
         x = x + tensors["segment.weight"][list(segments or [0] * len(ids))]
-    x = _layer_norm(x, tensors["norm.weight"], tensors["norm.bias"], encoder.config)
+    if encoder.config.parts.embedding_norm:
+        x = _layer_norm(x, tensors["norm.weight"], tensors["norm.bias"], encoder.config)
     return x @ tensors["widen.weight"].T + tensors["widen.bias"] if "widen.weight" in tensors else x
 
 
 def _positions(encoder: Encoder, length: int) -> Tensor:
     """L E: the position vectors; RoBERTa's start after the row of the padding id."""
     config = encoder.config
+    if config.parts.position == "none":
+        return torch.zeros(length, config.table_width, dtype=torch.float64)
     if config.parts.position == "sinusoidal":
         return sinusoids_by_hand(length, config.table_width)
     first = config.pad_id + 1 if config.parts.position == "offset" else 0
@@ -128,11 +161,12 @@ def _positions(encoder: Encoder, length: int) -> Tensor:
 
 def sinusoids_by_hand(length: int, width: int) -> Tensor:
     """L D: sin and cos of position / 10000^(2i/D), interleaved."""
-    rows = [
-        [(math.cos if i % 2 else math.sin)(position / 10000 ** ((i - i % 2) / width)) for i in range(width)]
-        for position in range(length)
-    ]
+    rows = [_sinusoid(position, width) for position in range(length)]
     return torch.tensor(rows, dtype=torch.float64)
+
+
+def _sinusoid(position: int, width: int) -> list[float]:
+    return [(math.cos if i % 2 else math.sin)(position / 10000 ** ((i - i % 2) / width)) for i in range(width)]
 
 
 def _tensor(encoder: Encoder, number: int, name: str) -> Tensor:

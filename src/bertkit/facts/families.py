@@ -1,4 +1,4 @@
-"""Facts about other families: ELECTRA, ALBERT, RoBERTa, causal models."""
+"""Facts about other families: ELECTRA, ALBERT, RoBERTa, XLNet, causal models."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,9 @@ from bertkit.facts.by_hand import largest_gap
 from bertkit.facts.fact import Facts, Outcome, close, equal, holds
 from bertkit.facts.pretraining import examples, small_model
 from bertkit.facts.setup import CPU, shape_only
+from bertkit.model.batch import Batch
 from bertkit.model.model import new_model, parameter_count
+from bertkit.model.two_streams import query_vectors
 from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
 from bertkit.train.distributed import Ranks
@@ -20,7 +22,7 @@ from bertkit.train.runs import Progress
 from bertkit.train.schedule import Budget, Schedule
 
 facts = Facts()
-FAMILIES = ("bert", "roberta", "albert", "electra")
+FAMILIES = ("bert", "roberta", "albert", "electra", "xlnet")
 
 
 def electra() -> ReplacedTokens:
@@ -96,14 +98,29 @@ def albert() -> Outcome:
     return equal(((30_000, 128), 1, 11_683_584), (table, layers, parameter_count(model)))
 
 
-@facts("P17", "D103, D924", "one computation for BERT, RoBERTa, ALBERT and ELECTRA: they differ in the task")
+@facts("P17", "D103, D924", "one computation for BERT, RoBERTa, ALBERT, ELECTRA and XLNet: they differ in the task")
 def one_computation() -> Outcome:
     gaps = {}
     for family in FAMILIES:
         encoder = new_model(family_config(family, "tiny", vocab_size=60, init_std=0.2)).eval().encoder
         gaps[family] = largest_gap(encoder, [5, 9, 7, 31, 9])
     measured = ", ".join(f"{family} {worst:.0e}" for family, worst in gaps.items())
-    return holds("all four by hand to 1e-4", measured, max(gaps.values()) < 1e-4)
+    return holds("all five by hand to 1e-4", measured, max(gaps.values()) < 1e-4)
+
+
+@facts("P17b", "D103, D924", "XLNet's task: words in a random order, each predicted from those before it in the order")
+def permuted_words() -> Outcome:
+    encoder = small_model({}, "xlnet").encoder
+    ids, chosen, order = torch.arange(5, 13), torch.tensor([2, 4, 5, 7]), torch.tensor([3, 1, 4, 2])
+    batch = Batch.pack([ids.tolist()])
+    vectors = query_vectors(encoder, batch, chosen, order)
+    seen = []
+    for position, place in zip(chosen.tolist(), order.tolist(), strict=True):
+        other = ids.clone()
+        other[position] += 20
+        change = query_vectors(encoder, Batch.pack([other.tolist()]), chosen, order) - vectors
+        seen.append(sorted(later - place for later, moved in zip(order.tolist(), change, strict=True) if moved.any()))
+    return equal([[1], [1, 2, 3], [], [1, 2]], seen)  # how much later in the order are those that see each word
 
 
 @facts("P18", "D516, B71", "a causal model has 1/0.15 = 6.7 times the targets of a masked one on the same text")

@@ -98,13 +98,13 @@ def load_start(base: Checkpoint, task: Task, settings: FineTuneSettings) -> Chec
 
 
 def start_at_prior(model: BertModel, task: Task, bias: Sequence[float]) -> None:
-    """Initialize the bias of a new head with `Task.prior_bias`, which follows from the frequencies of the labels.
+    """Initialize the bias of a new head, if it has one, with `Task.prior_bias`: the frequencies of the labels.
 
     From a bias of zero, the first hundred steps would fit these frequencies by shifting the vectors of all texts.
     """
-    head_bias: Tensor = model.heads[task.head].out.bias  # type: ignore[assignment, union-attr]
+    head_bias: Tensor | None = model.heads[task.head].out.bias  # type: ignore[assignment, union-attr]
     with torch.no_grad():
-        if not head_bias.any():  # a trained head keeps its bias
+        if head_bias is not None and not head_bias.any():  # a trained head keeps its bias
             head_bias.copy_(torch.tensor(bias))
 
 

@@ -83,11 +83,10 @@ class Writer:
         for chosen in token_batches([len(ids) for ids in sequences], TOKENS_PER_BATCH):
             batch = Batch.pack([sequences[index] for index in chosen]).to(self.model.device)
             with torch.inference_mode():
-                hidden = batch.split(fastest(stack)(batch))
-            for index, vectors in zip(chosen, hidden, strict=True):
-                targets = torch.tensor(sequences[index][1:], device=vectors.device)
-                loss = F.cross_entropy(words(vectors[:-1]).float(), targets).item() if len(targets) else math.nan
-                values[index] = math.exp(loss)
+                for index, vectors in zip(chosen, batch.split(fastest(stack)(batch)), strict=True):
+                    targets = torch.tensor(sequences[index][1:], device=vectors.device)
+                    loss = F.cross_entropy(words(vectors[:-1]).float(), targets).item() if len(targets) else math.nan
+                    values[index] = math.exp(loss)
         return [values[index] for index in range(len(texts))]
 
     def _sampled(self, sequences: Sequence[Sequence[int]], settings: WriteSettings) -> list[Written]:

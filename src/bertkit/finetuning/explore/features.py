@@ -134,21 +134,26 @@ def predict_from_mixture(train: np.ndarray, labels: np.ndarray, dev: np.ndarray)
 
     The mean over tokens of a mixture is the mixture of the means, so pooled vectors are sufficient.
     """
-    center, spread = train.mean(axis=0), train.std(axis=0) + 1e-6
-    features, dev_features = (torch.tensor((x - center) / spread, dtype=torch.float32) for x in (train, dev))
-    mix, out = ScalarMix(train.shape[1]), nn.Linear(train.shape[2], int(labels.max()) + 1)
+    logits, weights = mixture_logits(*(torch.from_numpy(x) for x in (train, labels, dev)))
+    return logits.argmax(dim=-1).numpy(), weights.numpy()
+
+
+def mixture_logits(train: Tensor, labels: Tensor, dev: Tensor) -> tuple[Tensor, Tensor]:
+    """(logits for dev, weight of each layer) of that classifier, computed where the tensors are."""
+    center, spread = train.mean(dim=0), train.std(dim=0, correction=0) + 1e-6
+    features, dev_features = (((x - center) / spread).float() for x in (train, dev))
+    mix, out = ScalarMix(train.shape[1]).to(train.device), nn.Linear(train.shape[2], int(labels.max()) + 1)
+    out = out.to(train.device)
     with torch.no_grad():
         out.weight.zero_()
         out.bias.zero_()
     optimizer = torch.optim.AdamW([*mix.parameters(), *out.parameters()], lr=0.02, weight_decay=0.1)
-    target = torch.tensor(labels)
     for _ in range(MIX_STEPS):
         optimizer.zero_grad()
-        F.cross_entropy(out(_mixed(mix, features)), target).backward()  # type: ignore[no-untyped-call]
+        F.cross_entropy(out(_mixed(mix, features)), labels).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     with torch.no_grad():
-        predicted = out(_mixed(mix, dev_features)).argmax(dim=-1).numpy()
-        return predicted, mix.weights.softmax(0).numpy()
+        return out(_mixed(mix, dev_features)), mix.weights.softmax(0)
 
 
 def _mixed(mix: ScalarMix, features_NLD: Tensor) -> Tensor:
