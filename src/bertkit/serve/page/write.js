@@ -19,7 +19,7 @@ export const tool = {
   ask: async ({ text }, model, send) => (await send("write", { texts: [text] })).results[0],
   draw: ({ text, tokens, ended, seen }) => {
     const end = ended ? "" : " It stopped at the limit of tokens.";
-    const note = element("p", { class: "note" }, `${tokens} tokens.${end}`);
-    return { nodes: [...seenNotes(seen), element("p", { class: "passage", dir: "auto" }, text), note], summary: `Written: ${text}` };
+    const written = element("p", { class: "passage", dir: "auto" }, text);
+    return { nodes: [...seenNotes(seen), written], summary: `${tokens} tokens.${end}` };
   },
 };
