@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sacrebleu
 import tiny
 import torch
 import torch.nn.functional as F
+import transformers
 from serving import running
 
 import bertkit
@@ -80,7 +82,6 @@ def test_a_new_model_learns_to_write_and_is_loaded_by_other_tools(taught):
 
 
 def test_transformers_writes_the_same(taught):
-    transformers = pytest.importorskip("transformers")
     _, folder = taught
     model = transformers.MarianMTModel.from_pretrained(folder).eval()
     bert = bertkit.load(folder)
@@ -149,12 +150,11 @@ def test_scores_without_sacrebleu(monkeypatch):
 
 
 def test_bleu_is_sacrebleus():
-    pytest.importorskip("sacrebleu", exc_type=ImportError)
-    if not text_metrics.has_sacrebleu():
-        pytest.skip("no sacrebleu")
-    scores = text_scores(["a man in a red hat ."], ["a man in a red hat ."])
-    assert scores["bleu"] == pytest.approx(100)
-    assert scores["chrf"] == pytest.approx(100)
+    gold, written = ["a man in a red hat .", "two dogs play"], ["a man in a hat .", "two dogs play outside"]
+    scores = text_scores(gold, written)
+    assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(written, [gold]).score)
+    assert scores["chrf"] == pytest.approx(sacrebleu.corpus_chrf(written, [gold]).score)
+    assert text_scores(gold, gold)["bleu"] == pytest.approx(100)
 
 
 def test_pairs_are_read_from_columns_with_and_without_names(tmp_path):
