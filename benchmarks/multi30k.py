@@ -1,4 +1,4 @@
-"""Translation of image captions (Multi30k, English to German or French) by a Transformer trained from nothing.
+"""Translation of image captions (Multi30k, English to German or French) by a Transformer, or an RNN (family=rnn), trained from nothing.
 
 Train on a GPU and write the translations of the test captions, which needs no sacrebleu:
 
@@ -38,10 +38,12 @@ SETTINGS: dict[str, object] = {
     "label_smoothing": 0.1,
     "evaluations": 0.1,
     "average": 0.15,
-    "keep": "best",
+    "keep": "last",
     "new_tokens": 100,
     "save_minutes": 60,
 }
+
+TEST = "test_2016_flickr"
 
 
 def captions(folder: Path, part: str, language: str) -> list[str]:
@@ -59,46 +61,45 @@ def pairs(folder: Path, part: str, language: str) -> list[dict[str, str]]:
 def train(arguments: argparse.Namespace, changes: dict[str, object]) -> None:
     """Train, translate the test captions, and write what `score` needs."""
     language, data, out = arguments.language, arguments.data, arguments.out
-    training, test = pairs(data, "train", language)[: arguments.examples], pairs(data, "test_2016_flickr", language)
-    test = test[: arguments.examples]
+    training, val, test = (pairs(data, part, language)[: arguments.examples] for part in ("train", "val", TEST))
     started = time.perf_counter()
     settings = {**SETTINGS, "minutes": arguments.minutes, **changes}
-    result = bertkit.finetune(
-        "write", training, pairs(data, "val", language)[: arguments.examples], out=out / "run", **settings
-    )
+    result = bertkit.finetune("write", training, val, out=out / "run", **settings)
     trained = time.perf_counter()
     model = result.model.to("cuda" if torch.cuda.is_available() else "cpu")
-    written = model.write([pair["source"] for pair in test], beams=5, tokens=100)
+
+    def translated(part: list[dict[str, str]]) -> list[str]:
+        return [each.text for each in model.write([pair["source"] for pair in part], beams=5, tokens=100)]
+
     record = {
         "language": language,
         "settings": settings,
         "training_seconds": round(trained - started, 1),
-        "writing_seconds": round(time.perf_counter() - trained, 1),
+        "parameters": sum(each.numel() for each in model.model.parameters()),
         "scores_on_val": dict(result.scores),
-        "sources": [pair["source"] for pair in test],
-        "targets": [pair["target"] for pair in test],
-        "written": [each.text for each in written],
+        "val": {"targets": [pair["target"] for pair in val], "written": translated(val)},
+        "test": {"targets": [pair["target"] for pair in test], "written": translated(test)},
     }
     path = out / "hypotheses.json"
     path.write_text(json.dumps(record, ensure_ascii=False, indent=1), encoding="utf-8")
-    print(json.dumps({name: record[name] for name in ("training_seconds", "writing_seconds", "scores_on_val")}))
-    print(*record["written"][:5], f"written: {path}", sep="\n")
+    print(json.dumps({name: record[name] for name in ("training_seconds", "scores_on_val")}))
+    print(*record["test"]["written"][:5], f"written: {path}", sep="\n")
 
 
 def score(path: Path) -> None:
-    """Print BLEU and chrF of the written captions, lower-cased and cased."""
+    """Print BLEU and chrF of the written captions, lower-cased and cased; settings are chosen by val alone."""
     import sacrebleu
 
     record = json.loads((path / "hypotheses.json" if path.is_dir() else path).read_text(encoding="utf-8"))
-    gold, written = [record["targets"]], record["written"]
-    result = {
-        "language": record["language"],
-        "bleu_lowercase": round(sacrebleu.corpus_bleu(written, gold, lowercase=True).score, 2),
-        "bleu_cased": round(sacrebleu.corpus_bleu(written, gold).score, 2),
-        "chrf": round(sacrebleu.corpus_chrf(written, gold).score, 2),
-        "texts": len(written),
-        "training_seconds": record["training_seconds"],
-    }
+    result = {name: record[name] for name in ("language", "settings", "parameters", "training_seconds")}
+    for part in ("val", "test"):
+        gold, written = [record[part]["targets"]], record[part]["written"]
+        result[part] = {
+            "bleu_lowercase": round(sacrebleu.corpus_bleu(written, gold, lowercase=True).score, 2),
+            "bleu_cased": round(sacrebleu.corpus_bleu(written, gold).score, 2),
+            "chrf": round(sacrebleu.corpus_chrf(written, gold).score, 2),
+            "texts": len(written),
+        }
     print(json.dumps(result))
 
 
