@@ -27,7 +27,19 @@ ORDER = [
     "engine",
     "checkpoint",
 ]
-ORDER += ["data", "tasks", "train", "pretraining", "finetuning", "predict", "inside", "serve", "pretrained", "facts"]
+ORDER += [
+    "data",
+    "tasks",
+    "train",
+    "pretraining",
+    "finetuning",
+    "predict",
+    "evaluation",
+    "inside",
+    "serve",
+    "pretrained",
+    "facts",
+]
 ORDER += ["api", "cli", "__main__"]
 SIBLINGS = [{"pretraining", "finetuning"}, {"inside", "serve"}]
 MOST_MODULES = 16  # of a folder

@@ -15,6 +15,7 @@ from typing import Any
 
 from bertkit.data.columns import named_columns
 from bertkit.data.from_python import Examples, example_file
+from bertkit.data.tables import Columns
 from bertkit.errors import RequestError
 from bertkit.files import refuse_to_overwrite
 from bertkit.finetuning.chain import check_step, finish_chain, step_folders
@@ -76,13 +77,14 @@ class TrainingResult:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
-    """The scores of a model on labeled examples; a notebook shows them as a table."""
+    """The scores of a model on examples; a notebook shows them as a table."""
 
-    task: str
+    task: str  # of the model, or the yardstick
     examples: int
     metric: str  # the main metric of the task
     scores: Mapping[str, float]
     note: str  # which columns were read
+    groups: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # scores of each group of examples
 
     @property
     def score(self) -> float:
@@ -98,7 +100,13 @@ class EvaluationResult:
 
     def __str__(self) -> str:
         names = [self.metric, *(name for name in self.scores if name != self.metric)]
-        return "\n".join([self.note, ", ".join(f"{name} {self.scores[name]:.4f}" for name in names)])
+        rows = {**self.groups, "all": self.scores} if self.groups else {"": self.scores}
+        width = max(map(len, rows))
+        lines = [
+            f"{group:{width}} ".lstrip() + ", ".join(f"{name} {scores[name]:.4f}" for name in names)
+            for group, scores in rows.items()
+        ]
+        return "\n".join([*filter(None, [self.note]), *lines])
 
 
 def finetune(
@@ -192,12 +200,44 @@ def pretrain(
     return TrainingResult(folder=folder, scores=scores, finished=finished, temporary=temporary)
 
 
-def evaluate(model: Bert | Path | str, examples: Examples, /, **columns: object) -> EvaluationResult:
-    """Score a fine-tuned model on labeled examples by its task's metrics; columns are named as text="review"."""
-    answers = (model if isinstance(model, Bert) else load(model)).answers
+def evaluate(
+    model: Bert | Path | str | None, examples: Examples, /, *, by: str | None = None, **columns: object
+) -> EvaluationResult:
+    """Score a model: a fine-tuned one on labeled examples by its task's metrics, another one by a yardstick.
+
+    A yardstick is recognized by the columns of the examples, or named with `by`: "minimal-pairs" (sentence_good,
+    sentence_bad), "blanks" (text, answers), "similarity" (two texts and a score). Columns are named as text="review".
+    """
+    bert = model if isinstance(model, Bert) else load(model)
     with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
         path, named = example_file(examples, Path(folder), "examples")
-        file = read_examples(answers.task.name, path, named_columns(_pairs({**named, **columns})))
+        chosen = named_columns(_pairs({**named, **columns}))
+        if by is not None or not bert.checkpoint.task:
+            return _by_yardstick(bert, path, chosen, by)
+        return _by_task(bert, path, chosen)
+
+
+def _by_yardstick(bert: Bert, path: Path, columns: Columns, name: str | None) -> EvaluationResult:
+    from bertkit.evaluation.yardstick import recognized, yardstick
+
+    row, rows = recognized(path, columns) if name is None else ((found := yardstick(name)), found.read(path, columns))
+    scores = row.ask(bert, rows)
+    groups = {
+        name: row.total([each for each in scores if each.group == name]) for name in {each.group: 0 for each in scores}
+    }
+    return EvaluationResult(
+        task=row.name,
+        examples=len(rows),
+        metric=row.metric,
+        scores=row.total(scores),
+        note=row.note(bert),
+        groups=groups if len(groups) > 1 else {},
+    )
+
+
+def _by_task(bert: Bert, path: Path, columns: Columns) -> EvaluationResult:
+    answers = bert.answers
+    file = read_examples(answers.task.name, path, columns)
     predictions: list[Any] = []
     with progress("evaluating", len(file.examples)) as meter:
         for start in range(0, len(file.examples), EXAMPLES_AT_ONCE):
