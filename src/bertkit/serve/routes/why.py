@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from bertkit.engine.threads import set_thread_count
 from bertkit.errors import RequestError
 from bertkit.serve.http.endpoint import check_texts, reply
 from bertkit.serve.http.routing import Routes
@@ -69,7 +70,8 @@ class ExplainQueue:
 
     def __init__(self, explain: Explain) -> None:
         self._explain = explain
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="why")
+        # One core: the workers need the others, and threads that wait for a busy core make all of them slow.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="why", initializer=partial(set_thread_count, 1))
         self._waiting = 0
 
     async def answer(self, served: ServedModel, request: WhyRequest) -> dict[str, Any]:
