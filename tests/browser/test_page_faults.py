@@ -166,10 +166,22 @@ def test_every_refusal_says_what_happened_and_what_to_do(visit, page_server):
             assert not page.locator("button:text-is('Try again')").count(), "the same request would be refused again"
     page.route("**/classify", refuse(413, json.dumps({"error": "it has 9 tokens, over 8; shorten it"})))
     ask(page)
-    assert (
-        page.inner_text("[role=alert]").split()
-        == "That is too much at once. It has 9 tokens, over 8; shorten it.".split()
-    )
+    assert page.inner_text("[role=alert]").split() == [
+        "That",
+        "is",
+        "too",
+        "much",
+        "at",
+        "once.",
+        "It",
+        "has",
+        "9",
+        "tokens,",
+        "over",
+        "8;",
+        "shorten",
+        "it.",
+    ]
     page.route("**/classify", refuse(502, "<h1>Bad Gateway</h1>"))
     ask(page)
     assert "The server failed." in page.inner_text("[role=alert]")
@@ -323,7 +335,9 @@ ASK = """async ({ text, pair, model }) => {
     const layers = data.layers.map(({ queriesKeys, normalizers, ...sight }) =>
         ({ ...sight, queriesKeys: plain(queriesKeys), normalizers: plain(normalizers) }));
     const cosines = plain(data.movement.cosines);
-    return { ...data, layers, thumbnails: plain(data.thumbnails), movement: { ...data.movement, cosines } };
+    const { words, best, probabilities } = data.lens ?? {};
+    const lens = words ? { words, best: plain(best), probabilities: plain(probabilities) } : null;
+    return { ...data, lens, layers, thumbnails: plain(data.thumbnails), movement: { ...data.movement, cosines } };
 }"""
 
 
@@ -360,6 +374,13 @@ def same_views(found: dict, wanted: dict) -> None:
     cosines = unpack(wanted["movement"]["cosines"]).reshape(-1)
     np.testing.assert_allclose(found["movement"]["cosines"]["values"], cosines, atol=1e-3)
     np.testing.assert_allclose(found["movement"]["likeness"], wanted["movement"]["likeness"], atol=2e-4)
+    assert (found["lens"] is None) == (wanted["lens"] is None)
+    if found["lens"]:
+        best, likely = (unpack(wanted["lens"][name]) for name in ("best", "probabilities"))
+        assert found["lens"]["best"]["shape"] == list(best.shape)
+        ours = [found["lens"]["words"][n] for n in found["lens"]["best"]["values"]]
+        assert ours == [wanted["lens"]["words"][n] for n in best.reshape(-1)]
+        np.testing.assert_allclose(found["lens"]["probabilities"]["values"], likely.reshape(-1), atol=1e-4)
     for ours, theirs in zip(found["catalogue"], wanted["catalogue"], strict=True):
         assert ours.keys() == theirs.keys()
         assert ours.pop("kind") == theirs.pop("kind")

@@ -193,7 +193,7 @@ def test_the_views_of_look_open_here(visit, page_server):
     page = visit(page_server.url, tool="inside", text="a cab can back up", pair="dogs dig", model="fill")
     page.wait_for_selector("#look[data-turn]")
     views = page.locator("#look [role=tab]")
-    assert views.all_inner_texts() == ["Heads", "Model", "Neurons", "Vectors", "Catalogue"]
+    assert views.all_inner_texts() == ["Heads", "Model", "Neurons", "Vectors", "Fills", "Catalogue"]
     body = {"text": "a cab can back up", "pair": "dogs dig", "layer": 2, "model": "fill"}
     reply = page_server.post("/attention", body).json()
     page.select_option("#look select[aria-label=layer]", label="2")
@@ -202,7 +202,7 @@ def test_the_views_of_look_open_here(visit, page_server):
     until(page, lambda: "(3) attends to" in page.inner_text("#look .status"))
     weights = np.mean(reply["layers"][0]["weights"], axis=0)[3]
     assert f"{weights.max():.3f}" in page.inner_text("#look .status")
-    for view in ("model", "neurons", "vectors", "kinds"):
+    for view in ("model", "neurons", "vectors", "fills", "kinds"):
         page.click(f"#look [role=tab][data-view={view}]")
         page.wait_for_selector(f"#look[data-view={view}]")
         assert page.locator("#look .panel").bounding_box()["height"] > 50, view

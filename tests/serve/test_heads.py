@@ -227,7 +227,18 @@ def test_attention_refuses_what_is_not_there(server):
         reply = server.post("/attention", {"text": "a", **body})
         assert reply.status_code == 422
         assert reply.json()["field"] == next(iter(body))
-    assert server.post("/attention", {"text": "a b " * 40}).status_code == 413
+    assert server.post("/attention", {"text": "a b " * 40, "pair": "c"}).status_code == 413
+
+
+def test_attention_shows_the_beginning_of_a_long_text_and_says_so(server, models):
+    reply = server.post("/attention", {"text": "a b " * 40, "layer": 1, "head": 1})
+    limit = server.berts["fill"].checkpoint.max_length
+    assert len(reply.json()["tokens"]) == limit
+    assert reply.json()["tokens"][-1] == "[SEP]"
+    assert reply.json()["long_texts"]["texts"] == [{"index": 0, "tokens": 82}]
+    assert f"cut to {limit} tokens" in reply.headers["bertkit-length-note"]
+    with running(models, ServeSettings(too_long="refuse")) as strict:
+        assert strict.post("/attention", {"text": "a b " * 40}).status_code == 413
 
 
 def test_a_model_that_reads_from_left_to_right_is_not_offered_for_blanks(tmp_path):
