@@ -92,7 +92,8 @@ export class FilePredictions {
     const download = element("a", { class: "go", href: address, download: `${this.fileName}-${this.name}.csv` }, "Download CSV");
     const more = rows.length > SHOWN_ROWS ? `The first ${SHOWN_ROWS} of ${count(rows)} rows; the download has all.` : "";
     const actions = element("div", { class: "actions" }, download, element("span", { class: "fine" }, more));
-    this.result.replaceChildren(actions, preview(columns, rows.slice(0, SHOWN_ROWS), names.length));
+    const predictedFirst = (row) => [...row.slice(-names.length), ...row.slice(0, -names.length)]; // seen on narrow screens, too
+    this.result.replaceChildren(actions, preview([columns, ...rows.slice(0, SHOWN_ROWS)].map(predictedFirst), names.length));
   }
 }
 
@@ -100,8 +101,8 @@ function count(list) { return list.length.toLocaleString("en"); }
 
 function shown(value) { return typeof value === "number" ? `${Number(value.toPrecision(4))}` : (value ?? ""); }
 
-function preview(columns, rows, added) {
-  const kind = (n) => (n >= columns.length - added ? "added" : null);
+function preview([columns, ...rows], added) {
+  const kind = (n) => (n < added ? "added" : null);
   const head = element("tr", {}, ...columns.map((name, n) => element("th", { scope: "col", class: kind(n) }, name)));
   const body = rows.map((row) => element("tr", {}, ...row.map((cell, n) => element("td", { class: kind(n), title: cell.length > 60 ? cell : null }, element("bdi", {}, cell)))));
   const table = element("table", {}, element("thead", {}, head), element("tbody", {}, ...body));

@@ -30,10 +30,10 @@ export const search = {
     { name: "texts", label: "Lines to search", rows: 8, lines: true, hint: "paste some lines" },
   ],
   examples: [
-    { title: "A pet", query: "taking my pet for a walk", texts: EXAMPLE_LINES },
     { title: "The boat", query: "when does the boat leave", texts: EXAMPLE_LINES },
-    { title: "Recycling", query: "recycling used electronics", texts: EXAMPLE_LINES },
-    { title: "Museums", query: "what does the museum cost for a family", texts: EXAMPLE_LINES },
+    { title: "Books", query: "when can I borrow books", texts: EXAMPLE_LINES },
+    { title: "A pet", query: "taking my pet for a walk", texts: EXAMPLE_LINES },
+    { title: "A refund", query: "can I get my money back", texts: EXAMPLE_LINES },
   ],
   missing: ({ texts }) => {
     const count = lines(texts).length;
