@@ -16,7 +16,8 @@ def _axe() -> str:
 
 def accessibility_faults(page: Page) -> list[str]:
     """Serious and critical faults of the page as it is now; the debugger loads the script, past the page's policy."""
-    page.evaluate(_axe())
+    if page.evaluate("typeof axe") == "undefined":
+        page.evaluate(_axe())
     return [
         f"{fault['id']}: {fault['help']}: {node['html'][:200]} {node['failureSummary']}"
         for fault in page.evaluate(RUN)

@@ -14,7 +14,6 @@ from accessibility import accessibility_faults
 from paging import FITS, TOOLS, answered, ask, choose_tool, questions, said, turn, until
 
 pytestmark = pytest.mark.xdist_group("browser")
-FOUR = [(1280, False), (1280, True), (390, False), (390, True)]
 
 
 def shown(page, selector: str) -> list[str]:
@@ -95,9 +94,9 @@ def test_a_file_is_predicted_and_downloaded(visit, page_server, tmp_path):
     assert float(found[0][4]) == pytest.approx(results[0]["probability"], rel=1e-3)
     assert "1 without a text" in page.inner_text("main .file .said")
     assert page.evaluate(FITS)
-    for content, told in (("text\n", "no rows"), ('text\n"a', "not closed")):
+    for content, told in ((b"text\n", "no rows"), (b'text\n"a', "not closed"), (b"text\n\xfc\n", "not UTF-8")):
         bad = tmp_path / f"{told}.csv"
-        bad.write_text(content)
+        bad.write_bytes(content)
         page.set_input_files("input[type=file]", bad)
         until(page, lambda told=told: told in page.inner_text("main .file .said"))
         assert not page.locator("main .rows").count()
@@ -231,7 +230,7 @@ def test_the_map_is_the_plane_of_the_largest_differences(visit, page_server):
     assert not page.locator("main .heat").count(), "too many for a heat map"
 
 
-@pytest.mark.parametrize(("width", "dark"), FOUR)
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_the_reference_sends_its_examples(visit, page_server, width, dark):
     page = visit(page_server.url, width=width, dark=dark, path="/docs", wait=False)
     page.wait_for_selector(".route")
@@ -244,7 +243,7 @@ def test_the_reference_sends_its_examples(visit, page_server, width, dark):
         page.keyboard.press("Enter")
         page.click(f".route:has(code:text-is('{path}')) .go")
     until(page, lambda: '"results"' in page.inner_text(".route:has(code:text-is('/classify')) .inner > pre"))
-    until(page, lambda: "empty reply" in page.inner_text(".route:has(code:text-is('/health')) .inner > pre"))
+    until(page, lambda: "200" in page.inner_text(".route:has(code:text-is('/health')) .inner > pre"))
     page.fill(".route:has(code:text-is('/classify')) textarea", "{")
     page.click(".route:has(code:text-is('/classify')) .go")
     assert "This is not JSON" in page.inner_text("[role=alert]")

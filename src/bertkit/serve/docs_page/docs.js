@@ -71,7 +71,7 @@ async function send(path, box, output, trouble, shown) {
     const body = box ? JSON.parse(box.value) : undefined;
     if (box) shown.show(path || ".", body);
     const { content } = await ask(path || ".", body, { text: true });
-    output.textContent = written(content).slice(0, MAX_SHOWN) || "An empty reply: yes.";
+    output.textContent = written(content).slice(0, MAX_SHOWN) || "200, and nothing else.";
   } catch (error) {
     output.textContent = "";
     if (error instanceof SyntaxError) trouble.replaceChildren(element("p", { class: "note", role: "alert" }, `This is not JSON: ${error.message}`));

@@ -29,10 +29,12 @@ export class FilePredictions {
     if (!file) return;
     try {
       if (file.size > MAX_BYTES) throw new RangeError(`The file has ${number(file.size / 1e6, 1)} MB; the page reads ${MAX_BYTES / 1e6}. Use “bertkit predict” for it.`);
-      this.content = parseTable(await file.text(), file.name);
+      const text = await file.text();
+      this.content = parseTable(text, file.name);
       if (this.content.rows.length > MAX_ROWS) throw new RangeError(`The file has ${count(this.content.rows)} rows; the page reads ${MAX_ROWS.toLocaleString("en")}. Use “bertkit predict” for it.`);
       this.fileName = file.name.replace(/\.[^.]*$/, "");
       this.choose();
+      if (text.includes("\uFFFD")) this.status.textContent = "Some characters of the file are not UTF-8 and were lost; save it as UTF-8 first.";
     } catch (error) {
       this.status.textContent = error.message;
     }

@@ -25,8 +25,8 @@ export class Panel {
     this.notice = element("p", { class: "note", role: "status", hidden: true });
     this.result = element("div", { class: "result" });
     this.request = new RequestView();
-    const send = async (path, body) => (await ask(path, { ...body, model: this.chosen.id })).content;
-    this.why = new Why((body) => send("why", body));
+    const send = async (path, body, signal) => (await ask(path, { ...body, model: this.chosen.id }, { signal })).content;
+    this.why = new Why((body, signal) => send("why", body, signal));
     this.file = tool.table ? [new FilePredictions(tool, send).element] : [];
     this.fields = tool.fields.map((definition) => field(definition, this.chosen, () => this.typed()));
     this.counts = new TokenCounts(this.fields);

@@ -7,7 +7,7 @@ import { errorBox } from "./trouble.js";
 const FAINT = 0.04; // share of the largest contribution below which a word stays plain
 
 export class Why {
-  /** `ask(body)` gives the reply of /why. */
+  /** `ask(body, signal)` gives the reply of /why. */
   constructor(ask) {
     this.ask = ask;
     this.button = element("button", { type: "button", class: "quiet", "aria-expanded": "false", onclick: () => this.toggle() }, "Why?");
@@ -32,20 +32,21 @@ export class Why {
   }
 
   show() {
+    this.running?.abort(); // nobody waits for it any longer
     this.targets.hidden = !this.open || this.bodies.length < 2;
     this.answer.replaceChildren();
     if (this.open && this.bodies.length) this.explain();
   }
 
   async explain() {
-    const body = this.bodies[this.targets.value];
-    this.asked = body;
+    this.running?.abort();
+    const controller = (this.running = new AbortController());
     this.answer.replaceChildren(element("p", { class: "said" }, "Computing how much each word adds …"));
     try {
-      const reply = await this.ask(body);
-      if (this.asked === body) this.answer.replaceChildren(...explanation(reply));
+      const reply = await this.ask(this.bodies[this.targets.value], controller.signal);
+      if (controller === this.running) this.answer.replaceChildren(...explanation(reply));
     } catch (error) {
-      if (this.asked === body) this.answer.replaceChildren(errorBox(error, () => this.explain()));
+      if (controller === this.running && !controller.signal.aborted) this.answer.replaceChildren(errorBox(error, () => this.explain()));
     }
   }
 }
