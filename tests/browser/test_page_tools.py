@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from accessibility import accessibility_faults
 from paging import FITS, TOOLS, answered, ask, choose_tool, questions, said, turn, until, visit_colors
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -15,6 +16,14 @@ def shown(page, selector: str) -> list[str]:
 
 UNNAMED = """panel => [...panel.querySelectorAll("input, select, textarea, button")]
     .filter((each) => !each.labels?.length && !each.getAttribute("aria-label") && !each.textContent.trim()).length"""
+
+
+def open_all(page) -> None:
+    """Ask why, and open what is closed."""
+    if page.locator("main .why:not([hidden])").count():
+        page.click("main .why button")
+        page.wait_for_selector("main .why .legend")
+    page.evaluate("document.querySelectorAll('main .more details').forEach((each) => { each.open = true; })")
 
 
 # The keyboard's test has the other two: together all four.
@@ -36,6 +45,9 @@ def test_every_tool_opens_with_an_example_fits_and_is_named(visit, page_server, 
         assert panel.evaluate(UNNAMED) == 0, tool
         assert panel.evaluate("panel => panel.querySelector(':scope > .said').tagName") == "OUTPUT", "a live region"
         assert said(page), tool
+        open_all(page)
+        assert not accessibility_faults(page), tool
+        assert page.evaluate(FITS), tool
     assert page.locator("[role=tab][data-tool][aria-selected=true]").count() == 1
     assert page.locator("#tools [tabindex='0']").count() == 1
     ink, paper = visit_colors(page)
