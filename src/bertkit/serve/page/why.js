@@ -1,7 +1,7 @@
 // “Why?” below a result: how much each word of the text adds to it, by integrated gradients.
 
 import { element, number } from "../inside/drawing.js";
-import { marked } from "./parts.js";
+import { marked, percent } from "./parts.js";
 import { errorBox } from "./trouble.js";
 
 const FAINT = 0.04; // share of the largest contribution below which a word stays plain
@@ -51,14 +51,21 @@ export class Why {
   }
 }
 
-function explanation({ target, text, pair, words, cut_from: cutFrom, score, baseline_score: baseline, units }) {
+function explanation(reply) {
+  const { target, text, pair, words, cut_from: cutFrom } = reply;
   const largest = Math.max(...words.map(({ share }) => Math.abs(share)), 1e-9);
   const texts = [text, pair].filter((each) => each !== null);
   const shaded = texts.map((each, part) => marked(each, words.filter((word) => word.part === part).map((word) => shade(word, largest))));
   const cut = cutFrom ? [element("p", { class: "note" }, `The text has ${cutFrom} tokens; only the part that the model reads is explained.`)] : [];
   const legend = element("ul", { class: "legend" }, element("li", { class: "for" }, "adds to it"), element("li", { class: "against" }, "takes from it"));
-  const scores = `Score ${number(score, 2)} with the text, ${number(baseline, 2)} with every word masked (${units}); the words share the difference.`;
-  return [element("p", { class: "said" }, sentence(target, words)), ...cut, ...shaded, legend, element("p", { class: "fine" }, scores)];
+  return [element("p", { class: "said" }, sentence(target, words)), ...cut, ...shaded, legend, element("p", { class: "fine" }, scores(reply))];
+}
+
+/** What the words add up to: probabilities, where the target has them, or the model's own units. */
+function scores({ probability, baseline_probability: hidden, score, baseline_score: baseline, units }) {
+  const known = typeof probability === "number";
+  const [one, other] = known ? [percent(probability), percent(hidden)] : [number(score, 2), number(baseline, 2)];
+  return `${known ? "Probability" : "Score"} ${one} with the text, ${other} with every word masked; the words share the difference${known ? "" : ` (${units})`}.`;
 }
 
 function shade({ start, end, share }, largest) {

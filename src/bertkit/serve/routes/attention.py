@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from bertkit.engine.batches import Passage
 from bertkit.model.encoder import RECURRENT
-from bertkit.serve.engine import ReadAttention, ReadLens, TokenSequence
+from bertkit.serve.engine import ReadAttention, Reader, ReadLens, TokenSequence
 from bertkit.serve.http.endpoint import check_size, check_texts, encoded, length_note, reply, reported
 from bertkit.serve.http.routing import Routes
 from bertkit.serve.models import ServedModel
@@ -106,7 +106,7 @@ def plan_attention(
     length = len(encoding)
     check_size(len(layers) * len(heads) * length * (length + 2 * config.head_width * neurons), "name a layer", limits)
     read = ReadAttention(served.shared_encoder.encoder, layers, tuple(number - 1 for number in heads), neurons)
-    sequence = TokenSequence(Passage(encoding.ids, served.bert.known_segments(encoding.segments)), read)
+    sequence = _sequence(served, encoding, read)
     tokens = served.bert.tokenizer.shown(encoding, text, pair)
     # Whether positions change the weights in a way that is not in queries and keys.
     relative = read.encoder.stack[0].attention.relative is not None
@@ -129,7 +129,7 @@ def plan_lens(served: ServedModel, text: str, pair: str | None, top: int, limits
     size = len(encoding) * len(layers) * top
     check_size(size, "ask for fewer words", limits)
     read = ReadLens(bert.model, top, tokenizer.size, layers)
-    sequence = TokenSequence(Passage(encoding.ids, bert.known_segments(encoding.segments)), read)
+    sequence = _sequence(served, encoding, read)
 
     def finish(rows: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
         [(probabilities, ids)] = rows
@@ -146,6 +146,10 @@ def _encoded(served: ServedModel, text: str, pair: str | None, limits: ServeSett
     policy: TooLong = "truncate" if pair is None and limits.too_long != "refuse" else "refuse"
     report = reported([len(whole)], limit, policy, "text", lambda _: "text" if pair is None else "text with pair")
     return whole.truncated(limit), report
+
+
+def _sequence(served: ServedModel, encoding: Encoding, read: Reader) -> TokenSequence:
+    return TokenSequence(Passage(encoding.ids, served.bert.known_segments(encoding.segments)), read)
 
 
 def _numbers(number: int | None, count: int, field: str) -> tuple[int, ...]:

@@ -60,7 +60,7 @@ def why_routes(service: Service, explain: Explain | None) -> Routes:
         if max(map(len, texts)) > MAX_CHARACTERS:
             raise Refusal(413, f"a text to explain may have {MAX_CHARACTERS:,} characters; give a part of it", "text")
         result = await queue.answer(served, request)
-        return await reply(service, {"model": served.name, **result}, numbers=sum(map(len, texts)))
+        return await reply(service, {**result, "model": served.name}, numbers=sum(map(len, texts)))
 
     return routes
 
