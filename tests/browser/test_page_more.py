@@ -196,11 +196,20 @@ def test_word_pieces_are_no_words(visit, page_server):
     assert shown(page, ".bars .name") == ["##ing", "cat"], "here it continues a word"
 
 
+SUITS = """async (cards) => {
+    const { FOR_SENTENCES: { suits } } = await import("/page/vectors.js");
+    return cards.sort((one, other) => suits(other) - suits(one)).map(({ id }) => id);
+}"""
 PLANE = """async (vectors) => (await import("/page/map.js")).plane(vectors.map((each) => Float32Array.from(each)))"""
 
 
 def test_the_map_is_the_plane_of_the_largest_differences(visit, page_server):
     page = visit(page_server.url, tool="compare", texts="a cat\na dog\nrates rose\na cat lay\nb", model="fill")
+    cards = [("bert", False, False), ("bundled", False, True), ("sentences", True, True), ("minilm", True, False)]
+    cards = [{"id": name, "normalize": normalize, "bundled": bundled} for name, normalize, bundled in cards]
+    assert page.evaluate(SUITS, cards) == ["minilm", "sentences", "bert", "bundled"], (
+        "the user's own before the bundled"
+    )
     vectors = np.random.default_rng(0).normal(size=(12, 8))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     found = page.evaluate(PLANE, vectors.tolist())

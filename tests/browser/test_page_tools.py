@@ -18,6 +18,9 @@ UNNAMED = """panel => [...panel.querySelectorAll("input, select, textarea, butto
     .filter((each) => !each.labels?.length && !each.getAttribute("aria-label") && !each.textContent.trim()).length"""
 
 
+WIDTHS = "panel => [...panel.querySelectorAll(':scope > :is(form, .result, .more)')].map((each) => each.clientWidth)"
+
+
 def open_all(page) -> None:
     """Ask why, and open what is closed."""
     if page.locator("main .why:not([hidden])").count():
@@ -45,6 +48,8 @@ def test_every_tool_opens_with_an_example_fits_and_is_named(visit, page_server, 
         assert panel.evaluate(UNNAMED) == 0, tool
         assert panel.evaluate("panel => panel.querySelector(':scope > .said').tagName") == "OUTPUT", "a live region"
         assert said(page), tool
+        widths = set(panel.evaluate(WIDTHS))
+        assert len(widths) == (2 if tool == "inside" and width > 800 else 1), (tool, widths)
         open_all(page)
         assert not accessibility_faults(page), tool
         assert page.evaluate(FITS), tool
@@ -173,6 +178,10 @@ def test_search_reads_each_line_once(visit, page_server):
     vectors = np.array(page_server.post("/embed", {"inputs": ["cat", *LINES.split("\n")], "model": "fill"}).json())
     order = np.argsort(-(vectors[1:] @ vectors[0]))
     assert shown(page, ".bars .name") == [LINES.split("\n")[n] for n in order]
+    shares = [
+        float(bar.evaluate("bar => bar.style.getPropertyValue('--share')")) for bar in page.locator(".bars div").all()
+    ]
+    assert (shares[0], shares[-1]) == (1, 0), "from the least similar line to the most similar"
     asked = questions(page)
     before = turn(page)
     page.fill("main [name=query]", "dog")

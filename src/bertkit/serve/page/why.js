@@ -63,9 +63,8 @@ function explanation(reply) {
 
 /** What the words add up to: probabilities, where the target has them, or the model's own units. */
 function scores({ probability, baseline_probability: hidden, score, baseline_score: baseline, units }) {
-  const known = typeof probability === "number";
-  const [one, other] = known ? [percent(probability), percent(hidden)] : [number(score, 2), number(baseline, 2)];
-  return `${known ? "Probability" : "Score"} ${one} with the text, ${other} with every word masked; the words share the difference${known ? "" : ` (${units})`}.`;
+  if (typeof probability === "number") return `Probability ${percent(probability)} with the text, ${percent(hidden)} with every word masked.`;
+  return `Score ${number(score, 2)} with the text, ${number(baseline, 2)} with every word masked (${units}); the words share the difference.`;
 }
 
 function shade({ start, end, share }, largest) {
