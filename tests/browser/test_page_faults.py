@@ -100,6 +100,8 @@ def test_a_long_text_says_that_it_waits_for_the_button(visit, page_server, width
     until(page, lambda: pending(page) == "Long text: press Classify")
     until(page, lambda: opacity(page, ".result") < 0.5 and opacity(page, ".said") < 0.5)
     assert page.get_attribute("main .pending", "role") == "status"
+    assert page.locator("main :is(.why, .request):visible").count() == 0, "they belong to the text before"
+    assert page.inner_text("main .took") == ""
     button, hint = (page.locator(f"main .actions {each}").bounding_box() for each in (".go", ".pending"))
     assert abs(button["y"] + button["height"] / 2 - hint["y"] - hint["height"] / 2) < 4, "in one line with the button"
     assert page.evaluate(FITS)

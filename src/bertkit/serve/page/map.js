@@ -14,7 +14,7 @@ export function pointMap(texts, vectors, say) {
   const about = `Near points are similar. The map keeps ${percent(kept)} of the differences between the texts (PCA).`;
   const list = element("ol", { "aria-label": "map of the texts" }, ...items);
   new ResizeObserver(() => nameApart(items)).observe(list);
-  return element("figure", { class: "map" }, list, element("figcaption", {}, about));
+  return element("figure", { class: texts.length > MAX_NAMED ? "map many" : "map" }, list, element("figcaption", {}, about));
 }
 
 /** Hide the names that would lie on another point or name; the numbers stay. */

@@ -107,6 +107,8 @@ export class Panel {
   /** Mark the result as outdated until the button is pressed. */
   waitForButton(reason) {
     this.stop();
+    this.forget();
+    this.request.clear();
     this.pending.textContent = `${reason}: press ${this.tool.verb}`;
     this.element.dataset.stale = "";
   }
@@ -183,12 +185,17 @@ export class Panel {
     this.request.clear();
   }
 
+  /** Take away what belongs to the last result only: its time, and why it is so. */
+  forget() {
+    this.took.textContent = "";
+    this.why.offer([]);
+  }
+
   show(nodes, summary, heard = false) {
     this.result.replaceChildren(...nodes);
     this.say(summary);
     this.summary.classList.toggle("heard", heard);
-    this.took.textContent = "";
-    this.why.offer([]);
+    this.forget();
     this.pending.textContent = "";
     delete this.element.dataset.stale;
     this.element.dataset.turn = (Number(this.element.dataset.turn) || 0) + 1;
