@@ -71,6 +71,7 @@ def _load_app(
     """The application with its models loaded, and their names; torch is imported here."""
     import torch
 
+    from bertkit.inside.attribution.attribution import quick_why
     from bertkit.predict.files.pipeline import Hardware
     from bertkit.serve.app import create_app
     from bertkit.serve.http.logs import start_logs
@@ -81,7 +82,7 @@ def _load_app(
     settings = fitted(settings, hardware.device, torch.get_num_threads(), given)
     loaded = load_models(models, torch.device(hardware.device), dtype=hardware.dtype, backend=backend)
     start_logs()
-    return create_app(loaded, settings, keys, local=local), ", ".join(loaded.by_name)
+    return create_app(loaded, settings, keys, local=local, explain=quick_why), ", ".join(loaded.by_name)
 
 
 def _import_server() -> ModuleType:

@@ -1,13 +1,14 @@
 """The models of one server by name; models with equal encoders share one, and so its forward pass."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 import torch
 
+from bertkit.checkpoint.bundled import bundled_folder, model_folder
 from bertkit.engine.cuda_graph import CudaRecorder
 from bertkit.engine.recorded import RecordedPasses
 from bertkit.errors import RequestError
@@ -24,6 +25,7 @@ from bertkit.serve.engine import SharedEncoder
 from bertkit.serve.refusals import Refusal
 from bertkit.settings import pick
 from bertkit.tasks.table import task_heads
+from bertkit.tasks.task import Task
 from bertkit.text.tokenizer import Tokenizer
 
 MAX_CACHED_SETTINGS = 256  # of each model
@@ -38,6 +40,7 @@ class ServedModel:
     shared_encoder: SharedEncoder
     checksum: str  # of the encoder
     answers: Answers | None = None  # the task of a fine-tuned model
+    bundled: bool = False  # whether it comes with the package
 
     @property
     def limit(self) -> int:
@@ -68,6 +71,12 @@ class ServedModel:
     def task(self) -> str | None:
         """The task it was fine-tuned for."""
         return self.answers.task.name if self.answers else None
+
+    @property
+    def explains(self) -> bool:
+        """Whether attribution can explain its predictions."""
+        explained = self.answers is not None and type(self.answers.task).explain is not Task.explain
+        return explained or self.bert.model.fills
 
     @property
     def abilities(self) -> tuple[str, ...]:
@@ -128,25 +137,28 @@ def load_models(
     """Load folders, each PATH or NAME=PATH, onto one device; without any, the bundled model."""
     use_backend = None if backend is None else pick(BACKENDS, backend, "backend")
     berts: dict[str, Bert] = {}
+    bundled: set[str] = set()
     for name, path in [_name_and_path(argument) for argument in arguments] or [("bertkit", None)]:
         if name in berts:
             raise RequestError(f"two models are called '{name}'; name them apart, as NAME=PATH")
         berts[name] = load(path)
+        if model_folder(path).is_relative_to(bundled_folder()):
+            bundled.add(name)
         try:
             berts[name].to(device, dtype)
         except RequestError as error:
             raise RequestError(f"{name}: {error}") from error
         if berts[name].checkpoint.tokenizer is None:
             raise RequestError(f"{path} holds no tokenizer, so its model can read nothing; put its vocab.txt there")
-    models = Models(share_encoders(berts))
+    models = Models(share_encoders(berts, bundled))
     if use_backend is not None:
         for bert in {served.shared_encoder.key: served.bert for served in models.by_name.values()}.values():
             use_backend(bert)
     return models
 
 
-def share_encoders(berts: Mapping[str, Bert]) -> list[ServedModel]:
-    """ServedModel models; of equal encoders only the first is kept."""
+def share_encoders(berts: Mapping[str, Bert], bundled: Container[str] = ()) -> list[ServedModel]:
+    """Models to serve; of equal encoders only the first is kept. `bundled` are the names of the package's own."""
     shared_encoders: dict[str, SharedEncoder] = {}
     served = []
     for name, bert in berts.items():
@@ -156,7 +168,7 @@ def share_encoders(berts: Mapping[str, Bert]) -> list[ServedModel]:
         shared_encoder = shared_encoders[checksum]
         _use_encoder(bert, shared_encoder.encoder)
         answers = bert.answers if set(task_heads()) & set(bert.model.heads) else None
-        served.append(ServedModel(name, bert, shared_encoder, checksum, answers))
+        served.append(ServedModel(name, bert, shared_encoder, checksum, answers, name in bundled))
     return served
 
 

@@ -12,11 +12,9 @@ from torch.nn.utils.rnn import pad_sequence
 from bertkit.data.examples import ChoiceExample, Example
 from bertkit.errors import BertkitError, RequestError
 from bertkit.model.batch import Batch
-from bertkit.model.model import BertModel
 from bertkit.tasks.metrics.table import choice_scores
 from bertkit.tasks.rows.choose import ChooseRow
 from bertkit.tasks.shared.decision import Decision
-from bertkit.tasks.shared.explain import Request, Target
 from bertkit.tasks.shared.length import Seen, positions_by_part, select_tokens, truncate
 from bertkit.tasks.shared.losses import MASKED_LOGIT, choice_loss, choice_losses, divergence
 from bertkit.tasks.shared.text_task import pad_to
@@ -26,7 +24,6 @@ from bertkit.tasks.task import (
     HeadOutputs,
     LossSettings,
     Mistake,
-    Predict,
     Task,
     Window,
     by_example,
@@ -153,10 +150,6 @@ class Choose(Task):
             return None
         truth, predicted = example.choices[example.label], example.choices[best]
         return Mistake(prediction.probability, example.question, truth, predicted)
-
-    def explain(self, model: BertModel, request: Request, predict: Predict) -> Target:
-        """Refused: the prediction depends on several sequences."""
-        raise RequestError("choices between texts are not explained; classify, tag and answer models are")
 
     def _positions(self, encoding: Encoding) -> list[int]:
         if len(encoding) <= self.limit:

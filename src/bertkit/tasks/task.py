@@ -285,7 +285,7 @@ class Task(ABC):
 
     def explain(self, model: "BertModel", request: "Request", predict: Predict) -> "Target":
         """The output that an attribution explains: the requested one, or the predicted one."""
-        raise RequestError(f"predictions of '{self.name}' are not explained")
+        raise RequestError(f"predictions of '{self.name}' are not explained; classify, tag and answer models are")
 
 
 def task_class(row: TaskRow) -> type[Task]:

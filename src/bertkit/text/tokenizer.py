@@ -46,6 +46,14 @@ class Encoding:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def truncated(self, limit: int) -> "Encoding":
+        """At most `limit` tokens: the first ones and the last one, [SEP]."""
+        if len(self) <= limit:
+            return self
+        kept = [*range(limit - 1), len(self) - 1]
+        columns: list[Sequence[Any]] = [self.ids, self.segments, self.offsets, self.words]
+        return Encoding(*(tuple(column[position] for position in kept) for column in columns))
+
     @property
     def special(self) -> tuple[bool, ...]:
         """True for the [CLS] and [SEP] that were added to the text."""

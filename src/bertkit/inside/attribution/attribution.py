@@ -26,6 +26,7 @@ METHODS = {"integrated": "mask", "gradient": "zero"}  # method -> default baseli
 BASELINES = ("mask", "pad", "zero")
 MAX_STEPS = 1024
 TOKENS_AT_ONCE = 4096
+QUICK_TOKENS = 8192  # of one step count of `quick_why`: some seconds for a model of BERT's size on a CPU
 MIN_DIFFERENCE = 1e-4  # smaller differences of scores are below the precision of float32 logits
 
 
@@ -36,6 +37,7 @@ class WhySettings:
     method: str = "integrated"
     baseline: str | None = None  # the vector of [MASK] or [PAD], or zero; None: the default of the method
     steps: int = 16  # initial number
+    max_steps: int = MAX_STEPS  # doubled up to this number
 
     def __post_init__(self) -> None:
         pick(METHODS, self.method, "method")
@@ -65,6 +67,15 @@ def why(
     settings = settings or WhySettings()
     request = Request(text, pair, target, word)
     return _explain(bert, request, find_target(bert, request), settings)
+
+
+def quick_why(
+    bert: Bert, text: str, pair: str | None = None, *, target: str | None = None, word: str | None = None
+) -> Why:
+    """`why` for a server: the longer the text, the fewer steps, so that no request takes long; see `Why.complete`."""
+    request = Request(text, pair, target, word)
+    found = find_target(bert, request)
+    return _explain(bert, request, found, WhySettings(max_steps=max(16, QUICK_TOKENS // len(found.tokens.ids))))
 
 
 @dataclass(frozen=True)
@@ -118,7 +129,7 @@ def _explain(bert: Bert, request: Request, target: Target, settings: WhySettings
         if settings.method == "gradient":
             shares, steps, gap = line.shares([1.0], [1.0]), 1, None
         else:
-            shares, steps, gap = integrate(line, score - baseline_score, settings.steps)
+            shares, steps, gap = integrate(line, score - baseline_score, settings.steps, settings.max_steps)
     finally:
         bert.model.train(training)
     return Why(
@@ -137,13 +148,15 @@ def _explain(bert: Bert, request: Request, target: Target, settings: WhySettings
     )
 
 
-def integrate(line: InterpolationLine, difference: float, steps: int) -> tuple[Tensor, int, float]:
+def integrate(
+    line: InterpolationLine, difference: float, steps: int, max_steps: int = MAX_STEPS
+) -> tuple[Tensor, int, float]:
     """Shares L by Gauss-Legendre quadrature; the steps are doubled while the shares do not add up to the difference."""
     while True:
         points, weights = np.polynomial.legendre.leggauss(steps)  # on -1 to 1
         shares = line.shares(((points + 1) / 2).tolist(), (weights / 2).tolist())
         gap = abs(float(shares.sum()) - difference) / max(abs(difference), MIN_DIFFERENCE)
-        if gap < MAX_GAP or 2 * steps > MAX_STEPS:
+        if gap < MAX_GAP or 2 * steps > max_steps:
             return shares, steps, gap
         steps *= 2
 

@@ -1,7 +1,6 @@
 """One text or pair with the full trace of a model: the input of every view."""
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -107,9 +106,7 @@ def _truncated(encoding: Encoding, limit: int, pair: str | None) -> Encoding:
     if pair is not None:
         raise RequestError(f"the pair has {len(encoding)} tokens, over the limit of {limit}; shorten one of the texts")
     warnings.warn(f"the text has {len(encoding)} tokens; the first {limit} are shown", BertkitWarning, stacklevel=4)
-    kept = [*range(limit - 1), len(encoding) - 1]
-    columns: list[Sequence[object]] = [encoding.ids, encoding.segments, encoding.offsets, encoding.words]
-    return Encoding(*(tuple(column[position] for position in kept) for column in columns))
+    return encoding.truncated(limit)
 
 
 def _parts(encoding: Encoding) -> tuple[int, ...]:
