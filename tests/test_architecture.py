@@ -13,6 +13,7 @@ ORDER = [
     "_version",
     "errors",
     "poolings",
+    "calls",
     "text_inputs",
     "client",
     "bert_client",

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from bertkit.bert_client import BertClient
     from bertkit.client import AsyncClient, Client
     from bertkit.inside.attribution.attribution import why
-    from bertkit.inside.attribution.page import Why
     from bertkit.inside.look.look import Look, look
     from bertkit.predict.bert import Bert, load
     from bertkit.predict.fill import Filled
     from bertkit.predict.fill_words import FilledTogether
     from bertkit.predict.questions import JudgedWord
     from bertkit.predict.search import Found
+    from bertkit.report.why import Why
     from bertkit.tasks.answer import Answered
     from bertkit.tasks.choose import Chosen
     from bertkit.tasks.classify import Classified
@@ -48,7 +48,7 @@ _LATE_NAMES = {
     "bertkit.bert_client": ("BertClient",),
     "bertkit.client": ("AsyncClient", "Client"),
     "bertkit.inside.attribution.attribution": ("why",),
-    "bertkit.inside.attribution.page": ("Why",),
+    "bertkit.report.why": ("Why",),
     "bertkit.inside.look.look": ("Look", "look"),
     "bertkit.predict.bert": ("Bert", "load"),
     "bertkit.predict.fill": ("Filled",),

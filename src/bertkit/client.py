@@ -17,12 +17,27 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial, wraps
 from operator import index
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast
 from urllib.parse import SplitResult, urlsplit
 
+from bertkit.calls import (
+    BestAnswersCall,
+    ChoicesCall,
+    FillCall,
+    FollowsCall,
+    Layers,
+    PairsCall,
+    RequestEmbedCall,
+    TextCall,
+    TextsCall,
+    TooLong,
+    WriteCall,
+    WriteOptions,
+    overloaded,
+)
 from bertkit.errors import BertkitError, RequestError
-from bertkit.poolings import NO_POOLING, NoPooling
-from bertkit.text_inputs import ChoicesCall, Many, One, PairsCall, TextsCall, listed_texts, overloaded, refuse_unlisted
+from bertkit.poolings import NO_POOLING
+from bertkit.text_inputs import listed_texts, refuse_unlisted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,84 +53,6 @@ MAX_CHARACTERS = 1_000_000  # in one request, unless a single text has more
 KEY_VARIABLE = "BERTKIT_API_KEY"
 MAX_BACK_OFF = 8.0  # seconds between two attempts, unless the server's Retry-After is longer
 MAX_RETRY_AFTER = 60.0  # seconds; a longer Retry-After is cut to it
-
-
-class EmbedOptions(TypedDict, total=False):
-    """Keyword arguments of `Client.embed` that do not change the type of its result."""
-
-    layers: Sequence[int] | int | None
-    normalize: bool | None
-    too_long: str | None
-    pairs: bool
-
-
-class WrittenOptions(TypedDict, total=False):
-    """Keyword arguments of `Client.write`."""
-
-    tokens: int
-    beams: int
-    length_penalty: float
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int
-    stop: list[str]
-
-
-class WriteCall(Protocol[One, Many]):
-    """The overloads of `Client.write`."""
-
-    @overload
-    def __call__(self, texts: str, **options: Unpack[WrittenOptions]) -> One: ...
-    @overload
-    def __call__(self, texts: Sequence[str], **options: Unpack[WrittenOptions]) -> Many: ...
-
-
-class EmbedCall(Protocol[One, Many]):
-    """The overloads of `Client.embed`: an array, but for many texts without pooling a list of arrays."""
-
-    @overload
-    def __call__(self, texts: str, *, pooling: str | None = None, **options: Unpack[EmbedOptions]) -> One: ...
-    @overload
-    def __call__(self, texts: Sequence[str], *, pooling: NoPooling, **options: Unpack[EmbedOptions]) -> Many: ...
-    @overload
-    def __call__(self, texts: Sequence[str], *, pooling: str | None = None, **options: Unpack[EmbedOptions]) -> One: ...
-
-
-class FillCall(Protocol[One, Many]):
-    """The overloads of `Client.fill`."""
-
-    @overload
-    def __call__(self, text: str, *, top: int = 5, too_long: str | None = None) -> One: ...
-    @overload
-    def __call__(self, text: Sequence[str], *, top: int = 5, too_long: str | None = None) -> Many: ...
-
-
-class FollowsCall(Protocol[One, Many]):
-    """The overloads of `Client.follows`."""
-
-    @overload
-    def __call__(self, first: str, second: str) -> One: ...
-    @overload
-    def __call__(self, first: Sequence[str], second: Sequence[str]) -> Many: ...
-
-
-class ReplacedCall(Protocol[One, Many]):
-    """The overloads of `Client.replaced`."""
-
-    @overload
-    def __call__(self, text: str) -> One: ...
-    @overload
-    def __call__(self, text: Sequence[str]) -> Many: ...
-
-
-class PassageCall(Protocol[One, Many]):
-    """The overloads of `Client.answer`."""
-
-    @overload
-    def __call__(self, question: str, passage: str, *, best: int = 1) -> One: ...
-    @overload
-    def __call__(self, question: Sequence[str], passage: Sequence[str], *, best: int = 1) -> Many: ...
 
 
 def back_off(attempt: int, retry_after: str | None, jitter: float) -> float:
@@ -205,15 +142,15 @@ class Client:
         self._headers = {"content-type": b"application/json", **key_header(key)}
         self._local = threading.local()  # each thread has its own connection
 
-    @overloaded(EmbedCall["np.ndarray", "list[np.ndarray]"])
+    @overloaded(RequestEmbedCall["np.ndarray", "list[np.ndarray]"])
     def embed(
         self,
         texts: str | Sequence[str],
         *,
         pooling: str | None = None,
-        layers: Sequence[int] | int | None = None,
+        layers: Layers | None = None,
         normalize: bool | None = None,
-        too_long: str | None = None,
+        too_long: TooLong | None = None,
         pairs: bool = False,
     ) -> "np.ndarray | list[np.ndarray]":
         """As `Bert.embed`: float32 [texts, width], or [width] for one text; with pooling='none' a list of arrays.
@@ -233,7 +170,7 @@ class Client:
 
     @overloaded(FillCall[list[Reply], list[list[Reply]]])
     def fill(
-        self, text: str | Sequence[str], *, top: int = 5, too_long: str | None = None
+        self, text: str | Sequence[str], *, top: int = 5, too_long: TooLong | None = None
     ) -> list[Reply] | list[list[Reply]]:
         """The best words for each blank: a list of {word, probability, text, blank}; for several texts, of lists."""
         results = self._results("/fill", text, text=text, top=top, too_long=too_long)
@@ -244,7 +181,7 @@ class Client:
         """As `Bert.follows`: the probability that the second text follows the first."""
         return cast("float | list[float]", self._results("/follows", first, first=first, second=second))
 
-    @overloaded(ReplacedCall[list[Reply], list[list[Reply]]])
+    @overloaded(TextCall[list[Reply], list[list[Reply]]])
     def replaced(self, text: str | Sequence[str]) -> list[Reply] | list[list[Reply]]:
         """As `Bert.replaced`: a list of {word, start, end, probability}; for several texts, of lists."""
         return cast("list[Reply] | list[list[Reply]]", self._results("/replaced", text, text=text))
@@ -259,7 +196,7 @@ class Client:
         """As `Bert.tag`: words, tags, spans with characters."""
         return self._results("/tag", texts, texts=texts)
 
-    @overloaded(PassageCall[Reply, list[Reply]])
+    @overloaded(BestAnswersCall[Reply, list[Reply]])
     def answer(
         self, question: str | Sequence[str], passage: str | Sequence[str], *, best: int = 1
     ) -> Reply | list[Reply]:
@@ -279,7 +216,7 @@ class Client:
         return self._results("/rate-words", texts, texts=texts)
 
     @overloaded(WriteCall[Reply, list[Reply]])
-    def write(self, texts: str | Sequence[str], **options: Unpack[WrittenOptions]) -> Reply | list[Reply]:
+    def write(self, texts: str | Sequence[str], **options: Unpack[WriteOptions]) -> Reply | list[Reply]:
         """As `Bert.write`: text, tokens, ended."""
         return self._results("/write", texts, texts=texts, **options)
 
@@ -426,13 +363,13 @@ class AsyncClient:
         self._client = Client(url, **options)
         self._threads = ThreadPoolExecutor(connections, thread_name_prefix="bertkit-client")
 
-    embed = overloaded(EmbedCall[Later["np.ndarray"], Later["list[np.ndarray]"]])(_awaited(Client.embed))
+    embed = overloaded(RequestEmbedCall[Later["np.ndarray"], Later["list[np.ndarray]"]])(_awaited(Client.embed))
     fill = overloaded(FillCall[Later[list[Reply]], Later[list[list[Reply]]]])(_awaited(Client.fill))
     follows = overloaded(FollowsCall[Later[float], Later[list[float]]])(_awaited(Client.follows))
-    replaced = overloaded(ReplacedCall[Later[list[Reply]], Later[list[list[Reply]]]])(_awaited(Client.replaced))
+    replaced = overloaded(TextCall[Later[list[Reply]], Later[list[list[Reply]]]])(_awaited(Client.replaced))
     classify = overloaded(PairsCall[Later[Reply], Later[list[Reply]]])(_awaited(Client.classify))
     tag = overloaded(TextsCall[Later[Reply], Later[list[Reply]]])(_awaited(Client.tag))
-    answer = overloaded(PassageCall[Later[Reply], Later[list[Reply]]])(_awaited(Client.answer))
+    answer = overloaded(BestAnswersCall[Later[Reply], Later[list[Reply]]])(_awaited(Client.answer))
     choose = overloaded(ChoicesCall[Later[Reply], Later[list[Reply]]])(_awaited(Client.choose))
     rate_words = overloaded(TextsCall[Later[Reply], Later[list[Reply]]])(_awaited(Client.rate_words))
     write = overloaded(WriteCall[Later[Reply], Later[list[Reply]]])(_awaited(Client.write))
@@ -466,7 +403,7 @@ def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def _layer_list(layers: Sequence[int] | int | None) -> list[int] | None:
+def _layer_list(layers: Layers | None) -> list[int] | None:
     """Layers as a list of int: one layer is a list of one, and NumPy integers become int."""
     if layers is None:
         return None

@@ -1,50 +1,11 @@
 """Text arguments of calls: one text or several, checked. Imports nothing heavy, as clients use this module, too."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, overload
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from bertkit.errors import RequestError
 
 MISSING_TYPES = ("NAType", "NaTType")  # type names of pandas, which is not imported here
-One = TypeVar("One", covariant=True)
-Many = TypeVar("Many", covariant=True)
-Call = TypeVar("Call")
-
-
-class TextsCall(Protocol[One, Many]):
-    """A call with one text, or with several, each a text or a list of words."""
-
-    @overload
-    def __call__(self, texts: str) -> One: ...
-    @overload
-    def __call__(self, texts: Sequence[str | Sequence[str]]) -> Many: ...
-
-
-class PairsCall(Protocol[One, Many]):
-    """A call with one text or pair of texts, or with several."""
-
-    @overload
-    def __call__(self, texts: str, pairs: str | None = None) -> One: ...
-    @overload
-    def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Many: ...
-
-
-class ChoicesCall(Protocol[One, Many]):
-    """A call with a question and its choices, or with several questions."""
-
-    @overload
-    def __call__(self, question: str, choices: Sequence[str]) -> One: ...
-    @overload
-    def __call__(self, question: Sequence[str], choices: Sequence[Sequence[str]]) -> Many: ...
-
-
-def overloaded(call: Callable[..., Call]) -> Callable[[Callable[..., object]], Call]:
-    """A decorator: type checkers see the overloads of the protocol `call`; at run time the method is unchanged."""
-
-    def unchanged(method: Any) -> Any:
-        return method
-
-    return unchanged
 
 
 def listed_texts(texts: str | Iterable[str]) -> list[str]:

@@ -23,7 +23,7 @@ from bertkit.families.family import FAMILIES
 from bertkit.files import whole_folder
 from bertkit.model.heads import HEADS as OUTPUT_HEADS
 from bertkit.model.model import BertModel, hide_masks
-from bertkit.model.pooling import EmbedSettings
+from bertkit.model.pooling import EmbedSettings, Layers
 from bertkit.text.tokenizer import Tokenizer
 
 MAX_LABELS = 1_000_000
@@ -57,6 +57,20 @@ class Checkpoint:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of config.json, for other tools: see KEPT_FIELDS
     task: Mapping[str, Any] = field(default_factory=dict)  # of a fine-tuned model: name, decision, length policy, ...
     report: LoadReport = field(default_factory=lambda: LoadReport(()))
+    folder: Path | None = None  # that it was loaded from
+
+    @property
+    def required_tokenizer(self) -> Tokenizer:
+        """The tokenizer; a checkpoint without one is refused."""
+        if self.tokenizer is None:
+            raise RequestError("this folder holds no tokenizer; pass one: bertkit.load(path, tokenizer='vocab.txt')")
+        return self.tokenizer
+
+    def embed_settings(
+        self, *, pooling: str | None = None, layers: Layers | None = None, normalize: bool | None = None
+    ) -> EmbedSettings:
+        """The folder's settings with these changes."""
+        return (self.embed or EmbedSettings()).changed(pooling=pooling, layers=layers, normalize=normalize)
 
 
 @dataclass(frozen=True)
@@ -97,6 +111,7 @@ def load_checkpoint(
         settings={key: source.settings[key] for key in KEPT_FIELDS if key in source.settings},
         task=_task(source.folder),
         report=report,
+        folder=folder,
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from bertkit.engine.batches import Passage
+from bertkit.engine.batches import Passage, known_segments
 from bertkit.model.encoder import RECURRENT
 from bertkit.serve.engine import ReadAttention, TokenSequence
 from bertkit.serve.http.endpoint import check_size, check_texts, encoded, reply
@@ -86,7 +86,7 @@ def plan_attention(
         raise Refusal(413, f"the text has {length} tokens, over the {limit} that can be shown; shorten it", "text")
     check_size(len(layers) * len(heads) * length * (length + 2 * config.head_width * neurons), "name a layer", limits)
     read = ReadAttention(served.shared_encoder.encoder, layers, tuple(number - 1 for number in heads), neurons)
-    sequence = TokenSequence(Passage(encoding.ids, served.bert.known_segments(encoding.segments)), read)
+    sequence = TokenSequence(Passage(encoding.ids, known_segments(served.bert.model.config, encoding.segments)), read)
     tokens = served.bert.tokenizer.shown(encoding, text, pair)
     # Whether positions change the weights in a way that is not in queries and keys.
     relative = read.encoder.stack[0].attention.relative is not None
