@@ -29,7 +29,7 @@ ORDER = [
     "checkpoint",
 ]
 ORDER += ["data", "tasks", "train", "pretraining", "finetuning", "predict", "inside", "serve", "pretrained", "facts"]
-ORDER += ["api", "cli", "__main__"]
+ORDER += ["api", "sklearn", "cli", "__main__"]
 SIBLINGS = [{"pretraining", "finetuning"}, {"inside", "serve"}]
 MOST_MODULES = 16  # of a folder
 FOLDERS_OF_ROWS = {"cli", "facts"}  # a verb, a topic is a file

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bertkit.predict.questions import JudgedWord
     from bertkit.predict.search import Found
     from bertkit.report.why import Why
+    from bertkit.sklearn import Classifier
     from bertkit.tasks.answer import Answered
     from bertkit.tasks.choose import Chosen
     from bertkit.tasks.classify import Classified
@@ -55,6 +56,7 @@ _LATE_NAMES = {
     "bertkit.predict.fill_words": ("FilledTogether",),
     "bertkit.predict.questions": ("JudgedWord",),
     "bertkit.predict.search": ("Found",),
+    "bertkit.sklearn": ("Classifier",),
     "bertkit.tasks.answer": ("Answered",),
     "bertkit.tasks.choose": ("Chosen",),
     "bertkit.tasks.classify": ("Classified",),
@@ -76,6 +78,7 @@ __all__ = [
     "BertkitWarning",
     "Chosen",
     "Classified",
+    "Classifier",
     "Client",
     "EvaluationResult",
     "Filled",

@@ -23,7 +23,7 @@ def each_text(texts: Iterable[Any]) -> Iterator[str]:
     for number, text in enumerate(texts):
         if isinstance(text, str):
             yield text
-        elif _is_missing(text):
+        elif is_missing(text):
             raise RequestError(
                 f"texts[{number}] is a missing value ({text!r}); leave such rows out, with pandas df['text'].dropna(), "
                 "or fill them, .fillna('')"
@@ -46,6 +46,6 @@ def refuse_unlisted(texts: object) -> None:
         raise RequestError(f"texts is a {kind}; pass one column of it, such as df['{column}']")
 
 
-def _is_missing(value: object) -> bool:
+def is_missing(value: object) -> bool:
     """Whether a value is None, NaN, or a missing value of pandas."""
     return value is None or type(value).__name__ in MISSING_TYPES or (isinstance(value, float) and value != value)
