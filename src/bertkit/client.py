@@ -239,6 +239,9 @@ class Client:
         """POST to any route; fields of the body that are None are left out."""
         return cast("Json", self._request("POST", path, _without_none(body)))
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}('{self.url}'{'' if self.model is None else f', model={self.model!r}'})"
+
     def close(self) -> None:
         """Close this thread's connection."""
         connection = getattr(self._local, "connection", None)
@@ -377,6 +380,9 @@ class AsyncClient:
     models = _awaited(Client.models)
     get = _awaited(Client.get)
     post = _awaited(Client.post)
+
+    def __repr__(self) -> str:
+        return repr(self._client).replace("Client", "AsyncClient", 1)
 
     async def close(self) -> None:
         """Wait for the requests in progress, then close."""
