@@ -15,6 +15,8 @@ ORDER = [
     "poolings",
     "calls",
     "text_inputs",
+    "connection",
+    "replies",
     "client",
     "bert_client",
     "files",
@@ -41,7 +43,10 @@ RETURN_ANY = {
     "bertkit.predict.files.outputs.plain_type",
 }
 NEVER = {"transformers", "sentence_transformers", "socket", "urllib", "http", "requests", "httpx"}
-ON_THE_WIRE = {"client": {"http", "urllib"}, "serve": {"socket", "urllib"}}  # what a server and its client are made of
+ON_THE_WIRE = {
+    "connection": {"http", "urllib"},
+    "serve": {"socket", "urllib"},
+}  # of a server and its client
 
 
 def imports(path: Path) -> list[tuple[int, str]]:

@@ -135,7 +135,7 @@ def finetune(
 
 
 def finetune_chain(
-    steps: Sequence[Mapping[str, Any]],
+    steps: Sequence[Mapping[str, object]],
     model: Path | str | None = None,
     out: Path | str | None = None,
     *,

@@ -6,19 +6,11 @@
 
 import asyncio
 import base64
-import http.client
-import json
-import os
-import random
-import threading
-import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial, wraps
 from operator import index
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast
-from urllib.parse import SplitResult, urlsplit
 
 from bertkit.calls import (
     BestAnswersCall,
@@ -35,90 +27,33 @@ from bertkit.calls import (
     WriteOptions,
     overloaded,
 )
-from bertkit.errors import BertkitError, RequestError
+from bertkit.connection import Connection, TooLarge
+from bertkit.errors import RequestError
 from bertkit.poolings import NO_POOLING
+from bertkit.replies import (
+    AnsweredReply,
+    AttentionReply,
+    ChosenReply,
+    ClassifiedReply,
+    FilledReply,
+    Json,
+    JudgedReply,
+    ModelReply,
+    RatedWordsReply,
+    TaggedReply,
+    WrittenReply,
+)
 from bertkit.text_inputs import listed_texts, refuse_unlisted
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
 
-Reply = dict[str, Any]  # a prediction as a JSON object
-Json = dict[str, Any] | list[Any] | str | float | bool | None
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Later = Coroutine[Any, Any, Result]
-RETRY_STATUSES = (408, 425, 429, 502, 503, 504)
 MAX_TEXTS = 256  # in one request; more are sent in several requests
 MAX_CHARACTERS = 1_000_000  # in one request, unless a single text has more
-KEY_VARIABLE = "BERTKIT_API_KEY"
-MAX_BACK_OFF = 8.0  # seconds between two attempts, unless the server's Retry-After is longer
-MAX_RETRY_AFTER = 60.0  # seconds; a longer Retry-After is cut to it
-
-
-def back_off(attempt: int, retry_after: str | None, jitter: float) -> float:
-    """Seconds to wait before attempt number `attempt` + 1: exponential from 0.1, half of it random (`jitter`, 0..1).
-
-    The jitter keeps clients that were refused together from retrying together. Retry-After is the minimum.
-    """
-    wait = min(MAX_BACK_OFF, 0.1 * 2.0**attempt) * (0.5 + jitter / 2)
-    minimum = float(retry_after) if retry_after is not None and retry_after.isdigit() else 0.0
-    return max(wait, min(minimum, MAX_RETRY_AFTER))
-
-
-def address_of(url: str) -> SplitResult:
-    """The parts of a server's URL, which is checked."""
-    try:
-        address = urlsplit(url)
-        valid = address.scheme in ("http", "https") and bool(address.hostname)
-        str(address.hostname).encode("idna")  # raises for a name that cannot be looked up
-        _ = address.port  # raises for one over 65535
-    except ValueError:
-        valid = False
-    if not valid:
-        raise RequestError(f"{url} is no address of a server; write it as http://127.0.0.1:8000")
-    return address
-
-
-def key_header(key: str | None) -> dict[str, bytes]:
-    """The header for an API key; None is the first key of BERTKIT_API_KEY. Without a key there is no header."""
-    keys = (os.environ.get(KEY_VARIABLE, "") if key is None else key).split()
-    if not keys:
-        return {}
-    if key is not None and len(keys) > 1:
-        raise RequestError("a key has no spaces in it; give one key")
-    # As bytes, since http.client would encode a str in latin-1; bytes of the environment that are not UTF-8 are kept.
-    return {"authorization": b"Bearer " + keys[0].encode("utf-8", "surrogateescape")}
-
-
-class TooLarge(RequestError):
-    """The request or its response is over the server's limit; a smaller one may succeed."""
-
-
-@dataclass(frozen=True)
-class _Response:
-    """An HTTP response."""
-
-    status: int
-    retry_after: str | None
-    content_type: str
-    content: bytes
-
-    def value(self) -> Any:
-        """JSON, parsed; text and an empty body as a str."""
-        if not self.content or self.content_type.lower().startswith("text/"):
-            return self.content.decode("utf-8", errors="replace")
-        return json.loads(self.content)
-
-    def refusal(self) -> tuple[str, str | None]:
-        """The message of an error reply, in OpenAI's or text-embeddings-inference's form, and the field it is about."""
-        try:
-            body = json.loads(self.content)
-            error = body["error"]
-            if isinstance(error, dict):
-                return str(error["message"]), error.get("param")
-            return str(error), body.get("field")
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return self.content[:200].decode("utf-8", errors="replace"), None
 
 
 class Client:
@@ -136,13 +71,15 @@ class Client:
         timeout: float = 70.0,
         retries: int = 8,
     ) -> None:
-        self.url = url.rstrip("/")
+        self._connection = Connection(url, key, timeout, retries)
         self.model = model
-        self._address, self._timeout, self._retries = address_of(url), timeout, retries
-        self._headers = {"content-type": b"application/json", **key_header(key)}
-        self._local = threading.local()  # each thread has its own connection
 
-    @overloaded(RequestEmbedCall["np.ndarray", "list[np.ndarray]"])
+    @property
+    def url(self) -> str:
+        """The server's address."""
+        return self._connection.url
+
+    @overloaded(RequestEmbedCall["NDArray[np.float32]", "list[NDArray[np.float32]]"])
     def embed(
         self,
         texts: str | Sequence[str],
@@ -152,7 +89,7 @@ class Client:
         normalize: bool | None = None,
         too_long: TooLong | None = None,
         pairs: bool = False,
-    ) -> "np.ndarray | list[np.ndarray]":
+    ) -> "NDArray[np.float32] | list[NDArray[np.float32]]":
         """As `Bert.embed`: float32 [texts, width], or [width] for one text; with pooling='none' a list of arrays.
 
         With `pairs`, a text with ||| in it is two texts, read together. Many texts are sent in several requests.
@@ -168,86 +105,84 @@ class Client:
             return vectors
         return np.stack(vectors) if vectors else np.stack(self._embed([""], options))[:0]  # [0, width]
 
-    @overloaded(FillCall[list[Reply], list[list[Reply]]])
+    @overloaded(FillCall[list[FilledReply], list[list[FilledReply]]])
     def fill(
         self, text: str | Sequence[str], *, top: int = 5, too_long: TooLong | None = None
-    ) -> list[Reply] | list[list[Reply]]:
+    ) -> list[FilledReply] | list[list[FilledReply]]:
         """The best words for each blank: a list of {word, probability, text, blank}; for several texts, of lists."""
-        results = self._results("/fill", text, text=text, top=top, too_long=too_long)
-        return cast("list[Reply] | list[list[Reply]]", results)
+        return self._results("/fill", text, text=text, top=top, too_long=too_long)
 
     @overloaded(FollowsCall[float, list[float]])
     def follows(self, first: str | Sequence[str], second: str | Sequence[str]) -> float | list[float]:
         """As `Bert.follows`: the probability that the second text follows the first."""
-        return cast("float | list[float]", self._results("/follows", first, first=first, second=second))
+        return self._results("/follows", first, first=first, second=second)
 
-    @overloaded(TextCall[list[Reply], list[list[Reply]]])
-    def replaced(self, text: str | Sequence[str]) -> list[Reply] | list[list[Reply]]:
+    @overloaded(TextCall[list[JudgedReply], list[list[JudgedReply]]])
+    def replaced(self, text: str | Sequence[str]) -> list[JudgedReply] | list[list[JudgedReply]]:
         """As `Bert.replaced`: a list of {word, start, end, probability}; for several texts, of lists."""
-        return cast("list[Reply] | list[list[Reply]]", self._results("/replaced", text, text=text))
+        return self._results("/replaced", text, text=text)
 
-    @overloaded(PairsCall[Reply, list[Reply]])
-    def classify(self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None) -> Reply | list[Reply]:
+    @overloaded(PairsCall[ClassifiedReply, list[ClassifiedReply]])
+    def classify(
+        self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None
+    ) -> ClassifiedReply | list[ClassifiedReply]:
         """As `Bert.classify`: a dictionary for a text or pair; for several, a list of them."""
         return self._results("/classify", texts, texts=texts, pairs=pairs)
 
-    @overloaded(TextsCall[Reply, list[Reply]])
-    def tag(self, texts: str | Sequence[str | Sequence[str]]) -> Reply | list[Reply]:
+    @overloaded(TextsCall[TaggedReply, list[TaggedReply]])
+    def tag(self, texts: str | Sequence[str | Sequence[str]]) -> TaggedReply | list[TaggedReply]:
         """As `Bert.tag`: words, tags, spans with characters."""
         return self._results("/tag", texts, texts=texts)
 
-    @overloaded(BestAnswersCall[Reply, list[Reply]])
+    @overloaded(BestAnswersCall[AnsweredReply, list[AnsweredReply]])
     def answer(
         self, question: str | Sequence[str], passage: str | Sequence[str], *, best: int = 1
-    ) -> Reply | list[Reply]:
+    ) -> AnsweredReply | list[AnsweredReply]:
         """As `Bert.answer`: text, start, end, and the best candidates."""
         return self._results("/answer", question, question=question, passage=passage, best=best)
 
-    @overloaded(ChoicesCall[Reply, list[Reply]])
+    @overloaded(ChoicesCall[ChosenReply, list[ChosenReply]])
     def choose(
         self, question: str | Sequence[str], choices: Sequence[str] | Sequence[Sequence[str]]
-    ) -> Reply | list[Reply]:
+    ) -> ChosenReply | list[ChosenReply]:
         """As `Bert.choose`: choice, text, probabilities."""
         return self._results("/choose", question, question=question, choices=choices)
 
-    @overloaded(TextsCall[Reply, list[Reply]])
-    def rate_words(self, texts: str | Sequence[str | Sequence[str]]) -> Reply | list[Reply]:
+    @overloaded(TextsCall[RatedWordsReply, list[RatedWordsReply]])
+    def rate_words(self, texts: str | Sequence[str | Sequence[str]]) -> RatedWordsReply | list[RatedWordsReply]:
         """As `Bert.rate_words`: words, values, characters."""
         return self._results("/rate-words", texts, texts=texts)
 
-    @overloaded(WriteCall[Reply, list[Reply]])
-    def write(self, texts: str | Sequence[str], **options: Unpack[WriteOptions]) -> Reply | list[Reply]:
+    @overloaded(WriteCall[WrittenReply, list[WrittenReply]])
+    def write(self, texts: str | Sequence[str], **options: Unpack[WriteOptions]) -> WrittenReply | list[WrittenReply]:
         """As `Bert.write`: text, tokens, ended."""
         return self._results("/write", texts, texts=texts, **options)
 
     def attention(
         self, text: str, pair: str | None = None, *, layer: int | None = None, head: int | None = None
-    ) -> Reply:
+    ) -> AttentionReply:
         """{tokens, layers: [{layer, weights}]}: attention weights of one layer and head, from 1, or of all."""
         body = {"text": text, "pair": pair, "layer": layer, "head": head, "model": self.model}
-        return cast("Reply", self.post("/attention", body))
+        return cast("AttentionReply", self.post("/attention", body))
 
-    def models(self) -> list[dict[str, Any]]:
+    def models(self) -> list[ModelReply]:
         """The server's models, and what each can do."""
-        return cast("list[dict[str, Any]]", self._request("GET", "/v1/models", None)["data"])
+        return cast("list[ModelReply]", self._connection.request("GET", "/v1/models", None)["data"])
 
     def get(self, path: str) -> Json:
         """GET any route, such as /info; a reply that is not JSON, such as that of /metrics, is a str."""
-        return cast("Json", self._request("GET", path, None))
+        return cast("Json", self._connection.request("GET", path, None))
 
-    def post(self, path: str, body: dict[str, Any]) -> Json:
+    def post(self, path: str, body: Mapping[str, object]) -> Json:
         """POST to any route; fields of the body that are None are left out."""
-        return cast("Json", self._request("POST", path, _without_none(body)))
+        return cast("Json", self._connection.request("POST", path, _without_none(body)))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}('{self.url}'{'' if self.model is None else f', model={self.model!r}'})"
 
     def close(self) -> None:
         """Close this thread's connection."""
-        connection = getattr(self._local, "connection", None)
-        if connection is not None:
-            connection.close()
-            self._local.connection = None
+        self._connection.close()
 
     def __enter__(self) -> "Client":
         return self
@@ -255,7 +190,7 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _embed(self, texts: list[str], options: dict[str, Any]) -> "list[np.ndarray]":
+    def _embed(self, texts: list[str], options: dict[str, Any]) -> "list[NDArray[np.float32]]":
         """The texts' embeddings; a batch that is too large for one request is sent in halves."""
         try:
             return self._vectors(texts, options)
@@ -265,85 +200,23 @@ class Client:
         half = len(texts) // 2
         return self._embed(texts[:half], options) + self._embed(texts[half:], options)
 
-    def _vectors(self, texts: list[str], options: dict[str, Any]) -> "list[np.ndarray]":
+    def _vectors(self, texts: list[str], options: dict[str, Any]) -> "list[NDArray[np.float32]]":
         import numpy as np
 
         if options["pooling"] == NO_POOLING:
             body = _without_none({**options, "inputs": texts, "model": self.model})
             body["normalize"] = options["normalize"]  # here null, not a missing field, is the folder's setting
-            return [np.array(rows, dtype=np.float32) for rows in self._request("POST", "/embed_all", body)]
+            return [np.array(rows, dtype=np.float32) for rows in self._connection.request("POST", "/embed_all", body)]
         body = _without_none({**options, "input": texts, "model": self.model, "encoding_format": "base64"})
-        data = self._request("POST", "/v1/embeddings", body)["data"]
+        data = self._connection.request("POST", "/v1/embeddings", body)["data"]
         rows = [np.frombuffer(base64.b64decode(row["embedding"]), dtype="<f4") for row in data]
         return [row.astype(np.float32) for row in rows]
 
-    def _results(self, path: str, argument: object, **body: Any) -> Reply | list[Reply]:
+    def _results(self, path: str, argument: object, **body: Any) -> Any | list[Any]:
         """The predictions of a task: one where the caller's argument is a str, else a list."""
         refuse_unlisted(argument)
-        results: list[Reply] = self._request("POST", path, _without_none({**body, "model": self.model}))["results"]
-        return results[0] if isinstance(argument, str) else results
-
-    def _request(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
-        """The reply, with retries."""
-        data = None if body is None else _json_bytes(body)
-        problem, retry_after = "", None
-        for attempt in range(self._retries + 1):
-            if attempt:
-                time.sleep(back_off(attempt - 1, retry_after, random.random()))
-            try:
-                response = self._send(method, path, data)
-            except (OSError, http.client.HTTPException) as error:
-                self.close()
-                problem, retry_after = f"{type(error).__name__}: {error}", None
-                continue
-            if response.status < 300:
-                return self._value(path, response)
-            message, field = response.refusal()
-            problem, retry_after = f"{response.status}: {message}", response.retry_after
-            if response.status not in RETRY_STATUSES:
-                # A 413 without a field is about the whole request: one with fewer texts may succeed.
-                refused = TooLarge if response.status == 413 and field is None else RequestError
-                raise (refused if response.status < 500 else BertkitError)(f"{self.url}{path} answered {problem}")
-        raise BertkitError(f"{self.url}{path} gave no answer in {self._retries + 1} tries; the last said {problem}")
-
-    def _value(self, path: str, response: _Response) -> Any:
-        try:
-            return response.value()
-        except ValueError as error:
-            raise BertkitError(f"{self.url}{path} answered what is not JSON; is this a bertkit server?") from error
-
-    def _send(self, method: str, path: str, data: bytes | None) -> _Response:
-        """One request; over a new connection, if the server closed the old one while it was idle."""
-        reused = getattr(self._local, "connection", None) is not None
-        try:
-            return self._exchange(method, path, data)
-        except ConnectionError:  # http.client's RemoteDisconnected is one
-            if not reused:
-                raise
-            self.close()
-            return self._exchange(method, path, data)
-
-    def _exchange(self, method: str, path: str, data: bytes | None) -> _Response:
-        connection = getattr(self._local, "connection", None) or self._connect()
-        self._local.connection = connection
-        refused_early = False
-        try:
-            connection.request(method, self._address.path.rstrip("/") + path, body=data, headers=self._headers)
-        except (BrokenPipeError, ConnectionResetError):
-            if connection.sock is None:  # there was no connection yet
-                raise
-            refused_early = True  # the server stopped reading; its response says why
-        http_response = connection.getresponse()
-        headers = http_response.headers
-        retry_after, content_type = headers.get("retry-after"), headers.get("content-type", "")
-        response = _Response(http_response.status, retry_after, content_type, http_response.read())
-        if refused_early:
-            self.close()
-        return response
-
-    def _connect(self) -> http.client.HTTPConnection:
-        kind = http.client.HTTPSConnection if self._address.scheme == "https" else http.client.HTTPConnection
-        return kind(str(self._address.hostname), self._address.port, timeout=self._timeout)
+        reply = self._connection.request("POST", path, _without_none({**body, "model": self.model}))
+        return reply["results"][0] if isinstance(argument, str) else reply["results"]
 
 
 def _awaited(
@@ -366,16 +239,20 @@ class AsyncClient:
         self._client = Client(url, **options)
         self._threads = ThreadPoolExecutor(connections, thread_name_prefix="bertkit-client")
 
-    embed = overloaded(RequestEmbedCall[Later["np.ndarray"], Later["list[np.ndarray]"]])(_awaited(Client.embed))
-    fill = overloaded(FillCall[Later[list[Reply]], Later[list[list[Reply]]]])(_awaited(Client.fill))
+    embed = overloaded(RequestEmbedCall[Later["NDArray[np.float32]"], Later["list[NDArray[np.float32]]"]])(
+        _awaited(Client.embed)
+    )
+    fill = overloaded(FillCall[Later[list[FilledReply]], Later[list[list[FilledReply]]]])(_awaited(Client.fill))
     follows = overloaded(FollowsCall[Later[float], Later[list[float]]])(_awaited(Client.follows))
-    replaced = overloaded(TextCall[Later[list[Reply]], Later[list[list[Reply]]]])(_awaited(Client.replaced))
-    classify = overloaded(PairsCall[Later[Reply], Later[list[Reply]]])(_awaited(Client.classify))
-    tag = overloaded(TextsCall[Later[Reply], Later[list[Reply]]])(_awaited(Client.tag))
-    answer = overloaded(BestAnswersCall[Later[Reply], Later[list[Reply]]])(_awaited(Client.answer))
-    choose = overloaded(ChoicesCall[Later[Reply], Later[list[Reply]]])(_awaited(Client.choose))
-    rate_words = overloaded(TextsCall[Later[Reply], Later[list[Reply]]])(_awaited(Client.rate_words))
-    write = overloaded(WriteCall[Later[Reply], Later[list[Reply]]])(_awaited(Client.write))
+    replaced = overloaded(TextCall[Later[list[JudgedReply]], Later[list[list[JudgedReply]]]])(_awaited(Client.replaced))
+    classify = overloaded(PairsCall[Later[ClassifiedReply], Later[list[ClassifiedReply]]])(_awaited(Client.classify))
+    tag = overloaded(TextsCall[Later[TaggedReply], Later[list[TaggedReply]]])(_awaited(Client.tag))
+    answer = overloaded(BestAnswersCall[Later[AnsweredReply], Later[list[AnsweredReply]]])(_awaited(Client.answer))
+    choose = overloaded(ChoicesCall[Later[ChosenReply], Later[list[ChosenReply]]])(_awaited(Client.choose))
+    rate_words = overloaded(TextsCall[Later[RatedWordsReply], Later[list[RatedWordsReply]]])(
+        _awaited(Client.rate_words)
+    )
+    write = overloaded(WriteCall[Later[WrittenReply], Later[list[WrittenReply]]])(_awaited(Client.write))
     attention = _awaited(Client.attention)
     models = _awaited(Client.models)
     get = _awaited(Client.get)
@@ -419,12 +296,5 @@ def _layer_list(layers: Layers | None) -> list[int] | None:
         raise RequestError(f"layers={layers!r} must be whole numbers") from error
 
 
-def _without_none(body: dict[str, Any]) -> dict[str, Any]:
+def _without_none(body: Mapping[str, object]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value is not None}
-
-
-def _json_bytes(body: dict[str, Any]) -> bytes:
-    try:
-        return json.dumps(body).encode()
-    except (TypeError, ValueError) as error:
-        raise RequestError(f"the request cannot be written as JSON: {error}; give texts, numbers and lists") from error

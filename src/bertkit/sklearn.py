@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -69,12 +70,12 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels: np.ndarray = self.classes_[best]
         return labels
 
-    def predict_proba(self, texts: Sequence[str]) -> np.ndarray:
+    def predict_proba(self, texts: Sequence[str]) -> NDArray[np.float64]:
         """[texts, labels]: probabilities, in the order of `classes_`."""
         check_is_fitted(self)
         found = [each for each in self.bert_.classify(listed_texts(texts)) if isinstance(each, Classified)]
         rows = [[each.probabilities[name] for name in self._names] for each in found]
-        return np.array(rows).reshape(len(rows), len(self.classes_))
+        return np.array(rows, dtype=np.float64).reshape(len(rows), len(self.classes_))
 
     def score(self, texts: Sequence[str], labels: Labels, sample_weight: np.ndarray | None = None) -> float:
         """The accuracy."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bertkit.calls import (
     BlanksCall,
@@ -113,7 +114,7 @@ class Bert:
         """The folder's tokenizer."""
         return self.checkpoint.required_tokenizer
 
-    @overloaded(EmbedCall[np.ndarray, list[np.ndarray]])
+    @overloaded(EmbedCall[NDArray[np.float32], list[NDArray[np.float32]]])
     def embed(
         self,
         texts: str | Sequence[str],
@@ -122,7 +123,7 @@ class Bert:
         layers: Layers | None = None,
         normalize: bool | None = None,
         too_long: TooLong = "truncate",
-    ) -> np.ndarray | list[np.ndarray]:
+    ) -> NDArray[np.float32] | list[NDArray[np.float32]]:
         """Embeddings: float32 [texts, width], or [width] for one text; with pooling='none' a list of [tokens, width].
 
         pooling: a name of `bertkit.poolings`, or none. layers: any of them, concatenated; -1 is the last, 0 the
@@ -159,11 +160,11 @@ class Bert:
         """Grows with every change of a weight, such as by an optimizer; only for a model with a variant."""
         return sum(weight._version for weight in self.model.parameters()) if self._variant is not None else 0
 
-    def similarity(self, one: Sequence[str], other: Sequence[str] | None = None) -> np.ndarray:
+    def similarity(self, one: Sequence[str], other: Sequence[str] | None = None) -> NDArray[np.float32]:
         """float32 [one, other]: cosines between the texts' embeddings; with one list, between its own texts."""
         left = self.embed(_listed(one, single=False), normalize=True)
         right = left if other is None else self.embed(_listed(other, single=False), normalize=True)
-        cosines: np.ndarray = left @ right.T
+        cosines: NDArray[np.float32] = left @ right.T
         return cosines
 
     @overload
