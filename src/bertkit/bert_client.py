@@ -66,7 +66,11 @@ class BertClient:
         return (vectors, self._tokens(checked)) if show_tokens else vectors
 
     def encode_async(
-        self, batch_generator: Iterable[Sequence[object]], max_num_batch: int | None = None, delay: float = 0.1, **how: Any
+        self,
+        batch_generator: Iterable[Sequence[object]],
+        max_num_batch: int | None = None,
+        delay: float = 0.1,
+        **how: Any,
     ) -> Iterator[object]:
         """Embeddings of each batch in turn; the next batches are requested meanwhile."""
         with ThreadPoolExecutor(4) as threads:

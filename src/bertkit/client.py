@@ -167,15 +167,15 @@ class Client:
 
     def models(self) -> list[ModelReply]:
         """The server's models, and what each can do."""
-        return cast("list[ModelReply]", self._connection.request("GET", "/v1/models", None)["data"])
+        return cast("list[ModelReply]", self._request("GET", "/v1/models", None)["data"])
 
     def get(self, path: str) -> Json:
         """GET any route, such as /info; a reply that is not JSON, such as that of /metrics, is a str."""
-        return cast("Json", self._connection.request("GET", path, None))
+        return cast("Json", self._request("GET", path, None))
 
     def post(self, path: str, body: Mapping[str, object]) -> Json:
         """POST to any route; fields of the body that are None are left out."""
-        return cast("Json", self._connection.request("POST", path, _without_none(body)))
+        return cast("Json", self._request("POST", path, _without_none(body)))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}('{self.url}'{'' if self.model is None else f', model={self.model!r}'})"
@@ -206,16 +206,19 @@ class Client:
         if options["pooling"] == NO_POOLING:
             body = _without_none({**options, "inputs": texts, "model": self.model})
             body["normalize"] = options["normalize"]  # here null, not a missing field, is the folder's setting
-            return [np.array(rows, dtype=np.float32) for rows in self._connection.request("POST", "/embed_all", body)]
+            return [np.array(rows, dtype=np.float32) for rows in self._request("POST", "/embed_all", body)]
         body = _without_none({**options, "input": texts, "model": self.model, "encoding_format": "base64"})
-        data = self._connection.request("POST", "/v1/embeddings", body)["data"]
+        data = self._request("POST", "/v1/embeddings", body)["data"]
         rows = [np.frombuffer(base64.b64decode(row["embedding"]), dtype="<f4") for row in data]
         return [row.astype(np.float32) for row in rows]
+
+    def _request(self, method: str, path: str, body: Mapping[str, object] | None) -> Any:
+        return self._connection.request(method, path, body)
 
     def _results(self, path: str, argument: object, **body: Any) -> Any | list[Any]:
         """The predictions of a task: one where the caller's argument is a str, else a list."""
         refuse_unlisted(argument)
-        reply = self._connection.request("POST", path, _without_none({**body, "model": self.model}))
+        reply = self._request("POST", path, _without_none({**body, "model": self.model}))
         return reply["results"][0] if isinstance(argument, str) else reply["results"]
 
 

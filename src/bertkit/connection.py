@@ -6,11 +6,12 @@ import os
 import random
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from bertkit.errors import BertkitError, RequestError
+from bertkit.replies import Json
 
 RETRY_STATUSES = (408, 425, 429, 502, 503, 504)
 KEY_VARIABLE = "BERTKIT_API_KEY"
@@ -66,11 +67,12 @@ class HttpResponse:
     content_type: str
     content: bytes
 
-    def value(self) -> Any:
+    def value(self) -> Json:
         """JSON, parsed; text and an empty body as a str."""
         if not self.content or self.content_type.lower().startswith("text/"):
             return self.content.decode("utf-8", errors="replace")
-        return json.loads(self.content)
+        value: Json = json.loads(self.content)
+        return value
 
     def refusal(self) -> tuple[str, str | None]:
         """The message of an error reply, in OpenAI's or text-embeddings-inference's form, and the field it is about."""
@@ -100,7 +102,7 @@ class Connection:
             connection.close()
             self._local.connection = None
 
-    def request(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+    def request(self, method: str, path: str, body: Mapping[str, object] | None) -> Json:
         """The reply, with retries."""
         data = None if body is None else _json_bytes(body)
         problem, retry_after = "", None
@@ -123,7 +125,7 @@ class Connection:
                 raise (refused if response.status < 500 else BertkitError)(f"{self.url}{path} answered {problem}")
         raise BertkitError(f"{self.url}{path} gave no answer in {self._retries + 1} tries; the last said {problem}")
 
-    def _value(self, path: str, response: HttpResponse) -> Any:
+    def _value(self, path: str, response: HttpResponse) -> Json:
         try:
             return response.value()
         except ValueError as error:
@@ -163,7 +165,7 @@ class Connection:
         return kind(str(self._address.hostname), self._address.port, timeout=self._timeout)
 
 
-def _json_bytes(body: dict[str, Any]) -> bytes:
+def _json_bytes(body: Mapping[str, object]) -> bytes:
     try:
         return json.dumps(body).encode()
     except (TypeError, ValueError) as error:

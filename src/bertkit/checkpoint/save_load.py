@@ -131,7 +131,7 @@ def save_small(checkpoint: Checkpoint, path: Path | str, *, delta: bool = False,
         from bertkit.checkpoint.low_rank import low_rank_changes
 
         changes = partial(low_rank_changes, budget=budget)
-    _save(checkpoint, path, lambda tensors, folder: write_small(tensors, folder, base, changes), base)
+    _save(checkpoint, path, lambda tensors, folder: write_small(tensors, folder, base, changes), base, small=True)
 
 
 def _save(
@@ -139,6 +139,8 @@ def _save(
     path: Path | str,
     write: Callable[[dict[str, Tensor], Path], None],
     base: Path | None = None,
+    *,
+    small: bool = False,
 ) -> None:
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
     known = None if base is None else _tokenizer(base)
@@ -150,7 +152,8 @@ def _save(
         if tokenizer is not None and (known is None or known.hash != tokenizer.hash):
             tokenizer.save(folder, cls_last=model.config.parts.two_streams)
             state_length(folder / "tokenizer_config.json", checkpoint.max_length)
-        if checkpoint.embed is not None:
+        # sentence-transformers cannot load small weights; its files are then needed only for dense layers.
+        if checkpoint.embed is not None and (not small or checkpoint.embed.dense is not None):
             sentence_transformers.write_settings(folder, checkpoint.embed, model.config.width, checkpoint.max_length)
         _write_json(folder / "bertkit.json", bertkit_settings(checkpoint))
 

@@ -387,6 +387,7 @@ class Bert:
         Packed weights, ONNX Runtime's copy and int8 weights are made again; int8 is refused as in `quantize`.
         """
         repack(self.model.encoder)
+        self._version = -1  # the weights are not those of the variant's model any more
         return self if self.fidelity is None else self.to("cpu", "int8")
 
     def save(self, path: Path | str) -> None:

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from functools import partial, reduce
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,10 +12,12 @@ from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.engine.embed import Embedded, embed_blocks
 from bertkit.errors import BertkitWarning
 from bertkit.model.pooling import EmbedSettings
-from bertkit.predict.search import Found, Searched, Stored, VectorBlock, check_count, search_blocks, searched_blocks
 from bertkit.progress import late_progress
 from bertkit.text.length import LengthReport
 from bertkit.text_inputs import listed_texts
+
+if TYPE_CHECKING:
+    from bertkit.predict.search import Found, Searched, Stored, VectorBlock
 
 TEXT_NUMBER = "text number {}".format
 
@@ -49,9 +52,11 @@ def embed_texts(
 
 
 def search_texts(
-    checkpoint: Checkpoint, query: str | Sequence[str], texts: Searched | None, k: int, vectors: Stored | None
-) -> list[list[Found]]:
+    checkpoint: Checkpoint, query: str | Sequence[str], texts: "Searched | None", k: int, vectors: "Stored | None"
+) -> "list[list[Found]]":
     """The `k` nearest texts of each query, best first; `vectors` are those of the texts, if they are known."""
+    from bertkit.predict.search import check_count, search_blocks, searched_blocks
+
     count, settings = check_count(k), checkpoint.embed_settings().one_vector()
     width = settings.width(checkpoint.model.config.width)
     blocks = searched_blocks(texts, vectors, width, partial(_vector_blocks, checkpoint, settings, _count(texts)))
@@ -65,7 +70,9 @@ def _count(texts: object) -> int:
 
 def _vector_blocks(
     checkpoint: Checkpoint, settings: EmbedSettings, total: int, texts: Iterable[str]
-) -> Iterator[VectorBlock]:
+) -> "Iterator[VectorBlock]":
+    from bertkit.predict.search import VectorBlock
+
     for block in _shown_blocks(checkpoint, texts, settings, "truncate", total):
         yield VectorBlock(np.asarray(block.vectors), block.texts)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from bertkit.checkpoint.bundled import embedding_model
 from bertkit.data.tables import Row, Table, cell, checked
+from bertkit.engine.embed import embed_blocks
 from bertkit.errors import RequestError
 from bertkit.model.pooling import EmbedSettings
 from bertkit.poolings import TEXT_POOLINGS
@@ -27,7 +28,6 @@ from bertkit.predict.files.outputs import (
 from bertkit.predict.files.pipeline import Computed, Job, Output, RunOptions, describe, long_texts, run_file
 from bertkit.predict.files.resume import ROWS_STREAM, State, check_outputs
 from bertkit.predict.files.rows import FileSettings, Item, open_source
-from bertkit.predict.vectors import text_blocks
 from bertkit.progress import ShowProgress, silent
 from bertkit.settings import pick
 from bertkit.text.length import POLICIES, TooLong, report_lengths
@@ -173,7 +173,8 @@ class EmbedJob(Job):
         """The embeddings of a block of texts as bytes of the output."""
         items, faults = self._usable(bert, items)
         texts = [item.example for item in items]
-        blocks = list(text_blocks(bert.checkpoint, texts, self.settings, self.too_long, lambda n: items[n].location))
+        how = (self.settings, bert.checkpoint.max_length, self.too_long, lambda number: items[number].location)
+        blocks = list(embed_blocks(bert.model, bert.tokenizer, texts, *how))
         long = {number: tokens for block in blocks for number, tokens in block.lengths.long}
         vectors = [np.zeros((0, self.width), dtype=np.float32), *(np.asarray(block.vectors) for block in blocks)]
         vectors_ND = np.ascontiguousarray(np.concatenate(vectors), dtype="<f4")
