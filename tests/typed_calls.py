@@ -37,21 +37,21 @@ from bertkit import (
     Why,
     Written,
 )
-from bertkit.predict.onnx.export import Exported
-from bertkit.predict.trace import TextTrace
-from bertkit.replies import (
+from bertkit.client import (
     AnsweredReply,
     AttentionReply,
     ChosenReply,
     ClassifiedReply,
     FilledReply,
-    Json,
     JudgedReply,
     ModelReply,
     RatedWordsReply,
     TaggedReply,
     WrittenReply,
 )
+from bertkit.connection import Json
+from bertkit.predict.onnx.export import Exported
+from bertkit.predict.trace import TextTrace
 from bertkit.report.page import PageResult
 from bertkit.text.tokenizer import Encoding
 

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 from bertkit.client import Client
+from bertkit.connection import Json
 from bertkit.errors import RequestError
-from bertkit.replies import Json
 
 # bert-as-a-service's names of poolings.
 POOLING_STRATEGIES = {

@@ -5,12 +5,10 @@
 """
 
 import asyncio
-import base64
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
-from operator import index
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 from bertkit.calls import (
     BestAnswersCall,
@@ -27,23 +25,9 @@ from bertkit.calls import (
     WriteOptions,
     overloaded,
 )
-from bertkit.connection import Connection, TooLarge
-from bertkit.errors import RequestError
-from bertkit.poolings import NO_POOLING
-from bertkit.replies import (
-    AnsweredReply,
-    AttentionReply,
-    ChosenReply,
-    ClassifiedReply,
-    FilledReply,
-    Json,
-    JudgedReply,
-    ModelReply,
-    RatedWordsReply,
-    TaggedReply,
-    WrittenReply,
-)
-from bertkit.text_inputs import listed_texts, refuse_unlisted
+from bertkit.connection import Connection, Json, without_none
+from bertkit.embedding_requests import embedded, layer_list
+from bertkit.text_inputs import refuse_unlisted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,8 +36,151 @@ if TYPE_CHECKING:
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Later = Coroutine[Any, Any, Result]
-MAX_TEXTS = 256  # in one request; more are sent in several requests
-MAX_CHARACTERS = 1_000_000  # in one request, unless a single text has more
+
+
+class SeenReply(TypedDict):
+    """How much of a text the model read."""
+
+    tokens: int
+    cut: int
+    windows: int
+
+
+class FilledReply(TypedDict):
+    """As `Filled`."""
+
+    word: str
+    probability: float
+    text: str
+    blank: int
+
+
+class JudgedReply(TypedDict):
+    """As `JudgedWord`."""
+
+    word: str
+    start: int
+    end: int
+    probability: float
+
+
+class ClassifiedReply(TypedDict, total=False):
+    """As `Classified`, `Labeled` (labels) or `Rated` (value): as the model was fine-tuned."""
+
+    label: str | None
+    probability: float
+    probabilities: dict[str, float]
+    labels: list[str]
+    value: float
+    seen: SeenReply
+
+
+class SpanReply(TypedDict):
+    """A span of a `TaggedReply`."""
+
+    label: str
+    words: list[int]
+    text: str
+    probability: float
+    characters: list[int] | None
+
+
+class TaggedReply(TypedDict):
+    """As `Tagged`."""
+
+    words: list[str]
+    tags: list[str]
+    probabilities: list[float]
+    spans: list[SpanReply]
+    seen: SeenReply
+
+
+class CandidateReply(TypedDict):
+    """A candidate of an `AnsweredReply`."""
+
+    text: str
+    start: int
+    end: int
+    score: float
+    probability: float
+
+
+class AnsweredReply(TypedDict):
+    """As `Answered`, without its id."""
+
+    text: str
+    start: int | None
+    end: int | None
+    probability: float
+    no_answer: float
+    candidates: list[CandidateReply]
+    seen: SeenReply
+
+
+class ChosenReply(TypedDict):
+    """As `Chosen`."""
+
+    choice: int | None
+    text: str | None
+    probability: float
+    probabilities: list[float]
+    seen: SeenReply
+
+
+class RatedWordsReply(TypedDict):
+    """As `RatedWords`."""
+
+    words: list[str]
+    values: list[float]
+    characters: list[list[int]] | None
+    seen: SeenReply
+
+
+class WrittenReply(TypedDict):
+    """As `Written`."""
+
+    text: str
+    tokens: int
+    ended: bool
+    seen: SeenReply
+
+
+class LayerReply(TypedDict):
+    """The attention weights of a layer: [heads][tokens][tokens]."""
+
+    layer: int
+    weights: list[list[list[float]]]
+
+
+class AttentionReply(TypedDict):
+    """The tokens of a text, and the attention weights of some layers."""
+
+    model: str
+    tokens: list[str]
+    ids: list[int]
+    segments: list[int]
+    special: list[bool]
+    heads: list[int]
+    relative: bool
+    layers: list[LayerReply]
+
+
+class ModelReply(TypedDict):
+    """A model of the server; newer servers may add keys."""
+
+    id: str
+    family: str
+    abilities: list[str]
+    task: str | None
+    labels: list[str]
+    mask: str
+    layers: int
+    heads: int
+    width: int
+    max_length: int
+    pooling: str
+    poolings: list[str]
+    normalize: bool
 
 
 class Client:
@@ -94,16 +221,9 @@ class Client:
 
         With `pairs`, a text with ||| in it is two texts, read together. Many texts are sent in several requests.
         """
-        import numpy as np
-
-        options = {"pooling": pooling, "layers": _layer_list(layers), "normalize": normalize}
-        options |= {"too_long": too_long, "pairs": pairs}
-        vectors = [vector for batch in _batches(listed_texts(texts)) for vector in self._embed(batch, options)]
-        if isinstance(texts, str):
-            return vectors[0]
-        if pooling == NO_POOLING:
-            return vectors
-        return np.stack(vectors) if vectors else np.stack(self._embed([""], options))[:0]  # [0, width]
+        options = {"pooling": pooling, "layers": layer_list(layers), "normalize": normalize}
+        options |= {"too_long": too_long, "pairs": pairs, "model": self.model}
+        return embedded(self._connection, texts, options)
 
     @overloaded(FillCall[list[FilledReply], list[list[FilledReply]]])
     def fill(
@@ -175,7 +295,7 @@ class Client:
 
     def post(self, path: str, body: Mapping[str, object]) -> Json:
         """POST to any route; fields of the body that are None are left out."""
-        return cast("Json", self._request("POST", path, _without_none(body)))
+        return cast("Json", self._request("POST", path, without_none(body)))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}('{self.url}'{'' if self.model is None else f', model={self.model!r}'})"
@@ -190,35 +310,13 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _embed(self, texts: list[str], options: dict[str, Any]) -> "list[NDArray[np.float32]]":
-        """The texts' embeddings; a batch that is too large for one request is sent in halves."""
-        try:
-            return self._vectors(texts, options)
-        except TooLarge:
-            if len(texts) == 1:
-                raise
-        half = len(texts) // 2
-        return self._embed(texts[:half], options) + self._embed(texts[half:], options)
-
-    def _vectors(self, texts: list[str], options: dict[str, Any]) -> "list[NDArray[np.float32]]":
-        import numpy as np
-
-        if options["pooling"] == NO_POOLING:
-            body = _without_none({**options, "inputs": texts, "model": self.model})
-            body["normalize"] = options["normalize"]  # here null, not a missing field, is the folder's setting
-            return [np.array(rows, dtype=np.float32) for rows in self._request("POST", "/embed_all", body)]
-        body = _without_none({**options, "input": texts, "model": self.model, "encoding_format": "base64"})
-        data = self._request("POST", "/v1/embeddings", body)["data"]
-        rows = [np.frombuffer(base64.b64decode(row["embedding"]), dtype="<f4") for row in data]
-        return [row.astype(np.float32) for row in rows]
-
     def _request(self, method: str, path: str, body: Mapping[str, object] | None) -> Any:
         return self._connection.request(method, path, body)
 
     def _results(self, path: str, argument: object, **body: Any) -> Any | list[Any]:
         """The predictions of a task: one where the caller's argument is a str, else a list."""
         refuse_unlisted(argument)
-        reply = self._request("POST", path, _without_none({**body, "model": self.model}))
+        reply = self._request("POST", path, without_none({**body, "model": self.model}))
         return reply["results"][0] if isinstance(argument, str) else reply["results"]
 
 
@@ -273,31 +371,3 @@ class AsyncClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """The texts of each request: at most MAX_TEXTS, and MAX_CHARACTERS unless it is a single text."""
-    batch: list[str] = []
-    size = 0
-    for text in texts:
-        if batch and (len(batch) == MAX_TEXTS or size + len(text) > MAX_CHARACTERS):
-            yield batch
-            batch, size = [], 0
-        batch.append(text)
-        size += len(text)
-    if batch:
-        yield batch
-
-
-def _layer_list(layers: Layers | None) -> list[int] | None:
-    """Layers as a list of int: one layer is a list of one, and NumPy integers become int."""
-    if layers is None:
-        return None
-    try:
-        return [index(layer) for layer in (layers if isinstance(layers, Iterable) else [layers])]
-    except TypeError as error:
-        raise RequestError(f"layers={layers!r} must be whole numbers") from error
-
-
-def _without_none(body: Mapping[str, object]) -> dict[str, Any]:
-    return {name: value for name, value in body.items() if value is not None}

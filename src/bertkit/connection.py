@@ -8,11 +8,12 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from bertkit.errors import BertkitError, RequestError
-from bertkit.replies import Json
 
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | float | bool | None"
 RETRY_STATUSES = (408, 425, 429, 502, 503, 504)
 KEY_VARIABLE = "BERTKIT_API_KEY"
 MAX_BACK_OFF = 8.0  # seconds between two attempts, unless the server's Retry-After is longer
@@ -170,3 +171,8 @@ def _json_bytes(body: Mapping[str, object]) -> bytes:
         return json.dumps(body).encode()
     except (TypeError, ValueError) as error:
         raise RequestError(f"the request cannot be written as JSON: {error}; give texts, numbers and lists") from error
+
+
+def without_none(body: Mapping[str, object]) -> dict[str, object]:
+    """The fields that are given."""
+    return {name: value for name, value in body.items() if value is not None}

@@ -12,8 +12,8 @@ import pytest
 from serving import running
 
 import bertkit
-from bertkit import client as client_module
-from bertkit import replies
+from bertkit import client as replies
+from bertkit import embedding_requests
 from bertkit.connection import back_off
 from bertkit.errors import BertkitError, RequestError
 from bertkit.model.pooling import EmbedSettings
@@ -45,10 +45,10 @@ def test_embed_is_the_python_api(client, server):
 
 
 def test_many_texts_go_in_several_requests(client, server, monkeypatch):
-    monkeypatch.setattr(client_module, "MAX_TEXTS", 3)
+    monkeypatch.setattr(embedding_requests, "MAX_TEXTS", 3)
     texts = [f"{letter} b" for letter in "abcdefgh"]
     np.testing.assert_allclose(client.embed(texts), server.berts["fill"].embed(texts), atol=NEAR)
-    monkeypatch.setattr(client_module, "MAX_CHARACTERS", 7)
+    monkeypatch.setattr(embedding_requests, "MAX_CHARACTERS", 7)
     np.testing.assert_allclose(client.embed(texts), server.berts["fill"].embed(texts), atol=NEAR)
 
 

@@ -128,8 +128,8 @@ class Bert:
 
         pooling: a name of `bertkit.poolings`, or none. layers: any of them, concatenated; -1 is the last, 0 the
         embedding layer. Texts over the limit are truncated with a warning, read through windows, or refused.
-        None is the setting of `embedder`, else the mean over the last layer. With pooling or layers, `embedder` is not
-        used.
+        None is the setting of the folder of `embedder`, else the mean over the last layer. Where pooling or layers are
+        given, the vectors are those of this model itself.
         """
         source = (self if pooling is not None or layers is not None else self.embedder).checkpoint
         settings = source.embed_settings(pooling=pooling, layers=layers, normalize=normalize)
@@ -137,10 +137,10 @@ class Bert:
 
     @property
     def embedder(self) -> "Bert":
-        """The model that `embed`, `similarity` and `search` use: this one, but the bundled model's for sentences.
+        """The model that makes the embeddings of `embed`, `similarity` and `search`; see its `name`.
 
-        That is a variant of the bundled model, and used where `load` was called without a path. It is loaded with the
-        first call, and not used in int8, nor once weights of this model have been changed.
+        It is this one. Only where `load` was called without a path, it is the bundled variant for sentences, which the
+        first call loads; it is not used in int8, nor once weights of this model have been changed.
         """
         if self._variant is None or self.fidelity is not None or self._weight_version() > self._version:
             return self
