@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from bertkit.checkpoint.bundled import SENTENCES, embedding_model
+from bertkit.checkpoint.bundled import SENTENCES, embedding_model, model_name
 from bertkit.engine.cuda_graph import CudaRecorder
 from bertkit.engine.recorded import RecordedPasses
 from bertkit.errors import RequestError
@@ -209,12 +209,8 @@ def _use_encoder(bert: Bert, encoder: Encoder) -> None:
 
 
 def _name_and_path(argument: str) -> tuple[str, str | None]:
-    """Of `NAME=PATH`; for a plain path, its last part is the name."""
+    """Of `NAME=PATH`; a plain path is named after its folder or run."""
     name, equals, path = argument.partition("=")
     if equals and name and "/" not in name and not Path(argument).exists():
         return name, path
-    folder = Path(argument).absolute()
-    if folder.name == "..":
-        folder = folder.resolve()
-    # The best model of a run is in RUN/model: the name of the run says more.
-    return folder.parent.name if folder.name == "model" else folder.name, argument
+    return model_name(Path(argument)), argument
