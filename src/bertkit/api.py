@@ -23,6 +23,7 @@ from bertkit.finetuning.result import FineTuned
 from bertkit.predict.bert import Bert, load
 from bertkit.progress import progress
 from bertkit.report.page import REPORT_FILE
+from bertkit.report.tables import html_table
 from bertkit.settings import as_text, pick
 from bertkit.tasks.read import read_examples
 from bertkit.tasks.table import TASKS
@@ -72,7 +73,7 @@ class TrainingResult:
     def _repr_html_(self) -> str:
         state = "" if self.finished else "<p>interrupted; call it again with resume=True</p>"
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
-        return f"{state}{_score_table(self.scores)}<ul>{notes}</ul>"
+        return f"{state}{html_table(('score', 'value'), self.scores.items())}<ul>{notes}</ul>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +97,7 @@ class EvaluationResult:
         return asdict(self)
 
     def _repr_html_(self) -> str:
-        return f"{_score_table(self.scores)}<p>{escape(self.note)}</p>"
+        return f"{html_table(('score', 'value'), self.scores.items())}<p>{escape(self.note)}</p>"
 
     def __str__(self) -> str:
         names = [self.metric, *(name for name in self.scores if name != self.metric)]
@@ -142,7 +143,7 @@ def finetune(
 
 
 def finetune_chain(
-    steps: Sequence[Mapping[str, Any]],
+    steps: Sequence[Mapping[str, object]],
     model: Path | str | None = None,
     out: Path | str | None = None,
     *,
@@ -302,8 +303,3 @@ def _texts(settings: Mapping[str, object]) -> dict[str, str]:
 
 def _pairs(settings: Mapping[str, object]) -> list[str]:
     return [f"{name}={text}" for name, text in _texts(settings).items()]
-
-
-def _score_table(scores: Mapping[str, float]) -> str:
-    rows = "".join(f"<tr><th>{escape(name)}</th><td>{value:.4f}</td></tr>" for name, value in scores.items())
-    return f"<table>{rows}</table>"

@@ -11,7 +11,7 @@ from topic_models import topic_classifier, topic_filler
 from bertkit.cli.main import run
 from bertkit.inside.attribution.attribution import why
 from bertkit.inside.attribution.counterfactuals import FlipSettings, flips
-from bertkit.inside.attribution.page import visible, why_page, why_text
+from bertkit.report.why import visible, why_page, why_text
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 HOSTILE = [

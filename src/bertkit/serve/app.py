@@ -90,7 +90,7 @@ def status_routes(service: Service) -> Routes:
 
 async def warm_up(service: Service, served: ServedModel) -> None:
     """Run first passes, which allocate memory and choose or compile kernels, before the first request."""
-    options = EmbeddingOptions(settings=served.bert.embed_settings())
+    options = EmbeddingOptions(settings=served.embed_settings())
     powers = [
         1 << power for power in range(served.limit.bit_length() + 1)
     ] * RECORD_AFTER  # a GPU's kernels differ by length

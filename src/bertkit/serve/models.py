@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from bertkit.checkpoint.bundled import bundled_folder, model_folder
+from bertkit.checkpoint.bundled import SENTENCES, bundled_folder, embedding_model, model_folder, model_name
 from bertkit.engine.cuda_graph import CudaRecorder
 from bertkit.engine.recorded import RecordedPasses
 from bertkit.errors import RequestError
@@ -54,13 +54,14 @@ class ServedModel:
 
     @cached_property
     def embed_settings(self) -> Callable[..., EmbedSettings]:
-        """`Bert.embed_settings`, cached: most requests ask for the same settings."""
-        return lru_cache(MAX_CACHED_SETTINGS)(self.bert.embed_settings)
+        """`Checkpoint.embed_settings`, cached: most requests ask for the same settings."""
+        return lru_cache(MAX_CACHED_SETTINGS)(self.bert.checkpoint.embed_settings)
 
     @cached_property
     def width(self) -> Callable[[EmbedSettings], int]:
-        """`Bert.width`, cached."""
-        return lru_cache(MAX_CACHED_SETTINGS)(self.bert.width)
+        """The width of an embedding, cached."""
+        hidden = self.bert.model.config.width
+        return lru_cache(MAX_CACHED_SETTINGS)(lambda settings: settings.width(hidden))
 
     @cached_property
     def first_segment_only(self) -> bool:
@@ -88,11 +89,12 @@ class ServedModel:
 
 
 class Models:
-    """All models by name; the first one answers requests that name none."""
+    """All models by name; the first one answers requests that name none, `embedder` those for embeddings."""
 
-    def __init__(self, models: Sequence[ServedModel]) -> None:
+    def __init__(self, models: Sequence[ServedModel], embedder: str | None = None) -> None:
         if not models:
             raise RequestError("a server needs one model at least; name a folder")
+        self._embedder = embedder
         self.by_name: Mapping[str, ServedModel] = {served.name: served for served in models}
 
     @property
@@ -118,6 +120,10 @@ class Models:
             raise Refusal(404, f"no model '{name:.60}' here; choose from: {', '.join(self.by_name)}", "model")
         return self.by_name[name]
 
+    def embedder(self, name: str | None, *, pooling: object = None, layers: object = None) -> ServedModel:
+        """The model for embeddings: that of this name; the one for it if nothing is named; else the first."""
+        return self.named(self._embedder if name is None and pooling is None and layers is None else name)
+
     def able(self, name: str | None, ability: str) -> ServedModel:
         """The model of this name, or the first that can do it; one that cannot is refused."""
         if name is None:
@@ -134,11 +140,13 @@ class Models:
 def load_models(
     arguments: Sequence[str], device: torch.device, *, dtype: str = "float32", backend: str | None = None
 ) -> Models:
-    """Load folders, each PATH or NAME=PATH, onto one device; without any, the bundled model."""
+    """Load folders, each PATH or NAME=PATH, onto one device; without any, the bundled models."""
     use_backend = None if backend is None else pick(BACKENDS, backend, "backend")
     berts: dict[str, Bert] = {}
     bundled: set[str] = set()
-    for name, path in [_name_and_path(argument) for argument in arguments] or [("bertkit", None)]:
+    variant = None if arguments else embedding_model(dtype=dtype)
+    bundled_models = [("bertkit", None), *([] if variant is None else [(SENTENCES, str(variant))])]
+    for name, path in [_name_and_path(argument) for argument in arguments] or bundled_models:
         if name in berts:
             raise RequestError(f"two models are called '{name}'; name them apart, as NAME=PATH")
         berts[name] = load(path)
@@ -150,7 +158,7 @@ def load_models(
             raise RequestError(f"{name}: {error}") from error
         if berts[name].checkpoint.tokenizer is None:
             raise RequestError(f"{path} holds no tokenizer, so its model can read nothing; put its vocab.txt there")
-    models = Models(share_encoders(berts, bundled))
+    models = Models(share_encoders(berts, bundled), None if variant is None else SENTENCES)
     if use_backend is not None:
         for bert in {served.shared_encoder.key: served.bert for served in models.by_name.values()}.values():
             use_backend(bert)
@@ -212,12 +220,8 @@ def _use_encoder(bert: Bert, encoder: Encoder) -> None:
 
 
 def _name_and_path(argument: str) -> tuple[str, str | None]:
-    """Of `NAME=PATH`; for a plain path, its last part is the name."""
+    """Of `NAME=PATH`; a plain path is named after its folder or run."""
     name, equals, path = argument.partition("=")
     if equals and name and "/" not in name and not Path(argument).exists():
         return name, path
-    folder = Path(argument).absolute()
-    if folder.name == "..":
-        folder = folder.resolve()
-    # The best model of a run is in RUN/model: the name of the run says more.
-    return folder.parent.name if folder.name == "model" else folder.name, argument
+    return model_name(Path(argument)), argument

@@ -1,7 +1,7 @@
 """Multiple choice: each choice is read together with the question, with a softmax over the scores."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
@@ -39,7 +39,7 @@ class Chosen:
     text: str | None
     probability: float  # of the most probable choice
     probabilities: tuple[float, ...]
-    seen: Seen  # over the sequences of all choices; `windows` is their number
+    seen: Seen = field(repr=False)  # over the sequences of all choices; `windows` is their number
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Tagging: a tag for each word, such as named entities or parts of speech."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 
@@ -16,6 +16,7 @@ from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.word_loss import IGNORE
+from bertkit.report.tables import html_table
 from bertkit.settings import pick
 from bertkit.tasks.metrics.classes import LabelScore
 from bertkit.tasks.metrics.spans import span_scores
@@ -48,11 +49,15 @@ class TagSpan:
 class Tagged:
     """A tag and its probability for each word of a sentence, and the spans that the tags encode."""
 
-    words: tuple[str, ...]
+    words: tuple[str, ...] = field(repr=False)
     tags: tuple[str, ...]
-    probabilities: tuple[float, ...]
+    probabilities: tuple[float, ...] = field(repr=False)
     spans: tuple[TagSpan, ...]
-    seen: Seen
+    seen: Seen = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        rows = zip(self.words, self.tags, self.probabilities, strict=True)
+        return html_table(("word", "tag", "probability"), rows)
 
 
 @dataclass(frozen=True, kw_only=True)

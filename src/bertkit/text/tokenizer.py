@@ -81,6 +81,9 @@ class Tokenizer:
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer, (self._backend, self._special_tokens)
 
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.size} entries{', lowercase' if self.lowercase else ''})"
+
     @classmethod
     def from_vocab(
         cls,

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from bertkit.errors import RequestError
-from bertkit.inside.attribution.page import MAX_GAP, Why, WordShare
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.predict.bert import Bert
+from bertkit.report.why import MAX_GAP, Why, WordShare
 from bertkit.settings import pick
 from bertkit.tasks.shared.explain import ReadOutput, Request, Target, refuse_word, text_tokens
 from bertkit.tasks.table import task_heads

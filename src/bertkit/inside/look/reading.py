@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bertkit.engine.batches import Passage, make_batch
+from bertkit.engine.batches import Passage, known_segments, make_batch
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import RECURRENT, Trace
 from bertkit.predict.bert import Bert
+from bertkit.predict.trace import trace_target
 from bertkit.text.tokenizer import Encoding
 
 MAX_WRITTEN = 64  # tokens that an encoder-decoder writes if no target is given
@@ -77,7 +78,7 @@ def read(bert: Bert, text: str, pair: str | None = None) -> Reading:
     full = bert.tokenizer.encode(text, pair)
     limit = min(bert.checkpoint.max_length, MAX_TOKENS)
     encoding = _truncated(full, limit, pair)
-    passage = Passage(encoding.ids, bert.known_segments(encoding.segments))
+    passage = Passage(encoding.ids, known_segments(bert.model.config, encoding.segments))
     batch = make_batch([passage], bert.model.device)
     with torch.inference_mode():
         trace = bert.model.encoder.trace(batch)
@@ -87,7 +88,7 @@ def read(bert: Bert, text: str, pair: str | None = None) -> Reading:
 
 
 def _read_target(bert: Bert, source: str, target: str) -> Reading:
-    traced = bert.trace_target(source, target)
+    traced = trace_target(bert.checkpoint, source, target)
     tokens = tuple(bert.tokenizer.shown(traced.target, target))
     read_from = SourceText(source, tuple(bert.tokenizer.shown(traced.source, source)))
     parts = (0,) * len(tokens)

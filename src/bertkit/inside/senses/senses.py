@@ -12,6 +12,7 @@ from bertkit.inside.senses.scores import Vectors, chance, cluster, label_silhoue
 from bertkit.inside.senses.uses import Use
 from bertkit.inside.static.vectors import StaticVectors
 from bertkit.predict.bert import Bert
+from bertkit.predict.vectors import text_blocks
 from bertkit.progress import ShowProgress, silent
 from bertkit.report.page import JsonResult, PageResult, render_page
 from bertkit.text.vocabulary.word_counts import split_chunk
@@ -156,11 +157,11 @@ def map_senses(
 
 def use_vectors(bert: Bert, uses: Sequence[Use], *, layer: int = -1, show: ShowProgress = silent) -> Vectors:
     """N D: for each use, the mean over the pieces of the word; long sentences are read through windows."""
-    settings = replace(bert.embed_settings(pooling="none", layers=[layer], normalize=False), prefix="")
+    settings = replace(bert.checkpoint.embed_settings(pooling="none", layers=[layer], normalize=False), prefix="")
     encodings = bert.tokenizer.encode_batch([use.sentence for use in uses])
     rows: list[Vectors] = []
     with show("reading", len(uses)) as meter:
-        for block in bert.embed_blocks([use.sentence for use in uses], settings, "window"):
+        for block in text_blocks(bert.checkpoint, [use.sentence for use in uses], settings, "window"):
             for tokens in block.vectors:
                 use, encoding = uses[len(rows)], encodings[len(rows)]
                 spans = zip(encoding.offsets, encoding.words, strict=True)

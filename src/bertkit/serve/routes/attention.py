@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from bertkit.engine.batches import Passage
+from bertkit.engine.batches import Passage, known_segments
 from bertkit.model.encoder import RECURRENT
 from bertkit.serve.engine import ReadAttention, Reader, ReadLens, TokenSequence
 from bertkit.serve.http.endpoint import check_size, check_texts, encoded, length_note, reply, reported
@@ -149,7 +149,7 @@ def _encoded(served: ServedModel, text: str, pair: str | None, limits: ServeSett
 
 
 def _sequence(served: ServedModel, encoding: Encoding, read: Reader) -> TokenSequence:
-    return TokenSequence(Passage(encoding.ids, served.bert.known_segments(encoding.segments)), read)
+    return TokenSequence(Passage(encoding.ids, known_segments(served.bert.model.config, encoding.segments)), read)
 
 
 def _numbers(number: int | None, count: int, field: str) -> tuple[int, ...]:

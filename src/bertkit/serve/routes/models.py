@@ -30,7 +30,7 @@ def model_cards(service: Service) -> list[dict[str, Any]]:
 
 def _model_card(served: ServedModel) -> dict[str, Any]:
     """A model's abilities, shape and default settings."""
-    config, settings = served.bert.model.config, served.bert.embed_settings()
+    config, settings = served.bert.model.config, served.embed_settings()
     return {
         "id": served.name,
         "object": "model",
