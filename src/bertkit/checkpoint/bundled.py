@@ -42,6 +42,14 @@ def model_folder(model: Path | str | None) -> Path:
     raise RequestError(f"{problem}: name a folder, as load('my-model') or --model my-model")
 
 
+def model_name(model: Path | str | None) -> str:
+    """How pages and results call a model: `bundled`, or its folder's name; of `my-run/model`, the run's."""
+    if model is None:
+        return BUNDLED
+    folder = Path(model).absolute()
+    return folder.parent.name if folder.name == "model" else folder.name
+
+
 def tokenizer_folder(model: Path | str | None) -> Path:
     """The folder or file (such as vocab.txt) that holds the tokenizer of a model or a vocabulary."""
     if model is not None and has_tokenizer(Path(model)):

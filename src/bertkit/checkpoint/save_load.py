@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bertkit._version import __version__
 from bertkit.checkpoint import hugging_face, sentence_transformers
-from bertkit.checkpoint.bundled import has_tokenizer, model_folder, tokenizer_folder, with_tokenizer
+from bertkit.checkpoint.bundled import has_tokenizer, model_folder, model_name, tokenizer_folder, with_tokenizer
 from bertkit.checkpoint.hugging_face import NATIVE_TYPE, LoadReport, architecture, config_from_json, config_to_json
 from bertkit.checkpoint.small import write_small
 from bertkit.checkpoint.tensors import read_object, read_tensors, write_tensors
@@ -57,6 +57,7 @@ class Checkpoint:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of config.json, for other tools: see KEPT_FIELDS
     task: Mapping[str, Any] = field(default_factory=dict)  # of a fine-tuned model: name, decision, length policy, ...
     report: LoadReport = field(default_factory=lambda: LoadReport(()))
+    name: str = ""  # of the folder it was loaded from; "": not from a folder
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ def load_checkpoint(
         settings={key: source.settings[key] for key in KEPT_FIELDS if key in source.settings},
         task=_task(source.folder),
         report=report,
+        name=model_name(path),
     )
 
 
