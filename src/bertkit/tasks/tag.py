@@ -1,5 +1,6 @@
 """Tagging: a tag for each word, such as named entities or parts of speech."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -140,6 +141,11 @@ class Tag(WordTask):
         if example.text is None or example.characters is None:
             return tagged
         return with_characters(tagged, example.text, example.characters)
+
+    def constant_outputs(self, train: Dataset) -> tuple[float, ...]:
+        """The number of words of each tag: always the most frequent one."""
+        counts = Counter(label for window in train.flat for label in window.target)
+        return tuple(float(counts[label]) for label in range(len(self.labels)))
 
     def calibration_table(self, dev: Dataset, outputs: HeadOutputs) -> tuple[np.ndarray, np.ndarray]:
         """(logits, label ids) of the words."""
