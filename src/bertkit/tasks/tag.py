@@ -23,7 +23,7 @@ from bertkit.tasks.metrics.spans import span_scores
 from bertkit.tasks.metrics.table import tag_scores
 from bertkit.tasks.rows.tag import TagRow
 from bertkit.tasks.shared.decision import Decision
-from bertkit.tasks.shared.explain import Request, Target, read_at
+from bertkit.tasks.shared.explain import Request, Target, probability_at, read_at
 from bertkit.tasks.shared.labels import balanced_weights
 from bertkit.tasks.shared.length import Seen
 from bertkit.tasks.shared.losses import divergence, weighted_cross_entropy
@@ -185,7 +185,8 @@ class Tag(WordTask):
         tag = prediction.tags[word] if request.target is None else request.target
         label = pick(self.label_ids, tag, "tag")
         name = f"the tag '{tag}' of '{example.words[word]}'"
-        return Target(name, "logit", tokens, read_at(model, self.head, window.detail.positions[word], label))
+        place = model, self.head, window.detail.positions[word], label
+        return Target(name, "logit", tokens, read_at(*place), probability_at(*place))
 
 
 def with_characters(tagged: Tagged, text: str, characters: Characters) -> Tagged:
