@@ -145,7 +145,7 @@ def test_the_page_begins_with_one_telling_head_and_one_token(open_page, told, be
     page = open_page(told, width=width, dark=dark)
     assert page.inner_text("h1") == "What the model in memory computes for this text"
     assert page.inner_text("footer").endswith(f"made with bertkit {bertkit.__version__}")
-    assert page.inner_text(".caption") == "Layer 2, head 3: each word looks at the next one (98 %)"
+    assert page.inner_text(".head-caption") == "Layer 2, head 3: each word looks at the next one (98 %)"
     assert page.locator(".chip[aria-pressed=true]").all_inner_texts() == ["3"]
     weights = read(bert, TEXT + ".").trace.layers[1].weights[2]
     words = weights[1:-2, 1:-2].clone().fill_diagonal_(0)  # without [CLS], [SEP] and the period
@@ -157,10 +157,10 @@ def test_the_page_begins_with_one_telling_head_and_one_token(open_page, told, be
     page.focus(".worth .link >> nth=1")
     page.keyboard.press("Enter")
     page.wait_for_selector("#look[data-layer='3']")
-    assert page.inner_text(".caption") == "Layer 3, head 1: each word looks at itself (90 %)"
+    assert page.inner_text(".head-caption") == "Layer 3, head 1: each word looks at itself (90 %)"
     page.click(".worth .link >> nth=2")
     page.wait_for_selector("#look[data-layer='1']")
-    assert page.inner_text(".caption").endswith(f"looks at almost everything (about 8 of {len(weights)} tokens)")
+    assert page.inner_text(".head-caption").endswith(f"looks at almost everything (about 8 of {len(weights)} tokens)")
     boxes = [page.locator(f".cell.{side}").first.bounding_box() for side in ("left", "right")]
     assert 80 < boxes[1]["x"] - boxes[0]["x"] - boxes[0]["width"] <= 361
     names = [page.locator(f".heading .name >> nth={n}").bounding_box() for n in (0, 1)]
@@ -183,7 +183,7 @@ def test_colors_are_weights_on_an_absolute_scale_with_a_strip_for_each_head(open
         ".cell.right", "all => all.map((cell) => +cell.style.getPropertyValue('--shade'))"
     )
     np.testing.assert_allclose(shades, weights.mean(dim=0)[: len(shades)], atol=1e-5)
-    assert page.locator(".heading .legend").inner_text().split() == ["weight", "0", "1"]
+    assert page.locator(".heading .ramp-key").inner_text().split() == ["weight", "0", "1"]
     strips = """canvas => { const { right } = document.querySelector(".cell.right").getBoundingClientRect();
         const left = Math.round(right - canvas.getBoundingClientRect().left);
         const { data, width } = canvas.getContext("2d").getImageData(left, 0, 40, 88);
@@ -494,7 +494,7 @@ def test_a_recurrent_model_shows_its_alignment_and_its_vectors(open_page, tmp_pa
     look(bert, TEXT, "dogs dig").save(tmp_path / "look.html")
     page = open_page(tmp_path / "look.html")
     assert [tab.get_attribute("data-view") for tab in page.locator("[role=tab]").all()] == ["source", "vectors"]
-    assert "what each written word looks at in the source" in page.inner_text(".caption")
+    assert "what each written word looks at in the source" in page.inner_text(".head-caption")
     weights = bert.trace(TEXT, "dogs dig").layers[0].cross_weights[0]
     page.hover(".cell.left[data-row='2']")
     page.wait_for_function("document.querySelector('.status').textContent.includes('(position 2) attends to')")

@@ -31,8 +31,8 @@ export function signColor(value, most) {
 
 /** The scale of a color: from `low`, transparent, to `high`; below zero orange. */
 export function legend(name, low, high) {
-  const bar = element("span", { class: low < 0 ? "scale signed" : "scale" });
-  return element("span", { class: "legend" }, element("span", { class: "of" }, name), `${low}`.replace("-", "−"), bar, `${high}`);
+  const bar = element("span", { class: low < 0 ? "ramp signed" : "ramp" });
+  return element("span", { class: "ramp-key" }, element("span", { class: "of" }, name), `${low}`.replace("-", "−"), bar, `${high}`);
 }
 
 /** A vector as a strip of colored cells. */

@@ -64,7 +64,7 @@ class App {
     this.tabs.addEventListener("keydown", (event) => this.moveTab(event));
     this.tabs.addEventListener("scroll", () => fadeEdges(this.tabs), { passive: true });
     this.controls = element("div", { class: "controls" }, this.layerControl(), this.headControl(), this.filterControl(), this.hideControl());
-    this.caption = element("p", { class: "caption" });
+    this.caption = element("p", { class: "head-caption" });
     this.worth = this.worthControl();
     this.status = element("output", { class: "status" });
     this.panel = element("div", { class: "panel", role: "tabpanel" });
