@@ -25,5 +25,5 @@ def test_the_bootstrap_of_a_share_is_near_wilsons_interval():
 
 
 def test_a_perfect_score_is_not_certain():
-    found = score_intervals(lambda chosen: {"accuracy": 1.0}, 20, {"accuracy": 1.0})
-    assert found["accuracy"] == wilson(1.0, 20)
+    found = score_intervals(lambda chosen: {"accuracy": 1.0, "f1": 0.0}, 20, {"accuracy": 1.0, "f1": 0.0})
+    assert found == {"accuracy": wilson(1.0, 20)}, "an F1 is no share of the examples"

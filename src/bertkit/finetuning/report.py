@@ -139,7 +139,8 @@ def _score_rows(content: Evaluated) -> list[tuple[str, str, str, str]]:
 
 def _interval(content: Evaluated, name: str) -> str:
     low, high = content.intervals.get(name, (math.nan, math.nan))
-    return f"{low:.3f}–{high:.3f}".replace("-", "−") if math.isfinite(low) else "–"
+    bounds = "–".join(f"{bound:.3f}" if abs(bound) < 10 else f"{bound:.4g}" for bound in (low, high))
+    return bounds.replace("-", "−") if math.isfinite(low) else "–"
 
 
 def _score(value: float | None) -> str:

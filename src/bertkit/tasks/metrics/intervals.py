@@ -9,6 +9,8 @@ Z = 1.96  # standard deviations of a normal distribution that 95 % lie within
 MAX_SCORED = 50_000  # examples in all resamples together: about half a second
 MIN_RESAMPLES, MAX_RESAMPLES = 30, 200
 
+SHARES = ("accuracy", "exact_match")  # metrics that are a share of the examples
+
 Interval = tuple[float, float]
 
 
@@ -37,6 +39,6 @@ def score_intervals(
         if half > 1e-9:  # equal values differ by rounding
             highest = 1.0 if value <= 1.0 else math.inf
             intervals[name] = (value - half, min(highest, value + half))
-        elif values and value in (0.0, 1.0):
+        elif values and value in (0.0, 1.0) and name in SHARES:
             intervals[name] = wilson(value, count)
     return intervals
