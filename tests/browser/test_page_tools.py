@@ -217,10 +217,11 @@ def test_the_views_of_look_open_here(visit, page_server):
     assert views.all_inner_texts() == ["Heads", "Model", "Neurons", "Vectors", "Fills", "Catalogue"]
     body = {"text": "a cab can back up", "pair": "dogs dig", "layer": 2, "model": "fill"}
     reply = page_server.post("/attention", body).json()
+    page.click("#look .chip.all")
     page.select_option("#look select[aria-label=layer]", label="2")
     page.wait_for_selector("#look[data-layer='2']")
     page.hover("#look .cell.left[data-row='3']")
-    until(page, lambda: "(3) attends to" in page.inner_text("#look .status"))
+    until(page, lambda: "(position 3) attends to" in page.inner_text("#look .status"))
     weights = np.mean(reply["layers"][0]["weights"], axis=0)[3]
     assert f"{weights.max():.3f}" in page.inner_text("#look .status")
     for view in ("model", "neurons", "vectors", "fills", "kinds"):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bertkit._version import __version__
 from bertkit.checkpoint import hugging_face, sentence_transformers
-from bertkit.checkpoint.bundled import has_tokenizer, model_folder, tokenizer_folder, with_tokenizer
+from bertkit.checkpoint.bundled import has_tokenizer, model_folder, model_name, tokenizer_folder, with_tokenizer
 from bertkit.checkpoint.hugging_face import NATIVE_TYPE, LoadReport, architecture, config_from_json, config_to_json
 from bertkit.checkpoint.small import write_small
 from bertkit.checkpoint.tensors import read_object, read_tensors, write_tensors
@@ -58,6 +58,11 @@ class Checkpoint:
     task: Mapping[str, Any] = field(default_factory=dict)  # of a fine-tuned model: name, decision, length policy, ...
     report: LoadReport = field(default_factory=lambda: LoadReport(()))
     folder: Path | None = None  # that it was loaded from
+
+    @property
+    def name(self) -> str:
+        """What the model is called; "" if it was not loaded from a folder."""
+        return "" if self.folder is None else model_name(self.folder)
 
     @property
     def required_tokenizer(self) -> Tokenizer:

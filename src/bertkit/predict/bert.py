@@ -25,7 +25,7 @@ from bertkit.calls import (
     WriteOptions,
     overloaded,
 )
-from bertkit.checkpoint.bundled import SENTENCES, embedding_model, model_name
+from bertkit.checkpoint.bundled import SENTENCES, embedding_model
 from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
 from bertkit.engine.cpu import onnx_of, repack, use_onnx
@@ -408,7 +408,7 @@ class Bert:
     @property
     def name(self) -> str:
         """Its folder's name, or its run's; "bundled" and "sentences" are the models of the package."""
-        return "unsaved" if self.path is None else model_name(self.path)
+        return self.checkpoint.name or "unsaved"
 
     def __repr__(self) -> str:
         config, millions = self.model.config, parameter_count(self.model) / 1e6

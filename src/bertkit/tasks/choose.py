@@ -130,6 +130,10 @@ class Choose(Task):
         gold = [e.label for e in examples if isinstance(e, ChoiceExample) and e.label is not None]
         return choice_scores(gold, [int(np.argmax(prediction.probabilities)) for prediction in predictions])
 
+    def constant_outputs(self, train: Dataset) -> tuple[float, ...]:
+        """Equal numbers: always the first choice."""
+        return (0.0,)
+
     def calibration_table(self, dev: Dataset, outputs: HeadOutputs) -> tuple[np.ndarray, np.ndarray] | None:
         """(logits, correct choices) of the questions; None if they differ in the number of choices."""
         rows = [_choice_logits(group) for _, _, group in by_example(dev.examples, dev.flat, outputs)]

@@ -7,7 +7,7 @@ add up to the difference between the scores at both ends; the number of steps is
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -126,6 +126,7 @@ def _explain(bert: Bert, request: Request, target: Target, settings: WhySettings
     try:
         line = _interpolation(bert, target, settings.baseline_name)
         baseline_score, score = line.scores([0.0, 1.0])
+        baseline_probability, probability = _probabilities(bert, line, target)
         if settings.method == "gradient":
             shares, steps, gap = line.shares([1.0], [1.0]), 1, None
         else:
@@ -145,7 +146,20 @@ def _explain(bert: Bert, request: Request, target: Target, settings: WhySettings
         gap=gap,
         cut_from=target.tokens.cut_from,
         words=_by_word(target, shares.tolist()),
+        probability=probability,
+        baseline_probability=baseline_probability,
+        model=bert.checkpoint.name,
     )
+
+
+def _probabilities(bert: Bert, line: InterpolationLine, target: Target) -> tuple[float | None, float | None]:
+    """The probabilities of the target with every word at the baseline and with the text; None if it has none."""
+    read = target.probability
+    if read is None:
+        return None, None
+    temperature = bert.answers.decision.temperature if bert.checkpoint.task else 1.0
+    hidden, text = replace(line, read=lambda hidden, batch: read(hidden, batch, temperature)).scores([0.0, 1.0])
+    return hidden, text
 
 
 def integrate(
@@ -226,5 +240,9 @@ def _masked_word(bert: Bert, request: Request) -> Target:
         chosen = pieces[0]
     name = f"the word '{tokenizer.written(chosen)}' for the blank"
     return Target(
-        name, "nats of log probability", tokens, lambda hidden, batch: log_probabilities(hidden, batch)[:, chosen]
+        name,
+        "nats of log probability",
+        tokens,
+        lambda hidden, batch: log_probabilities(hidden, batch)[:, chosen],
+        lambda hidden, batch, _: log_probabilities(hidden, batch)[:, chosen].exp(),
     )

@@ -19,7 +19,7 @@ export async function reading(text, pair, model, send, notify) {
   const { heads, width, family } = model;
   return {
     model: `${model.id}: ${family}, ${layers.length} layers of ${width}, ${heads} heads`,
-    text, pair, cutFrom: reply.long_texts?.texts[0].tokens ?? null, tokens: reply.tokens, parts: reply.segments, heads, precision: "float32",
+    text, pair, cutFrom: reply.long_texts?.texts[0].tokens ?? null, tokens: reply.tokens, special: reply.special, parts: reply.segments, heads, precision: "float32",
     layers: layers.map(reply.relative ? storedWeights : withoutWeights),
     thumbnails: thumbnails(layers, heads, reply.tokens.length),
     movement,
