@@ -104,6 +104,13 @@ def test_fill(bertkit_command, model):
     assert [row["word"] for row in rows] == [c.word for c in bertkit.load(model).fill("a [MASK] c")]
 
 
+def test_blanks_may_be_written_in_several_ways(command_here, model):
+    expected = command_here("fill", "a [MASK] c", "--model", model).stdout
+    for text in ("a ___ c", "a <mask> c", "a [mask] c", "a __ c"):
+        assert command_here("fill", text, "--model", model).stdout == expected
+    assert "__" in command_here("fill", "a [MASK] __", "--model", model).stdout  # the model's own token is there
+
+
 def test_fill_refuses(fails, model, tmp_path):
     fails(2, "the text has no blank: write [MASK]", "fill", "a b", "--model", model)
     fails(2, "is not a folder", "fill", "a [MASK]", "--model", tmp_path / "nowhere")
