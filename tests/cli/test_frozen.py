@@ -82,7 +82,7 @@ def test_a_mistyped_flag_names_the_nearest_option(capsys):
     assert capsys.readouterr().err == said
 
 
-RECIPE = str(Path(__file__).parents[2] / "recipes/tiny-cpu.toml")
+RECIPE = "tiny-cpu"
 FILES = ("rows.csv", "--out", "out.jsonl")
 
 

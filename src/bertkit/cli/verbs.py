@@ -11,7 +11,8 @@ PANELS = {
         "check": ("check data before training", "bertkit check train.tsv --dev dev.tsv"),
     },
     "train": {
-        "pretrain": ("pre-train a model on shards", "bertkit pretrain recipes/tiny-cpu.toml shards=shards/ --out run/"),
+        "pretrain": ("pre-train a model on shards", "bertkit pretrain tiny-cpu shards=shards/ --out run/"),
+        "recipes": ("list the recipes for pre-training", "bertkit recipes tiny-cpu > mine.toml"),
         "finetune": ("fine-tune on labeled examples", "bertkit finetune classify --train a.tsv --dev b.tsv --out run/"),
         "evaluate": ("score a model on labeled examples", "bertkit evaluate run/model test.tsv"),
     },
