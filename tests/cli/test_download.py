@@ -5,6 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 from huggingface_hub.errors import GatedRepoError, OfflineModeIsEnabled, RepositoryNotFoundError
 
@@ -93,11 +94,10 @@ def test_download_writes_to_the_cache_or_a_folder(cache, model, tmp_path, monkey
         (GatedRepoError, 2, "x/y asks for an agreement on its page and a token in HF_TOKEN"),
         (OfflineModeIsEnabled, 1, "x/y could not be downloaded: no way out"),
         (OSError, 1, "x/y could not be downloaded: no way out"),
+        (httpx.ConnectError, 1, "x/y could not be downloaded: no way out"),
     ],
 )
 def test_what_cannot_be_downloaded(error, code, said, cache, monkeypatch, command_here):
-    import httpx
-
     def fails(self, name):
         response = httpx.Response(404, request=httpx.Request("GET", "https://hub.invalid"))
         raise (

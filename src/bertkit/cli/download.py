@@ -47,7 +47,7 @@ def download(
 def _fetch(model: str, folder: Path | None) -> Path:
     """Download the files that bertkit reads; the folder that holds them."""
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
     try:
         files = needed_files(HfApi().list_repo_files(model))
@@ -58,7 +58,9 @@ def _fetch(model: str, folder: Path | None) -> Path:
         raise RequestError(f"{model} asks for an agreement on its page and a token in HF_TOKEN") from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise RequestError(f"the hub has no model '{model}', or none that may be read; check OWNER/NAME") from error
-    except (HfHubHTTPError, OSError) as error:  # no network, or HF_HUB_OFFLINE=1
+    except BertkitError:
+        raise
+    except Exception as error:  # no network, or HF_HUB_OFFLINE=1: the class depends on the hub's HTTP library
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise BertkitError(f"{model} could not be downloaded: {reason}") from error
 
