@@ -35,6 +35,9 @@ def test_it_teaches_and_tells(model, tmp_path, bertkit_command):
     assert "text = text, label = label (2 labels, 256 rows)" in done.stdout
     assert "accuracy " in done.stdout
     assert f"model in {tmp_path / 'run' / 'model'}" in done.stdout
+    assert f"report: {tmp_path / 'run' / 'report.html'}\ntry: bertkit predict {tmp_path / 'run'} TEXT" in done.stdout
+    assert "fine-tuning: scoring the best weights on dev and saving the model\n" in done.stderr
+    assert "writing the report: done in" in done.stderr
     assert "fine-tuning: done in" in done.stderr
     again = bertkit_command(*words(model, tmp_path, *QUICK, "--resume", "--json"))
     found = json.loads(again.stdout)

@@ -99,6 +99,9 @@ def test_a_stopped_run_says_so_on_its_meter(model, tmp_path):
             if done == 30:
                 os.kill(os.getpid(), signal.SIGTERM)
 
+        def say(self, now):
+            pass
+
         def stop(self):
             self.stopped_at = self.done
 

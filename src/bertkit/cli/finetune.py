@@ -11,6 +11,7 @@ import typer
 
 from bertkit.cli.common import INTERRUPTED, parse_integers
 from bertkit.cli.options import AsJson, ResumeRun
+from bertkit.report.page import REPORT_FILE
 from bertkit.tasks.table import TASKS
 
 if TYPE_CHECKING:
@@ -250,6 +251,13 @@ def _curve_sizes(text: str | None) -> list[int]:
     return sizes
 
 
+def _next_command(task: str, out: Path) -> str:
+    """What to do with a new model."""
+    if task == VECTORS:
+        return f"bertkit embed texts.txt --model {out} --out vectors.npy"
+    return f"bertkit predict {out} TEXT, or bertkit serve {out} --open"
+
+
 def _print_result(result: "FineTuned", out: Path, as_json: bool) -> None:
     """Print the scores and where the model is; exit with code 130 if the run was interrupted."""
     if as_json:
@@ -259,7 +267,11 @@ def _print_result(result: "FineTuned", out: Path, as_json: bool) -> None:
         summary = f"best of {result.steps:,} steps: {result.best_step:,}; model in {out / 'model'}"
         print(*result.notes, ", ".join(f"{name} {result.scores[name]:.4f}" for name in names), sep="\n")
         print(summary if result.finished else f"stopped; {summary}; --resume goes on")
+        if result.finished:
+            print(f"report: {out / REPORT_FILE}")
         if result.collapsed:
             print(result.collapsed)
+        elif result.finished:
+            print(f"try: {_next_command(result.task, out)}")
     if not result.finished:
         raise typer.Exit(INTERRUPTED)

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -47,6 +47,7 @@ class SessionSettings:
 class Session(ABC, Generic[Result]):
     """A run from its current progress to its end, or until it is told to stop."""
 
+    ending: ClassVar[str] = "saving the model"  # what `end` does, for the progress bar
     run: Run
     ranks: Ranks
     module: LossModule  # what is trained
@@ -67,7 +68,9 @@ class Session(ABC, Generic[Result]):
         progress = report.progress if report else start
         if stopped:
             meter.stop()
+            meter.say("saving a checkpoint")
             self.save(progress)
+        meter.say(self.ending)
         return self.end(progress, report, finished=not stopped)
 
     def steps(self, start: Progress) -> Generator[StepReport, None, None]:
