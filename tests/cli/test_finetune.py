@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from bertkit.cli.finetune import _features_for_few_rows
+from bertkit.data.tables import Columns
 from bertkit.tasks.table import TASKS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "finetuning"))
@@ -143,13 +145,31 @@ def test_a_run_that_learned_nothing_says_so_last_and_retry_starts_it_again(model
     assert "--retry does not go with --search" in refused.stderr
 
 
+def test_few_rows_a_label_get_frozen_features(model, tmp_path, command_here):
+    rows = "".join(f"{'t0w1' if n % 2 else 't1w2'} {n},{'yes' if n % 2 else 'no'}\n" for n in range(20))
+    (tmp_path / "few.csv").write_text(f"text,label\n{rows}")
+    asked = ("finetune", "classify", "--from", model, "--train", tmp_path / "few.csv")
+    done = command_here(*asked, "label=label", "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert "note: 10 rows a label are few to fine-tune all layers, so a classifier on frozen features" in done.stderr
+    assert done.stdout.endswith(
+        f"try: bertkit predict {tmp_path / 'run'} TEXT, or bertkit serve {tmp_path / 'run'} --open\n"
+    )
+    assert command_here("predict", tmp_path / "run", "t0w1").returncode == 0
+    tuned = command_here(*asked, "--epochs", "1", "--out", tmp_path / "tuned")
+    assert "few to fine-tune" not in tuned.stderr
+    assert (tmp_path / "tuned" / "report.html").exists()
+    (tmp_path / "more.csv").write_text(f"text,label\n{rows * 2}")
+    assert _features_for_few_rows("classify", tmp_path / "more.csv", Columns()) == set()
+
+
 def test_features_save_a_model_that_the_other_commands_use(model, tmp_path, bertkit_command):
     asked, dev = words(model, tmp_path, "--features"), tmp_path / "dev.tsv"
     done = bertkit_command(*asked)
     assert done.returncode == 0, done.stderr
     rows = done.stdout.splitlines()
-    assert len({line.index("accuracy") for line in rows[:-1]}) == 1, "the columns stand below each other"
-    assert f"chosen on the training data; model in {tmp_path / 'run' / 'model'}" in rows[-1]
+    assert len({line.index("accuracy") for line in rows[:-2]}) == 1, "the columns stand below each other"
+    assert f"chosen on the training data; model in {tmp_path / 'run' / 'model'}" in rows[-2]
     said_file = tmp_path / "said.jsonl"
     assert bertkit_command("predict", tmp_path / "run" / "model", dev, "--out", said_file).returncode == 0
     said = [json.loads(line) for line in said_file.read_text().splitlines()]

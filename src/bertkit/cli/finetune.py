@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.common import INTERRUPTED, parse_integers
+from bertkit.cli.common import INTERRUPTED, parse_integers, print_note
 from bertkit.cli.options import AsJson, ResumeRun
 from bertkit.report.page import REPORT_FILE
 from bertkit.tasks.table import TASKS
 
 if TYPE_CHECKING:
+    from bertkit.data.tables import Columns
     from bertkit.finetuning.result import FineTuned
     from bertkit.finetuning.settings import FineTuneSettings
 
 VECTORS = "vectors"  # tunes embeddings: not a task of the table
 GLUE = "glue"  # every GLUE task of a folder
+PLAIN_OPTIONS = {"task", "settings", "start", "train", "dev", "out"}  # with others, few rows are fine-tuned, too
+FEW_ROWS = 16  # a label; with 8, frozen features were better and ten times as fast, see docs/LOG.md
+FEW_BYTES = 1 << 20  # larger files are not read twice to count their labels
 EXPERIMENTS = ("search", "find_rate", "features", "curve")  # options that compare runs instead of training one model
 
 
@@ -95,12 +99,38 @@ def finetune(
     parsed, columns = read_task_request(TASKS[task], str(start), *pairs)
     data: dict[str, Any] = {"model": start, "train_file": _train_file(train), "dev_file": dev, "columns": columns}
     data |= {"show": progress}
-    if experiments := given & set(EXPERIMENTS):
+    experiments = given & set(EXPERIMENTS)
+    if given <= PLAIN_OPTIONS and parsed == read_task_request(TASKS[task], str(start))[0]:
+        experiments |= _features_for_few_rows(task, data["train_file"], columns)
+    if experiments:
         return _run_experiment(experiments.pop(), task, parsed, data, out, _curve_sizes(curve), as_json)
     from bertkit.finetuning.fine_tuning import fine_tune
 
     tune: Callable[..., FineTuned] = partial(fine_tune, task, teacher=teacher, resume=resume, retry=retry, **data)
     _print_result(tune(parsed, out=out), out, as_json) if seeds == 1 else _tune_seeds(tune, parsed, seeds, out, as_json)
+
+
+def _features_for_few_rows(task: str, train: Path, columns: "Columns") -> set[str]:
+    """The experiment `features`, with a note, if labels have too few rows to fine-tune a whole model; else none."""
+    from bertkit.errors import RequestError
+    from bertkit.tasks.read import read_examples
+    from bertkit.tasks.shared.labels import count_labels
+
+    row = TASKS[task]
+    if not (row.one_label_per_text and row.labeled) or not train.is_file() or train.stat().st_size > FEW_BYTES:
+        return set()
+    try:
+        counts = count_labels(read_examples(task, train, columns).examples)
+    except RequestError:
+        return set()  # said when the files are opened
+    rows = sum(counts.values()) / max(len(counts), 1)
+    if rows >= FEW_ROWS:
+        return set()
+    print_note(
+        f"{rows:.0f} rows a label are few to fine-tune all layers, so a classifier on frozen features is fitted "
+        "(--features); name a setting, such as --epochs 10, to fine-tune"
+    )
+    return {"features"}
 
 
 def _refuse_options(task: str, given: set[str]) -> None:
@@ -237,7 +267,7 @@ def _run_experiment(
     else:
         layers = features.read_features(begin.model, prepared)
         rows, layer = features.feature_scores(layers), features_model.save_best_layer(begin, prepared, layers, model)
-        last = f"saved: layer {layer}, chosen on the training data; model in {model}"
+        last = f"saved: layer {layer}, chosen on the training data; model in {model}\ntry: {_next_command(task, out)}"
     lines = [*([] if sizes else map(str, rows)), *([last] if last else [])]
     print(json.dumps([asdict(row) for row in rows]) if as_json else "\n".join(lines))
 

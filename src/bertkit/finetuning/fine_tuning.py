@@ -77,7 +77,8 @@ def fine_tune(
             archive_attempt(run)
             result = attempt()
         if result.finished:
-            write_result_report(run, prepared, result, base.model, device, show)
+            with show("writing the report", 1):
+                write_result_report(run, prepared, result, base.model, device)
         return result
 
 
@@ -141,12 +142,7 @@ def open_data(
 
 
 def write_result_report(
-    run: Run,
-    prepared: Prepared,
-    result: FineTuned,
-    base: BertModel,
-    device: str | None = None,
-    show: ShowProgress = silent,
+    run: Run, prepared: Prepared, result: FineTuned, base: BertModel, device: str | None = None
 ) -> None:
     """Write report.html: predictions of the saved model on dev, and training labels that are probably wrong.
 
@@ -157,15 +153,11 @@ def write_result_report(
 
     saved = load_checkpoint(run.folder / "model")
     task, decision = read_task(saved)
-    # On the device of training: on a CPU, the data of a GPU run take minutes.
-    with show("writing the report", 2) as meter, process_group(device) as ranks:
-        meter.say("mistakes on dev")
+    with process_group(device) as ranks:  # on the device of training: on a CPU, the data of a GPU run take minutes
         predictions = predict(saved.model.to(ranks.device), task, prepared.dev.examples, decision)
-        meter.update(1)
-        meter.say("training labels that may be wrong")
         doubts = doubtful_labels(base.to(ranks.device), prepared)
-        messages = (*([result.collapsed] if result.collapsed else []), *result.notes)
-        write_report(run.folder, Evaluated(task, prepared.dev, predictions, result.scores, messages, doubts))
+    messages = (*([result.collapsed] if result.collapsed else []), *result.notes)
+    write_report(run.folder, Evaluated(task, prepared.dev, predictions, result.scores, messages, doubts))
 
 
 def run_prepared(
