@@ -25,6 +25,7 @@ from bertkit.report.page import REPORT_FILE
 from bertkit.settings import as_text, pick
 from bertkit.tasks.read import read_examples
 from bertkit.tasks.table import TASKS
+from bertkit.tasks.task import Dataset
 
 VECTORS = "vectors"  # the task name that tunes embeddings
 STEP_FIELDS = ("task", "train", "dev", "teacher")  # of a chain's step; all others are settings
@@ -83,6 +84,7 @@ class EvaluationResult:
     metric: str  # the main metric of the task
     scores: Mapping[str, float]
     note: str  # which columns were read
+    labels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # precision, recall, f1, examples of each
 
     @property
     def score(self) -> float:
@@ -98,7 +100,14 @@ class EvaluationResult:
 
     def __str__(self) -> str:
         names = [self.metric, *(name for name in self.scores if name != self.metric)]
-        return "\n".join([self.note, ", ".join(f"{name} {self.scores[name]:.4f}" for name in names)])
+        lines = [self.note, ", ".join(f"{name} {self.scores[name]:.4f}" for name in names)]
+        width = max((len(label) for label in self.labels), default=0)
+        for label, values in self.labels.items():
+            numbers = "  ".join(
+                f"{name} {value:{'.3f' if isinstance(value, float) else ','}}" for name, value in values.items()
+            )
+            lines.append(f"{label:<{width}}  {numbers}")
+        return "\n".join(lines)
 
 
 def finetune(
@@ -209,6 +218,10 @@ def evaluate(model: Bert | Path | str, examples: Examples, /, **columns: object)
         metric=answers.task.main_metric,
         scores=answers.task.score(file.examples, predictions),
         note="\n".join((file.summary, *answers.task.score_notes)),
+        labels={
+            label: {"precision": score.precision, "recall": score.recall, "f1": score.f1, "examples": score.gold}
+            for label, score in answers.task.label_scores(Dataset(file.examples, []), predictions).items()
+        },
     )
 
 
