@@ -53,7 +53,7 @@ def test_help_and_version(bertkit_command):
 
 
 def test_answers_without_a_verb(command_here):
-    assert command_here("-V").stdout == f"bertkit {bertkit.__version__}\n"
+    assert command_here("-V").stdout == command_here("version").stdout == f"bertkit {bertkit.__version__}\n"
     assert "Usage: bertkit fill" in command_here("help", "fill").stdout
     assert "Usage: bertkit fill" in command_here("fill", "-h").stdout
     assert command_here("completion", "bash").stdout.startswith("_bertkit() {")

@@ -66,7 +66,7 @@ def _dispatch(words: list[str]) -> int:
         verb, *rest = *new, *rest
     if verb in ("-h", "--help", "help"):
         print(help_text())
-    elif verb in ("-V", "--version"):
+    elif verb in ("-V", "--version", "version"):
         print(f"bertkit {__version__}")
     elif verb == "completion":
         from bertkit.cli.completion import completion_script

@@ -37,7 +37,7 @@ PANELS = {
     },
     "models": {
         "info": ("describe a model folder", "bertkit info run/model"),
-        "download": ("fetch a model of the Hugging Face hub", "bertkit download google-bert/bert-base-uncased"),
+        "download": ("fetch a Hugging Face model", "bertkit download google-bert/bert-base-uncased"),
         "convert": ("convert to a model folder, or ONNX", "bertkit convert uncased_L-12_H-768_A-12/ model/"),
     },
 }
