@@ -68,6 +68,8 @@ def test_every_shell_gets_a_script_with_every_verb():
         script = completion_script(shell)
         assert all(verb in script for verb in VERBS)
         assert "fill-model" in script
+        assert "rate-words" in script
+        assert "family/bert" in script
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def test_a_terminal_gets_lines(model, tmp_path, command_here, monkeypatch):
     row = json.loads(command_here(*words, "--out", tmp_path / "o.jsonl", "--json").stdout)
     answers = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
     done = command_here(*words)
-    expected = [f"{a['predicted_label']:<12}  {a['probability']:.3f}  {a['text']}" for a in answers]
+    expected = [f"{a['probability']:.3f}  {a['predicted_label']:<12}  {a['text']}" for a in answers]
     assert done.stdout.splitlines() == expected
     assert f"score: accuracy {row['scores']['accuracy']:.4f}" in done.stderr
     assert "(2 rows, label = label)" in done.stderr

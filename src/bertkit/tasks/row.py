@@ -199,8 +199,9 @@ class TaskRow:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     def terminal_text(self, cells: Mapping[str, Any]) -> str:
-        """The cells of one prediction as one line for a terminal."""
-        return "  ".join(_terminal_cell(cells[name]) for name in self.shown or self.output)
+        """The cells of one prediction as one line for a terminal, numbers first."""
+        values = [cells[name] for name in self.shown or self.output]
+        return "  ".join(map(_terminal_cell, sorted(values, key=lambda value: not isinstance(value, float))))
 
     def window_count(self, prediction: Any) -> int:
         """The number of windows that a text was read in."""
