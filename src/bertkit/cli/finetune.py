@@ -32,7 +32,7 @@ def finetune(
     settings: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Settings such as epochs=3, and columns such as text=review label=stars; after glue: the folder first."
+            help="Settings, as --epochs 3 or epochs=3, and columns, as label=stars; after glue: the folder first."
         ),
     ] = None,
     start: Annotated[
@@ -78,6 +78,7 @@ def finetune(
 ) -> None:
     """Fine-tune a model on labeled examples.
 
+    Often used settings: --epochs 3 --batch 32 --lr 2e-4 --seed 1 --patience 3 --frozen 6 --class-weights balanced.
     The model that is best on the dev file is kept, calibrated on that file; report.html describes the run.
     SIGTERM and Ctrl-C keep the best model so far and exit with code 130; --resume continues.
     bertkit finetune glue FOLDER fine-tunes on every GLUE task in a folder and prints one table.

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 def pretrain(
     recipe: Annotated[Path, typer.Argument(help="A recipe: a name that bertkit recipes lists, or a TOML file.")],
-    settings: Annotated[list[str] | None, typer.Argument(help="Changes to the recipe, such as depth=4.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="Changes to the recipe, as --depth 4 or depth=4.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the run; the model goes to its folder model/.")] = Path("run"),
     start: Annotated[
         Path | None, typer.Option("--from", help="Continue training this model; its shape replaces the recipe's.")
