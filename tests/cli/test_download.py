@@ -53,8 +53,10 @@ def test_an_id_is_found_in_the_cache(cache, model, tmp_path, monkeypatch, comman
 def test_an_id_that_is_not_there_says_how_to_get_it(cache, command_here):
     done = command_here("fill", "a ___", "--model", "bert-base-uncased")
     assert done.returncode == 2
-    assert done.stderr.endswith("is not in the local cache comes with: bertkit download bert-base-uncased\n")
-    assert "download" not in command_here("fill", "a ___", "--model", "/no/such/folder").stderr
+    assert done.stderr.endswith("model on the Hugging Face hub, fetch it: bertkit download bert-base-uncased\n")
+    assert "fetch it: bertkit download" in command_here("tokenize", "a", "--model", "bert-base-uncased").stderr
+    for path in ("/no/such/folder", "src/model", "no/vocab.txt"):
+        assert "download" not in command_here("tokenize", "a", "--model", path).stderr
 
 
 def test_the_files_that_are_read():

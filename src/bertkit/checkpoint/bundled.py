@@ -6,7 +6,7 @@ the command line, so that a name means the same everywhere. Importable without t
 
 from pathlib import Path
 
-from bertkit.checkpoint.hub import cached_model
+from bertkit.checkpoint.hub import cached_model, download_hint
 from bertkit.errors import RequestError
 from bertkit.text.tokenizer_files import TOKENIZER_FILES
 
@@ -48,7 +48,10 @@ def tokenizer_folder(model: Path | str | None) -> Path:
     """The folder or file (such as vocab.txt) that holds the tokenizer of a model or a vocabulary."""
     if model is not None and has_tokenizer(Path(model)):
         return Path(model)  # even if it looks like a run: a vocabulary's folder may hold a model, too
-    return with_tokenizer(model_folder(model))
+    folder = model_folder(model)
+    if not folder.exists() and (hint := download_hint(str(model))):
+        raise RequestError(f"{model} does not exist; name a folder with a tokenizer.json or vocab.txt{hint}")
+    return with_tokenizer(folder)
 
 
 def with_tokenizer(folder: Path) -> Path:

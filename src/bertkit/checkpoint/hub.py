@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+FILE_ENDINGS = (".txt", ".json", ".ckpt")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
@@ -30,10 +31,11 @@ def cached_model(name: str) -> Path | None:
 
 
 def download_hint(name: str) -> str:
-    """What to do if a name is an id of the hub; empty if it cannot be one."""
-    if not HUB_ID.fullmatch(name):
+    """What to do if a name is an id of the hub; empty if it looks like a path."""
+    in_a_folder = "/" in name and Path(name).parent.is_dir()
+    if not HUB_ID.fullmatch(name) or in_a_folder or name.endswith(FILE_ENDINGS):
         return ""
-    return f"; a model of the Hugging Face hub that is not in the local cache comes with: bertkit download {name}"
+    return f"; if it is the id of a model on the Hugging Face hub, fetch it: bertkit download {name}"
 
 
 def _snapshot(folder: Path) -> Path | None:
