@@ -15,6 +15,8 @@ from bertkit.cli.download import needed_files
 sys.path.insert(0, str(Path(__file__).parents[1] / "predict"))
 import taught
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch) -> Path:
@@ -56,7 +58,7 @@ def test_an_id_that_is_not_there_says_how_to_get_it(cache, command_here):
     assert done.stderr.endswith("model on the Hugging Face hub, fetch it: bertkit download bert-base-uncased\n")
     assert "fetch it: bertkit download" in command_here("tokenize", "a", "--model", "bert-base-uncased").stderr
     for path in ("/no/such/folder", "src/model", "no/vocab.txt"):
-        assert "download" not in command_here("tokenize", "a", "--model", path).stderr
+        assert "download" not in command_here("tokenize", "a", "--model", path, cwd=ROOT).stderr
 
 
 def test_the_files_that_are_read():

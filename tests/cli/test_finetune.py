@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.cli.finetune import _features_for_few_rows
+from bertkit.cli.finetune import _few_rows
 from bertkit.data.tables import Columns
 from bertkit.tasks.table import TASKS
 
@@ -151,6 +151,8 @@ def test_few_rows_a_label_get_frozen_features(model, tmp_path, command_here):
     asked = ("finetune", "classify", "--from", model, "--train", tmp_path / "few.csv")
     done = command_here(*asked, "label=label", "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
+    assert "no dev file: 2 of 20 training examples are held out\nlayer " in done.stdout
+    assert done.stdout.count("accuracy") == 1
     assert "note: 10 rows a label are few to fine-tune all layers, so a classifier on frozen features" in done.stderr
     assert done.stdout.endswith(
         f"try: bertkit predict {tmp_path / 'run'} TEXT, or bertkit serve {tmp_path / 'run'} --open\n"
@@ -160,7 +162,7 @@ def test_few_rows_a_label_get_frozen_features(model, tmp_path, command_here):
     assert "few to fine-tune" not in tuned.stderr
     assert (tmp_path / "tuned" / "report.html").exists()
     (tmp_path / "more.csv").write_text(f"text,label\n{rows * 2}")
-    assert _features_for_few_rows("classify", tmp_path / "more.csv", Columns()) == set()
+    assert not _few_rows("classify", tmp_path / "more.csv", Columns())
 
 
 def test_features_save_a_model_that_the_other_commands_use(model, tmp_path, bertkit_command):

@@ -100,38 +100,38 @@ def finetune(
     parsed, columns = read_task_request(TASKS[task], str(start), *pairs)
     data: dict[str, Any] = {"model": start, "train_file": _train_file(train), "dev_file": dev, "columns": columns}
     data |= {"show": progress}
-    experiments = given & set(EXPERIMENTS)
-    if given <= PLAIN_OPTIONS and parsed == read_task_request(TASKS[task], str(start))[0]:
-        experiments |= _features_for_few_rows(task, data["train_file"], columns)
-    if experiments:
+    if experiments := given & set(EXPERIMENTS):
         return _run_experiment(experiments.pop(), task, parsed, data, out, _curve_sizes(curve), as_json)
+    plain = given <= PLAIN_OPTIONS and parsed == read_task_request(TASKS[task], str(start))[0]
+    if plain and _few_rows(task, data["train_file"], columns):
+        return _run_experiment("features", task, parsed, data, out, [], as_json, brief=True)
     from bertkit.finetuning.fine_tuning import fine_tune
 
     tune: Callable[..., FineTuned] = partial(fine_tune, task, teacher=teacher, resume=resume, retry=retry, **data)
     _print_result(tune(parsed, out=out), out, as_json) if seeds == 1 else _tune_seeds(tune, parsed, seeds, out, as_json)
 
 
-def _features_for_few_rows(task: str, train: Path, columns: "Columns") -> set[str]:
-    """The experiment `features`, with a note, if labels have too few rows to fine-tune a whole model; else none."""
+def _few_rows(task: str, train: Path, columns: "Columns") -> bool:
+    """Whether labels have too few rows to fine-tune a whole model; then a note says what is done instead."""
     from bertkit.errors import RequestError
     from bertkit.tasks.read import read_examples
     from bertkit.tasks.shared.labels import count_labels
 
     row = TASKS[task]
     if not (row.one_label_per_text and row.labeled) or not train.is_file() or train.stat().st_size > FEW_BYTES:
-        return set()
+        return False
     try:
         counts = count_labels(read_examples(task, train, columns).examples)
     except RequestError:
-        return set()  # said when the files are opened
+        return False  # said when the files are opened
     rows = sum(counts.values()) / max(len(counts), 1)
     if rows >= FEW_ROWS:
-        return set()
+        return False
     print_note(
         f"{rows:.0f} rows a label are few to fine-tune all layers, so a classifier on frozen features is fitted "
         "(--features); name a setting, such as --epochs 10, to fine-tune"
     )
-    return {"features"}
+    return True
 
 
 def _refuse_options(task: str, given: set[str]) -> None:
@@ -243,9 +243,17 @@ def _tune_seeds(
 
 
 def _run_experiment(
-    name: str, task: str, settings: "FineTuneSettings", data: dict[str, Any], out: Path, sizes: list[int], as_json: bool
+    name: str,
+    task: str,
+    settings: "FineTuneSettings",
+    data: dict[str, Any],
+    out: Path,
+    sizes: list[int],
+    as_json: bool,
+    *,
+    brief: bool = False,
 ) -> None:
-    """Compare settings, learning rates, layers or numbers of examples, and print a row for each."""
+    """Compare settings, learning rates, layers or numbers of examples, and print a row for each, or the one kept."""
     from bertkit.files import refuse_to_overwrite
     from bertkit.finetuning.explore import curve, features, features_model, search
     from bertkit.finetuning.fine_tuning import open_data
@@ -266,9 +274,18 @@ def _run_experiment(
         rows += curve.learning_curve(prepared, begin, settings, sizes, out, **shared)
         last = curve.curve_table(rows, settings.run.metric or prepared.task.main_metric)
     else:
-        layers = features.read_features(begin.model, prepared)
-        rows, layer = features.feature_scores(layers), features_model.save_best_layer(begin, prepared, layers, model)
+        with data["show"]("fitting classifiers on frozen features", 3) as meter:
+            meter.say("computing the vectors of every layer")
+            layers = features.read_features(begin.model, prepared)
+            meter.update(1)
+            meter.say("a classifier for every layer")
+            rows = features.feature_scores(layers)
+            meter.update(2)
+            meter.say("choosing a layer on the training data")
+            layer = features_model.save_best_layer(begin, prepared, layers, model)
         last = f"saved: layer {layer}, chosen on the training data; model in {model}\ntry: {_next_command(task, out)}"
+    if brief:
+        rows = [*prepared.notes, *(row for row in rows if row.layers == f"layer {layer}")]
     lines = [*([] if sizes else map(str, rows)), *([last] if last else [])]
     print(json.dumps([asdict(row) for row in rows]) if as_json else "\n".join(lines))
 
