@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from bertkit.checkpoint.bundled import bundled_folder
 from bertkit.cli import serve
 from bertkit.cli.serve_screen import print_frame, shown_load
 from bertkit.serve.http import logs
@@ -59,7 +60,9 @@ def test_each_model_is_named_while_it_loads(capsys):
     assert shown_load(lambda path: f"loaded {path}")("run") == "loaded run"
     assert "✓ run 0.0 s" in capsys.readouterr().err
     shown_load(lambda path: None)(None)
-    assert "the bundled model" in capsys.readouterr().err
+    assert "✓ the bundled model 0.0 s" in capsys.readouterr().err
+    shown_load(lambda path: None)(str(bundled_folder() / "sentences"))
+    assert "✓ the bundled model sentences 0.0 s" in capsys.readouterr().err
 
 
 def test_the_page_is_opened_when_the_server_listens(monkeypatch, command_here):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,13 +16,21 @@ def shown_load(load: "Callable[[str | None], Bert]") -> "Callable[[str | None], 
     console = Console(stderr=True, highlight=False)
 
     def load_and_show(path: str | None) -> "Bert":
-        began, name = time.monotonic(), path or "the bundled model"
+        began, name = time.monotonic(), _shown_name(path)
         with console.status(f"loading {name}", spinner="dots"):
             bert = load(path)
         console.print(f"[green]✓[/] {name} [dim]{time.monotonic() - began:.1f} s[/]")
         return bert
 
     return load_and_show
+
+
+def _shown_name(path: str | None) -> str:
+    """A model as the user named it; one of the package by its name."""
+    from bertkit.checkpoint.bundled import bundled_folder
+
+    is_bundled = path is None or Path(path).is_relative_to(bundled_folder())
+    return f"the bundled model{f' {Path(path).name}' if path else ''}" if is_bundled else str(path)
 
 
 def print_frame(address: str, names: Iterable[str], others: str) -> None:
