@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bertkit.cli.finetune import _few_rows
+from bertkit.cli.finetune import _few_rows, _print_result
 from bertkit.data.tables import Columns
+from bertkit.finetuning.result import FineTuned
 from bertkit.tasks.table import TASKS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "finetuning"))
@@ -37,7 +39,7 @@ def test_it_teaches_and_tells(model, tmp_path, bertkit_command):
     assert "text = text, label = label (2 labels, 256 rows)" in done.stdout
     assert "accuracy " in done.stdout
     assert f"model in {tmp_path / 'run' / 'model'}" in done.stdout
-    assert f"report: {tmp_path / 'run' / 'report.html'}\ntry: bertkit predict {tmp_path / 'run'} TEXT" in done.stdout
+    assert f"report: {tmp_path / 'run' / 'report.html'}\n" in done.stdout
     assert "fine-tuning: scoring the best weights on dev and saving the model\n" in done.stderr
     assert "writing the report: done in" in done.stderr
     assert "fine-tuning: done in" in done.stderr
@@ -143,6 +145,19 @@ def test_a_run_that_learned_nothing_says_so_last_and_retry_starts_it_again(model
     assert done.stdout.splitlines()[-1].startswith("the model learned nothing: all 64 dev examples get the same answer")
     refused = bertkit_command(*words(model, tmp_path, "--search", "--retry"))
     assert "--retry does not go with --search" in refused.stderr
+
+
+def test_it_ends_with_the_report_and_the_next_command(capsys):
+    numbers = {"scores": {"accuracy": 0.9}, "plain": {}, "calibration": {}, "best_step": 2, "steps": 4, "notes": ()}
+    done = FineTuned(task="classify", metric="accuracy", finished=True, **numbers)
+    report = f"best of 4 steps: 2; model in {Path('run/model')}\nreport: {Path('run/report.html')}\n"
+    for result, last in (
+        (done, "try: bertkit predict run TEXT, or bertkit serve run --open"),
+        (replace(done, task="vectors"), "try: bertkit embed texts.txt --model run --out vectors.npy"),
+        (replace(done, collapsed="the model learned nothing"), "the model learned nothing"),
+    ):
+        _print_result(result, Path("run"), as_json=False)
+        assert capsys.readouterr().out.endswith(f"{report}{last}\n")
 
 
 def test_few_rows_a_label_get_frozen_features(model, tmp_path, command_here):
