@@ -130,6 +130,9 @@ def child(recipe: Recipe, out: Path, pause: float, ready) -> None:
             ready.set()
             time.sleep(pause)
 
+        def say(self, now):
+            pass
+
     pretrain(recipe, out, resume=True, show=showing(Slow()))
 
 
