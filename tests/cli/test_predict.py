@@ -121,6 +121,15 @@ def test_the_score_is_that_of_evaluate(model, tmp_path, command_here):
     assert "score: accuracy" not in other.stderr
 
 
+def test_lines_of_text_have_no_labels_to_score(model, tmp_path, command_here):
+    tagger = taught.taught_folder(tmp_path / "tagger", "tag")
+    (tmp_path / "in.txt").write_text("a b\n\nc d\n")
+    for each in (model, tagger):
+        done = command_here("predict", each, tmp_path / "in.txt")
+        assert done.returncode == 0, done.stderr
+        assert "score" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

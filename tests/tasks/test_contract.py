@@ -160,6 +160,7 @@ def test_python_answers_one_and_many(task, made):
 def test_files_are_answered_row_by_row(task, ending, made, tmp_path):
     found, out = made(task), tmp_path / f"out{ending}"
     done = predict_file(found.folder, found.dev, out, FileSettings(), RunOptions(device="cpu"))
+    assert done.scores.values == pytest.approx(bertkit.evaluate(found.bert(), found.dev).scores, nan_ok=True)
     assert (done.task, done.state.written) == (task, 12)
     if ending == ".parquet":
         rows = pyarrow.parquet.read_table(out).to_pylist()

@@ -177,6 +177,8 @@ class _Work:
             examples = [example for example in file.examples if str(example.location) in self.predictions]
             for example in examples:
                 task.windows(task.preprocess(example), 0)  # refuses a label that the model does not know
+            if not examples:
+                return None
             values = task.score(examples, [self.predictions[str(example.location)] for example in examples])
         except RequestError as error:
             say(f"no score: {error}")
@@ -200,17 +202,17 @@ def _open_work(
     schema = None
     if form == ".parquet":
         schema = arrow_schema(source.table, kept, {names[column]: kind for column, kind in types.items()})
-    scored = _has_labels(task.row, source.table, file.columns)
+    scored = file.format is None and _has_labels(task.row, source, file.columns)
     job = AnswerJob(model, options.hardware, options.skip, form, columns, names, kept, detail, schema, scored)
     return _Work(bert, source, job, file.columns)
 
 
-def _has_labels(row: TaskRow, table: Table, columns: Columns) -> bool:
-    """Whether the file has a column that looks like the labels of the task."""
-    if table.path is STDIN:
-        return False  # it cannot be read again
+def _has_labels(row: TaskRow, source: RowSource, columns: Columns) -> bool:
+    """Whether the file has a column that looks like the labels of the task; lines of text have none."""
+    if source.table.path is STDIN or not source.note:  # standard input cannot be read again
+        return False
     try:
-        row.reader(table, columns, True)
+        row.reader(source.table, columns, True)
     except RequestError:
         return False
     return True
