@@ -4,7 +4,7 @@
         [--minutes 3] [--seeds 3] [--jobs 8]
     python benchmarks/family.py --table RESULT.json --out docs/family.md
 
-Rows are pre-trained by recipes/family/ROW.toml, one after the other (word2vec by `bertkit word2vec`). Then, side by
+Rows are pre-trained by the recipe family/ROW, one after the other (word2vec by `bertkit word2vec`). Then, side by
 side, their frozen vectors are scored (`frozen_features`), they are fine-tuned (last step, defaults of the package), and
 score BLiMP's sentences where they can (`blimp`). Every fact is in RESULT.json as soon as it is known, and is not
 computed again: rows can be run in several commands and on several days. A row whose model is not in WORK any more
@@ -51,7 +51,6 @@ from bertkit.settings import pick
 from bertkit.text.shards.reader import open_shards
 from bertkit.train.records import Records, number, read_records
 
-RECIPES = Path(__file__).parents[1] / "recipes" / "family"
 SST2_ROWS = 10_000
 STATIC_WIDTH, STATIC_EPOCHS = 256, 5
 MOST_POINTS = 120  # of a curve in the result file
@@ -188,7 +187,7 @@ class RowRun:
         bench, run, began = self.bench, self.folder / "run", time.perf_counter()
         held = [f"heldout={bench.heldout}"] if bench.heldout else []
         own = [f"shards={bench.shards}", *held, f"minutes={bench.minutes}", "steps=none", *bench.recipe]
-        recipe = read_recipe(RECIPES / f"{self.row.name}.toml", *own)
+        recipe = read_recipe(f"family/{self.row.name}", *own)
         pretrain(recipe, run, resume=True, show=progress)
         if not self.model.is_dir():
             raise Stopped

@@ -1,8 +1,8 @@
 """Search for a recipe on one GPU: each try is pre-trained by the clock, stored small, and scored by fine-tuning it.
 
     python benchmarks/recipes_gpu.py TRY... --shards DIR --heldout DIR --tasks DIR --out DIR --work DIR --minutes 4
-    TRY: recipes/bundled-both.toml                                       called after its file
-         "muon=recipes/bundled-both.toml optimizer=muon 'stages=0.5: 2048 x 64'"   called muon, with changes
+    TRY: bundled-both                                                    called after its recipe
+         "muon=bundled-both optimizer=muon 'stages=0.5: 2048 x 64'"   called muon, with changes
 
 Every fact is in results.json, in WORK and OUT, as soon as it is known. Each model is one file NAME.tar of about 15 MB
 (a small model folder, the run's metrics and report); the --keep best of them are in OUT. A try that fails is recorded
@@ -113,7 +113,7 @@ def read_try(text: str) -> Try:
     """`NAME=RECIPE.toml key=value ...`, quoted as in a shell."""
     words = shlex.split(text)
     if not words:
-        raise RequestError("an empty try; name a recipe, such as recipes/bundled-both.toml")
+        raise RequestError("an empty try; name a recipe, such as bundled-both")
     name, equals, path = words[0].rpartition("=")
     recipe = Path(path)
     name = name if equals else recipe.stem

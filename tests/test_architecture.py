@@ -218,7 +218,7 @@ def test_help_answers_in_a_third_of_a_second():
 def test_every_verb_of_the_help_exists_and_explains_itself(command_here):
     from bertkit.cli.verbs import VERBS
 
-    shared = {"__init__", "main", "verbs", "views", "options", "common", "completion"}
+    shared = {"__init__", "main", "verbs", "views", "options", "common", "completion", "serve_screen"}
     assert set(VERBS) == {path.stem for path in (ROOT / "cli").glob("*.py")} - shared
     for verb in VERBS:
         done = command_here(verb, "--help")

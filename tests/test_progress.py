@@ -62,6 +62,15 @@ def test_lines_say_that_work_was_stopped():
     assert stream.getvalue().startswith("working: stopped at 76 % after ")
 
 
+def test_what_comes_after_the_last_step_is_said():
+    for stream in (io.StringIO(), Terminal()):
+        with progress("working", 100, stream=stream) as meter:
+            meter.update(100, {"loss": 0.5})
+            meter.say("saving the model")
+            assert "saving the model" in stream.getvalue()
+        assert "saving" not in stream.getvalue().splitlines()[-1]
+
+
 def test_a_stop_with_an_unknown_total():
     for stream in (io.StringIO(), Terminal()):
         with progress("working", 0, stream=stream) as meter:

@@ -19,7 +19,7 @@ import bertkit
 from bertkit.cli.main import run
 from bertkit.tasks.classify import Classified
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "tiny-cpu.toml"
+RECIPE = "tiny-cpu"
 SENTENCES = [
     "How do I reset my password?",
     "The store opens at nine on weekdays.",

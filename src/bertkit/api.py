@@ -27,6 +27,7 @@ from bertkit.report.tables import html_table
 from bertkit.settings import as_text, pick
 from bertkit.tasks.read import read_examples
 from bertkit.tasks.table import TASKS
+from bertkit.tasks.task import Dataset
 
 VECTORS = "vectors"  # the task name that tunes embeddings
 STEP_FIELDS = ("task", "train", "dev", "teacher")  # of a chain's step; all others are settings
@@ -85,7 +86,9 @@ class EvaluationResult:
     metric: str  # the main metric of the task
     scores: Mapping[str, float]
     note: str  # which columns were read
-    groups: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # scores of each group of examples
+    groups: Mapping[str, Mapping[str, float]] = field(
+        default_factory=dict
+    )  # scores of each label, or group of examples
 
     @property
     def score(self) -> float:
@@ -101,13 +104,14 @@ class EvaluationResult:
 
     def __str__(self) -> str:
         names = [self.metric, *(name for name in self.scores if name != self.metric)]
-        rows = {**self.groups, "all": self.scores} if self.groups else {"": self.scores}
-        width = max(map(len, rows))
-        lines = [
-            f"{group:{width}} ".lstrip() + ", ".join(f"{name} {scores[name]:.4f}" for name in names)
-            for group, scores in rows.items()
-        ]
-        return "\n".join([*filter(None, [self.note]), *lines])
+        lines = [*filter(None, [self.note]), ", ".join(f"{name} {self.scores[name]:.4f}" for name in names)]
+        width = max((len(label) for label in self.groups), default=0)
+        for label, values in self.groups.items():
+            numbers = "  ".join(
+                f"{name} {value:{'.3f' if isinstance(value, float) else ','}}" for name, value in values.items()
+            )
+            lines.append(f"{label:<{width}}  {numbers}")
+        return "\n".join(lines)
 
 
 def finetune(
@@ -250,6 +254,10 @@ def _by_task(bert: Bert, path: Path, columns: Columns) -> EvaluationResult:
         metric=answers.task.main_metric,
         scores=answers.task.score(file.examples, predictions),
         note="\n".join((file.summary, *answers.task.score_notes)),
+        groups={
+            label: {"precision": score.precision, "recall": score.recall, "f1": score.f1, "examples": score.gold}
+            for label, score in answers.task.label_scores(Dataset(file.examples, []), predictions).items()
+        },
     )
 
 

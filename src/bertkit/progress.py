@@ -16,6 +16,9 @@ class Meter(Protocol):
     def update(self, done: float, facts: Mapping[str, object] = NO_FACTS) -> None:
         """`done` of the total is done; facts, like {"tokens/s": "61,000"}, are shown as they are."""
 
+    def say(self, now: str) -> None:
+        """Show at once what is being done, such as "saving the model", until the next update or the end."""
+
     def stop(self) -> None:
         """The work ends before its total: it is shown as stopped, not as done."""
 
@@ -73,6 +76,9 @@ class _Silent:
     def update(self, done: float, facts: Mapping[str, object] = NO_FACTS) -> None:
         pass
 
+    def say(self, now: str) -> None:
+        pass
+
     def stop(self) -> None:
         pass
 
@@ -88,6 +94,9 @@ class _Lines:
         if now - self.last >= self.every:
             self.last = now
             self._print(self._state(done, now), facts)
+
+    def say(self, now: str) -> None:
+        self._print(now, NO_FACTS)
 
     def stop(self) -> None:
         self.stopped = True
@@ -125,22 +134,25 @@ def _bar(title: str, total: float, stream: TextIO) -> Iterator[Meter]:
         meter = _Bar(bar, task)
         yield meter
         if meter.stopped:
-            bar.update(task, completed=meter.done)
+            bar.update(task, completed=meter.done, facts=meter.facts)
         else:
-            bar.update(task, total=total, completed=total)
+            bar.update(task, total=total, completed=total, facts=meter.facts)
 
 
 class _Bar:
     def __init__(self, bar: Any, task: Any) -> None:
         self.bar, self.task, self.last = bar, task, 0.0
-        self.done, self.stopped = 0.0, False
+        self.done, self.stopped, self.facts = 0.0, False, ""
 
     def update(self, done: float, facts: Mapping[str, object] = NO_FACTS) -> None:
-        self.done = done
+        self.done, self.facts = done, ", ".join(_fact_texts(facts))
         # rich takes a lock and computes speeds at every call; ten a second are enough.
         if time.monotonic() - self.last >= 0.1:
             self.last = time.monotonic()
-            self.bar.update(self.task, completed=done, facts=", ".join(_fact_texts(facts)))
+            self.bar.update(self.task, completed=done, facts=self.facts)
+
+    def say(self, now: str) -> None:
+        self.bar.update(self.task, completed=self.done, facts=now, refresh=True)
 
     def stop(self) -> None:
         self.stopped = True
@@ -159,6 +171,11 @@ class _Cell:
         if time.monotonic() - self.last >= 0.5:
             self.last = time.monotonic()
             self.handle.update(self)
+
+    def say(self, now: str) -> None:
+        before, self.facts = self.facts, {"now": now}
+        self.handle.update(self)
+        self.facts = before
 
     def stop(self) -> None:
         self.stopped = True

@@ -21,13 +21,16 @@ from bertkit.errors import RequestError, UnknownSetting
 Value = TypeVar("Value")
 Settings = TypeVar("Settings")
 SettingsTuple = TypeVarTuple("SettingsTuple")
+OTHER_NAMES = {"lr": "learning_rate", "batch_size": "batch", "max_len": "max_length"}  # usual names in other tools
 TYPE_NAMES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
 
 
 def pick(table: Mapping[str, Value], name: str, what: str) -> Value:
-    """`table[name]`; an unknown name raises RequestError with the list of names."""
+    """`table[name]`; an unknown name raises RequestError with the list of names and the most similar one."""
     if name not in table:
-        raise RequestError(f"unknown {what} '{name}'; choose from: {', '.join(sorted(table))}")
+        similar = difflib.get_close_matches(name, list(table), n=1)
+        hint = f"; did you mean '{similar[0]}'?" if similar else ""
+        raise RequestError(f"unknown {what} '{name}'; choose from: {', '.join(sorted(table))}{hint}")
     return table[name]
 
 
@@ -188,6 +191,8 @@ def read_pairs(
 def split_pair(pair: str, names: Collection[str], what: str = "setting") -> tuple[str, str]:
     """(name, text) of a pair such as `depth=6`; an unknown name and a missing value are refused."""
     name, equals, text = pair.partition("=")
+    if name not in names and OTHER_NAMES.get(name) in names:
+        name = OTHER_NAMES[name]
     check_name(name, names, what)
     if not equals:
         raise RequestError(f"{what} '{name}' needs a value: '{pair}' is not of the form key=value")
@@ -199,8 +204,7 @@ def check_name(name: str, names: Collection[str], what: str = "setting") -> None
     try:
         pick(dict.fromkeys(names), name, what)
     except RequestError as error:
-        similar = difflib.get_close_matches(name, list(names), n=1)
-        raise UnknownSetting(f"{error}; did you mean '{similar[0]}'?" if similar else str(error), name, names) from None
+        raise UnknownSetting(str(error), name, names) from None
 
 
 def read_toml(path: Path, what: str = "TOML file") -> dict[str, Any]:

@@ -53,7 +53,7 @@ def test_help_and_version(bertkit_command):
 
 
 def test_answers_without_a_verb(command_here):
-    assert command_here("-V").stdout == f"bertkit {bertkit.__version__}\n"
+    assert command_here("-V").stdout == command_here("version").stdout == f"bertkit {bertkit.__version__}\n"
     assert "Usage: bertkit fill" in command_here("help", "fill").stdout
     assert "Usage: bertkit fill" in command_here("fill", "-h").stdout
     assert command_here("completion", "bash").stdout.startswith("_bertkit() {")
@@ -102,6 +102,13 @@ def test_fill(bertkit_command, model):
         for line in bertkit_command("fill", "a [MASK] c", "--model", model, "--json").stdout.splitlines()
     ]
     assert [row["word"] for row in rows] == [c.word for c in bertkit.load(model).fill("a [MASK] c")]
+
+
+def test_blanks_may_be_written_in_several_ways(command_here, model):
+    expected = command_here("fill", "a [MASK] c", "--model", model).stdout
+    for text in ("a ___ c", "a <mask> c", "a [mask] c", "a __ c"):
+        assert command_here("fill", text, "--model", model).stdout == expected
+    assert "__" in command_here("fill", "a [MASK] __", "--model", model).stdout  # the model's own token is there
 
 
 def test_fill_refuses(fails, model, tmp_path):
@@ -330,3 +337,33 @@ def test_a_closed_pipe_inside_the_work_is_a_failure(monkeypatch, capfd):
         monkeypatch.setattr(sys, name, getattr(sys, name))  # typer changes them
     assert main.run(["facts"]) == 1
     assert capfd.readouterr().err == "bertkit: the work failed: Broken pipe\n"
+
+
+def test_files_of_another_kind_are_named(fails, model, tmp_path):
+    (tmp_path / "sst.tsv").write_text("sentence\tlabel\n" + "a fine film\t1\na dull film\t0\n" * 5)
+    table = "sst.tsv is a table, and its header and other columns are no text; write its texts to a .txt file"
+    fails(2, table, "vocab", tmp_path / "sst.tsv", "--out", tmp_path / "vocab")
+    fails(2, table, "shards", tmp_path / "sst.tsv", "--vocab", model, "--out", tmp_path / "shards")
+    tagged = "is one example as 'tag' reads it, and looks like a file for 'classify' (one label for each text)"
+    fails(2, tagged, "finetune", "tag", "--train", tmp_path / "sst.tsv", "--from", model, "--out", tmp_path / "run")
+    senses = "the text has no word 'bank'; every text of a table with a column 'label' must have it"
+    fails(2, senses, "senses", "bank", tmp_path / "sst.tsv", "--model", model)
+    assert [path.name for path in tmp_path.iterdir()] == ["sst.tsv"]
+
+
+def test_vectors_that_are_all_alike_are_called_untrained(capsys):
+    from bertkit.cli.word2vec import _note_untrained
+    from bertkit.inside.static.vectors import Neighbor
+
+    _note_untrained([Neighbor("town", 0.9997), Neighbor("village", 0.4)])
+    assert capsys.readouterr().err == ""
+    _note_untrained([Neighbor("town", 0.9997), Neighbor("of", 0.9992)])
+    assert "all these words are equally near: the vectors have hardly been trained" in capsys.readouterr().err
+
+
+def test_facts_are_claims_in_words(command_here):
+    done = command_here("facts", "T1c")
+    assert done.stdout.startswith("T1c    ok       a trained vocabulary has exactly the size asked for\n")
+    assert set(json.loads(command_here("facts", "T1c", "--json").stdout)) == {
+        *("fact", "claim", "status", "expected", "measured")
+    }

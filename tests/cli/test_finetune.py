@@ -5,10 +5,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bertkit.cli.finetune import _few_rows, _print_result
+from bertkit.data.tables import Columns
+from bertkit.finetuning.result import FineTuned
 from bertkit.tasks.table import TASKS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "finetuning"))
@@ -35,6 +39,9 @@ def test_it_teaches_and_tells(model, tmp_path, bertkit_command):
     assert "text = text, label = label (2 labels, 256 rows)" in done.stdout
     assert "accuracy " in done.stdout
     assert f"model in {tmp_path / 'run' / 'model'}" in done.stdout
+    assert f"report: {tmp_path / 'run' / 'report.html'}\n" in done.stdout
+    assert "fine-tuning: scoring the best weights on dev and saving the model\n" in done.stderr
+    assert "writing the report: done in" in done.stderr
     assert "fine-tuning: done in" in done.stderr
     again = bertkit_command(*words(model, tmp_path, *QUICK, "--resume", "--json"))
     found = json.loads(again.stdout)
@@ -140,13 +147,46 @@ def test_a_run_that_learned_nothing_says_so_last_and_retry_starts_it_again(model
     assert "--retry does not go with --search" in refused.stderr
 
 
+def test_it_ends_with_the_report_and_the_next_command(capsys):
+    numbers = {"scores": {"accuracy": 0.9}, "plain": {}, "calibration": {}, "best_step": 2, "steps": 4, "notes": ()}
+    done = FineTuned(task="classify", metric="accuracy", finished=True, **numbers)
+    report = f"best of 4 steps: 2; model in {Path('run/model')}\nreport: {Path('run/report.html')}\n"
+    for result, last in (
+        (done, "try: bertkit predict run TEXT, or bertkit serve run --open"),
+        (replace(done, task="vectors"), "try: bertkit embed texts.txt --model run --out vectors.npy"),
+        (replace(done, collapsed="the model learned nothing"), "the model learned nothing"),
+    ):
+        _print_result(result, Path("run"), as_json=False)
+        assert capsys.readouterr().out.endswith(f"{report}{last}\n")
+
+
+def test_few_rows_a_label_get_frozen_features(model, tmp_path, command_here):
+    rows = "".join(f"{'t0w1' if n % 2 else 't1w2'} {n},{'yes' if n % 2 else 'no'}\n" for n in range(20))
+    (tmp_path / "few.csv").write_text(f"text,label\n{rows}")
+    asked = ("finetune", "classify", "--from", model, "--train", tmp_path / "few.csv")
+    done = command_here(*asked, "label=label", "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert "no dev file: 2 of 20 training examples are held out\nlayer " in done.stdout
+    assert done.stdout.count("accuracy") == 1
+    assert "note: 10 rows a label are few to fine-tune all layers, so a classifier on frozen features" in done.stderr
+    assert done.stdout.endswith(
+        f"try: bertkit predict {tmp_path / 'run'} TEXT, or bertkit serve {tmp_path / 'run'} --open\n"
+    )
+    assert command_here("predict", tmp_path / "run", "t0w1").returncode == 0
+    tuned = command_here(*asked, "--epochs", "1", "--out", tmp_path / "tuned")
+    assert "few to fine-tune" not in tuned.stderr
+    assert (tmp_path / "tuned" / "report.html").exists()
+    (tmp_path / "more.csv").write_text(f"text,label\n{rows * 2}")
+    assert not _few_rows("classify", tmp_path / "more.csv", Columns())
+
+
 def test_features_save_a_model_that_the_other_commands_use(model, tmp_path, bertkit_command):
     asked, dev = words(model, tmp_path, "--features"), tmp_path / "dev.tsv"
     done = bertkit_command(*asked)
     assert done.returncode == 0, done.stderr
     rows = done.stdout.splitlines()
-    assert len({line.index("accuracy") for line in rows[:-1]}) == 1, "the columns stand below each other"
-    assert f"chosen on the training data; model in {tmp_path / 'run' / 'model'}" in rows[-1]
+    assert len({line.index("accuracy") for line in rows[:-2]}) == 1, "the columns stand below each other"
+    assert f"chosen on the training data; model in {tmp_path / 'run' / 'model'}" in rows[-2]
     said_file = tmp_path / "said.jsonl"
     assert bertkit_command("predict", tmp_path / "run" / "model", dev, "--out", said_file).returncode == 0
     said = [json.loads(line) for line in said_file.read_text().splitlines()]

@@ -68,6 +68,8 @@ def test_every_shell_gets_a_script_with_every_verb():
         script = completion_script(shell)
         assert all(verb in script for verb in VERBS)
         assert "fill-model" in script
+        assert "rate-words" in script
+        assert "family/bert" in script
 
 
 if __name__ == "__main__":
@@ -82,7 +84,7 @@ def test_a_mistyped_flag_names_the_nearest_option(capsys):
     assert capsys.readouterr().err == said
 
 
-RECIPE = str(Path(__file__).parents[2] / "recipes/tiny-cpu.toml")
+RECIPE = "tiny-cpu"
 FILES = ("rows.csv", "--out", "out.jsonl")
 
 
@@ -90,6 +92,7 @@ FILES = ("rows.csv", "--out", "out.jsonl")
     ("words", "given", "meant"),
     [
         (("finetune", "classify", "--trian", "x"), "--trian", "--train"),
+        (("finetune", "--trian", "x"), "--trian", "--train"),
         (("finetune", "classify", "--train", "x", "--trian=x"), "--trian", "--train"),
         (("finetune", "vectors", "--learningrate", "1"), "--learningrate", "--learning-rate"),
         (("finetune", "classify", "--learning_rat", "1"), "--learning_rat", "--learning-rate"),
@@ -104,6 +107,23 @@ def test_a_mistyped_option_with_a_value_names_the_nearest_option_or_setting(caps
     assert run([*words]) == 2
     said = f"bertkit: Unknown option {given}. Did you mean {meant}? See 'bertkit {words[0]} --help'.\n"
     assert capsys.readouterr().err == said
+
+
+def test_a_setting_in_place_of_the_task(capsys):
+    from bertkit.cli.main import run
+
+    assert run(["finetune", "--epochs", "3"]) == 2
+    assert "the task comes first, then settings such as epochs=3: bertkit finetune classify" in capsys.readouterr().err
+    assert run(["finetune", "classfy", "--train", "x"]) == 2
+    assert "did you mean 'classify'?" in capsys.readouterr().err
+
+
+def test_usual_names_of_other_tools_are_settings(capsys):
+    from bertkit.cli.main import run
+
+    for words in (["--lr", "fast"], ["lr=fast"]):
+        assert run(["finetune", "classify", "--train", "x", *words]) == 2
+        assert "learning_rate=fast is not a number" in capsys.readouterr().err
 
 
 def test_an_option_that_is_like_no_other(capsys):

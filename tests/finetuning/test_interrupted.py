@@ -42,6 +42,25 @@ def model(tmp_path_factory) -> Path:
     return tiny.tiny_folder(tmp_path_factory.mktemp("tiny") / "model")
 
 
+def test_the_bar_moves_at_every_step(model, tmp_path):
+    """Whatever log_every is: ten steps of a large model take a minute."""
+    done = []
+
+    class Recorder:
+        def update(self, value, facts=None):
+            done.append(value)
+
+        def say(self, now):
+            done.append(now)
+
+    def show(title, total):
+        return nullcontext(Recorder()) if title == "fine-tuning" else silent(title, total)
+
+    settings = read_settings(*SETTINGS, "log_every=100")
+    fine_tune("classify", settings, model, *tiny.files(tmp_path, "classify", 24, 8), tmp_path / "run", show=show)
+    assert done == [*range(1, 19), "scoring the best weights on dev and saving the model"]
+
+
 def interrupted(task: str, model: Path, folder: Path, step: int, how: signal.Signals) -> tuple[Path, ...]:
     """A run of another process that got this signal after so many steps; its files."""
     files = tiny.files(folder, task, 96, 24)
@@ -98,6 +117,9 @@ def test_a_stopped_run_says_so_on_its_meter(model, tmp_path):
             self.done = done
             if done == 30:
                 os.kill(os.getpid(), signal.SIGTERM)
+
+        def say(self, now):
+            pass
 
         def stop(self):
             self.stopped_at = self.done

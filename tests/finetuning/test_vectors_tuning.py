@@ -196,6 +196,9 @@ class Interrupting:
         if self.left == 0:
             self.interrupt()
 
+    def say(self, now: str) -> None:
+        pass
+
     def stop(self) -> None:
         self.was_stopped = True
 

@@ -135,11 +135,11 @@ def test_a_word_may_be_meant_for_the_table_alone(folders, capsys):
 
 
 REFUSED = [
-    ([], "say what to look at: --out FILE.html for the page, or --runs DIR"),
+    ([], "give a text to look at, or a run's folder: --runs DIR"),
     (["--why"], "give a text to look at, or a run's folder: --runs DIR"),
     (["a", "--table", "--target", "x"], "--target goes with --why"),
     (["why", "a", "--fill-model", "x"], "--fill-model goes with --flip"),
-    (["a", "--flip"], "say what to look at"),
+    (["a", "--flip"], "--flip goes with --why"),
     (["a", "--table", "--flip"], "--flip goes with --why"),
     (["a", "--table", "--probe", "x.conllu"], "--probe goes with --runs"),
     (["--runs", "x", "--why"], "--runs looks at checkpoints; leave out --why"),

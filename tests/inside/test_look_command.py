@@ -74,7 +74,7 @@ def test_old_spellings_say_the_new_ones(model, capsys):
 
 
 REFUSED = [
-    (["a"], "say what to look at: --out FILE.html for the page, or --runs DIR"),
+    (["a", "--out", "look.txt"], "look.txt would be an HTML page: name it look.html"),
     (["heads", "a", "--table", "--head", "9"], "--head 9 must be a layer and a head"),
     (["heads", "a", "--table", "--head", "9-1"], "layers are 1 to 2"),
     (["heads", "a", "--table", "--word", "dog"], "the text has no word 'dog'; its words are: a"),
@@ -104,6 +104,17 @@ def test_what_cannot_be_is_refused_in_one_sentence(words, sentence, model, tmp_p
     assert said.err.count("\n") == 1
     assert sentence in said.err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_text_alone_gets_a_page_with_a_free_name(model, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    assert run(["look", "a cab", "--model", str(model)]) == 0
+    assert capsys.readouterr().out.startswith("6 tokens in look.html, ")
+    assert run(["look", "a cab", "--model", str(model), "--open"]) == 0
+    assert capsys.readouterr().out.startswith("6 tokens in look-2.html, ")
+    assert opened == [(tmp_path / "look-2.html").as_uri()]
 
 
 def test_somebodys_file_is_left_alone(model, tmp_path, capsys):

@@ -27,6 +27,7 @@ from bertkit.cli.main import run
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.pretraining.recipe import read_recipe
+from bertkit.pretraining.recipe_files import FOLDER
 from bertkit.pretraining.stages import read_stages
 from bertkit.serve.models import load_models
 from bertkit.text.tokenizer import Tokenizer
@@ -383,7 +384,7 @@ def test_the_model_inside_is_transformers_too(tmp_path):
     torch.testing.assert_close(ours, logits, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("bundled*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("bundled*.toml")), ids=lambda path: path.stem)
 def test_every_position_is_trained_and_the_expectation_is_written_down(path):
     recipe = read_recipe(path, "shards=x")
     stages = read_stages(recipe.train.stages, recipe.train.batch, recipe.data)

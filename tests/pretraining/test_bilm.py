@@ -1,7 +1,5 @@
 """ELMo's objective: its loss against a slow twin, which models it takes, and a model that is pre-trained with it."""
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,6 +16,7 @@ from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.pretraining.objectives.targets import Targets
 from bertkit.pretraining.pretraining import pretrain
 from bertkit.pretraining.recipe import read_recipe
+from bertkit.pretraining.recipe_files import FOLDER
 from bertkit.train.speed import layer_parameters
 
 TEXTS = [[5, 6, 7, 8], [9], [10, 11]]
@@ -89,8 +88,8 @@ def test_pretrained_saved_and_used(family, objective, shards, tmp_path):
 
 @pytest.mark.parametrize("name", ["elmo", "ulmfit"])
 def test_the_recipes_of_the_family_table(name, shards, tmp_path):
-    path = Path(__file__).parents[2] / "recipes" / "family" / f"{name}.toml"
-    assert path.read_text().startswith(f"# bertkit pretrain recipes/family/{name}.toml shards=SHARDS --out run: ")
+    path = FOLDER / "family" / f"{name}.toml"
+    assert path.read_text().startswith(f"# bertkit pretrain family/{name} shards=SHARDS --out run: ")
     config = read_recipe(path, f"shards={shards}").model
     assert 9.5e6 < layer_parameters(config) * config.depth < 10.5e6
     small = ("width=16", "inner=32", "length=24", "block=4", "batch=8", "minutes=none", "steps=2")

@@ -9,9 +9,9 @@ from tiny_runs import make_shards
 from bertkit.model.model import BertModel, parameter_count
 from bertkit.pretraining.pretraining import pretrain
 from bertkit.pretraining.recipe import read_recipe
+from bertkit.pretraining.recipe_files import FOLDER
 
-FOLDER = Path(__file__).parents[2] / "recipes" / "family"
-RECIPES = sorted(FOLDER.glob("*.toml"))
+RECIPES = sorted((FOLDER / "family").glob("*.toml"))
 SMALL = ("depth=2", "width=16", "inner=32", "length=24", "block=4", "batch=8", "minutes=none", "steps=2")
 
 
@@ -35,7 +35,7 @@ def test_all_read_the_same_number_of_tokens_for_the_same_minutes():
 
 @pytest.mark.parametrize("path", RECIPES, ids=name)
 def test_a_recipe_has_its_size_and_a_small_one_of_it_trains(path, shards, tmp_path):
-    assert path.read_text().startswith(f"# bertkit pretrain recipes/family/{path.name} shards=SHARDS --out run: ")
+    assert path.read_text().startswith(f"# bertkit pretrain family/{path.stem} shards=SHARDS --out run: ")
     with torch.device("meta"):
         layers = BertModel(read_recipe(path, "shards=x").model).encoder.layers
     assert 9.4e6 < parameter_count(layers) < 10.5e6

@@ -15,12 +15,13 @@ from bertkit.errors import RequestError
 from bertkit.model.model import BertModel, parameter_count
 from bertkit.pretraining.pretraining import pretrain
 from bertkit.pretraining.recipe import read_recipe
+from bertkit.pretraining.recipe_files import FOLDER, recipe_files
 from bertkit.text.corpus import CorpusReport, read_documents
 from bertkit.text.shards.writer import write_shards
 from bertkit.text.vocabulary.build import VocabularySettings, make_vocabulary
 
 ROOT = Path(__file__).parents[2]
-RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
+RECIPES = sorted((FOLDER).glob("*.toml"))
 # Parameters of the encoder without pooler, in millions, with the released vocabulary of 30,522 (ALBERT's of 30,000).
 MILLIONS = {"tiny-cpu": 4.3, "bundled-both": 13.5, "bundled-words": 13.5}
 DOCUMENTED = {"bert": 108.9, "albert": 11.1, "electra": 13.5, "continued": 108.9}  # in the order of the page
@@ -54,7 +55,7 @@ def name(path: Path) -> str:
 def recipe_path(request, tmp_path) -> Path:
     """A recipe of the folder, or one that docs/pretraining.md shows."""
     if request.param in MILLIONS:
-        return ROOT / "recipes" / f"{request.param}.toml"
+        return FOLDER / f"{request.param}.toml"
     shown = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "pretraining.md").read_text(encoding="utf-8"), re.DOTALL)
     path = tmp_path / "shown.toml"
     path.write_text(dict(zip(DOCUMENTED, shown, strict=True))[request.param], encoding="utf-8")
@@ -76,7 +77,7 @@ def test_the_first_line_is_its_command(path):
     command = re.fullmatch(r"# (bertkit pretrain .+? --out run): (.+)", line)
     assert command, line
     words = shlex.split(command[1])
-    assert words[2:4] == [f"recipes/{path.name}", "shards=SHARDS"]
+    assert words[2:4] == [path.stem, "shards=SHARDS"]
     assert ("--from" in words) == (path.stem in GO_ON)
     assert "measured" in command[2]
     assert "not measured" not in command[2]
@@ -120,7 +121,7 @@ def test_a_small_one_of_it_trains(recipe_path, shards, tmp_path):
 @pytest.mark.parametrize("recipe_path", GO_ON, indirect=True)
 def test_some_carry_on_from_a_model(recipe_path, shards, tmp_path):
     small = [f"shards={shards}", *SMALL]
-    pretrain(read_recipe(ROOT / "recipes" / "tiny-cpu.toml", *small), tmp_path / "first", device="cpu")
+    pretrain(read_recipe(FOLDER / "tiny-cpu.toml", *small), tmp_path / "first", device="cpu")
     start = tmp_path / "first" / "model"
     recipe = read_recipe(recipe_path, f"shards={shards}", *SMALL[4:])
     pretrain(recipe, tmp_path / "second", start=start, device="cpu")
@@ -130,9 +131,26 @@ def test_some_carry_on_from_a_model(recipe_path, shards, tmp_path):
     assert 0 < largest < 1e-3, "two steps at the first rates of a warm-up move a model, and only a little"
 
 
+def test_a_recipe_is_found_by_its_name_wherever_one_is(tmp_path, monkeypatch, command_here):
+    monkeypatch.chdir(tmp_path)
+    for name in recipe_files():
+        found = read_recipe(name, "shards=x")
+        assert (
+            found == read_recipe(FOLDER / f"{name}.toml", "shards=x") == read_recipe(f"recipes/{name}.toml", "shards=x")
+        )
+    (tmp_path / "tiny-cpu").write_text("depth = 1\n[train]\nsteps = 7\n")
+    assert read_recipe("tiny-cpu", "shards=x").train.steps == 7, "a file of one's own comes first"
+    with pytest.raises(RequestError, match="unknown file or recipe 'tiny-gpu'; .*did you mean 'tiny-cpu'"):
+        read_recipe("tiny-gpu")
+    listed = command_here("recipes").stdout.splitlines()
+    assert listed[2].split(maxsplit=1) == ["tiny-cpu", "two minutes on two cores; measured: mlm loss 5.7"]
+    assert len(listed) == len(recipe_files())
+    assert command_here("recipes", "family/bert").stdout == (FOLDER / "family" / "bert.toml").read_text()
+
+
 def test_a_wrong_key_is_named(tmp_path):
     path = tmp_path / "wrong.toml"
-    path.write_text((ROOT / "recipes" / "tiny-cpu.toml").read_text().replace("warmup", "warm_up"))
+    path.write_text((FOLDER / "tiny-cpu.toml").read_text().replace("warmup", "warm_up"))
     with pytest.raises(RequestError, match=r"wrong\.toml: unknown setting 'warm_up'"):
         read_recipe(path, "shards=x")
 

@@ -95,6 +95,9 @@ class Stopper:
         if self.left == 0:
             os.kill(os.getpid(), signal.SIGTERM)
 
+    def say(self, now):
+        pass
+
     def stop(self):
         self.was_stopped = True
 
@@ -126,6 +129,9 @@ def child(recipe: Recipe, out: Path, pause: float, ready) -> None:
         def update(self, done, facts=None):
             ready.set()
             time.sleep(pause)
+
+        def say(self, now):
+            pass
 
     pretrain(recipe, out, resume=True, show=showing(Slow()))
 

@@ -41,7 +41,6 @@ def scratch(tmp_path, monkeypatch, minilm, antiberty, simbert):
     (tmp_path / "texts.txt").write_text("A cat sat on the mat.\nA dog lay on the rug.\nInterest rates rose again.\n")
     source = ROOT / "src" / "bertkit"
     (tmp_path / "corpus.txt").write_text("\n\n".join(p.read_text() for p in sorted(source.rglob("*.py"))))
-    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     return tmp_path
@@ -92,7 +91,7 @@ def test_make_targets_that_the_pages_name_exist():
 
 def test_files_and_folders_that_the_pages_name_exist():
     """`src/bertkit/...`, `docs/...`, `benchmarks/...`, `tests/...` in backticks or links."""
-    pattern = re.compile(r"[`(]((?:src|docs|benchmarks|tests|tools|recipes)/[\w./-]+)[`)]")
+    pattern = re.compile(r"[`(]((?:src|docs|benchmarks|tests|tools)/[\w./-]+)[`)]")
     named = {(page.name, path) for page in PAGES for path in pattern.findall(page.read_text(encoding="utf-8"))}
     assert len(named) > 10
     missing = [(page, path) for page, path in named if not (ROOT / path).exists()]

@@ -20,13 +20,13 @@ from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.settings import read_settings
 from bertkit.inside.attribution.attribution import why
 from bertkit.model.heads import HEADS
-from bertkit.predict.files.answers import predict_file
+from bertkit.predict.files.answers import JSONL, TERMINAL, predict_file, predict_text
 from bertkit.predict.files.pipeline import RunOptions
 from bertkit.predict.files.rows import FileSettings
 from bertkit.serve.models import load_models
 from bertkit.tasks.folder import read_task
 from bertkit.tasks.read import guess_task, read_examples
-from bertkit.tasks.row import TaskRow
+from bertkit.tasks.row import Detail, TaskRow
 from bertkit.tasks.table import TASKS, routes
 from bertkit.tasks.task import Task, task_class
 
@@ -160,6 +160,7 @@ def test_python_answers_one_and_many(task, made):
 def test_files_are_answered_row_by_row(task, ending, made, tmp_path):
     found, out = made(task), tmp_path / f"out{ending}"
     done = predict_file(found.folder, found.dev, out, FileSettings(), RunOptions(device="cpu"))
+    assert done.scores.values == pytest.approx(bertkit.evaluate(found.bert(), found.dev).scores, nan_ok=True)
     assert (done.task, done.state.written) == (task, 12)
     if ending == ".parquet":
         rows = pyarrow.parquet.read_table(out).to_pylist()
@@ -172,6 +173,24 @@ def test_files_are_answered_row_by_row(task, ending, made, tmp_path):
         cells = found.row.cells(example, prediction, detail)
         assert list(cells) == list(found.row.columns(found.bert().answers.task.labels, detail))
         same([row[name] for name in done.columns], list(cells.values()))
+
+
+@ROWS
+def test_a_text_is_answered_for_a_terminal_and_a_pipe(task, made):
+    found = made(task)
+    first, *others = found.row.fields
+    second = found.row.request_example[others[0].name] if others and not others[0].optional else []
+    text = found.row.request_example[first.name]
+    question = (text if isinstance(text, str) else text[0], [second] if isinstance(second, str) else second)
+    row = json.loads(predict_text(found.bert(), *question, JSONL, Detail()))
+    assert row[first.name.removesuffix("s")] == question[0]
+    assert len(row) > 3
+    line = predict_text(found.bert(), *question, TERMINAL, Detail()).decode()
+    assert line.strip()
+    assert line.count("\n") == 1
+    if second:
+        with pytest.raises(RequestError, match="add --pair TEXT"):
+            predict_text(found.bert(), question[0], [], JSONL, Detail())
 
 
 @ROWS

@@ -6,6 +6,7 @@ the command line, so that a name means the same everywhere. Importable without t
 
 from pathlib import Path
 
+from bertkit.checkpoint.hub import cached_model, download_hint
 from bertkit.errors import RequestError
 from bertkit.text.tokenizer_files import TOKENIZER_FILES
 
@@ -28,10 +29,11 @@ def bundled_folder() -> Path:
 def model_folder(model: Path | str | None) -> Path:
     """The folder of a model: None is the bundled one, a name in NAMES a bundled one unless there is such a path.
 
-    The folder of a run stands for the model in it.
+    The folder of a run stands for the model in it, and an id of the Hugging Face hub for its folder in the local cache.
     """
     if model is not None and (str(model) not in NAMES or Path(model).exists()):
-        return _model_of_run(Path(model))
+        path = Path(model)
+        return _model_of_run(path) if path.exists() else cached_model(str(model)) or path
     name = BUNDLED if model is None else str(model)
     folder = bundled_folder() / NAMES[name]
     if (folder / SMALL_FILE).is_file():
@@ -69,7 +71,10 @@ def tokenizer_folder(model: Path | str | None) -> Path:
     """The folder or file (such as vocab.txt) that holds the tokenizer of a model or a vocabulary."""
     if model is not None and has_tokenizer(Path(model)):
         return Path(model)  # even if it looks like a run: a vocabulary's folder may hold a model, too
-    return with_tokenizer(model_folder(model))
+    folder = model_folder(model)
+    if not folder.exists() and (hint := download_hint(str(model))):
+        raise RequestError(f"{model} does not exist; name a folder with a tokenizer.json or vocab.txt{hint}")
+    return with_tokenizer(folder)
 
 
 def with_tokenizer(folder: Path) -> Path:

@@ -14,6 +14,7 @@ from torch import Tensor
 from bertkit._version import __version__
 from bertkit.checkpoint import hugging_face, sentence_transformers
 from bertkit.checkpoint.bundled import has_tokenizer, model_folder, model_name, tokenizer_folder, with_tokenizer
+from bertkit.checkpoint.hub import download_hint
 from bertkit.checkpoint.hugging_face import NATIVE_TYPE, LoadReport, architecture, config_from_json, config_to_json
 from bertkit.checkpoint.small import write_small
 from bertkit.checkpoint.tensors import read_object, read_tensors, write_tensors
@@ -223,7 +224,8 @@ def _read_source(folder: Path) -> _Source:
         if is_google(folder):
             return _read_google_source(folder)
     if not folder.is_dir():
-        raise RequestError(f"{folder} is not a folder; a model is a folder with config.json and weights")
+        hint = download_hint(str(folder))
+        raise RequestError(f"{folder} is not a folder; a model is a folder with config.json and weights{hint}")
     _refuse_broken_links(folder)
     if _is_sentence_transformers(folder):
         folder = sentence_transformers.transformer_folder(folder)

@@ -30,7 +30,7 @@ def check(
 ) -> int:
     """Report what a folder of shards or a labeled file contains, and what would make training fail (then exit code 1).
 
-    Every shard is read and its checksum verified. Example: bertkit check shards/ --recipe recipes/tiny-cpu.toml
+    Every shard is read and its checksum verified. Example: bertkit check shards/ --recipe tiny-cpu
     Every labeled row is read. Example: bertkit check train.tsv --dev dev.tsv --model model/
     """
     if path.is_file() or (path.suffix and not path.exists()):

@@ -9,10 +9,12 @@ from functools import cache
 from importlib.resources import files
 
 from bertkit.cli.verbs import VERBS
+from bertkit.pretraining.recipe_files import recipe_files
 from bertkit.settings import pick
+from bertkit.tasks.table import TASKS
 
 BASH = """_bertkit() {{
-    local word=${{COMP_WORDS[COMP_CWORD]}} options=
+    local word=${{COMP_WORDS[COMP_CWORD]}} options= first=
     if [ "$COMP_CWORD" -eq 1 ]; then
         COMPREPLY=($(compgen -W "{verbs} --help --version" -- "$word"))
         return
@@ -22,14 +24,15 @@ BASH = """_bertkit() {{
     esac
     case $word in
         -*) COMPREPLY=($(compgen -W "$options --help" -- "$word")) ;;
-        *) COMPREPLY=($(compgen -f -- "$word")) ;;
+        *) [ "$COMP_CWORD" -eq 2 ] || first=
+           COMPREPLY=($(compgen -W "$first" -- "$word") $(compgen -f -- "$word")) ;;
     esac
 }}
 complete -o filenames -o bashdefault -F _bertkit bertkit
 """
 ZSH = """#compdef bertkit
 _bertkit() {{
-    local -a verbs options
+    local -a verbs options first
     verbs=({verbs} --help --version)
     if (( CURRENT == 2 )); then
         compadd -- $verbs
@@ -38,7 +41,9 @@ _bertkit() {{
     case $words[2] in
 {cases}
     esac
-    if [[ $words[CURRENT] == -* ]]; then compadd -- ${{=options}} --help; else _files; fi
+    if [[ $words[CURRENT] == -* ]]; then compadd -- ${{=options}} --help; return; fi
+    if (( CURRENT == 3 )); then compadd -- ${{=first}}; fi
+    _files
 }}
 compdef _bertkit bertkit
 """
@@ -74,8 +79,17 @@ def _option_names(parameter: ast.arg) -> Iterator[str]:
         yield from names or [f"--{name}", *([f"--no-{name}"] if is_switch else [])]
 
 
+def first_words(verb: str) -> list[str]:
+    """The names that a verb knows as its first argument."""
+    recipes, tasks = list(recipe_files()), [*TASKS, "vectors", "glue"]
+    return {"finetune": tasks, "pretrain": recipes, "recipes": recipes}.get(verb, [])
+
+
 def _posix(template: str) -> str:
-    cases = "\n".join(f'        {verb}) options="{" ".join(verb_options(verb))}" ;;' for verb in VERBS)
+    words = {verb: (" ".join(verb_options(verb)), " ".join(first_words(verb))) for verb in VERBS}
+    cases = "\n".join(
+        f'        {verb}) options="{options}" first="{first}" ;;' for verb, (options, first) in words.items()
+    )
     return template.format(verbs=" ".join(VERBS), cases=cases)
 
 
@@ -84,5 +98,6 @@ def _fish() -> str:
     for verb, (summary, _) in VERBS.items():
         lines.append(f"complete -c bertkit -n __fish_use_subcommand -a {verb} -d '{summary}'")
         condition = f"complete -c bertkit -n '__fish_seen_subcommand_from {verb}'"
+        lines += [f"{condition} -a {name}" for name in first_words(verb)]
         lines += [f"{condition} -l {option.removeprefix('--')}" for option in verb_options(verb)]
     return "\n".join(lines) + "\n"

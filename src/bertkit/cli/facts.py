@@ -43,7 +43,7 @@ def facts(
 
 def _print_line(result: "Result") -> None:
     fact, outcome = result.fact, result.outcome
-    print(f"{fact.number:<6} {result.status:<8} {fact.claim}  [{fact.source}]")
+    print(f"{fact.number:<6} {result.status:<8} {fact.claim}")
     if outcome is None:
         print(f"       because  {result.reason}")
     else:
@@ -52,6 +52,6 @@ def _print_line(result: "Result") -> None:
 
 def _print_json(result: "Result") -> None:
     fact, outcome = result.fact, result.outcome
-    row = {"fact": fact.number, "source": fact.source, "claim": fact.claim, "status": result.status}
+    row = {"fact": fact.number, "claim": fact.claim, "status": result.status}
     details = {"expected": outcome.expected, "measured": outcome.measured} if outcome else {"reason": result.reason}
     print(json.dumps({**row, **details}, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""`bertkit fill`: the most probable words for each [MASK] of a text."""
+"""`bertkit fill`: the most probable words for each blank of a text."""
 
 import json
 from dataclasses import asdict
@@ -9,16 +9,16 @@ import typer
 
 
 def fill(
-    text: Annotated[str, typer.Argument(help="A text with one or more [MASK] tokens.")],
+    text: Annotated[str, typer.Argument(help="A text with one or more blanks: [MASK], <mask> or ___.")],
     model: Annotated[Path | None, typer.Option(help="A masked-word model; by default the bundled one.")] = None,
-    top: Annotated[int, typer.Option(help="Number of words to print for each [MASK].")] = 5,
+    top: Annotated[int, typer.Option(help="Number of words to print for each blank.")] = 5,
     candidates: Annotated[str | None, typer.Option(help="Score only these words, separated by commas.")] = None,
     pieces: Annotated[int, typer.Option(help="Consider words of up to this many tokens.")] = 1,
-    together: Annotated[bool, typer.Option("--together", help="Choose the words for all [MASK] jointly.")] = False,
+    together: Annotated[bool, typer.Option("--together", help="Choose the words for all blanks jointly.")] = False,
     too_long: Annotated[str, typer.Option(help="A text over the limit: window, truncate or refuse.")] = "window",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per word.")] = False,
 ) -> None:
-    """Fill each [MASK] of a text with the most probable words."""
+    """Fill each blank of a text with the most probable words."""
     from bertkit.predict.bert import load
     from bertkit.predict.fill import Filled
     from bertkit.settings import pick

@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.common import INTERRUPTED, parse_integers
+from bertkit.cli.common import INTERRUPTED, parse_integers, print_note
 from bertkit.cli.options import AsJson, ResumeRun
+from bertkit.report.page import REPORT_FILE
 from bertkit.tasks.table import TASKS
 
 if TYPE_CHECKING:
+    from bertkit.data.tables import Columns
     from bertkit.finetuning.result import FineTuned
     from bertkit.finetuning.settings import FineTuneSettings
 
 VECTORS = "vectors"  # tunes embeddings: not a task of the table
 GLUE = "glue"  # every GLUE task of a folder
+PLAIN_OPTIONS = {"task", "settings", "start", "train", "dev", "out"}  # with others, few rows are fine-tuned, too
+FEW_ROWS = 16  # a label; with 8, frozen features were better and ten times as fast, see docs/LOG.md
+FEW_BYTES = 1 << 20  # larger files are not read twice to count their labels
 EXPERIMENTS = ("search", "find_rate", "features", "curve")  # options that compare runs instead of training one model
 
 
@@ -27,7 +32,7 @@ def finetune(
     settings: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Settings such as epochs=3, and columns such as text=review label=stars; after glue: the folder first."
+            help="Settings, as --epochs 3 or epochs=3, and columns, as label=stars; after glue: the folder first."
         ),
     ] = None,
     start: Annotated[
@@ -73,6 +78,7 @@ def finetune(
 ) -> None:
     """Fine-tune a model on labeled examples.
 
+    Often used settings: --epochs 3 --batch 32 --lr 2e-4 --seed 1 --patience 3 --frozen 6 --class-weights balanced.
     The model that is best on the dev file is kept, calibrated on that file; report.html describes the run.
     SIGTERM and Ctrl-C keep the best model so far and exit with code 130; --resume continues.
     bertkit finetune glue FOLDER fine-tunes on every GLUE task in a folder and prints one table.
@@ -96,10 +102,36 @@ def finetune(
     data |= {"show": progress}
     if experiments := given & set(EXPERIMENTS):
         return _run_experiment(experiments.pop(), task, parsed, data, out, _curve_sizes(curve), as_json)
+    plain = given <= PLAIN_OPTIONS and parsed == read_task_request(TASKS[task], str(start))[0]
+    if plain and _few_rows(task, data["train_file"], columns):
+        return _run_experiment("features", task, parsed, data, out, [], as_json, brief=True)
     from bertkit.finetuning.fine_tuning import fine_tune
 
     tune: Callable[..., FineTuned] = partial(fine_tune, task, teacher=teacher, resume=resume, retry=retry, **data)
     _print_result(tune(parsed, out=out), out, as_json) if seeds == 1 else _tune_seeds(tune, parsed, seeds, out, as_json)
+
+
+def _few_rows(task: str, train: Path, columns: "Columns") -> bool:
+    """Whether labels have too few rows to fine-tune a whole model; then a note says what is done instead."""
+    from bertkit.errors import RequestError
+    from bertkit.tasks.read import read_examples
+    from bertkit.tasks.shared.labels import count_labels
+
+    row = TASKS[task]
+    if not (row.one_label_per_text and row.labeled) or not train.is_file() or train.stat().st_size > FEW_BYTES:
+        return False
+    try:
+        counts = count_labels(read_examples(task, train, columns).examples)
+    except RequestError:
+        return False  # said when the files are opened
+    rows = sum(counts.values()) / max(len(counts), 1)
+    if rows >= FEW_ROWS:
+        return False
+    print_note(
+        f"{rows:.0f} rows a label are few to fine-tune all layers, so a classifier on frozen features is fitted "
+        "(--features); name a setting, such as --epochs 10, to fine-tune"
+    )
+    return True
 
 
 def _refuse_options(task: str, given: set[str]) -> None:
@@ -211,9 +243,17 @@ def _tune_seeds(
 
 
 def _run_experiment(
-    name: str, task: str, settings: "FineTuneSettings", data: dict[str, Any], out: Path, sizes: list[int], as_json: bool
+    name: str,
+    task: str,
+    settings: "FineTuneSettings",
+    data: dict[str, Any],
+    out: Path,
+    sizes: list[int],
+    as_json: bool,
+    *,
+    brief: bool = False,
 ) -> None:
-    """Compare settings, learning rates, layers or numbers of examples, and print a row for each."""
+    """Compare settings, learning rates, layers or numbers of examples, and print a row for each, or the one kept."""
     from bertkit.files import refuse_to_overwrite
     from bertkit.finetuning.explore import curve, features, features_model, search
     from bertkit.finetuning.fine_tuning import open_data
@@ -234,9 +274,18 @@ def _run_experiment(
         rows += curve.learning_curve(prepared, begin, settings, sizes, out, **shared)
         last = curve.curve_table(rows, settings.run.metric or prepared.task.main_metric)
     else:
-        layers = features.read_features(begin.model, prepared)
-        rows, layer = features.feature_scores(layers), features_model.save_best_layer(begin, prepared, layers, model)
-        last = f"saved: layer {layer}, chosen on the training data; model in {model}"
+        with data["show"]("fitting classifiers on frozen features", 3) as meter:
+            meter.say("computing the vectors of every layer")
+            layers = features.read_features(begin.model, prepared)
+            meter.update(1)
+            meter.say("a classifier for every layer")
+            rows = features.feature_scores(layers)
+            meter.update(2)
+            meter.say("choosing a layer on the training data")
+            layer = features_model.save_best_layer(begin, prepared, layers, model)
+        last = f"saved: layer {layer}, chosen on the training data; model in {model}\ntry: {_next_command(task, out)}"
+    if brief:
+        rows = [*prepared.notes, *(row for row in rows if row.layers == f"layer {layer}")]
     lines = [*([] if sizes else map(str, rows)), *([last] if last else [])]
     print(json.dumps([asdict(row) for row in rows]) if as_json else "\n".join(lines))
 
@@ -250,6 +299,13 @@ def _curve_sizes(text: str | None) -> list[int]:
     return sizes
 
 
+def _next_command(task: str, out: Path) -> str:
+    """What to do with a new model."""
+    if task == VECTORS:
+        return f"bertkit embed texts.txt --model {out} --out vectors.npy"
+    return f"bertkit predict {out} TEXT, or bertkit serve {out} --open"
+
+
 def _print_result(result: "FineTuned", out: Path, as_json: bool) -> None:
     """Print the scores and where the model is; exit with code 130 if the run was interrupted."""
     if as_json:
@@ -259,7 +315,11 @@ def _print_result(result: "FineTuned", out: Path, as_json: bool) -> None:
         summary = f"best of {result.steps:,} steps: {result.best_step:,}; model in {out / 'model'}"
         print(*result.notes, ", ".join(f"{name} {result.scores[name]:.4f}" for name in names), sep="\n")
         print(summary if result.finished else f"stopped; {summary}; --resume goes on")
+        if result.finished:
+            print(f"report: {out / REPORT_FILE}")
         if result.collapsed:
             print(result.collapsed)
+        elif result.finished:
+            print(f"try: {_next_command(result.task, out)}")
     if not result.finished:
         raise typer.Exit(INTERRUPTED)

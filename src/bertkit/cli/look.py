@@ -7,7 +7,7 @@ import typer
 
 from bertkit.cli.options import AsJson, Model, Pair
 from bertkit.cli.verbs import note_old_spelling
-from bertkit.cli.views import ViewRequest, check_request, flag, show
+from bertkit.cli.views import ViewRequest, check_request, flag, show, with_default_page
 
 # option -> the verb that has it now; here it works for one more version
 MOVED_OPTIONS = {"table": "heads", "heads": "heads", "link": "heads", "prune": "heads", "why": "why"}
@@ -17,7 +17,10 @@ def look(
     text: Annotated[str | None, typer.Argument(help="The text to analyze.")] = None,
     pair: Pair = None,
     model: Model = None,
-    out: Annotated[Path | None, typer.Option(help="Write the page to this HTML file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the page to this HTML file; by default look.html, or look-2.html.")
+    ] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     runs: Annotated[list[Path] | None, typer.Option(help="Folder of a run: analyze each of its checkpoints.")] = None,
     probe: Annotated[list[Path] | None, typer.Option(help="With --runs: CoNLL-U files to train probes on.")] = None,
     texts: Annotated[Path | None, typer.Option(help="With --runs: a file with more texts, one per line.")] = None,
@@ -35,11 +38,16 @@ def look(
 ) -> None:
     """Write a page that shows what a model computes for a text: attention, neurons, vectors and predicted words.
 
-    Example: bertkit look "The animal was too tired to cross the street." --model model/ --out look.html
+    Example: bertkit look "The animal was too tired to cross the street." --model model/ --open
     """
-    request = ViewRequest(**locals())  # every option by its name
+    options = {name: value for name, value in locals().items() if name != "open_page"}
+    request = with_default_page(ViewRequest(**options))
     check_request(request)
     for name in request.given(*MOVED_OPTIONS):
         verb = MOVED_OPTIONS[name]
         note_old_spelling(f"look {flag(name)}", verb if name in MOVED_OPTIONS.values() else f"{verb} {flag(name)}")
     show(request)
+    if open_page and request.out:
+        import webbrowser
+
+        webbrowser.open(request.out.absolute().as_uri())

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 from bertkit._version import __version__
@@ -65,7 +66,7 @@ def _dispatch(words: list[str]) -> int:
         verb, *rest = *new, *rest
     if verb in ("-h", "--help", "help"):
         print(help_text())
-    elif verb in ("-V", "--version"):
+    elif verb in ("-V", "--version", "version"):
         print(f"bertkit {__version__}")
     elif verb == "completion":
         from bertkit.cli.completion import completion_script
@@ -95,8 +96,11 @@ def _run_verb(verb: str, words: list[str]) -> int:
     app.command(name=verb, context_settings={"help_option_names": ["-h", "--help"]})(function)
     command = typer.main.get_command(app)
     options = ["--help", *(name for option in command.params for name in (*option.opts, *option.secondary_opts))]
-    arguments = _settings_from_options(verb, words, options) if "settings" in options else words
+    takes_settings = "settings" in options
+    arguments = _settings_from_options(verb, words, options) if takes_settings else words
     try:
+        if takes_settings:
+            _refuse_misplaced(command, verb, arguments, options)
         code = command.main(arguments, prog_name=f"bertkit {verb}", standalone_mode=False)
     except RequestError as error:
         raise _as_option(error, verb, words, options) from error
@@ -131,6 +135,17 @@ def _settings_from_options(verb: str, words: list[str], known: Collection[str]) 
             raise _unknown_option(verb, name, known)
         arguments.append(f"{name.removeprefix('--').replace('-', '_')}={value}")
     return arguments
+
+
+def _refuse_misplaced(command: Any, verb: str, arguments: list[str], options: Iterable[str]) -> None:
+    """Refuse a setting in the place of the first argument: in `bertkit finetune --trian x` the task is missing."""
+    first = command.params[0].name
+    given = str(command.make_context(verb, list(arguments), resilient_parsing=True).params.get(first))
+    name, equals, _ = given.partition("=")
+    if equals and name.isidentifier() and not Path(given).exists():
+        if near := _nearest(f"--{name}", options):
+            raise RequestError(f"Unknown option --{name}. Did you mean {near}? See 'bertkit {verb} --help'.")
+        raise RequestError(f"the {first} comes first, then settings such as {given}: {VERBS[verb][1]}")
 
 
 def _unknown_option(verb: str, name: str, known: Iterable[str]) -> RequestError:

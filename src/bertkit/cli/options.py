@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Model = Annotated[Path | None, typer.Option(help="A model folder; by default the bundled model.")]
+Model = Annotated[
+    Path | None, typer.Option(help="A model folder, or the id of a downloaded model; by default the bundled model.")
+]
 FineTunedModel = Annotated[Path, typer.Argument(help="The folder of a fine-tuned model.")]
 Text = Annotated[str, typer.Argument(help="The text to analyze.")]
 Pair = Annotated[str | None, typer.Option(help="A second text, read together with the first as a pair.")]

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 
 def pretrain(
-    recipe: Annotated[Path, typer.Argument(help="The recipe, a TOML file such as recipes/tiny-cpu.toml.")],
-    settings: Annotated[list[str] | None, typer.Argument(help="Changes to the recipe, such as depth=4.")] = None,
+    recipe: Annotated[Path, typer.Argument(help="A recipe: a name that bertkit recipes lists, or a TOML file.")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="Changes to the recipe, as --depth 4 or depth=4.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the run; the model goes to its folder model/.")] = Path("run"),
     start: Annotated[
         Path | None, typer.Option("--from", help="Continue training this model; its shape replaces the recipe's.")

@@ -1,5 +1,6 @@
 """`bertkit serve`: serve models over HTTP."""
 
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
@@ -9,11 +10,17 @@ import typer
 from bertkit.cli.options import Dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Callable, Container, Sequence
 
+    from bertkit.predict.bert import Bert
     from bertkit.serve.http.auth import Keys
+    from bertkit.serve.http.logs import LogForm
     from bertkit.serve.http.middleware import Middleware
     from bertkit.serve.settings import ServeSettings
+
+
+LOG_FORMS: "dict[str, LogForm]" = {"text": "text", "json": "json"}
+LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 def serve(
@@ -32,11 +39,13 @@ def serve(
     workers: Annotated[int | None, typer.Option(help="Batches at a time; by default 1 on a GPU, else up to 4.")] = None,
     dtype: Dtype = None,
     backend: Annotated[str | None, typer.Option(help="onnx: ONNX Runtime for single short texts, faster.")] = None,
+    log: Annotated[str | None, typer.Option(help="text or json; by default text on a terminal, else json.")] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
     """Serve models over HTTP: embeddings, masked words, labels, tags, answers, choices, attention.
 
     Clients of OpenAI, Hugging Face and text-embeddings-inference work unchanged; /docs lists every route.
-    SIGTERM and Ctrl-C finish the requests in progress, then stop. Logs are JSON on standard error.
+    SIGTERM and Ctrl-C finish the requests in progress, then stop. Logs go to standard error.
     """
     from bertkit.serve.http.auth import read_keys
     from bertkit.serve.http.listener import bind, require_key
@@ -47,15 +56,37 @@ def serve(
     limits = {"max_tokens": max_tokens, "workers": workers}
     given = {name: number for name, number in limits.items() if number is not None}
     policy = pick(POLICIES, too_long, "length policy")
+    form: LogForm = pick(LOG_FORMS, log or ("text" if sys.stderr.isatty() else "json"), "form of the log")
     settings = ServeSettings(max_queue=max_queue, seconds=timeout, too_long=policy, **given)
     keys = read_keys(api_key)
     require_key(host, keys, no_key=no_key)
     listener = bind(host, port)
     address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     server = _import_server()
-    app, names = _load_app(models or [], settings, given, keys, dtype, backend, local=not keys and not no_key)
-    ready = f"{names} at {address} - open it in a browser; {address}/docs for programs; Ctrl-C stops"
-    server.serve(app, listener, lambda: print(ready, flush=True))
+    app, names = _load_app(models or [], settings, given, keys, dtype, backend, form, local=not keys and not no_key)
+
+    def announce() -> None:
+        _print_address(
+            address, names, "other machines reach it" if host not in LOCAL else "only this machine reaches it"
+        )
+        if open_page:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    server.serve(app, listener, announce)
+    if form == "text":
+        print("stopped", file=sys.stderr)
+
+
+def _print_address(address: str, names: "Sequence[str]", others: str) -> None:
+    """Where the server is: in a frame on a terminal, elsewhere one line."""
+    if sys.stdout.isatty():
+        from bertkit.cli.serve_screen import print_frame
+
+        return print_frame(address, names, others)
+    ready = f"{', '.join(names)} at {address} - open it in a browser; {address}/docs for programs; Ctrl-C stops"
+    print(ready, flush=True)
 
 
 def _load_app(
@@ -65,13 +96,15 @@ def _load_app(
     keys: "Keys",
     dtype: str | None,
     backend: str | None,
+    log: "LogForm",
     *,
     local: bool,
-) -> "tuple[Middleware, str]":
+) -> "tuple[Middleware, list[str]]":
     """The application with its models loaded, and their names; torch is imported here."""
     import torch
 
     from bertkit.inside.attribution.attribution import quick_why
+    from bertkit.predict.bert import load
     from bertkit.predict.files.pipeline import Hardware
     from bertkit.serve.app import create_app
     from bertkit.serve.http.logs import start_logs
@@ -80,9 +113,15 @@ def _load_app(
 
     hardware = Hardware.chosen(None, dtype)
     settings = fitted(settings, hardware.device, torch.get_num_threads(), given)
-    loaded = load_models(models, torch.device(hardware.device), dtype=hardware.dtype, backend=backend)
-    start_logs()
-    return create_app(loaded, settings, keys, local=local, explain=quick_why), ", ".join(loaded.by_name)
+    loader: Callable[[str | None], Bert] = load
+    if sys.stderr.isatty() and log == "text":
+        from bertkit.cli.serve_screen import shown_load
+
+        loader = shown_load(load)
+    device = torch.device(hardware.device)
+    loaded = load_models(models, device, dtype=hardware.dtype, backend=backend, load=loader)
+    start_logs(form=log)
+    return create_app(loaded, settings, keys, local=local, explain=quick_why), list(loaded.by_name)
 
 
 def _import_server() -> ModuleType:

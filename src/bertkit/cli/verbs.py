@@ -11,14 +11,15 @@ PANELS = {
         "check": ("check data before training", "bertkit check train.tsv --dev dev.tsv"),
     },
     "train": {
-        "pretrain": ("pre-train a model on shards", "bertkit pretrain recipes/tiny-cpu.toml shards=shards/ --out run/"),
+        "pretrain": ("pre-train a model on shards", "bertkit pretrain tiny-cpu shards=shards/ --out run/"),
+        "recipes": ("list the recipes for pre-training", "bertkit recipes tiny-cpu > mine.toml"),
         "finetune": ("fine-tune on labeled examples", "bertkit finetune classify --train a.tsv --dev b.tsv --out run/"),
         "evaluate": ("score a model on labeled examples", "bertkit evaluate run/model test.tsv"),
     },
     "use": {
-        "predict": ("run a fine-tuned model on a file", "bertkit predict run/model reviews.csv --out predicted.jsonl"),
+        "predict": ("answers of a fine-tuned model", 'bertkit predict run/ "What a lovely film."'),
         "embed": ("compute vectors of texts", "bertkit embed texts.txt --model model/ --out vectors.npy"),
-        "fill": ("predict the [MASK] words of a text", 'bertkit fill "Paris is the [MASK] of France."'),
+        "fill": ("predict the missing words of a text", 'bertkit fill "Paris is the ___ of France."'),
         "follows": ("whether a text follows another", 'bertkit follows "She left." "It rained." --model run/model'),
         "replaced": ("which words of a text look replaced", 'bertkit replaced "The chef ate it." --model electra/'),
         "write": ("generate text", 'bertkit write "Once upon a time" --model gpt2/'),
@@ -26,7 +27,7 @@ PANELS = {
         "bench": ("measure a running server", "bertkit bench http://127.0.0.1:8000 --clients 1,16,64"),
     },
     "understand": {
-        "look": ("show what a model computes, as page", 'bertkit look "The animal was tired." --out look.html'),
+        "look": ("show what a model computes, as page", 'bertkit look "The animal was tired."'),
         "why": ("which words lead to a prediction", 'bertkit why "What a lovely film." --model run/model'),
         "heads": ("what each attention head attends to", 'bertkit heads "The animal was tired." --model model/'),
         "probe": ("what probes find in each layer", "bertkit probe train.conllu dev.conllu --what pos"),
@@ -36,6 +37,7 @@ PANELS = {
     },
     "models": {
         "info": ("describe a model folder", "bertkit info run/model"),
+        "download": ("fetch a Hugging Face model", "bertkit download google-bert/bert-base-uncased"),
         "convert": ("convert to a model folder, or ONNX", "bertkit convert uncased_L-12_H-768_A-12/ model/"),
     },
 }

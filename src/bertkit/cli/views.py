@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,8 @@ BELONGS_TO = {
     "fill_model": ("flip",),
     "probe": ("runs",),
 }
-NO_VIEW = "say what to look at: --out FILE.html for the page, or --runs DIR; see also bertkit heads and bertkit why"
+NO_TEXT = "give a text to look at, or a run's folder: --runs DIR"
+PAGE_ENDINGS = (".html", ".htm")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +241,14 @@ def show(request: ViewRequest) -> None:
         print("\n\n".join(VIEWS[name].text(result) for name, result in results.items()))
 
 
+def with_default_page(request: ViewRequest) -> ViewRequest:
+    """The request of a page, look.html or a name that is free, where a text is given and no view."""
+    if request.text is None or request.given("runs", *(view.option for view in VIEWS.values())):
+        return request
+    names = (f"look{'' if number == 1 else f'-{number}'}.html" for number in count(1))
+    return replace(request, out=next(path for path in map(Path, names) if not path.exists()))
+
+
 def flag(name: str) -> str:
     """An option as it is written on the command line."""
     return f"--{name.replace('_', '-')}"
@@ -250,10 +260,8 @@ def check_request(request: ViewRequest) -> None:
     from bertkit.files import refuse_taken
 
     chosen = request.given(*(view.option for view in VIEWS.values() if view.option not in (*BELONGS_TO, "runs")))
-    if not chosen and not request.runs:
-        raise RequestError(NO_VIEW)
     if request.text is None and not request.runs:
-        raise RequestError("give a text to look at, or a run's folder: --runs DIR")
+        raise RequestError(NO_TEXT)
     of_one_model = [name for name in (*chosen, *request.given("pair", "model")) if name != "out"]
     if request.runs and of_one_model:
         raise RequestError(f"--runs looks at checkpoints; leave out {flag(of_one_model[0])}")
@@ -262,6 +270,8 @@ def check_request(request: ViewRequest) -> None:
             raise RequestError(f"{flag(name)} goes with {' or '.join(_view_flags(request.verb, views))}")
     if request.out:
         refuse_taken(request.out, "look.html")
+        if request.out.suffix.lower() not in PAGE_ENDINGS:
+            raise RequestError(f"{request.out} would be an HTML page: name it {request.out.with_suffix('.html')}")
     if request.out and request.runs:
         from bertkit.inside.through_training import json_path
 

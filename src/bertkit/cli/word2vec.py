@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bertkit.cli.common import print_note
 from bertkit.cli.options import AsJson
 from bertkit.errors import RequestError
 
 if TYPE_CHECKING:
     from bertkit.inside.static.vectors import Neighbor, StaticVectors
+
+
+UNTRAINED_COSINE = 0.99  # between a word and its nearest ones: trained vectors differ more
 
 
 def word2vec(
@@ -58,6 +62,7 @@ def word2vec(
     if out is not None:
         _write(vectors, out)
     answers = {} if nearest is None else {"nearest": vectors.nearest(nearest, top)}
+    _note_untrained(answers.get("nearest", []))
     answers |= {} if arithmetic is None else {"arithmetic": vectors.arithmetic(arithmetic, top)}
     if as_json:
         size = {"words": len(vectors.words), "width": vectors.vectors.shape[1]}
@@ -65,6 +70,12 @@ def word2vec(
         print(json.dumps({**size, **vectors.record, "out": out and str(out), **rows}, ensure_ascii=False))
     else:
         print("\n".join(_format_answers(vectors, answers, out)))
+
+
+def _note_untrained(neighbors: "list[Neighbor]") -> None:
+    """Say that vectors which all point in the same direction have hardly been trained."""
+    if len(neighbors) > 1 and min(neighbor.cosine for neighbor in neighbors) > UNTRAINED_COSINE:
+        print_note("all these words are equally near: the vectors have hardly been trained; give more text or epochs")
 
 
 def _check_options(out: Path | None, top: int, threads: int | None) -> None:

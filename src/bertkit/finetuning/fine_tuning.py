@@ -79,7 +79,8 @@ def fine_tune(
             archive_attempt(run)
             result = attempt()
         if result.finished:
-            write_result_report(run, prepared, result, base.model, device)
+            with show("writing the report", 1):
+                write_result_report(run, prepared, result, base.model, device)
         return result
 
 

@@ -16,7 +16,7 @@ from bertkit.model.heads import HEADS
 from bertkit.progress import ShowProgress, silent
 from bertkit.settings import pick
 from bertkit.tasks.folder import build_task
-from bertkit.tasks.read import columns_for_dev, read_examples
+from bertkit.tasks.read import columns_for_dev, guess_task, read_examples
 from bertkit.tasks.shared.labels import count_labels
 from bertkit.tasks.table import TASKS
 from bertkit.tasks.task import Dataset, LossSettings, Task
@@ -90,6 +90,8 @@ def refuse_mismatch(task: Task, settings: FineTuneSettings) -> None:
 def read_files(name: str, files: DataFiles, seed: int) -> tuple[list[Example], list[Example], tuple[str, ...]]:
     """(training examples, dev examples, notes on what was guessed about the files)."""
     file = read_examples(name, files.train, files.columns)
+    if len(file.examples) < 2:
+        _refuse_other_task(name, files)
     if files.dev is not None:
         columns = columns_for_dev(files.train, files.dev, file, files.columns)
         dev_file = read_examples(name, files.dev, columns, names=file.names)
@@ -101,6 +103,18 @@ def read_files(name: str, files: DataFiles, seed: int) -> tuple[list[Example], l
         raise RequestError(f"{files.train}: nothing can be held out, as each label has one example; give a --dev file")
     note = f"no dev file: {len(dev)} of {len(file.examples)} training examples are held out"
     return train, dev, (file.summary, note)
+
+
+def _refuse_other_task(name: str, files: DataFiles) -> None:
+    """Refuse a file that is read as one example and looks like one for another task: a table that is no CoNLL file."""
+    likely = guess_task(files.train, files.columns)
+    if likely != name:
+        layout = ", such as CoNLL: a word and its label a line, a blank line after a sentence"
+        raise RequestError(
+            f"{files.train} is one example as '{name}' reads it, and looks like a file for '{likely}' "
+            f"({TASKS[likely].summary}); choose that task, or give a file for '{name}'"
+            f"{layout if TASKS[name].word_level else ''}"
+        )
 
 
 def hold_out(examples: Sequence[Example], seed: int, *, labeled: bool = False) -> tuple[list[Example], list[Example]]:

@@ -81,6 +81,7 @@ def open_session(
 class FineTuneSession(BestSession):
     """Fine-tunes a model for a task and saves the best weights with a decision layer."""
 
+    ending = "scoring the best weights on dev and saving the model"
     module: Learner
     prepared: Prepared
     settings: FineTuneSettings

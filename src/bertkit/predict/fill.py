@@ -1,5 +1,6 @@
 """Masked words: the most probable words for each blank, a [MASK], of a text."""
 
+import re
 import warnings
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from bertkit.text.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Encoding, Tokenizer
 from bertkit.text.windows import window_cuts
 
+BLANK = re.compile(r"_{2,}|<mask>|\[mask\]", re.IGNORECASE)  # ways to write a blank besides the model's own token
 MAX_BLANKS = 1000  # of one text: every candidate carries the whole text
 
 
@@ -73,14 +75,24 @@ def find_blanks(
         )
     if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= tokenizer.size:
         raise RequestError(f"top={top} must be from 1 to the vocabulary's {tokenizer.size}")
+    text = mark_blanks(text, tokenizer.mask_token)
     encoding = tokenizer.encode(text)
     positions = [position for position, token in enumerate(encoding.ids) if token == tokenizer.mask_id]
     if not positions:
-        raise RequestError(f"the text has no blank: write {tokenizer.mask_token} where a word is missing")
+        raise RequestError(f"the text has no blank: write {tokenizer.mask_token} or ___ where a word is missing")
     if len(positions) > MAX_BLANKS:
         raise RequestError(f"the text has {len(positions):,} blanks; at most {MAX_BLANKS:,} are filled at a time")
     report = report_lengths([len(encoding.ids)], limit, too_long)
     return Blanks(text, encoding, positions, report)
+
+
+def mark_blanks(text: str, mask: str) -> str:
+    """The text with every blank written as the model's mask token; one that has this token already stays as it is.
+
+    >>> mark_blanks("Paris is the ___ of <mask>.", "[MASK]")
+    'Paris is the [MASK] of [MASK].'
+    """
+    return text if mask in text else BLANK.sub(lambda _: mask, text)
 
 
 def fill_blanks(

@@ -11,6 +11,7 @@ from bertkit.errors import RequestError
 from bertkit.files import FORMAT_VERSION, VERSION_KEY, check_format_version
 from bertkit.pretraining.examples.batches import DataSettings
 from bertkit.pretraining.objectives.table import OBJECTIVES
+from bertkit.pretraining.recipe_files import find_recipe
 from bertkit.pretraining.train_settings import TrainSettings
 from bertkit.settings import as_text, change, check_name, flat, read_toml, split_pair, toml_lines
 
@@ -30,9 +31,8 @@ class Recipe:
 
 
 def read_recipe(path: Path | str, *pairs: str) -> Recipe:
-    """A recipe from a TOML file, with `key=value` changes."""
-    path = Path(path)
-    settings = _flat(read_toml(path, "recipe"), path)
+    """A recipe from a TOML file, or of the package by its name, with `key=value` changes."""
+    settings = _flat(read_toml(find_recipe(path), "recipe"), Path(path))
     try:
         return build_recipe(settings | dict(split_pair(pair, _names()) for pair in pairs))
     except RequestError as error:

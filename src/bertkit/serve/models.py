@@ -138,7 +138,12 @@ class Models:
 
 
 def load_models(
-    arguments: Sequence[str], device: torch.device, *, dtype: str = "float32", backend: str | None = None
+    arguments: Sequence[str],
+    device: torch.device,
+    *,
+    dtype: str = "float32",
+    backend: str | None = None,
+    load: Callable[[str | None], Bert] = load,
 ) -> Models:
     """Load folders, each PATH or NAME=PATH, onto one device; without any, the bundled models."""
     use_backend = None if backend is None else pick(BACKENDS, backend, "backend")

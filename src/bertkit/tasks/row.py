@@ -99,6 +99,7 @@ class TaskRow:
     request_example: ClassVar[Mapping[str, object]]
     output: ClassVar[Mapping[str, Any]]  # columns of a prediction with their types, see `arrow_type`
     candidate: ClassVar[Mapping[str, Any]] = MappingProxyType({})  # the same for each candidate, if `best` is supported
+    shown: ClassVar[tuple[str, ...]] = ()  # the output columns that a terminal shows; none: all
     has_probabilities: ClassVar[bool] = True
     missing_from_lines: ClassVar[str] = ""  # an input that plain lines of text cannot hold
     formats: ClassVar[Mapping[str, str]] = MappingProxyType({})  # by ending, if not as in TABLE_ENDINGS
@@ -197,6 +198,11 @@ class TaskRow:
         values = {name: getattr(prediction, name, None) for name in self.output}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
+    def terminal_text(self, cells: Mapping[str, Any]) -> str:
+        """The cells of one prediction as one line for a terminal, numbers first."""
+        values = [cells[name] for name in self.shown or self.output]
+        return "  ".join(map(_terminal_cell, sorted(values, key=lambda value: not isinstance(value, float))))
+
     def window_count(self, prediction: Any) -> int:
         """The number of windows that a text was read in."""
         return int(prediction.seen.windows)
@@ -221,6 +227,14 @@ def arrow_type(kind: Any) -> "pyarrow.DataType":
     if isinstance(kind, Mapping):
         return pa.struct([(name, arrow_type(inner)) for name, inner in kind.items()])
     return {str: pa.string(), int: pa.int64(), float: pa.float64()}[kind]
+
+
+def _terminal_cell(value: Any) -> str:
+    """A cell for a terminal: names padded, so that lines are aligned."""
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    text = ", ".join(map(str, value)) if isinstance(value, list) else "-" if value is None else str(value)
+    return f"{' '.join(text.split()) or '-':<12}"
 
 
 def request_location(number: int) -> Location:

@@ -210,8 +210,19 @@ def _rows_as_documents(file: Path, report: CorpusReport) -> Iterator[Document]:
             yield from _grouped(((number, part) for part in parts), str(file), report)
 
 
+def _refuse_table(file: Path, report: CorpusReport) -> Iterator[Document]:
+    """Refuse a table, whose header and labels would be read as text."""
+    raise RequestError(
+        f"{file} is a table, and its header and other columns are no text; write its texts to a .txt file, or to "
+        ".jsonl with a field 'text'"
+    )
+
+
 # Readers of documents by the file's ending; every other ending is plain text.
-TEXT_FORMATS: dict[str, Callable[[Path, CorpusReport], Iterator[Document]]] = dict.fromkeys(JSONL, _rows_as_documents)
+TEXT_FORMATS: dict[str, Callable[[Path, CorpusReport], Iterator[Document]]] = {
+    **dict.fromkeys(JSONL, _rows_as_documents),
+    **dict.fromkeys((".tsv", ".csv", ".parquet"), _refuse_table),
+}
 
 
 def _grouped(lines: Iterable[tuple[int, str]], source: str, report: CorpusReport) -> Iterator[Document]:

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -47,6 +47,7 @@ class SessionSettings:
 class Session(ABC, Generic[Result]):
     """A run from its current progress to its end, or until it is told to stop."""
 
+    ending: ClassVar[str] = "saving the model"  # what `end` does, for the progress bar
     run: Run
     ranks: Ranks
     module: LossModule  # what is trained
@@ -59,6 +60,7 @@ class Session(ABC, Generic[Result]):
     def train(self, start: Progress, meter: Meter, stop: Callable[[], bool]) -> Result:
         """Train until the budget is spent, the run `should_end_early`, or `stop()` is true."""
         report, stopped, self._saved_at = None, False, time.monotonic()
+        self._facts: Mapping[str, object] = {}  # of the last step that was logged
         with closing(self.steps(start)) as steps:
             for report in steps:
                 stopped = self._finish_step(report, meter) and stop()
@@ -67,7 +69,9 @@ class Session(ABC, Generic[Result]):
         progress = report.progress if report else start
         if stopped:
             meter.stop()
+            meter.say("saving a checkpoint")
             self.save(progress)
+        meter.say(self.ending)
         return self.end(progress, report, finished=not stopped)
 
     def steps(self, start: Progress) -> Generator[StepReport, None, None]:
@@ -192,6 +196,8 @@ class Session(ABC, Generic[Result]):
         self.after_step(progress)
         if progress.step % self.options.log_every == 0 or report.nonfinite or last:
             self._log(report, meter)
+        else:
+            meter.update(self.progress_value(progress), self._facts)
         if self.evaluation_due(progress.step, last=last):
             self.evaluate_and_record(progress.step)
         if self._save_due(progress):
@@ -212,7 +218,8 @@ class Session(ABC, Generic[Result]):
         line |= {"loss": finite_values(report.losses), "rate": report.rate} | finite_values({"norm": report.norm})
         line |= {"tokens_per_second": round(speed), "skipped": progress.skipped} | self.extra_metrics(report)
         self.write(line | ({"bad": report.nonfinite} if report.nonfinite else {}))
-        meter.update(self.progress_value(progress), self.progress_facts(report))
+        self._facts = self.progress_facts(report)
+        meter.update(self.progress_value(progress), self._facts)
 
 
 def finite_values(values: Mapping[str, float]) -> dict[str, float | None]:

@@ -101,7 +101,10 @@ def _rows(word: str, pattern: re.Pattern[str], table: Table, text: str, sense: s
         sentence, label = text_cell(row, text), text_cell(row, sense)
         match = pattern.search(sentence)
         if match is None:
-            raise RequestError(f"{row.location}: the text has no word '{word}'; add it or remove the row")
+            raise RequestError(
+                f"{row.location}: the text has no word '{word}'; every text of a table with a "
+                f"column '{sense}' must have it: remove the row, or give plain text (.txt)"
+            )
         if not label.strip():
             raise RequestError(f"{row.location}: '{sense}' is empty; write the sense or remove the row")
         yield _use(sentence, *match.span(), str(row.location), label.strip())

@@ -1,11 +1,11 @@
 """From a file of rows to a file of predictions."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.tables import Row, Table
+from bertkit.data.tables import Columns, Row, Table
 from bertkit.errors import RequestError
 from bertkit.predict.answers import Answers
 from bertkit.predict.bert import Bert
@@ -20,12 +20,26 @@ from bertkit.predict.files.outputs import (
     jsonl_bytes,
     kept_columns,
 )
-from bertkit.predict.files.pipeline import Computed, Job, Output, RunOptions, describe, long_texts, run_file
+from bertkit.predict.files.pipeline import (
+    Computed,
+    Job,
+    Output,
+    RunOptions,
+    compute_rows,
+    describe,
+    long_texts,
+    run_file,
+)
 from bertkit.predict.files.resume import ROWS_STREAM, State, check_outputs
-from bertkit.predict.files.rows import FileSettings, Item, open_source
+from bertkit.predict.files.rows import FileSettings, Item, RowSource, open_source
 from bertkit.progress import ShowProgress, silent
-from bertkit.tasks.row import Detail
+from bertkit.tasks.read import read_examples
+from bertkit.tasks.row import Detail, TaskRow
 from bertkit.tasks.table import TASKS
+from bertkit.text.corpus import STDIN
+
+JSONL, TERMINAL = ".jsonl", "terminal"  # forms of predictions that are not written to a file
+MAX_SCORED = 100_000  # rows whose predictions are kept in memory for the score
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,22 @@ class AnsweredFile:
     task: str
     columns: tuple[str, ...]  # of the predictions
     note: str  # on texts over the limit; empty if there were none
+    scores: "Scores | None"  # None: the file has no labels
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The metrics of predictions for a file that has labels."""
+
+    metric: str  # the main one
+    values: Mapping[str, float]
+    rows: int
+    label: str | None  # the column of labels
+
+    def __str__(self) -> str:
+        names = [self.metric, *(name for name in self.values if name != self.metric)]
+        numbers = ", ".join(f"{name} {self.values[name]:.4f}" for name in names)
+        return f"{numbers} ({self.rows:,} rows{f', label = {self.label}' if self.label else ''})"
 
 
 def predict_file(
@@ -54,23 +84,138 @@ def predict_file(
     """
     check_ending(out, TABLE_ENDINGS)
     check_outputs(out, {}, resume=options.resume)
+    work = _open_work(model, rows, out.suffix, file, options, say)
+    in_common = {**describe(work.bert, work.source, options), "keep": str(file.keep), "detail": str(file.detail)}
+    output = Output("predicting", out, in_common)
+    state = run_file(work.source, work.job, work.bert, output, options, show, work.collect)
+    task = work.bert.answers.task
+    note = long_texts(state, "cut to, or read through windows of,", task.limit)
+    scores = None if options.resume else work.scores(say)  # a resumed run has the predictions of its last part only
+    return AnsweredFile(state, task.name, tuple(work.job.names.values()), note, scores)
+
+
+def predict_rows(
+    model: Path | None,
+    rows: Path,
+    form: str,
+    file: FileSettings,
+    options: RunOptions,
+    write: Callable[[bytes], object],
+    *,
+    say: Callable[[str], None] = lambda _: None,
+) -> Scores | None:
+    """As `predict_file`, with each block of predictions given to `write`: as JSONL, or as lines for a TERMINAL."""
+    work = _open_work(model, rows, form, file, options, say)
+    for faults, computed in compute_rows(work.source, work.job, work.bert, options):
+        for fault in (*faults, *computed.faults):
+            say(f"left out: {fault}")
+        write(computed.parts[ROWS_STREAM])
+        work.collect(computed)
+    return work.scores(say)
+
+
+def predict_text(bert: Bert, text: str, second: Sequence[str], form: str, detail: Detail) -> bytes:
+    """The prediction for one text as JSONL or as a line for a TERMINAL.
+
+    `second` holds the second text of a pair, the passage of a question, or the choices, as the task needs.
+    """
+    answers = bert.answers
+    row = answers.task.row
+    detail.check(row, TASKS.values())
+    inputs = _request_inputs(row, text, second)
+    examples = row.examples(**inputs)
+    [prediction] = answers.predict(examples)
+    cells = row.cells(examples[0], prediction, detail)
+    if form == TERMINAL:
+        return f"{row.terminal_text(cells)}\n".encode()
+    kept = {name if name == "choices" else name.removesuffix("s"): values[0] for name, values in inputs.items()}
+    names = renamed(list(cells), list(kept))
+    return jsonl_bytes([{**kept, **{names[name]: value for name, value in cells.items()}}])
+
+
+def _request_inputs(row: TaskRow, text: str, second: Sequence[str]) -> dict[str, Any]:
+    """The inputs of a request with one text, by the names of the task's fields."""
+    first, *others = row.fields
+    if not others and second:
+        raise RequestError(f"--pair does not go with '{row.name}', which reads one text")
+    if not second:
+        if others and not others[0].optional:
+            raise RequestError(f"'{row.name}' reads a {first.name} and {others[0].name}; add --pair TEXT")
+        return {first.name: [text]}
+    if others[0].kind == "choices":
+        return {first.name: [text], others[0].name: [list(second)]}
+    if len(second) > 1:
+        raise RequestError(f"--pair is given {len(second)} times; '{row.name}' reads one second text")
+    return {first.name: [text], others[0].name: list(second)}
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A loaded model, an open file and what to do with its rows; predictions are kept if the file has labels."""
+
+    bert: Bert
+    source: RowSource
+    job: "AnswerJob"
+    columns: Columns  # as the user named them
+    predictions: dict[str, Any] = field(default_factory=dict)  # by location
+
+    def collect(self, computed: Computed) -> None:
+        """Keep the predictions of a block for the score."""
+        if len(self.predictions) <= MAX_SCORED:
+            self.predictions.update(computed.predictions)
+
+    def scores(self, say: Callable[[str], None]) -> Scores | None:
+        """The metrics, if the file has labels that the model knows."""
+        if not self.predictions:
+            return None
+        task, path = self.bert.answers.task, self.source.table.path
+        if len(self.predictions) > MAX_SCORED:
+            say(f"{path} has labels; bertkit evaluate scores files of over {MAX_SCORED:,} rows")
+            return None
+        try:
+            file = read_examples(task.name, path, self.columns)
+            examples = [example for example in file.examples if str(example.location) in self.predictions]
+            for example in examples:
+                task.windows(task.preprocess(example), 0)  # refuses a label that the model does not know
+            if not examples:
+                return None
+            values = task.score(examples, [self.predictions[str(example.location)] for example in examples])
+        except RequestError as error:
+            say(f"no score: {error}")
+            return None
+        return Scores(task.main_metric, values, len(examples), file.columns.label)
+
+
+def _open_work(
+    model: Path | None, rows: Path, form: str, file: FileSettings, options: RunOptions, say: Callable[[str], None]
+) -> _Work:
+    """Load the model and open the file; `form` is the ending of the output, or TERMINAL."""
     bert = options.hardware.load(model)
-    answers, detail = bert.answers, file.detail
-    task = answers.task
+    task, detail = bert.answers.task, file.detail
     detail.check(task.row, TASKS.values())
     source = open_source(task.row, rows, file.columns, file.format)
     say(source.note)
     types = task.row.columns(task.labels, detail)
-    kept, names = _layout(source.table, out.suffix, file.keep, list(types), say)
+    say_names = (lambda _: None) if form == TERMINAL else say  # a terminal shows no columns
+    kept, names = _layout(source.table, JSONL if form == TERMINAL else form, file.keep, list(types), say_names)
     columns = (*kept.names, *names.values())
     schema = None
-    if out.suffix == ".parquet":
+    if form == ".parquet":
         schema = arrow_schema(source.table, kept, {names[column]: kind for column, kind in types.items()})
-    job = AnswerJob(model, options.hardware, options.skip, out.suffix, columns, names, kept, detail, schema)
-    in_common = {**describe(bert, source, options), "keep": str(file.keep), "detail": str(detail)}
-    state = run_file(source, job, bert, Output("predicting", out, in_common), options, show)
-    note = long_texts(state, "cut to, or read through windows of,", task.limit)
-    return AnsweredFile(state, task.name, tuple(names.values()), note)
+    scored = file.format is None and _has_labels(task.row, source, file.columns)
+    job = AnswerJob(model, options.hardware, options.skip, form, columns, names, kept, detail, schema, scored)
+    return _Work(bert, source, job, file.columns)
+
+
+def _has_labels(row: TaskRow, source: RowSource, columns: Columns) -> bool:
+    """Whether the file has a column that looks like the labels of the task; lines of text have none."""
+    if source.table.path is STDIN or not source.note:  # standard input cannot be read again
+        return False
+    try:
+        row.reader(source.table, columns, True)
+    except RequestError:
+        return False
+    return True
 
 
 def _layout(
@@ -94,6 +239,7 @@ class AnswerJob(Job):
     kept_columns: KeptColumns
     detail: Detail
     schema: Any  # of Parquet; None for other formats
+    scored: bool = False  # whether predictions are kept
 
     @property
     def head(self) -> bytes:
@@ -140,13 +286,17 @@ def renamed(columns: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
 
 def _predict(job: AnswerJob, answers: Answers, items: Sequence[Item]) -> Computed:
     row, examples = answers.task.row, [answers.task.preprocess(item.example) for item in items]
-    rows, long = [], []
-    for item, example, prediction in zip(items, examples, answers.predict(examples), strict=True):
+    rows, long, predictions = list[dict[str, Any]](), [], answers.predict(examples)
+    for item, example, prediction in zip(items, examples, predictions, strict=True):
         cells = row.cells(example, prediction, job.detail)
-        rows.append({**item.kept_cells, **{job.names[name]: value for name, value in cells.items()}})
+        if job.ending == TERMINAL:
+            rows.append({"line": f"{row.terminal_text(cells)}  {' '.join(example.texts[0].split())}"})
+        else:
+            rows.append({**item.kept_cells, **{job.names[name]: value for name, value in cells.items()}})
         if cells["cut"] or cells["windows"] > 1:
             long.append((item.location, prediction.seen.tokens))
-    return Computed({ROWS_STREAM: _bytes(job, rows)}, len(rows), (), tuple(long))
+    kept = {item.location: each for item, each in zip(items, predictions, strict=True)} if job.scored else {}
+    return Computed({ROWS_STREAM: _bytes(job, rows)}, len(rows), (), tuple(long), kept)
 
 
 def _usable(answers: Answers, items: Sequence[Item]) -> tuple[list[Item], tuple[str, ...]]:
@@ -162,7 +312,9 @@ def _usable(answers: Answers, items: Sequence[Item]) -> tuple[list[Item], tuple[
 
 
 def _bytes(job: AnswerJob, rows: Sequence[Mapping[str, Any]]) -> bytes:
-    if job.ending == ".jsonl":
+    if job.ending == TERMINAL:
+        return "".join(f"{row['line']}\n" for row in rows).encode("utf-8", "backslashreplace")
+    if job.ending == JSONL:
         return jsonl_bytes(rows)
     if job.ending == ".csv":
         return csv_bytes([[row.get(name) for name in job.columns] for row in rows])

@@ -3,7 +3,7 @@
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -97,6 +97,7 @@ class Computed:
     written: int  # rows
     faults: tuple[str, ...] = ()  # messages of rows that could not be used
     long: tuple[tuple[str, int], ...] = ()  # location and tokens of each text over the limit
+    predictions: Mapping[str, Any] = field(default_factory=dict)  # by location, if the job keeps them
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,19 @@ class Output:
     side_files: Mapping[str, Path] = field(default_factory=dict)  # by stream
 
 
-def run_file(source: RowSource, job: Job, bert: Bert, output: Output, options: RunOptions, show: ShowProgress) -> State:
-    """Write the job's output for every row, in order; returns the final state. `bert` is the job's model, loaded."""
+def run_file(
+    source: RowSource,
+    job: Job,
+    bert: Bert,
+    output: Output,
+    options: RunOptions,
+    show: ShowProgress,
+    collect: Callable[[Computed], None] = lambda _: None,
+) -> State:
+    """Write the job's output for every row, in order; returns the final state. `bert` is the job's model, loaded.
+
+    `collect` is called with the result of each block.
+    """
     rereadable = source.table.path is not STDIN
     if options.resume and not rereadable:
         raise RequestError("standard input cannot be read again, so there is nothing to --resume; name a file")
@@ -152,6 +164,7 @@ def run_file(source: RowSource, job: Job, bert: Bert, output: Output, options: R
             for block, faults, computed in _computed(blocks, source, job, pool):
                 faults = [*faults, *computed.faults]
                 state = _next_state(state, block, computed, len(faults))
+                collect(computed)
                 draft.append({**computed.parts, SKIPPED_STREAM: _fault_lines(faults)})
                 # A short last block is not saved: it would be another block if the file grew before a resume.
                 if block.full:
@@ -160,6 +173,15 @@ def run_file(source: RowSource, job: Job, bert: Bert, output: Output, options: R
         draft.flush()
         draft.publish(job.finish(draft.path(ROWS_STREAM), state.written))
     return state
+
+
+def compute_rows(
+    source: RowSource, job: Job, bert: Bert, options: RunOptions
+) -> Iterator[tuple[Sequence[str], Computed]]:
+    """The messages of the faulty rows and the result of each block, in order, for output that is not a file."""
+    with _pool(job, bert, options) as pool:
+        for _, faults, computed in _computed(row_blocks(source.table.rows), source, job, pool):
+            yield faults, computed
 
 
 def _pool(job: Job, bert: Bert, options: RunOptions) -> AbstractContextManager[Pool[Sequence[Item], Computed]]:

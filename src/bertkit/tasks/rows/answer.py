@@ -43,6 +43,7 @@ class AnswerRow(TaskRow):
     }
     candidate = MappingProxyType({"text": str, **SPAN_COLUMNS})
     output = MappingProxyType({"answer": str, **SPAN_COLUMNS, "no_answer": float})
+    shown = ("answer", "probability")
     example_unit = "questions"
     has_probabilities = False
     missing_from_lines = "a passage"

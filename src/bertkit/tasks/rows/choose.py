@@ -32,6 +32,7 @@ class ChooseRow(TaskRow):
         "choices": ["a joy.", "of wood.", "seven."],
     }
     output = MappingProxyType({"choice": int, "chosen": str, "probability": float})
+    shown = ("chosen", "probability")
     missing_from_lines = "choices"
 
     def fits_table(self, table: Table, rows: Sequence[Row], columns: Columns) -> bool:

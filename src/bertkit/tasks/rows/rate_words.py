@@ -44,6 +44,10 @@ class RateWordsRow(NumberRow, WordRow):
     output: ClassVar[Mapping[str, Any]] = {"words": [str], "characters": [[int]], "values": [float]}
     word_labels = WordLabels("number", NUMBER_COLUMNS, _read_number, RatedWordsExample)
 
+    def terminal_text(self, cells: Mapping[str, Any]) -> str:
+        """Each word with its number."""
+        return ", ".join(f"{word} {value:.2f}" for word, value in zip(cells["words"], cells["values"], strict=True))
+
     def fits_file(self, path: Path, columns: Columns) -> bool:
         """CoNLL columns, with numbers in the last one."""
         if ending(path) == ".conllu" or not super().fits_file(path, columns):

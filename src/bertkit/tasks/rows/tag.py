@@ -48,3 +48,10 @@ class TagRow(WordRow):
             cells |= {"first_word": span.words[0], "end_word": span.words[1], "probability": span.probability}
             spans.append(cells)
         return super().output_cells(example, prediction) | {"spans": spans}
+
+    def terminal_text(self, cells: Mapping[str, Any]) -> str:
+        """The spans with their labels; for tags that are no spans each word with its tag."""
+        spans = [f"{span['text']} ({span['label']} {span['probability']:.2f})" for span in cells["spans"]]
+        if spans or set(cells["tags"]) <= {"O"}:
+            return ", ".join(spans) or "-"
+        return " ".join(f"{word}/{tag}" for word, tag in zip(cells["words"], cells["tags"], strict=True))

@@ -72,6 +72,7 @@ class WriteRow(TaskRow):
     request_summary = "Texts to write a text for."
     request_example: ClassVar[Mapping[str, object]] = {"texts": ["Two dogs play in the snow."]}
     output: ClassVar[Mapping[str, Any]] = {"text": str, "tokens": int, "ended": str}
+    shown = ("text",)
     has_probabilities = False
 
     def default_settings(self, start: str) -> tuple[str, ...]:
