@@ -88,7 +88,7 @@ class EvaluationResult:
     note: str  # which columns were read
     groups: Mapping[str, Mapping[str, float]] = field(
         default_factory=dict
-    )  # scores of each label, or group of examples
+    )  # of each label or group of examples
 
     @property
     def score(self) -> float:
