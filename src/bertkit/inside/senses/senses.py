@@ -19,6 +19,7 @@ from bertkit.text.vocabulary.word_counts import split_chunk
 
 COLORS = ("#2563eb", "#d9730d", "#15803d", "#b5338a", "#0e8f9e", "#8a6d00", "#7c4dff", "#c0392b", "#5f6b7a", "#3e7d5a")
 NAMING_WORDS, NAMING_WINDOW = 3, 10  # of a cluster: its name, and where its words are looked for on each side
+MIN_RATIO = 3  # how much more often such a word stands in the cluster than in the others
 MIN_LETTERS = 4  # of such a word, if it is in ASCII: shorter ones are mostly articles and prepositions
 TYPICAL_USES = 3  # sentences of each group beside the map
 CONTEXT_WORDS = 5  # on each side, averaged for the static baseline, as in word2vec's window
@@ -70,7 +71,7 @@ class SenseMap(PageResult, JsonResult):
 def cluster_words(uses: Sequence[Use], clusters: Sequence[int], cluster: int) -> list[str]:
     """The words around the uses of a cluster that distinguish it, by p log(p / q) of the shares of uses with them.
 
-    Short words, words of most uses, and words of a single use of the cluster say nothing about it.
+    Short words, words of a single use of the cluster, and words that others have about as often say nothing about it.
     """
     contexts: dict[bool, list[set[str]]] = {True: [], False: []}
     for use, number in zip(uses, clusters, strict=True):
@@ -80,8 +81,8 @@ def cluster_words(uses: Sequence[Use], clusters: Sequence[int], cluster: int) ->
     shares = {}
     for word, count in counts.items():
         share, other = count / len(inside), (others[word] + 0.5) / (len(outside) + 1)
-        rare = 2 * (count + others[word]) <= len(uses)
-        if count > 1 and rare and share > other and word.isalpha() and not (word.isascii() and len(word) < MIN_LETTERS):
+        short = word.isascii() and len(word) < MIN_LETTERS
+        if count > 1 and share >= MIN_RATIO * other and word.isalpha() and not short:
             shares[word] = share * np.log(share / other)
     return sorted(shares, key=lambda word: (-shares[word], word))[:NAMING_WORDS]
 

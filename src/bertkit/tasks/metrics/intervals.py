@@ -1,6 +1,7 @@
 """95 % intervals of scores over a sample of examples: by bootstrap, and Wilson's where all resamples are equal."""
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -31,11 +32,14 @@ def score_intervals(
     """
     draws = np.random.Generator(np.random.Philox(key=0))
     number = min(max(MAX_SCORED // count, MIN_RESAMPLES), MAX_RESAMPLES)
-    rows = [score(draws.integers(count, size=count).tolist()) for _ in range(number)]
+    with warnings.catch_warnings():  # of resamples that have one label only
+        warnings.simplefilter("ignore")
+        rows = [score(draws.integers(count, size=count).tolist()) for _ in range(number)]
     intervals = {}
     for name, value in scores.items():
         values = [row[name] for row in rows if math.isfinite(row.get(name, math.nan))]
-        half = Z * float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+        with np.errstate(over="ignore"):
+            half = Z * float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
         if half > 1e-9:  # equal values differ by rounding
             highest = 1.0 if value <= 1.0 else math.inf
             intervals[name] = (value - half, min(highest, value + half))

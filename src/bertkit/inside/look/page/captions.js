@@ -53,11 +53,11 @@ export function tellingHead(catalogue) {
   return [...telling, ...best(["itself", "mixed"]), ...best(Object.keys(PATTERNS))][0] ?? null;
 }
 
-/** The word with the largest weight on another word, among the first ones; the first word if none has any. */
-export function tellingToken(layer, head, minor) {
+/** The start of a word with the largest weight on another token, among the first ones; else the first word. */
+export function tellingToken(layer, head, minor, tokens) {
   const words = [...minor.keys()].filter((token) => !minor[token]);
   let [found, largest] = [words[0] ?? 0, 0];
-  for (const from of words.filter((token) => token < MAX_START_ROW)) {
+  for (const from of words.filter((token) => token < MAX_START_ROW && !tokens[token].startsWith("##"))) {
     const weights = layer.row(head, from);
     for (const to of words) if (to !== from && weights[to] > largest) [found, largest] = [from, weights[to]];
   }

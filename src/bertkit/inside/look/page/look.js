@@ -54,7 +54,7 @@ class App {
     const row = tellingHead(this.data.catalogue ?? []);
     if (!row) return this.set({});
     const [layer, head] = [row.layer - 1, row.head - 1];
-    const token = tellingToken(await this.layer("heads", layer), head, this.minor);
+    const token = tellingToken(await this.layer("heads", layer), head, this.minor, this.data.tokens);
     return this.set({ layer, head, heads: new Set([head]), token });
   }
 
