@@ -33,39 +33,7 @@ from bertkit.text.shards.writer import write_shards
 ROOT = Path(__file__).parents[1]
 MODULES = 100
 LOADS = 5
-# A sentence, and the words that would do.
-BLANKS = {
-    "I drink a cup of [MASK] every morning.": "coffee tea milk water",
-    "She put the letter into an [MASK] and sealed it.": "envelope",
-    "The cat sat on the [MASK].": "floor bed chair sofa mat table roof couch",
-    "He was late because he missed the [MASK].": "train bus flight plane boat",
-    "In summer the [MASK] is hot.": "weather sun air water sand climate temperature",
-    "The sky is [MASK] today.": "blue clear grey gray cloudy bright dark",
-    "We need a new [MASK] for the kitchen.": "table oven stove floor sink chair cook room",
-    "My brother plays the [MASK] in a band.": "guitar drums bass piano trumpet drum violin saxophone",
-    "Please close the [MASK]; it is cold.": "door window doors windows",
-    "The dog [MASK] at the postman.": "barked barks growled jumped looked stared",
-    "Two plus two is [MASK].": "four 4",
-    "Rome is the capital of [MASK].": "italy",
-    "The opposite of black is [MASK].": "white",
-    "A year has twelve [MASK].": "months",
-    "Fish live in the [MASK].": "water sea ocean rivers river lake",
-    "He went to the [MASK] to buy bread.": "bakery shop store market city town baker village",
-    "She is a doctor and works in a [MASK].": "hospital clinic",
-    "They got [MASK] last spring and now live in London.": "married divorced engaged",
-    "The children are playing in the [MASK].": "garden park yard street snow field sand playground house",
-    "I have to wash my [MASK] before dinner.": "hands face hair clothes",
-    "The plane landed at the [MASK] at noon.": "airport airfield",
-    "The river was too [MASK] to cross.": "deep wide dangerous narrow shallow fast",
-    "You should [MASK] your teeth twice a day.": "brush clean wash",
-    "The teacher asked the students to open their [MASK].": "books eyes doors bags minds mouths",
-    "After the rain the sun came [MASK].": "out up back",
-    "Bread is made from [MASK].": "flour wheat grain dough corn",
-    "He has lived here [MASK] 1998.": "since",
-    "She speaks English and [MASK] fluently.": "french german spanish italian chinese russian latin",
-    "It was so dark that I could not [MASK] anything.": "see do say read find",
-    "The judge sent him to [MASK] for five years.": "prison jail",
-}
+BLANKS = Path(__file__).with_name("blanks.tsv")  # a sentence, and the words that would do; two sets of thirty
 FRESH = """
 import json, resource, time
 import bertkit, torch
@@ -99,9 +67,9 @@ def main() -> None:
     with whole_file(options.out) as draft:
         draft.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(json.dumps({key: value for key, value in report.items() if key != "blanks"}, indent=1))
-    print(
-        f"{report['blanks']['first']} of {len(BLANKS)} first words would do, {report['blanks']['top 5']} in the top 5"
-    )
+    for name in ("first", "second"):
+        found = report["blanks"][name]
+        print(f"{name} thirty: {found['first']} first words would do, {found['top 5']} in the top 5")
 
 
 def words(heldout: Path, folder: Path) -> dict[str, dict[str, dict[str, float]]]:
@@ -118,15 +86,24 @@ def words(heldout: Path, folder: Path) -> dict[str, dict[str, dict[str, float]]]
 
 
 def blanks() -> dict[str, Any]:
-    """The five likeliest words of each blank, with their probabilities, and how many of them would do."""
+    """The five likeliest words of each blank, with their probabilities, and how many of them would do, by set."""
     bert, rows = bertkit.load(), []
-    for text, good in BLANKS.items():
+    lines = [line.split("\t") for line in BLANKS.read_text(encoding="utf-8").splitlines()[1:]]
+    for name, text, good in lines:
         found = bert.fill(text, top=5)
         do = [candidate.word in good.split() for candidate in found]
         top = {candidate.word: round(candidate.probability, 3) for candidate in found}
-        rows.append({"text": text, "top 5": top, "would do": [w for w, ok in zip(top, do, strict=True) if ok]})
-    first = sum(next(iter(row["top 5"])) in row["would do"] for row in rows)
-    return {"first": first, "top 5": sum(bool(row["would do"]) for row in rows), "rows": rows}
+        rows.append(
+            {"set": name, "text": text, "top 5": top, "would do": [w for w, ok in zip(top, do, strict=True) if ok]}
+        )
+    counts = {
+        name: {
+            "first": sum(next(iter(row["top 5"])) in row["would do"] for row in rows if row["set"] == name),
+            "top 5": sum(bool(row["would do"]) for row in rows if row["set"] == name),
+        }
+        for name in dict.fromkeys(line[0] for line in lines)
+    }
+    return {**counts, "rows": rows}
 
 
 def vectors(tasks: Path) -> dict[str, dict[str, float]]:

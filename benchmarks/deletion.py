@@ -27,8 +27,8 @@ from bertkit.files import whole_file
 from bertkit.finetuning.fine_tuning import fine_tune
 from bertkit.finetuning.settings import read_settings
 from bertkit.inside.attribution.attribution import WhySettings, why
-from bertkit.inside.attribution.page import Why, WordShare
 from bertkit.predict.bert import Bert
+from bertkit.report.why import Why, WordShare
 from bertkit.tasks.read import read_examples
 
 HIDDEN = (1, 2, 3, 5)

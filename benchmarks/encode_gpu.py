@@ -128,7 +128,7 @@ class Engines:
 
     def bertkit(self, passages: Sequence[Passage]) -> np.ndarray:
         """From ids."""
-        settings = self.ours.embed_settings(pooling="mean").resolved(self.ours.model.config.depth)
+        settings = self.ours.checkpoint.embed_settings(pooling="mean").resolved(self.ours.model.config.depth)
         return np.asarray(embed_passages(self.ours.model, passages, settings, LONGEST, "truncate"))
 
     def transformers(self, rows: Sequence[np.ndarray], batch: int, attention: str) -> np.ndarray:

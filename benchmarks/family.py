@@ -4,11 +4,11 @@
         [--minutes 3] [--seeds 3] [--jobs 8]
     python benchmarks/family.py --table RESULT.json --out docs/family.md
 
-A row is pre-trained by the recipe family/ROW (word2vec by `bertkit word2vec`), its frozen vectors are scored
-(`frozen_features`), it is fine-tuned (last step, defaults of the package), and scores BLiMP's sentences where it can
-(`blimp`). Every fact is in RESULT.json as soon as it is known, and is not computed again: rows can be run in several
-commands and on several days. A row whose model is not in WORK any more begins anew unless it was complete. SIGTERM
-saves a run in the middle of pre-training; the same command goes on.
+Rows are pre-trained by the recipe family/ROW, one after the other (word2vec by `bertkit word2vec`). Then, side by
+side, their frozen vectors are scored (`frozen_features`), they are fine-tuned (last step, defaults of the package), and
+score BLiMP's sentences where they can (`blimp`). Every fact is in RESULT.json as soon as it is known, and is not
+computed again: rows can be run in several commands and on several days. A row whose model is not in WORK any more
+begins anew unless it was complete. SIGTERM saves a run in the middle of pre-training; the same command goes on.
 
 --table writes the page, and beside it two pictures: NAME-scores.svg and NAME-masked-causal.svg.
 """
@@ -138,21 +138,28 @@ class RowRun:
         """A fact of this row."""
         return self.facts.get("rows", self.row.name, *keys, make=make)
 
-    def compute(self) -> None:
-        """Everything that is not known yet."""
-        if self._complete(self.facts.content["rows"].get(self.row.name, {})):
-            return
-        static = self.row.name == "word2vec"
-        self.get("training", make=self.train_static if static else self.train)
+    def train_once(self) -> None:
+        """Pre-train the model, if that was not done."""
+        if not self._complete(self.facts.content["rows"].get(self.row.name, {})):
+            self.get("training", make=self.train_static if self.row.name == "word2vec" else self.train)
+
+    def missing(self) -> list[tuple["RowParts", str, str, int]]:
+        """Calls of `evaluate_part` whose result is not known: the longest first, so that the others fill the gaps."""
+        known, static = self.facts.content["rows"].get(self.row.name, {}), self.row.name == "word2vec"
+        if "training" not in known:
+            return []
+        parts = RowParts(self.row, self.bench, self.model)
+        names = [data.task.name for data in self.bench.found]
+        calls: list[tuple[RowParts, str, str, int]] = []
         if not static:
-            self.get("blimp", make=lambda: blimp(self.checkpoint, self.bench.tasks / "blimp", self.bench.pairs))
-        for data in self.bench.found:
-            self.get("features", data.task.name, make=lambda data=data: self.features(data))
-        self.__dict__.pop("encoder", None)
-        self.__dict__.pop("checkpoint", None)
-        free_memory()
-        if not static:
-            self.fine_tune()
+            calls += [
+                (parts, "fine-tuned", name, seed)
+                for name in names
+                for seed in range(self.bench.seeds)
+                if str(seed) not in known.get("fine-tuned", {}).get(name, {})
+            ]
+            calls += [(parts, "blimp", "", 0)] if "blimp" not in known else []
+        return calls + [(parts, "features", name, 0) for name in names if name not in known.get("features", {})]
 
     def _complete(self, known: dict[str, Any]) -> bool:
         names = {data.task.name for data in self.bench.found}
@@ -162,19 +169,6 @@ class RowRun:
         seeds = {str(seed) for seed in range(self.bench.seeds)}
         tuned = all(seeds <= set(known.get("fine-tuned", {}).get(name, {})) for name in names)
         return features and tuned and "blimp" in known
-
-    @cached_property
-    def checkpoint(self) -> Checkpoint:
-        """The pre-trained model, on the device."""
-        checkpoint = load_checkpoint(self.model)
-        checkpoint.model.to(device())
-        return checkpoint
-
-    @cached_property
-    def encoder(self) -> Encoder:
-        """What gives frozen vectors."""
-        static = self.row.name == "word2vec"
-        return StaticLayer(open_vectors(self.model)) if static else ModelLayers(self.checkpoint)
 
     def train_static(self) -> dict[str, Any]:
         """Skip-gram over the words of the shards, on the CPU."""
@@ -199,7 +193,7 @@ class RowRun:
             raise Stopped
         records = read_records(run / "metrics.jsonl")
         facts = told(records, time.perf_counter() - began)
-        share, model = target_share(recipe), self.checkpoint.model
+        share, model = target_share(recipe), load_checkpoint(self.model).model
         return {
             **about(),
             "minutes": bench.minutes,
@@ -214,22 +208,51 @@ class RowRun:
             "curve": curve(records),
         }
 
-    def features(self, data: GlueFiles) -> dict[str, Any]:
-        """What frozen vectors are good for."""
-        rows = self.bench.scoring(self.row, data.task.name).rows
-        return score_features(self.encoder, TaskExamples(data, rows), device())
 
-    def fine_tune(self) -> None:
-        """All tasks and seeds that are missing, side by side."""
-        known = self.facts.content["rows"][self.row.name].get("fine-tuned", {})
-        calls = [
-            (data, self.model, self.bench.scoring(self.row, data.task.name), seed)
-            for data in self.bench.found
-            for seed in range(self.bench.seeds)
-            if str(seed) not in known.get(data.task.name, {})
-        ]
-        for data, seed, found in results_of(fine_tune_once, calls, min(self.bench.jobs, max(1, len(calls)))):
-            self.get("fine-tuned", data.task.name, str(seed), make=lambda found=found: found)
+@dataclass(frozen=True)
+class RowParts:
+    """The parts of a row's evaluation; each can be computed in a process of its own."""
+
+    row: Row
+    bench: Bench
+    model: Path
+
+    def blimp(self, _name: str, _seed: int) -> dict[str, Any] | None:
+        """Share of BLiMP's pairs in which the model prefers the right sentence."""
+        return blimp(on_device(self.model), self.bench.tasks / "blimp", self.bench.pairs)
+
+    def features(self, name: str, _seed: int) -> dict[str, Any]:
+        """What frozen vectors are good for."""
+        static = self.row.name == "word2vec"
+        encoder: Encoder = StaticLayer(open_vectors(self.model)) if static else ModelLayers(on_device(self.model))
+        return score_features(encoder, TaskExamples(self._data(name), self._scoring(name).rows), device())
+
+    def fine_tuned(self, name: str, seed: int) -> dict[str, Any]:
+        """The score of one fine-tuning run."""
+        return fine_tune_once(self._data(name), self.model, self._scoring(name), seed)[2]
+
+    def _data(self, name: str) -> GlueFiles:
+        return next(data for data in self.bench.found if data.task.name == name)
+
+    def _scoring(self, name: str) -> Scoring:
+        return self.bench.scoring(self.row, name)
+
+
+def evaluate_part(parts: RowParts, kind: str, name: str, seed: int) -> tuple[tuple[str, ...], Any]:
+    """The keys of a result, and the result."""
+    keys = {"blimp": ("blimp",), "features": ("features", name), "fine-tuned": ("fine-tuned", name, str(seed))}
+    if parts.bench.jobs > 1:
+        torch.set_num_threads(1)
+    result = getattr(parts, kind.replace("-", "_"))(name, seed)
+    free_memory()
+    return (parts.row.name, *keys[kind]), result
+
+
+def on_device(model: Path) -> Checkpoint:
+    """A pre-trained model on the GPU, if there is one."""
+    checkpoint = load_checkpoint(model)
+    checkpoint.model.to(device())
+    return checkpoint
 
 
 def target_share(recipe: Recipe) -> float:
@@ -280,20 +303,33 @@ def free_memory() -> None:
 
 
 def measure(names: Sequence[str], bench: Bench, facts: Facts) -> int:
-    """All rows, one after the other; the exit code. A row that fails is recorded, and the next one begins."""
-    failed = 0
-    for name in names:
-        row = pick(ROWS, name, "row")
+    """Train all rows, one after the other, then evaluate them side by side; the exit code.
+
+    A row whose training fails is reported, and the next one begins.
+    """
+    failed, runs = 0, [RowRun(pick(ROWS, name, "row"), bench, facts) for name in names]
+    for run in runs:
         try:
-            RowRun(row, bench, facts).compute()
+            run.train_once()
         except (Stopped, KeyboardInterrupt):
-            print(f"stopped in {name}; the same command goes on", flush=True)
-            return STOPPED
+            return stopped(run.row.name)
         except Exception:  # whatever it is, the other rows are worth having
-            print(f"{name} failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+            print(f"{run.row.name} failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
             failed += 1
         free_memory()
+    calls = [call for run in runs for call in run.missing()]
+    try:
+        for keys, result in results_of(evaluate_part, calls, min(bench.jobs, max(1, len(calls)))):
+            facts.get("rows", *keys, make=lambda result=result: result)
+    except (Stopped, KeyboardInterrupt):
+        return stopped("the evaluation")
     return 1 if failed else 0
+
+
+def stopped(where: str) -> int:
+    """The exit code of a run that can go on."""
+    print(f"stopped in {where}; the same command goes on", flush=True)
+    return STOPPED
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,36 +2,37 @@
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from itertools import starmap
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import Any
 
 
 def results_of(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], jobs: int) -> Iterator[Any]:
-    """What `function` gives for each call's arguments, as it comes: here, or in as many processes as `jobs`.
+    """What `function` returns for each call's arguments, as it comes: here, or in as many processes as `jobs`.
 
-    A call that fails or a SIGTERM ends all of them; what was given before is the caller's to keep.
+    A call that fails or a SIGTERM ends all of them at once; the caller keeps what was yielded before.
     """
     if jobs == 1:
         yield from starmap(function, calls)
         return
-    with _terminable(), get_context("spawn").Pool(jobs) as pool:  # leaving it ends the processes
-        yield from pool.imap_unordered(_Call(function), calls)
-
-
-class _Call:
-    """A function of one tuple, which other processes can read."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-
-    def __call__(self, arguments: tuple[Any, ...]) -> Any:
-        return self.function(*arguments)
+    with terminable(), ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        try:
+            for future in as_completed([pool.submit(function, *call) for call in calls]):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in active_children():
+                child.kill()  # a run that is terminated would first save itself
+                child.join()
+            raise
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
+def terminable() -> Iterator[None]:
+    """SIGTERM is a KeyboardInterrupt."""
+
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 

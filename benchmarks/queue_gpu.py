@@ -62,7 +62,7 @@ class Ours:
     def __init__(self, folder: Path, device: torch.device, max_tokens: int, dtype: str) -> None:
         self._limits = ServeSettings(max_tokens=max_tokens)
         self._served = load_models([f"model={folder}"], device, dtype=dtype).named(None)
-        self._options = EmbeddingOptions(settings=self._served.bert.embed_settings())
+        self._options = EmbeddingOptions(settings=self._served.embed_settings())
         self.counted = Counted()
         self._loop, self._small = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         self._planner = Planner(self._small, self._queue)

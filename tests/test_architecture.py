@@ -13,7 +13,10 @@ ORDER = [
     "_version",
     "errors",
     "poolings",
+    "calls",
     "text_inputs",
+    "connection",
+    "embedding_requests",
     "client",
     "bert_client",
     "files",
@@ -27,8 +30,20 @@ ORDER = [
     "engine",
     "checkpoint",
 ]
-ORDER += ["data", "tasks", "train", "pretraining", "finetuning", "predict", "inside", "serve", "pretrained", "facts"]
-ORDER += ["api", "cli", "__main__"]
+ORDER += [
+    "data",
+    "tasks",
+    "train",
+    "pretraining",
+    "finetuning",
+    "predict",
+    "evaluation",
+    "inside",
+    "serve",
+    "pretrained",
+    "facts",
+]
+ORDER += ["api", "sklearn", "cli", "__main__"]
 SIBLINGS = [{"pretraining", "finetuning"}, {"inside", "serve"}]
 MOST_MODULES = 16  # of a folder
 FOLDERS_OF_ROWS = {"cli", "facts"}  # a verb, a topic is a file
@@ -40,7 +55,10 @@ RETURN_ANY = {
     "bertkit.predict.files.outputs.plain_type",
 }
 NEVER = {"transformers", "sentence_transformers", "socket", "urllib", "http", "requests", "httpx"}
-ON_THE_WIRE = {"client": {"http", "urllib"}, "serve": {"socket", "urllib"}}  # what a server and its client are made of
+ON_THE_WIRE = {
+    "connection": {"http", "urllib"},
+    "serve": {"socket", "urllib"},
+}  # of a server and its client
 
 
 def imports(path: Path) -> list[tuple[int, str]]:

@@ -1,10 +1,20 @@
 """Work that stops before its end is not shown as done."""
 
 import io
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
-from bertkit.progress import progress
+from bertkit import progress as progress_module
+from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.config import family_config
+from bertkit.model.model import new_model
+from bertkit.predict import vectors
+from bertkit.predict.bert import Bert
+from bertkit.progress import late_progress, progress
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.wordpiece import SPECIALS
 
 
 class Terminal(io.StringIO):
@@ -95,3 +105,35 @@ def test_a_notebook_gets_a_bar_of_its_own(monkeypatch):
         meter.update(3)
         meter.stop()
     assert shown[-1].endswith("</progress> 75% (stopped)")
+
+
+def late(monkeypatch, *seconds: float, terminal: bool = True) -> str:
+    """What a late bar showed, when a text was done at each of these seconds."""
+    stream = Terminal() if terminal else io.StringIO()
+    clock = iter([0.0, *seconds])
+    monkeypatch.setattr("sys.stderr", stream)
+    with monkeypatch.context() as patch:
+        patch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: next(clock, seconds[-1])))
+        with late_progress("embedding", 10) as advance:
+            for _ in seconds:
+                advance(1)
+    return stream.getvalue()
+
+
+def test_a_late_bar_is_for_long_work_on_a_terminal(monkeypatch):
+    assert late(monkeypatch, 0.5, 1.9) == ""
+    assert "embedding" in late(monkeypatch, 0.5, 2.5)
+    assert late(monkeypatch, 0.5, 2.5, terminal=False) == ""
+
+
+def test_embedding_tells_how_far_it_is(monkeypatch):
+    config = family_config("bert", "tiny", vocab_size=len(SPECIALS) + 1, max_length=32)
+    tokenizer = Tokenizer.from_vocab([*SPECIALS, "a"])
+    bert = Bert(Checkpoint(model=new_model(config).eval(), tokenizer=tokenizer, max_length=32))
+    done = []
+    monkeypatch.setattr(vectors, "late_progress", lambda title, total: nullcontext(done.append))
+    bert.embed(["a " * (n % 30) for n in range(300)])
+    assert sum(done) == 300
+    assert len(done) > 2, "after each batch, not only at the end"
+    bert.search("a", (text for text in ["a"] * 40))
+    assert sum(done) == 340

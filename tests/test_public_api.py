@@ -65,6 +65,14 @@ def test_every_name_is_there_and_listed():
         _ = bertkit.nothing
 
 
+def test_the_typed_program_has_every_method():
+    program = (Path(__file__).parent / "typed_calls.py").read_text(encoding="utf-8")
+    for kind in (bertkit.Bert, bertkit.Classifier, bertkit.Client, bertkit.AsyncClient, bertkit.BertClient):
+        methods = [name for name, value in vars(kind).items() if not name.startswith("_") and callable(value)]
+        missing = [name for name in methods if f".{name}(" not in program and name != "close"]
+        assert not missing, kind
+
+
 def test_no_public_name_is_a_module_too():
     modules = {path.stem for path in ROOT.glob("*.py")} | {path.name for path in ROOT.iterdir() if path.is_dir()}
     assert not modules & set(bertkit.__all__)

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from bertkit.bert_client import BertClient
     from bertkit.client import AsyncClient, Client
     from bertkit.inside.attribution.attribution import why
-    from bertkit.inside.attribution.page import Why
     from bertkit.inside.look.look import Look, look
     from bertkit.predict.bert import Bert, load
     from bertkit.predict.fill import Filled
     from bertkit.predict.fill_words import FilledTogether
     from bertkit.predict.questions import JudgedWord
     from bertkit.predict.search import Found
+    from bertkit.report.why import Why
+    from bertkit.sklearn import Classifier
     from bertkit.tasks.answer import Answered
     from bertkit.tasks.choose import Chosen
     from bertkit.tasks.classify import Classified
@@ -48,13 +49,14 @@ _LATE_NAMES = {
     "bertkit.bert_client": ("BertClient",),
     "bertkit.client": ("AsyncClient", "Client"),
     "bertkit.inside.attribution.attribution": ("why",),
-    "bertkit.inside.attribution.page": ("Why",),
+    "bertkit.report.why": ("Why",),
     "bertkit.inside.look.look": ("Look", "look"),
     "bertkit.predict.bert": ("Bert", "load"),
     "bertkit.predict.fill": ("Filled",),
     "bertkit.predict.fill_words": ("FilledTogether",),
     "bertkit.predict.questions": ("JudgedWord",),
     "bertkit.predict.search": ("Found",),
+    "bertkit.sklearn": ("Classifier",),
     "bertkit.tasks.answer": ("Answered",),
     "bertkit.tasks.choose": ("Chosen",),
     "bertkit.tasks.classify": ("Classified",),
@@ -76,6 +78,7 @@ __all__ = [
     "BertkitWarning",
     "Chosen",
     "Classified",
+    "Classifier",
     "Client",
     "EvaluationResult",
     "Filled",

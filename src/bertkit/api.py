@@ -15,6 +15,7 @@ from typing import Any
 
 from bertkit.data.columns import named_columns
 from bertkit.data.from_python import Examples, example_file
+from bertkit.data.tables import Columns
 from bertkit.errors import RequestError
 from bertkit.files import refuse_to_overwrite
 from bertkit.finetuning.chain import check_step, finish_chain, step_folders
@@ -22,6 +23,7 @@ from bertkit.finetuning.result import FineTuned
 from bertkit.predict.bert import Bert, load
 from bertkit.progress import progress
 from bertkit.report.page import REPORT_FILE
+from bertkit.report.tables import html_table
 from bertkit.settings import as_text, pick
 from bertkit.tasks.read import read_examples
 from bertkit.tasks.table import TASKS
@@ -72,19 +74,21 @@ class TrainingResult:
     def _repr_html_(self) -> str:
         state = "" if self.finished else "<p>interrupted; call it again with resume=True</p>"
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
-        return f"{state}{_score_table(self.scores)}<ul>{notes}</ul>"
+        return f"{state}{html_table(('score', 'value'), self.scores.items())}<ul>{notes}</ul>"
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
-    """The scores of a model on labeled examples; a notebook shows them as a table."""
+    """The scores of a model on examples; a notebook shows them as a table."""
 
-    task: str
+    task: str  # of the model, or the yardstick
     examples: int
     metric: str  # the main metric of the task
     scores: Mapping[str, float]
     note: str  # which columns were read
-    labels: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # precision, recall, f1, examples of each
+    groups: Mapping[str, Mapping[str, float]] = field(
+        default_factory=dict
+    )  # scores of each label, or group of examples
 
     @property
     def score(self) -> float:
@@ -96,13 +100,13 @@ class EvaluationResult:
         return asdict(self)
 
     def _repr_html_(self) -> str:
-        return f"{_score_table(self.scores)}<p>{escape(self.note)}</p>"
+        return f"{html_table(('score', 'value'), self.scores.items())}<p>{escape(self.note)}</p>"
 
     def __str__(self) -> str:
         names = [self.metric, *(name for name in self.scores if name != self.metric)]
-        lines = [self.note, ", ".join(f"{name} {self.scores[name]:.4f}" for name in names)]
-        width = max((len(label) for label in self.labels), default=0)
-        for label, values in self.labels.items():
+        lines = [*filter(None, [self.note]), ", ".join(f"{name} {self.scores[name]:.4f}" for name in names)]
+        width = max((len(label) for label in self.groups), default=0)
+        for label, values in self.groups.items():
             numbers = "  ".join(
                 f"{name} {value:{'.3f' if isinstance(value, float) else ','}}" for name, value in values.items()
             )
@@ -143,7 +147,7 @@ def finetune(
 
 
 def finetune_chain(
-    steps: Sequence[Mapping[str, Any]],
+    steps: Sequence[Mapping[str, object]],
     model: Path | str | None = None,
     out: Path | str | None = None,
     *,
@@ -201,12 +205,44 @@ def pretrain(
     return TrainingResult(folder=folder, scores=scores, finished=finished, temporary=temporary)
 
 
-def evaluate(model: Bert | Path | str, examples: Examples, /, **columns: object) -> EvaluationResult:
-    """Score a fine-tuned model on labeled examples by its task's metrics; columns are named as text="review"."""
-    answers = (model if isinstance(model, Bert) else load(model)).answers
+def evaluate(
+    model: Bert | Path | str | None, examples: Examples, /, *, by: str | None = None, **columns: object
+) -> EvaluationResult:
+    """Score a model: a fine-tuned one on labeled examples by its task's metrics, another one by a yardstick.
+
+    A yardstick is recognized by the columns of the examples, or named with `by`: "minimal-pairs" (sentence_good,
+    sentence_bad), "blanks" (text, answers), "similarity" (two texts and a score). Columns are named as text="review".
+    """
+    bert = model if isinstance(model, Bert) else load(model)
     with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
         path, named = example_file(examples, Path(folder), "examples")
-        file = read_examples(answers.task.name, path, named_columns(_pairs({**named, **columns})))
+        chosen = named_columns(_pairs({**named, **columns}))
+        if by is not None or not bert.checkpoint.task:
+            return _by_yardstick(bert, path, chosen, by)
+        return _by_task(bert, path, chosen)
+
+
+def _by_yardstick(bert: Bert, path: Path, columns: Columns, name: str | None) -> EvaluationResult:
+    from bertkit.evaluation.yardstick import recognized, yardstick
+
+    row, rows = recognized(path, columns) if name is None else ((found := yardstick(name)), found.read(path, columns))
+    scores = row.ask(bert, rows)
+    groups = {
+        name: row.total([each for each in scores if each.group == name]) for name in {each.group: 0 for each in scores}
+    }
+    return EvaluationResult(
+        task=row.name,
+        examples=len(rows),
+        metric=row.metric,
+        scores=row.total(scores),
+        note=row.note(bert),
+        groups=groups if len(groups) > 1 else {},
+    )
+
+
+def _by_task(bert: Bert, path: Path, columns: Columns) -> EvaluationResult:
+    answers = bert.answers
+    file = read_examples(answers.task.name, path, columns)
     predictions: list[Any] = []
     with progress("evaluating", len(file.examples)) as meter:
         for start in range(0, len(file.examples), EXAMPLES_AT_ONCE):
@@ -218,7 +254,7 @@ def evaluate(model: Bert | Path | str, examples: Examples, /, **columns: object)
         metric=answers.task.main_metric,
         scores=answers.task.score(file.examples, predictions),
         note="\n".join((file.summary, *answers.task.score_notes)),
-        labels={
+        groups={
             label: {"precision": score.precision, "recall": score.recall, "f1": score.f1, "examples": score.gold}
             for label, score in answers.task.label_scores(Dataset(file.examples, []), predictions).items()
         },
@@ -275,8 +311,3 @@ def _texts(settings: Mapping[str, object]) -> dict[str, str]:
 
 def _pairs(settings: Mapping[str, object]) -> list[str]:
     return [f"{name}={text}" for name, text in _texts(settings).items()]
-
-
-def _score_table(scores: Mapping[str, float]) -> str:
-    rows = "".join(f"<tr><th>{escape(name)}</th><td>{value:.4f}</td></tr>" for name, value in scores.items())
-    return f"<table>{rows}</table>"

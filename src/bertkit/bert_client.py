@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 from bertkit.client import Client
+from bertkit.connection import Json
 from bertkit.errors import RequestError
 
 # bert-as-a-service's names of poolings.
@@ -54,7 +55,7 @@ class BertClient:
         self._as_list = output_fmt == "list"
 
     def encode(
-        self, texts: Sequence[Any], blocking: bool = True, is_tokenized: bool = False, show_tokens: bool = False
+        self, texts: Sequence[object], blocking: bool = True, is_tokenized: bool = False, show_tokens: bool = False
     ) -> object:
         """Embeddings, [texts, width]; a text with ||| is a pair; with `show_tokens` the tokens too."""
         checked = self._checked(texts, is_tokenized)
@@ -65,8 +66,12 @@ class BertClient:
         return (vectors, self._tokens(checked)) if show_tokens else vectors
 
     def encode_async(
-        self, batch_generator: Iterable[Sequence[Any]], max_num_batch: int | None = None, delay: float = 0.1, **how: Any
-    ) -> Iterator[Any]:
+        self,
+        batch_generator: Iterable[Sequence[object]],
+        max_num_batch: int | None = None,
+        delay: float = 0.1,
+        **how: Any,
+    ) -> Iterator[object]:
         """Embeddings of each batch in turn; the next batches are requested meanwhile."""
         with ThreadPoolExecutor(4) as threads:
             waiting = []
@@ -80,12 +85,12 @@ class BertClient:
                 yield future.result()
 
     @property
-    def status(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Json]:
         """The server's address and the client's options."""
         return {"url": self._client.url, **self._embed_options}
 
     @property
-    def server_status(self) -> dict[str, Any]:
+    def server_status(self) -> dict[str, Json]:
         """The server's model, limits and version."""
         info = self._client.get("/info")
         assert isinstance(info, dict)
@@ -112,5 +117,4 @@ class BertClient:
 
     def _tokens(self, texts: list[str]) -> list[list[str]]:
         rows = self._client.post("/tokenize", {"inputs": texts, "pairs": True, "model": self._client.model})
-        assert isinstance(rows, list)
-        return [[token["text"] for token in row] for row in rows]
+        return [[token["text"] for token in row] for row in cast("list[list[dict[str, str]]]", rows)]

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from html import escape
 from typing import Any, Protocol, TextIO
 
@@ -49,6 +49,27 @@ def progress(title: str, total: float, *, every: float = 10.0, stream: TextIO | 
 def silent(title: str, total: float) -> Iterator[Meter]:
     """Show nothing: for callers from Python."""
     yield _Silent()
+
+
+@contextmanager
+def late_progress(title: str, total: float, *, after: float = 2.0) -> Iterator[Callable[[int], None]]:
+    """A function to call with how much more is done: shows a bar, once that has taken `after` seconds.
+
+    It is shown only on a terminal and in a notebook: for calls from Python, which others print nothing.
+    """
+    with ExitStack() as stack:
+        done, meter, began = 0, None, time.monotonic()
+        can_show = _notebook_display() is not None or (sys.stderr is not None and sys.stderr.isatty())
+
+        def advance(count: int) -> None:
+            nonlocal done, meter
+            done += count
+            if meter is None and can_show and time.monotonic() - began >= after and done != total:
+                meter = stack.enter_context(progress(title, total))
+            if meter is not None:
+                meter.update(done)
+
+        yield advance
 
 
 class _Silent:

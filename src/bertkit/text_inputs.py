@@ -1,50 +1,11 @@
 """Text arguments of calls: one text or several, checked. Imports nothing heavy, as clients use this module, too."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, overload
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from bertkit.errors import RequestError
 
 MISSING_TYPES = ("NAType", "NaTType")  # type names of pandas, which is not imported here
-One = TypeVar("One", covariant=True)
-Many = TypeVar("Many", covariant=True)
-Call = TypeVar("Call")
-
-
-class TextsCall(Protocol[One, Many]):
-    """A call with one text, or with several, each a text or a list of words."""
-
-    @overload
-    def __call__(self, texts: str) -> One: ...
-    @overload
-    def __call__(self, texts: Sequence[str | Sequence[str]]) -> Many: ...
-
-
-class PairsCall(Protocol[One, Many]):
-    """A call with one text or pair of texts, or with several."""
-
-    @overload
-    def __call__(self, texts: str, pairs: str | None = None) -> One: ...
-    @overload
-    def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Many: ...
-
-
-class ChoicesCall(Protocol[One, Many]):
-    """A call with a question and its choices, or with several questions."""
-
-    @overload
-    def __call__(self, question: str, choices: Sequence[str]) -> One: ...
-    @overload
-    def __call__(self, question: Sequence[str], choices: Sequence[Sequence[str]]) -> Many: ...
-
-
-def overloaded(call: Callable[..., Call]) -> Callable[[Callable[..., object]], Call]:
-    """A decorator: type checkers see the overloads of the protocol `call`; at run time the method is unchanged."""
-
-    def unchanged(method: Any) -> Any:
-        return method
-
-    return unchanged
 
 
 def listed_texts(texts: str | Iterable[str]) -> list[str]:
@@ -62,7 +23,7 @@ def each_text(texts: Iterable[Any]) -> Iterator[str]:
     for number, text in enumerate(texts):
         if isinstance(text, str):
             yield text
-        elif _is_missing(text):
+        elif is_missing(text):
             raise RequestError(
                 f"texts[{number}] is a missing value ({text!r}); leave such rows out, with pandas df['text'].dropna(), "
                 "or fill them, .fillna('')"
@@ -85,6 +46,6 @@ def refuse_unlisted(texts: object) -> None:
         raise RequestError(f"texts is a {kind}; pass one column of it, such as df['{column}']")
 
 
-def _is_missing(value: object) -> bool:
+def is_missing(value: object) -> bool:
     """Whether a value is None, NaN, or a missing value of pandas."""
     return value is None or type(value).__name__ in MISSING_TYPES or (isinstance(value, float) and value != value)

@@ -37,7 +37,7 @@ def open_page(chromium):
     """`open_page(path, width=390)`: the page, ready; at the end nothing was complained of and nothing fetched."""
     complaints, contexts = [], []
 
-    def open_(path: Path, width: int = 1280, height: int = 800, dark: bool = False):
+    def open_(path: Path, width: int = 1280, height: int = 800, dark: bool = False, ready: str = "#look[data-turn]"):
         context = chromium.new_context(
             viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
         )
@@ -50,7 +50,7 @@ def open_page(chromium):
         page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         page.on("request", lambda request: request.url == address or complaints.append(f"request: {request.url[:200]}"))
         page.goto(address)
-        page.wait_for_selector("#look[data-turn]")
+        page.wait_for_selector(ready)
         return page
 
     yield open_

@@ -60,6 +60,7 @@ class Visits:
         password: str = "",  # typed into the browser's own dialog
         prepare: Callable[[Page], None] | None = None,
         wait: bool = True,
+        path: str = "/",
         hash: str = "",
         **state: str,
     ) -> Page:
@@ -78,7 +79,7 @@ class Visits:
         page.on("request", lambda asked: asked.url.startswith(url) or self.complaints.append(f"went to {asked.url}"))
         if prepare is not None:
             prepare(page)
-        page.goto(f"{url}/#{hash or urlencode(state)}")
+        page.goto(f"{url}{path}#{hash or urlencode(state)}")
         if wait:
             page.wait_for_selector("main section[data-turn]")
         return page

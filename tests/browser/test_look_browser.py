@@ -6,12 +6,14 @@ import re
 import numpy as np
 import pytest
 import torch
+from accessibility import accessibility_faults
 
 import bertkit
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import BertConfig, family_config, override
 from bertkit.inside.look.data import lens
 from bertkit.inside.look.look import look, module
+from bertkit.inside.look.look import page as look_page
 from bertkit.inside.look.reading import read
 from bertkit.model.model import new_model
 from bertkit.predict.bert import Bert
@@ -65,6 +67,17 @@ def said(page) -> str:
     return page.inner_text(".status")
 
 
+def show_all(page, layer: int = 1) -> None:
+    """All heads of a layer, and no token chosen: the page begins with one of each."""
+    if page.locator(".chip").count() > 1:
+        page.click(".chip.all")
+    page.select_option("select[aria-label=layer]", label=f"{layer}")
+    page.focus(".stage")
+    page.keyboard.press("Escape")
+    page.wait_for_selector(f"#look[data-layer='{layer}']")
+    page.wait_for_selector(".cell.chosen", state="detached")
+
+
 def inked(page, selector: str) -> int:
     """How many points of a canvas are drawn on."""
     count = """canvas => { const context = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
@@ -82,6 +95,7 @@ def test_every_view_is_drawn_and_fits(open_page, saved, width, dark):
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), view
         assert page.locator(".panel").bounding_box()["height"] > 100
         assert said(page)
+        assert accessibility_faults(page) == []
         if page.locator(".pane canvas").count() and view != "fills":
             assert inked(page, ".pane canvas") > 100, view
     assert page.locator("table tbody tr").count() == 12
@@ -89,14 +103,15 @@ def test_every_view_is_drawn_and_fits(open_page, saved, width, dark):
 
 def test_head_view(open_page, saved, bert):
     page = open_page(saved)
+    show_all(page)
     weights = torch.stack([layer.weights for layer in read(bert, TEXT, PAIR).trace.layers])
     everything = inked(page, ".pane canvas")
     page.hover(".cell.left[data-row='3']")
-    page.wait_for_function("document.querySelector('.status').textContent.includes('(3) attends to')")
+    page.wait_for_function("document.querySelector('.status').textContent.includes('(position 3) attends to')")
     row = weights[0].mean(dim=0)[3]
     assert f"{float(row.max()):.3f}" in said(page)
     page.hover(".cell.right[data-row='5']")
-    page.wait_for_function("document.querySelector('.status').textContent.includes('(5) is attended to by')")
+    page.wait_for_function("document.querySelector('.status').textContent.includes('(position 5) is attended to by')")
     assert f"{float(weights[0].mean(dim=0)[:, 5].max()):.3f}" in said(page)
     page.mouse.move(2, 2)
     page.select_option("select[aria-label=layer]", label="3")
@@ -113,18 +128,127 @@ def test_head_view(open_page, saved, bert):
     assert f"{float(weights[2, 2, 4].max()):.3f}" in said(page)
 
 
+@pytest.fixture(scope="module")
+def told(bert, tmp_path_factory):
+    """A page whose catalogue says what a random model never does: one head looks at the next word, one at itself."""
+    data = look(bert, TEXT + ".").data
+    plain = {"kind": "broad", "next": 0.1, "previous": 0.1, "itself": 0.1, "entropy": 3.0, "breadth": 0.9}
+    kinds = {(2, 3): {"kind": "next", "next": 0.98}, (3, 1): {"kind": "itself", "itself": 0.9}}
+    data["catalogue"] = [row | plain | kinds.get((row["layer"], row["head"]), {}) for row in data["catalogue"]]
+    path = tmp_path_factory.mktemp("pages") / "told.html"
+    path.write_text(look_page(data), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, True), (390, False)])
+def test_the_page_begins_with_one_telling_head_and_one_token(open_page, told, bert, width, dark):
+    page = open_page(told, width=width, dark=dark)
+    assert page.inner_text("h1") == "What the model in memory computes for this text"
+    assert page.inner_text("footer").endswith(f"made with bertkit {bertkit.__version__}")
+    assert page.inner_text(".head-caption") == "Layer 2, head 3: each word looks at the next one (98 %)"
+    assert page.locator(".chip[aria-pressed=true]").all_inner_texts() == ["3"]
+    weights = read(bert, TEXT + ".").trace.layers[1].weights[2]
+    words = weights[1:-2, 1:-2].clone().fill_diagonal_(0)  # without [CLS], [SEP] and the period
+    token = 1 + int(words[:11].max(dim=1).values.argmax())
+    assert page.get_attribute(".cell.left.chosen", "data-token") == str(token)
+    assert f"(position {token}) attends to:" in said(page)
+    names = page.locator(".worth .link").all_inner_texts()
+    assert names == ["next word 2-3", "itself 3-1", "everything 1-1"]
+    page.focus(".worth .link >> nth=1")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#look[data-layer='3']")
+    assert page.inner_text(".head-caption") == "Layer 3, head 1: each word looks at itself (90 %)"
+    page.click(".worth .link >> nth=2")
+    page.wait_for_selector("#look[data-layer='1']")
+    assert page.inner_text(".head-caption").endswith(f"looks at almost everything (about 8 of {len(weights)} tokens)")
+    boxes = [page.locator(f".cell.{side}").first.bounding_box() for side in ("left", "right")]
+    assert 80 < boxes[1]["x"] - boxes[0]["x"] - boxes[0]["width"] <= 361
+    names = [page.locator(f".heading .name >> nth={n}").bounding_box() for n in (0, 1)]
+    assert names[0]["x"] + names[0]["width"] == pytest.approx(boxes[0]["x"] + boxes[0]["width"], abs=2)
+    assert names[1]["x"] == pytest.approx(boxes[1]["x"], abs=2)
+    page.focus("summary")
+    page.keyboard.press("Enter")
+    assert page.locator(".help dt").all_inner_texts() == ["query", "key", "softmax", "head", "layer"]
+    assert page.locator(".help dl").is_visible()
+    assert accessibility_faults(page) == []
+
+
+def test_colors_are_weights_on_an_absolute_scale_with_a_strip_for_each_head(open_page, told, bert):
+    page = open_page(told)
+    show_all(page, layer=2)
+    page.click(".cell.left[data-row='4']")
+    page.mouse.move(2, 2)
+    weights = read(bert, TEXT + ".").trace.layers[1].weights[:, 4]
+    shades = page.eval_on_selector_all(
+        ".cell.right", "all => all.map((cell) => +cell.style.getPropertyValue('--shade'))"
+    )
+    np.testing.assert_allclose(shades, weights.mean(dim=0)[: len(shades)], atol=1e-5)
+    assert page.locator(".heading .ramp-key").inner_text().split() == ["weight", "0", "1"]
+    strips = """canvas => { const { right } = document.querySelector(".cell.right").getBoundingClientRect();
+        const left = Math.round(right - canvas.getBoundingClientRect().left);
+        const { data, width } = canvas.getContext("2d").getImageData(left, 0, 40, 88);
+        const alpha = (head, row) => data[((22 * row + 11) * width + 8 * head + 3) * 4 + 3] / 255;
+        return [0, 1, 2, 3].map((head) => [0, 1, 2, 3].map((row) => alpha(head, row))); }"""
+    np.testing.assert_allclose(page.eval_on_selector(".pane canvas", strips), weights[:, :4], atol=0.004)
+
+
+def test_special_tokens_and_punctuation_can_be_hidden(open_page, told, bert):
+    page = open_page(told)
+    show_all(page)
+    tokens = read(bert, TEXT + ".").tokens
+    page.get_by_label("hide [CLS], [SEP], punctuation").check()
+    page.wait_for_function(f"document.querySelectorAll('.cell.left').length <= {len(tokens) - 3}")
+    assert page.locator(".cell.left").all_inner_texts() == list(tokens[1:-2])[: page.locator(".cell.left").count()]
+    page.hover(".cell.left[data-token='1']")
+    weights = read(bert, TEXT + ".").trace.layers[0].weights.mean(dim=0)[1]
+    page.wait_for_function("document.querySelector('.status').textContent.includes('(position 1) attends to')")
+    assert f"{float(weights[1:-2].max()):.3f}" in said(page)
+    assert "[CLS]" not in said(page)
+    assert "[SEP]" not in said(page)
+
+
+def test_every_column_has_its_number_and_the_model_fills_the_width(open_page, told):
+    for width in (1280, 390):
+        page = open_page(told, width=width)
+        choose(page, "model")
+        assert page.locator(".number.above").all_inner_texts()[:4] == ["1", "2", "3", "4"]
+        panel, last = page.locator(".panel").bounding_box(), page.locator(".grid").last.bounding_box()
+        assert last["x"] + last["width"] == pytest.approx(panel["x"] + panel["width"], abs=4)
+        assert page.locator(".grid button").first.bounding_box()["width"] < 150
+        choose(page, "vectors")
+        assert page.locator(".numbers span").all_inner_texts() == ["1", "2", "3"]
+        assert "the layers of “" in page.inner_text("figcaption")
+        tabs = page.locator(".tabs")
+        assert tabs.get_attribute("data-fade") == ("" if width == 1280 else "start")
+        selected = page.locator("[aria-selected=true]").bounding_box()
+        assert tabs.bounding_box()["x"] <= selected["x"]
+
+
+def test_a_long_text_can_be_opened(open_page, bert, tmp_path):
+    look(bert, TEXT + " and so on" * 40).save(tmp_path / "long.html")
+    page = open_page(tmp_path / "long.html")
+    closed = page.locator(".text").bounding_box()["height"]
+    page.focus(".more")
+    page.keyboard.press("Enter")
+    assert page.locator(".text").bounding_box()["height"] > closed
+    assert page.inner_text(".more") == "less"
+    page.click(".more")
+    assert page.locator(".text").bounding_box()["height"] == closed
+
+
 def test_the_pair_filter_hides_the_other_texts(open_page, saved, bert, tmp_path):
     page = open_page(saved)
+    show_all(page)
     reading = read(bert, TEXT, PAIR)
     weights = reading.trace.layers[0].weights.mean(dim=0)
     second = torch.tensor(reading.parts) == 1
     page.select_option("select[aria-label='which text attends to which']", label="A → B")
     page.hover(".cell.left[data-row='3']")
-    page.wait_for_function("document.querySelector('.status').textContent.includes('(3) attends to')")
+    page.wait_for_function("document.querySelector('.status').textContent.includes('(position 3) attends to')")
     assert f"{float(weights[3][second].max()):.3f}" in said(page)
     page.select_option("select[aria-label='which text attends to which']", label="B → A")
     page.hover(".cell.left[data-row='4']")
-    page.wait_for_function("document.querySelector('.status').textContent.includes('(4) attends to')")
+    page.wait_for_function("document.querySelector('.status').textContent.includes('(position 4) attends to')")
     assert said(page).endswith("attends to:")
     alone = tmp_path / "alone.html"
     look(bert, TEXT).save(alone)
@@ -172,10 +296,12 @@ def test_vectors_fills_and_catalogue(open_page, saved, bert):
     place = reading.tokens.index("[MASK]")
     page.evaluate("document.querySelector('.stage').scrollTop = 1e6")
     page.locator(f".fill[data-row='{place}'] >> nth=3").hover()
-    page.wait_for_function("document.querySelector('.status').textContent.includes('[MASK] at layer 3')")
+    page.wait_for_function("document.querySelector('.status').textContent.includes(') at layer 3')")
     found = lens(bert.model, bert.tokenizer, reading)
     words = [found.words[number] for number in found.ids[place, 3].tolist()]
-    shown = [f"{word} {chance:.3f}" for word, chance in zip(words, found.probabilities[place, 3].tolist(), strict=True)]
+    shown = [
+        f"“{word}” {chance:.3f}" for word, chance in zip(words, found.probabilities[place, 3].tolist(), strict=True)
+    ]
     assert re.split(r",\s+", said(page).partition(": ")[2]) == shown
     choose(page, "kinds")
     page.click("th button[data-name=entropy]")
@@ -192,7 +318,7 @@ def test_everything_can_be_done_with_the_keyboard(open_page, saved):
     for view in [*VIEWS[1:], VIEWS[0]]:
         page.keyboard.press("ArrowRight")
         page.wait_for_selector(f"#look[data-view={view}]")
-    page.focus(".stage")
+    show_all(page)
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
     page.wait_for_selector(".cell.left.chosen[data-row='1']")
@@ -321,9 +447,10 @@ def test_source_and_target_side_by_side(open_page, tmp_path):
         "vectors",
         "kinds",
     ]
+    show_all(page)
     page.hover(".cell.left[data-row='0']")
-    page.wait_for_function("document.querySelector('.status').textContent.includes('(0) attends to')")
-    assert "[CLS] 1.000" in said(page), "the first token of the target sees itself alone"
+    page.wait_for_function("document.querySelector('.status').textContent.includes('(position 0) attends to')")
+    assert "“[CLS]” 1.000" in said(page), "the first token of the target sees itself alone"
     choose(page, "source")
     assert page.locator(".cell.left").count() == len(reading.tokens)
     right = page.locator(".cell.right").all_inner_texts()  # the rows that are visible
@@ -334,11 +461,13 @@ def test_source_and_target_side_by_side(open_page, tmp_path):
         page.wait_for_selector(f"#look[data-layer='{layer + 1}']")
         weights = reading.trace.layers[layer].cross_weights.mean(dim=0)
         page.hover(".cell.left[data-row='2']")
-        page.wait_for_function("document.querySelector('.status').textContent.includes('(2) attends to')")
-        assert said(page).startswith(reading.tokens[3]), "the token that this row leads to"
+        page.wait_for_function("document.querySelector('.status').textContent.includes('(position 2) attends to')")
+        assert said(page).startswith(f"“{reading.tokens[3]}”"), "the token that this row leads to"
         assert f"{float(weights[2].max()):.3f}" in said(page)
         page.hover(".cell.right[data-row='11']")
-        page.wait_for_function("document.querySelector('.status').textContent.includes('(11) is attended to by')")
+        page.wait_for_function(
+            "document.querySelector('.status').textContent.includes('(position 11) is attended to by')"
+        )
         assert f"{float(weights[:, 11].max()):.3f}" in said(page)
         page.mouse.move(2, 2)
 
@@ -348,12 +477,13 @@ def test_a_decoders_rows_end_at_the_diagonal(open_page, tmp_path):
     bert = bert_of(family_config("gpt2", "tiny", **shape))
     look(bert, "a cab can back").save(tmp_path / "look.html")
     page = open_page(tmp_path / "look.html")
+    show_all(page)
     weights = read(bert, "a cab can back").trace.layers[0].weights.mean(dim=0)
     page.hover(".cell.right[data-row='6']")
-    page.wait_for_function("document.querySelector('.status').textContent.includes('(6) is attended to by')")
+    page.wait_for_function("document.querySelector('.status').textContent.includes('(position 6) is attended to by')")
     assert f"{float(weights[6:, 6].max()):.3f}" in said(page)
     page.hover(".cell.left[data-row='1']")
-    page.wait_for_function("document.querySelector('.status').textContent.includes('(1) attends to')")
+    page.wait_for_function("document.querySelector('.status').textContent.includes('(position 1) attends to')")
     assert said(page).count(",") == 1, "itself and the one before"
 
 
@@ -364,9 +494,10 @@ def test_a_recurrent_model_shows_its_alignment_and_its_vectors(open_page, tmp_pa
     look(bert, TEXT, "dogs dig").save(tmp_path / "look.html")
     page = open_page(tmp_path / "look.html")
     assert [tab.get_attribute("data-view") for tab in page.locator("[role=tab]").all()] == ["source", "vectors"]
+    assert "what each written word looks at in the source" in page.inner_text(".head-caption")
     weights = bert.trace(TEXT, "dogs dig").layers[0].cross_weights[0]
     page.hover(".cell.left[data-row='2']")
-    page.wait_for_function("document.querySelector('.status').textContent.includes('(2) attends to')")
+    page.wait_for_function("document.querySelector('.status').textContent.includes('(position 2) attends to')")
     assert f"{float(weights[2].max()):.3f}" in said(page)
     choose(page, "vectors")
     encoder = bert_of(family_config("elmo", "tiny", vocab_size=len(PIECES), max_length=64, init_std=0.3), ())

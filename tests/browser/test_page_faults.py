@@ -6,6 +6,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+from accessibility import accessibility_faults
 from paging import FITS, ROOT, TOOLS, answered, ask, choose_tool, questions, said, turn, until, visit_colors
 from serving import running
 
@@ -36,7 +37,7 @@ def test_hostile_text_is_text_in_every_tool(visit, page_server):
     page = visit(page_server.url, width=390)
     for tool in TOOLS:
         choose_tool(page, tool)
-        fields = [field.get_attribute("name") for field in page.locator("main textarea, main input").all()]
+        fields = [field.get_attribute("name") for field in page.locator("main :is(textarea, input)[name]").all()]
         text = f"{LONG}\n___ {HOSTILE}"
         ask(page, **dict.fromkeys(fields, text))
         assert page.locator("main .result > *").count(), tool
@@ -69,8 +70,9 @@ def test_typing_asks_seldom_and_shows_the_last(visit, page_server):
     page.focus("main textarea")
     page.keyboard.press("ControlOrMeta+a")
     page.keyboard.type("slow ___ word", delay=5)
-    until(page, lambda: bool(held))
-    assert [each["text"] for each in asked] == ["slow [MASK] word"], "one question for thirteen keys"
+    until(page, lambda: bool(held) and len(asked) == 2)
+    assert [each.get("text") for each in asked if "text" in each] == ["slow [MASK] word"], "one question for all keys"
+    assert [each["inputs"] for each in asked if "inputs" in each] == [["slow [MASK] word"]], "and one for the tokens"
     before = turn(page)
     page.fill("main textarea", "a fast ___")
     answered(page, before)
@@ -98,6 +100,8 @@ def test_a_long_text_says_that_it_waits_for_the_button(visit, page_server, width
     until(page, lambda: pending(page) == "Long text: press Classify")
     until(page, lambda: opacity(page, ".result") < 0.5 and opacity(page, ".said") < 0.5)
     assert page.get_attribute("main .pending", "role") == "status"
+    assert page.locator("main :is(.why, .request):visible").count() == 0, "they belong to the text before"
+    assert page.inner_text("main .took") == ""
     button, hint = (page.locator(f"main .actions {each}").bounding_box() for each in (".go", ".pending"))
     assert abs(button["y"] + button["height"] / 2 - hint["y"] - hint["height"] / 2) < 4, "in one line with the button"
     assert page.evaluate(FITS)
@@ -155,10 +159,31 @@ def test_every_refusal_says_what_happened_and_what_to_do(visit, page_server):
         told = page.inner_text("[role=alert]")
         assert all(sentence in told for sentence in words), (status, told)
         page.unroute("**/classify")
-        before = turn(page)
-        page.click("text=Try again")
-        answered(page, before)
-        assert page.locator("main .bars").count() == 1
+        if status in (500, 504):
+            before = turn(page)
+            page.click("text=Try again")
+            answered(page, before)
+            assert page.locator("main .bars").count() == 1
+        else:
+            assert not page.locator("button:text-is('Try again')").count(), "the same request would be refused again"
+    page.route("**/classify", refuse(413, json.dumps({"error": "it has 9 tokens, over 8; shorten it"})))
+    ask(page)
+    assert page.inner_text("[role=alert]").split() == [
+        "That",
+        "is",
+        "too",
+        "much",
+        "at",
+        "once.",
+        "It",
+        "has",
+        "9",
+        "tokens,",
+        "over",
+        "8;",
+        "shorten",
+        "it.",
+    ]
     page.route("**/classify", refuse(502, "<h1>Bad Gateway</h1>"))
     ask(page)
     assert "The server failed." in page.inner_text("[role=alert]")
@@ -272,14 +297,16 @@ def test_what_the_models_cannot_do_is_explained(visit, page_server):
     with running(Models([page_server.service.models.by_name["modern"]])) as server:
         page = visit(server.url, tool="tag", text="a")
         tabs = [tab.get_attribute("data-tool") for tab in page.locator("#tools button").all()]
-        assert tabs == TOOLS[TOOLS.index("compare") :]
-        assert "Tag is not among the tools here" in page.inner_text("main .note")
-        others = ["Fill", "Follows", "Replaced", "Classify", "Tag", "Ask", "Choose", "Rate words", "Write"]
-        assert page.locator("#others dt").all_inner_texts() == others
-        for sentence in page.locator("#others dd").all_inner_texts():
-            assert "with a model" in sentence
+        able = TOOLS[TOOLS.index("compare") :]
+        assert tabs == [*able, *TOOLS[: -len(able)]]
+        assert page.inner_text("#tab-tag small") == "needs a tagging model – how?"
+        assert "it needs a tagging model." in page.inner_text("main")
+        assert page.inner_text("main pre").split("\n")[1] == "bertkit serve my-tags"
+        for tool in TOOLS[: -len(able)]:
+            choose_tool(page, tool)
+            assert "bertkit serve" in page.inner_text("main pre"), tool
+            assert not accessibility_faults(page), tool
         choose_tool(page, "search")
-        assert page.locator("main .note").is_hidden()
         assert not page.locator("main .model").count(), "one model needs no choice"
         visit.close()
 
@@ -290,7 +317,7 @@ def test_the_colors_can_be_chosen_and_are_remembered(visit, page_server):
     ink, paper = visit_colors(page)
     assert ink > paper
     page.click("#theme")
-    assert page.inner_text("#theme") == "Dark colors"
+    assert page.inner_text("#theme") == "Dark mode"
     page.reload()
     page.wait_for_selector("#look[data-turn]")
     ink, paper = visit_colors(page)
@@ -310,7 +337,9 @@ ASK = """async ({ text, pair, model }) => {
     const layers = data.layers.map(({ queriesKeys, normalizers, ...sight }) =>
         ({ ...sight, queriesKeys: plain(queriesKeys), normalizers: plain(normalizers) }));
     const cosines = plain(data.movement.cosines);
-    return { ...data, layers, thumbnails: plain(data.thumbnails), movement: { ...data.movement, cosines } };
+    const { words, best, probabilities } = data.lens ?? {};
+    const lens = words ? { words, best: plain(best), probabilities: plain(probabilities) } : null;
+    return { ...data, lens, layers, thumbnails: plain(data.thumbnails), movement: { ...data.movement, cosines } };
 }"""
 
 
@@ -347,6 +376,13 @@ def same_views(found: dict, wanted: dict) -> None:
     cosines = unpack(wanted["movement"]["cosines"]).reshape(-1)
     np.testing.assert_allclose(found["movement"]["cosines"]["values"], cosines, atol=1e-3)
     np.testing.assert_allclose(found["movement"]["likeness"], wanted["movement"]["likeness"], atol=2e-4)
+    assert (found["lens"] is None) == (wanted["lens"] is None)
+    if found["lens"]:
+        best, likely = (unpack(wanted["lens"][name]) for name in ("best", "probabilities"))
+        assert found["lens"]["best"]["shape"] == list(best.shape)
+        ours = [found["lens"]["words"][n] for n in found["lens"]["best"]["values"]]
+        assert ours == [wanted["lens"]["words"][n] for n in best.reshape(-1)]
+        np.testing.assert_allclose(found["lens"]["probabilities"]["values"], likely.reshape(-1), atol=1e-4)
     for ours, theirs in zip(found["catalogue"], wanted["catalogue"], strict=True):
         assert ours.keys() == theirs.keys()
         assert ours.pop("kind") == theirs.pop("kind")

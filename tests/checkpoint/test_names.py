@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers
 
+from bertkit.checkpoint.bundled import model_name
 from bertkit.checkpoint.hugging_face import clean_names, state_names
 from bertkit.config import family_config
 from bertkit.families.family import FAMILIES
@@ -44,3 +45,11 @@ def test_every_class_exists_in_transformers(name):
 )
 def test_old_names_become_todays(old, new):
     assert clean_names({old: torch.zeros(1)}, "bert") == {old: new}
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [(None, "bundled"), ("sentences", "sentences"), ("models/my-bert", "my-bert"), ("my-run/model", "my-run")],
+)
+def test_a_model_is_called_by_its_folder(given, name):
+    assert model_name(given) == name

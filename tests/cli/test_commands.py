@@ -126,7 +126,8 @@ def test_embed(bertkit_command, model, tmp_path):
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), bertkit.load(model).embed(lines), atol=1e-5)
     options = ["--pooling", "max", "--layers=-1,0", "--normalize", "--json"]
     done = bertkit_command("embed", tmp_path / "in.txt", "--model", model, "--out", tmp_path / "v.parquet", *options)
-    assert json.loads(done.stdout) == {"texts": 4, "width": 256, "out": str(tmp_path / "v.parquet")}
+    summary = {"texts": 4, "width": 256, "out": str(tmp_path / "v.parquet"), "model": "tiny"}
+    assert json.loads(done.stdout) == summary
     table = pq.read_table(tmp_path / "v.parquet").to_pydict()
     assert table["text"] == lines
     expected = bertkit.load(model).embed(lines, pooling="max", layers=[-1, 0], normalize=True)

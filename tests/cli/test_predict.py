@@ -110,9 +110,9 @@ def test_the_score_is_that_of_evaluate(model, tmp_path, command_here):
     done = command_here("predict", model, tmp_path / "in.csv", "--out", tmp_path / "o.csv")
     evaluated = json.loads(command_here("evaluate", model, tmp_path / "in.csv", "--json").stdout)
     scores = evaluated["scores"]
-    assert {label: row["examples"] for label, row in evaluated["labels"].items()} == {"bad": 1, "fine": 2, "good": 1}
+    assert {label: row["examples"] for label, row in evaluated["groups"].items()} == {"bad": 1, "fine": 2, "good": 1}
     by_label = command_here("evaluate", model, tmp_path / "in.csv").stdout.splitlines()[-2]
-    assert by_label.startswith(f"fine  precision {evaluated['labels']['fine']['precision']:.3f}  recall ")
+    assert by_label.startswith(f"fine  precision {evaluated['groups']['fine']['precision']:.3f}  recall ")
     assert f"score: accuracy {scores['accuracy']:.4f}, matthews {scores['matthews']:.4f}" in done.stdout
     (tmp_path / "other.csv").write_text("text,label\na b,unheard-of\n")
     other = command_here("predict", model, tmp_path / "other.csv")

@@ -2,7 +2,6 @@
 
 import os
 import threading
-from functools import partial
 
 import pytest
 import torch
@@ -126,8 +125,8 @@ def test_what_fails_fails_in_the_caller():
         compute()
     assert torch.get_num_threads() == 2
     with pytest.raises(RequestError, match="number 3"):
-        map_in_threads(compute, range(50), 2)
-    assert map_in_threads(compute, range(2), 2) == [1, 1]
+        list(map_in_threads(compute, range(50), 2))
+    assert list(map_in_threads(compute, range(2), 2)) == [1, 1]
 
 
 def test_a_gpus_work_keeps_its_count():
@@ -146,10 +145,10 @@ def test_a_thread_may_have_a_count_of_its_own():
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_process_begins_with_workers_of_its_own():
-    assert map_in_threads(lambda _: torch.get_num_threads(), range(2), 2) == [1, 1]
+    assert list(map_in_threads(lambda _: torch.get_num_threads(), range(2), 2)) == [1, 1]
     child = os.fork()
     if child == 0:
-        finished = threading.Thread(target=partial(map_in_threads, int, range(2), 2), daemon=True)
+        finished = threading.Thread(target=lambda: list(map_in_threads(int, range(2), 2)), daemon=True)
         finished.start()
         finished.join(PATIENCE)
         os._exit(int(finished.is_alive()))

@@ -328,7 +328,7 @@ def test_flipped_labels_are_doubted(model, tmp_path):
     for number in wrong:
         examples[number] = replace(examples[number], label=flipped[examples[number].label])
     windows = [prepared.task.windows(example, number) for number, example in enumerate(examples)]
-    found = doubtful_labels(begin.model, replace(prepared, train=Dataset(examples, windows)))
+    found = doubtful_labels(begin.model, replace(prepared, train=Dataset(examples, windows))).found
     assert len({error.example for error, _ in found[:20]} & set(wrong)) >= 8  # 1 by chance
     assert found[0][1] == examples[found[0][0].example].text
 
@@ -349,7 +349,11 @@ def test_every_task_has_a_report_that_fetches_nothing(task, model, tmp_path):
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Content-Security-Policy" in page
     assert not re.search(r"<script|https?://|src=", page)
-    assert "Learning rate" in page
+    assert f"<h1>{task}: {Path(model).parent.name} on {train.name}</h1>" in page
+    assert "64 training examples · scores on 32 examples of" in page
+    assert page.count('<span class="badge">watched</span>') == 1
+    assert (">baseline</th>" in page) == (task not in ("answer", "write"))
+    assert "<svg" not in page.partition("<h2>Evaluations</h2>")[0], "two or three points are no curve"
     assert ("Confusion matrix" in page) == (task == "classify")
     assert ("The worst errors" in page) or task == "choose"  # which is learned at once
 

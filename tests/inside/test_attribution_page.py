@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from datetime import date
 from html.parser import HTMLParser
 
 import pytest
@@ -11,7 +12,7 @@ from topic_models import topic_classifier, topic_filler
 from bertkit.cli.main import run
 from bertkit.inside.attribution.attribution import why
 from bertkit.inside.attribution.counterfactuals import FlipSettings, flips
-from bertkit.inside.attribution.page import visible, why_page, why_text
+from bertkit.report.why import visible, why_page, why_text
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 HOSTILE = [
@@ -48,14 +49,28 @@ def test_hostile_text_is_shown_as_text(text):
     found = why(topic_classifier(), text)
     reader = Reader()
     reader.feed(found.html)
-    assert reader.tags <= {"html", "head", "meta", "title", "style", "body", "main", "header", "h1", "p", "mark"} | {
+    assert reader.tags <= {
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "main",
+        "header",
+        "h1",
+        "p",
+        "mark",
+        "i",
+        "footer",
+    } | {
         "table",
         "tr",
         "th",
         "td",
     }
-    assert reader.names <= {"lang", "charset", "http-equiv", "content", "name", "class", "style", "title"}
-    assert reader.paragraphs[0].rstrip("\n") == text.replace("\r", "\n")
+    assert reader.names <= {"lang", "charset", "http-equiv", "content", "name", "class", "style", "title", "scope"}
+    assert text.replace("\r", "\n") in [paragraph.rstrip("\n") for paragraph in reader.paragraphs]
     assert "http" not in found.html.replace("http-equiv", "")
     assert "\x1b" not in str(found) + why_text(found).plain
     assert found._repr_html_().startswith("<iframe srcdoc=")
@@ -63,7 +78,7 @@ def test_hostile_text_is_shown_as_text(text):
 
 def test_a_page_says_how_it_was_computed():
     found = why(topic_classifier(), "t0w1 c2 t0w3 t1w1")
-    assert "with every word at the mask baseline; logit" in found.html
+    assert re.search(r"logit: \d\.\d{3} with the text, −\d\.\d{3} with every word at the mask baseline", found.html)
     assert re.search(
         r"integrated gradients, \d+ steps: the shares add up to the difference \(gap 0\.\d\d%\)", found.html
     )
@@ -147,3 +162,23 @@ def test_what_cannot_be_is_refused_in_one_sentence(words, sentence, folders, tmp
     assert said.err.count("\n") == 1
     assert sentence in said.err
     assert not list(tmp_path.iterdir())
+
+
+def test_the_probability_is_that_of_the_prediction_and_of_masks():
+    bert, text = topic_classifier(), "t0w1 c2 t0w3 t1w1"
+    found = why(bert, text, target="0")
+    [plain, hidden] = bert.classify([text, "[MASK] [MASK] [MASK] [MASK]"])
+    assert found.probability == pytest.approx(plain.probabilities["0"], abs=1e-5)
+    assert found.baseline_probability == pytest.approx(hidden.probabilities["0"], abs=1e-5)
+    words = f"probability {found.probability:.1%} ({found.baseline_probability:.1%} with all words hidden)"
+    assert words in found.html
+    assert str(found).splitlines()[1] == words
+    assert "-" not in re.sub(r"<style>.*?</style>|<[^>]*>", "", found.html, flags=re.DOTALL).replace(
+        f"{date.today()}", ""
+    )
+
+
+def test_a_word_for_a_blank_has_its_probability():
+    bert = topic_filler()
+    [best] = bert.fill("t0w1 [MASK] t0w3", top=1)
+    assert why(bert, "t0w1 [MASK] t0w3").probability == pytest.approx(best.probability, abs=1e-5)

@@ -65,7 +65,7 @@ def test_every_view_is_in_the_table_and_says_what_it_needs(bert):
     for source in sources:
         assert re.search(r'^  static title = "\w+";$', source, re.M)
         controls = re.findall(r"^  static controls = (\[.*\]);$", source, re.M)
-        assert set(json.loads(controls[0] if controls else "[]")) <= {"layer", "heads", "filter"}
+        assert set(json.loads(controls[0] if controls else "[]")) <= {"layer", "heads", "filter", "hide"}
         assert all(data[name] for name in re.findall(r'^  static needs = "(\w+)";$', source, re.M))
 
 

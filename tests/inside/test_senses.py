@@ -264,3 +264,28 @@ def test_a_map_tells_what_it_is(bert):
     assert sum(len(found.typical(number)) for number in (0, 1)) == 4
     with pytest.raises(RequestError, match="layers"):
         map_senses(bert, "cab", found.uses, layer=9)
+
+
+def test_few_uses_have_few_clusters_and_none_of_one_use():
+    rng = np.random.default_rng(0)
+    centers = np.eye(8)[[0] * 5 + [1] * 5 + [2] * 4 + [3]]  # four groups, one of a single use
+    vectors = (centers + rng.normal(scale=0.01, size=(15, 8))).astype(np.float32)
+    sizes = np.bincount(cluster(vectors).numbers)
+    assert len(sizes) <= 3
+    assert sizes.min() > 1
+    assert len(set(cluster(vectors, 4).numbers)) == 4, "a number that is asked for is kept"
+
+
+def test_clusters_are_named_by_the_words_near_them(bert):
+    money = ["the cab takes money here", "no cab for little money", "a cab wants all the money"]
+    river = ["by the river a cab waits", "a cab crossed the river", "the cab along this river road"]
+    uses = uses_of(*money, *river)
+    found = replace(map_senses(bert, "cab", uses), clusters=(0, 0, 0, 1, 1, 1))
+    assert [found.cluster_name(number) for number in (0, 1)] == ["money", "river"]
+    page = sense_page(found)
+    assert page.count("<h2><i class=") == 2
+    assert "1: money</bdi> (3)" in page
+    beside = page.partition("<h2>All sentences</h2>")[0].partition('class="groups"')[2]
+    assert beside.count("<li>") == 6, "three sentences of each cluster, without a click"
+    nothing_alike = replace(found, uses=tuple(uses_of("a cab", "b cab", "c cab", "d cab", "e cab", "f cab")))
+    assert nothing_alike.cluster_name(1) == "cluster 2"

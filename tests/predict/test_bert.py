@@ -279,4 +279,42 @@ def test_save_and_load_give_the_same_answers(bert, tmp_path):
     for one, two in zip(again.fill("a [MASK] c"), bert.fill("a [MASK] c"), strict=True):
         assert (one.word, one.text, one.blank) == (two.word, two.text, two.blank)
         assert one.probability == pytest.approx(two.probability, rel=1e-5)
-    assert repr(again) == "Bert(bert, 2 layers of 128, 57 words, heads: masked_word)"
+    shape = "bert, 2 layers of 128, 0.4 million parameters, heads: masked_word"
+    assert repr(again) == f"Bert('copy', {shape}, float32 on cpu, {tmp_path / 'copy'})"
+    assert (again.name, again.path, again.device.type) == ("copy", tmp_path / "copy", "cpu")
+    assert repr(bert) == f"Bert('unsaved', {shape}, float32 on cpu)"
+
+
+def test_what_is_for_bertkit_alone_is_not_listed_and_still_works(bert):
+    listed = [name for name in dir(bert) if not name.startswith("_")]
+    assert {"embed", "fill", "look", "why", "device", "name"} <= set(listed)
+    assert not {"checkpoint", "answers", "writer", "embed_blocks", "embed_settings", "width"} & set(listed)
+    with pytest.warns(DeprecationWarning, match="Bert.embed_settings .* goes in 0.4; use bert.checkpoint.embed_sett"):
+        settings = bert.embed_settings(pooling="max")
+    with pytest.warns(DeprecationWarning, match="Bert.width"):
+        assert bert.width(settings) == 128
+    with pytest.warns(DeprecationWarning, match="Bert.embed_blocks"):
+        [block] = bert.embed_blocks(["a"], settings)
+    np.testing.assert_array_equal(block.vectors[0], bert.embed("a", pooling="max"))
+    with pytest.raises(AttributeError, match="'Bert' has no attribute 'encode'"):
+        _ = bert.encode
+
+
+def test_a_device_that_is_not_there_is_refused_in_one_sentence(bert):
+    for device in ("cuda:99", "gpu"):
+        with pytest.raises(RequestError, match=f"the model cannot be put on '{device}': .*; choose another, or 'cpu'"):
+            bert.to(device)
+    assert bert.device.type == "cpu"
+    assert bert.embed("a").shape == (128,)
+
+
+def test_views_are_methods(bert):
+    assert "a b c" in bert.look("a b c").html
+    assert bert.why("a [MASK] c") == bertkit.why(bert, "a [MASK] c")
+    assert repr(bert.trace("a b c")) == "TextTrace(5 tokens, 2 layers of 128)"
+
+
+def test_several_texts_are_filled(bert):
+    filled = bert.fill(["a [MASK]", "[MASK] b"], top=2)
+    assert filled == [bert.fill("a [MASK]", top=2), bert.fill("[MASK] b", top=2)]
+    assert len(bert.fill(["[MASK] [MASK]"], top=3, together=True)[0]) == 3

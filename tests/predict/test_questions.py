@@ -13,7 +13,7 @@ from serving import fill_folder, running, same
 
 import bertkit
 from bertkit.cli.main import run
-from bertkit.engine.batches import Passage, make_batch
+from bertkit.engine.batches import Passage, known_segments, make_batch
 from bertkit.predict.questions import QUESTIONS
 from bertkit.serve.models import load_models
 
@@ -32,7 +32,9 @@ def logits_of(bert, head: str, text: str, pair: str | None = None):
     """The head's logits for one sequence, by torch's operations."""
     encoding = bert.tokenizer.encode(text, pair)
     with torch.inference_mode():
-        batch = make_batch([Passage(encoding.ids, bert.known_segments(encoding.segments))], torch.device("cpu"))
+        batch = make_batch(
+            [Passage(encoding.ids, known_segments(bert.model.config, encoding.segments))], torch.device("cpu")
+        )
         return encoding, bert.model.logits(batch, head)
 
 

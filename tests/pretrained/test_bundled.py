@@ -16,6 +16,9 @@ import pytest
 import torch
 from small_models import ROOT, script, tiny
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "serve"))
+from serving import running
+
 import bertkit
 from bertkit.checkpoint import bundled
 from bertkit.checkpoint.bundled import SMALL_FILE
@@ -26,6 +29,7 @@ from bertkit.model.batch import Batch
 from bertkit.pretraining.recipe import read_recipe
 from bertkit.pretraining.recipe_files import FOLDER
 from bertkit.pretraining.stages import read_stages
+from bertkit.serve.models import load_models
 from bertkit.text.tokenizer import Tokenizer
 
 
@@ -72,7 +76,85 @@ def test_nothing_means_the_bundled_model(bundle):
     assert bert.model.config.width == 32
     assert len(bert.fill("the [MASK] falls.")) == 5
     assert bert.embed(["a great film"]).shape == (1, 32)
-    np.testing.assert_array_equal(bert.embed("a film"), bertkit.load("bundled").embed("a film"))
+    assert [(each.word, each.probability) for each in bert.fill("the [MASK] falls.")] == [
+        (each.word, each.probability) for each in bertkit.load("bundled").fill("the [MASK] falls.")
+    ]
+
+
+def test_embeddings_are_made_by_the_variant_where_nothing_is_named(bundle):
+    bert, named, variant = bertkit.load(), bertkit.load("bundled"), bertkit.load("sentences")
+    save_checkpoint(tiny(depth=1), "sentences")  # a folder of that name is not the variant
+    assert bert._embedder is None, "it is loaded with the first call"
+    np.testing.assert_array_equal(bert.embed(["a film", "the film"]), variant.embed(["a film", "the film"]))
+    np.testing.assert_array_equal(bert.similarity(["a film"], ["the"]), variant.similarity(["a film"], ["the"]))
+    assert bert.search("a film", ["the", "film"]) == variant.search("a film", ["the", "film"])
+    assert (bert.name, bert.embedder.name, named.embedder.name) == ("bundled", "sentences", "bundled")
+    assert "embeddings by 'sentences'" in repr(bert)
+    assert "embeddings by" not in repr(named)
+    for how in ({"pooling": "mean"}, {"layers": -1}, {"pooling": "none"}):
+        np.testing.assert_array_equal(bert.embed("a film", **how), named.embed("a film", **how))
+    np.testing.assert_array_equal(bert.trace("a film").output, named.trace("a film").output)
+    assert bert.embed("a film", normalize=False) == pytest.approx(variant.embed("a film", normalize=False))
+
+
+def test_the_variant_goes_where_the_model_goes(bundle):
+    bert = bertkit.load()
+    assert bert.embedder.dtype == "float32"
+    assert bert.to("cpu", "bfloat16").embedder.dtype == "bfloat16"
+    assert bert.to("cpu", "float32").embedder.dtype == "float32"
+    vocabulary = bertkit.load("bundled").tokenizer
+    vocabulary.save("vocabulary")
+    other = bertkit.load(tokenizer="vocabulary")
+    assert other.embedder is other, "the variant was not tuned with another vocabulary"
+
+
+def test_the_variant_is_not_used_for_changed_weights(bundle):
+    bert = bertkit.load()
+    assert bert.embedder is not bert
+    with torch.no_grad():
+        bert.model.encoder.layers[0].attention.out.weight.mul_(2)
+    assert bert.embedder is bert
+    assert bert.to("cpu", "bfloat16").embedder is bert
+
+
+def test_embedding_a_file_uses_the_variant_where_nothing_is_named(bundle, capsys):
+    Path("texts.txt").write_text("a film\nthe film\n")
+    found = {}
+    for name, options in {"plain": [], "mean": ["--pooling", "mean"], "model": ["--model", "bundled"]}.items():
+        assert run(["embed", "texts.txt", "--out", f"{name}.npy", *options]) == 0
+        found[name] = capsys.readouterr().out
+    np.testing.assert_allclose(np.load("plain.npy"), bertkit.load().embed(["a film", "the film"]), atol=1e-5)
+    np.testing.assert_allclose(np.load("mean.npy"), np.load("model.npy"), atol=1e-5)
+    assert found["plain"] == "2 vectors of 32 in plain.npy, by the model 'sentences'\n"
+    assert found["mean"].endswith("by the model 'bundled'\n")
+    assert found["model"] == "2 vectors of 32 in model.npy\n"
+    assert run(["embed", "texts.txt", "--out", "json.npy", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == "sentences"
+
+
+def test_a_server_embeds_with_the_variant_where_nothing_is_named(bundle):
+    sentences = {"source_sentence": "a film", "sentences": ["the"]}
+    with running(load_models([], torch.device("cpu"))) as server:
+        for path, body, model in [
+            ("/v1/embeddings", {"input": "a film"}, "sentences"),
+            ("/v1/embeddings", {"input": "a film", "model": "bertkit"}, "bertkit"),
+            ("/v1/embeddings", {"input": "a film", "layers": [-1]}, "bertkit"),
+            ("/embed", {"inputs": "a film"}, "sentences"),
+            ("/embed", {"inputs": "a film", "pooling": "max"}, "bertkit"),
+            ("/embed_all", {"inputs": "a film"}, "bertkit"),
+            ("/similarity", {"inputs": sentences}, "sentences"),
+            ("/rerank", {"query": "a film", "texts": ["the"]}, "sentences"),
+            ("/", {"inputs": "a film"}, "sentences"),
+            ("/", {"inputs": "a film", "parameters": {"pooling": "max"}}, "bertkit"),
+            ("/", {"inputs": sentences}, "sentences"),
+            ("/", {"inputs": "the [MASK] falls."}, "bertkit"),
+        ]:
+            assert server.post(path, body).headers["bertkit-model"] == model, (path, body)
+        assert server.post("/v1/embeddings", {"input": "a film"}).json()["model"] == "sentences"
+        assert server.post("/fill", {"text": "the [MASK] falls."}).json()["model"] == "bertkit"
+        vector = bertkit.Client(server.url).embed("a film")
+    np.testing.assert_allclose(vector, bertkit.load("sentences").embed("a film"), atol=1e-5)
+    assert list(load_models([], torch.device("cpu"), dtype="int8").by_name) == ["bertkit"], "int8 changes its vectors"
 
 
 def test_the_variant_has_no_vocabulary_of_its_own_unless_it_is_another(bundle, tmp_path):
@@ -87,7 +169,7 @@ def test_the_variant_has_no_vocabulary_of_its_own_unless_it_is_another(bundle, t
 
 
 def test_the_variant_for_sentences_has_a_name(bundle):
-    plain, sentences = bertkit.load(), bertkit.load("sentences")
+    plain, sentences = bertkit.load("bundled"), bertkit.load("sentences")
     assert sentences.checkpoint.embed.pooling == "mean"
     assert sentences.checkpoint.embed.normalize
     assert np.linalg.norm(sentences.embed("a film")) == pytest.approx(1, abs=1e-5)
@@ -286,7 +368,7 @@ def test_the_variant_for_sentences_knows_what_is_said_again_in_other_words():
         pairs = [bert.similarity([text], others)[0] for text, *others in SAID_AGAIN]
         return sum(bool(same > other) for same, other in pairs)
 
-    assert right(bertkit.load("sentences")) >= 8 > right(bertkit.load()) + 2
+    assert right(bertkit.load()) >= 8 > right(bertkit.load("bundled")) + 2
 
 
 def test_the_model_inside_is_transformers_too(tmp_path):

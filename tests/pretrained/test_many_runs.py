@@ -1,6 +1,10 @@
 """Calls in several processes give what they give here, and one that fails ends them all."""
 
 import multiprocessing
+import os
+import signal
+import threading
+import time
 
 import pytest
 from small_models import script
@@ -21,4 +25,13 @@ def test_every_call_is_made_once(results_of, jobs):
 def test_a_call_that_fails_ends_them_all(results_of, jobs):
     with pytest.raises(ValueError, match="invalid literal"):
         list(results_of(int, [("1",), ("x",), ("2",)], jobs))
+    assert not multiprocessing.active_children()
+
+
+def test_a_signal_ends_them_at_once(results_of):
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        list(results_of(time.sleep, [(60,)] * 3, 2))
+    assert time.monotonic() - began < 30
     assert not multiprocessing.active_children()

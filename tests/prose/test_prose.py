@@ -105,10 +105,27 @@ def test_links_between_pages_lead_somewhere():
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_help_in_the_readme_is_the_help():
+def test_the_page_of_commands_is_the_help_and_the_readme_names_them_all():
     from bertkit.cli.main import help_text
+    from bertkit.cli.verbs import VERBS
 
-    assert help_text() in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert help_text() in (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert not [verb for verb in VERBS if f"`{verb}`" not in readme]
+
+
+def test_the_readme_is_short_and_has_pictures():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(readme.split()) <= 700
+    assert len(re.findall(r"^!\[", readme, re.MULTILINE)) == 2
+
+
+def test_every_figure_of_the_benchmarks_is_that_of_a_result_file(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import benchmark_page
+
+    for name, path in benchmark_page.PAGES.items():
+        assert path.read_text(encoding="utf-8") == benchmark_page.written(name), "run python tools/benchmark_page.py"
 
 
 def test_the_version_has_a_changelog_entry():

@@ -17,6 +17,7 @@ import taught
 import bertkit
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import family_config, override
+from bertkit.inside.attribution.attribution import quick_why
 from bertkit.model.model import new_model
 from bertkit.serve.app import create_app
 from bertkit.serve.http.auth import Keys
@@ -79,7 +80,7 @@ def running(
     local: bool = False,
     loop: str = "auto",
 ) -> Iterator[Running]:
-    app = create_app(models, settings, keys, local=local)
+    app = create_app(models, settings, keys, local=local, explain=quick_why)
     listener = bind("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     server = make_server(app)

@@ -11,7 +11,7 @@ import pytest
 from serving import running
 
 import bertkit
-from bertkit.client import key_header
+from bertkit.connection import key_header
 from bertkit.errors import RequestError
 from bertkit.serve.bench import Load, measure
 from bertkit.serve.http import logs

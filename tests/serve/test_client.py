@@ -12,8 +12,9 @@ import pytest
 from serving import running
 
 import bertkit
-from bertkit import client as client_module
-from bertkit.client import back_off
+from bertkit import client as replies
+from bertkit import embedding_requests
+from bertkit.connection import back_off
 from bertkit.errors import BertkitError, RequestError
 from bertkit.model.pooling import EmbedSettings
 from bertkit.serve.http.auth import Keys
@@ -44,10 +45,10 @@ def test_embed_is_the_python_api(client, server):
 
 
 def test_many_texts_go_in_several_requests(client, server, monkeypatch):
-    monkeypatch.setattr(client_module, "MAX_TEXTS", 3)
+    monkeypatch.setattr(embedding_requests, "MAX_TEXTS", 3)
     texts = [f"{letter} b" for letter in "abcdefgh"]
     np.testing.assert_allclose(client.embed(texts), server.berts["fill"].embed(texts), atol=NEAR)
-    monkeypatch.setattr(client_module, "MAX_CHARACTERS", 7)
+    monkeypatch.setattr(embedding_requests, "MAX_CHARACTERS", 7)
     np.testing.assert_allclose(client.embed(texts), server.berts["fill"].embed(texts), atol=NEAR)
 
 
@@ -294,3 +295,23 @@ def test_bert_client_has_the_old_signature(server):
     assert bertkit.BertClient(ip="::1").status["url"] == "http://[::1]:8000"
     with pytest.raises(RequestError, match="REDUCE_MEAN"):
         bertkit.BertClient(pooling_strategy="MEAN")
+
+
+def test_replies_have_the_keys_of_their_types(client):
+    known = {
+        replies.FilledReply: client.fill("a [MASK]")[0],
+        replies.TaggedReply: client.tag("a b"),
+        replies.AnsweredReply: client.answer("a", "a b c", best=2),
+        replies.CandidateReply: client.answer("a", "a b c")["candidates"][0],
+        replies.ChosenReply: client.choose("a", ["b", "c"]),
+        replies.RatedWordsReply: client.rate_words("a b"),
+        replies.AttentionReply: client.attention("a b"),
+        replies.LayerReply: client.attention("a b", layer=1)["layers"][0],
+        replies.SeenReply: client.tag("a b")["seen"],
+    }
+    for kind, reply in known.items():
+        assert set(reply) == set(kind.__annotations__), kind
+    classified = set(replies.ClassifiedReply.__annotations__)
+    for name in (None, "multilabel", "regress"):
+        assert set(bertkit.Client(client.url, model=name).classify("a")) <= classified
+    assert set(replies.ModelReply.__annotations__) <= set(client.models()[0])

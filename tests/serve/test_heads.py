@@ -227,7 +227,18 @@ def test_attention_refuses_what_is_not_there(server):
         reply = server.post("/attention", {"text": "a", **body})
         assert reply.status_code == 422
         assert reply.json()["field"] == next(iter(body))
-    assert server.post("/attention", {"text": "a b " * 40}).status_code == 413
+    assert server.post("/attention", {"text": "a b " * 40, "pair": "c"}).status_code == 413
+
+
+def test_attention_shows_the_beginning_of_a_long_text_and_says_so(server, models):
+    reply = server.post("/attention", {"text": "a b " * 40, "layer": 1, "head": 1})
+    limit = server.berts["fill"].checkpoint.max_length
+    assert len(reply.json()["tokens"]) == limit
+    assert reply.json()["tokens"][-1] == "[SEP]"
+    assert reply.json()["long_texts"]["texts"] == [{"index": 0, "tokens": 82}]
+    assert f"cut to {limit} tokens" in reply.headers["bertkit-length-note"]
+    with running(models, ServeSettings(too_long="refuse")) as strict:
+        assert strict.post("/attention", {"text": "a b " * 40}).status_code == 413
 
 
 def test_a_model_that_reads_from_left_to_right_is_not_offered_for_blanks(tmp_path):
@@ -290,3 +301,39 @@ def test_equal_encoders_are_found_by_their_numbers(folders):
     served = share_encoders({"one": one, "other": other, "third": bertkit.load(folders["classify"])})
     assert served[0].shared_encoder is not served[1].shared_encoder
     assert served[0].shared_encoder is served[2].shared_encoder
+
+
+def test_why_equals_the_python_function(server):
+    cases = {
+        "classify": {"text": "a cat sat", "target": None},
+        "tag": {"text": "ada lives in london", "word": "lives"},
+        "answer": {"text": "where?", "pair": "ada lives in london"},
+        "fill": {"text": "a [MASK] sat"},
+    }
+    for model, body in cases.items():
+        found = server.post("/why", {**body, "model": model}).json()
+        wanted = bertkit.why(server.berts[model], **body)
+        assert (found["model"], found["target"]) == (model, wanted.target)
+        same([each["share"] for each in found["words"]], [each.share for each in wanted.words], near=1e-3)
+
+
+def test_why_refuses_what_it_cannot_explain(server, monkeypatch):
+    for body, status, part in (
+        ({"text": "a", "model": "choose"}, 422, "not explained"),
+        ({"text": "a", "model": "fill"}, 422, "no blank"),
+        ({"text": "a", "model": "classify", "target": "nobody"}, 422, "nobody"),
+        ({"text": "a " * 15_000, "model": "classify"}, 413, "20,000 characters"),
+    ):
+        reply = server.post("/why", body)
+        assert (reply.status_code, part in reply.json()["error"]) == (status, True), reply.text
+    monkeypatch.setattr("bertkit.serve.routes.why.MAX_WAITING", 0)
+    reply = server.post("/why", {"text": "a [MASK]"})
+    assert (reply.status_code, reply.headers["retry-after"]) == (429, "2")
+
+
+def test_the_model_card_describes_the_model(server):
+    card = next(each for each in server.http.get("/v1/models").json()["data"] if each["id"] == "classify")
+    model = server.berts["classify"].model
+    assert card["parameters"] == sum(each.numel() for each in model.parameters())
+    assert card["bytes"] == 4 * card["parameters"]
+    assert (card["dtype"], card["unknown"], card["bundled"]) == ("float32", "[UNK]", False)

@@ -37,6 +37,8 @@ GOOD = [
     ("/choose", {"question": "a", "choices": ["b", "c"]}),
     ("/attention", {"text": "a b"}),
     ("/neuron", {"text": "a b", "layer": 1, "head": 1}),
+    ("/why", {"text": "a [MASK] c"}),
+    ("/lens", {"text": "a b c", "model": "fill"}),
     ("/", {"inputs": "a [MASK] b"}),
     ("/models/tag", {"inputs": "a b"}),
     ("/models/tag/pipeline/token-classification", {"inputs": "a b"}),

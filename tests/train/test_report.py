@@ -104,13 +104,13 @@ def test_a_full_run_shows_everything(write):
 
 def test_the_most_memory_so_far_does_not_fall_when_a_run_is_resumed(monkeypatch, write):
     drawn = {}
-    chart = report.chart
+    curves = report.curves
 
     def drawing(title, lines, **options):
         drawn[title] = lines
-        return chart(title, lines, **options)
+        return curves(title, lines, **options)
 
-    monkeypatch.setattr(report, "chart", drawing)
+    monkeypatch.setattr(report, "curves", drawing)
     held = [2.0, 3.5, None, 1.0, 1.5, 4.0]  # the process of the fourth line is another than that of the third
     page = write([training(step, memory_gib=gib, share=0.3) for step, gib in enumerate(held, 1)])
     [line] = drawn["Peak memory"]
@@ -164,8 +164,10 @@ def test_a_torn_last_line_is_left_out(write):
 
 
 def test_one_point(write):
-    page = write([training(1)])
-    assert "circle" in page.tags
+    page = write([training(1), {"step": 1, "evaluation": {"mlm_loss": 8.5}}])
+    assert "svg" not in page.tags, "a point is no curve"
+    assert "masked words loss" in page.text
+    assert "8.5" in page.text
 
 
 def test_numbers_that_are_none(write):
@@ -174,7 +176,7 @@ def test_numbers_that_are_none(write):
     odd += ['{"step": 40, "loss": 3, "right": [1], "tokens_per_second": {}, "filled": 7}\n']
     odd += ['{"step": 50, "evaluation": null}\n', '{"step": 60, "evaluation": {"mlm_loss": 1e400}}\n']
     odd += ['{"step": 60, "filled": [1, {"words": 3}, {"words": []}, {"text": null, "words": [null, 4]}]}\n']
-    page = write([training(10), *odd])
+    page = write([*(training(step) for step in (6, 8, 10)), *odd])
     shapes = [value for name, value in page.attributes if name in ("d", "cx", "cy", "x", "y")]
     assert shapes
     assert not [value for value in shapes if "nan" in value or "inf" in value]

@@ -11,8 +11,9 @@ from bertkit.errors import RequestError
 from bertkit.text.tokenizer_files import TOKENIZER_FILES
 
 BUNDLED = "bundled"
+SENTENCES = "sentences"  # the variant that was tuned for embeddings
 # Name -> folder inside the package.
-NAMES = {BUNDLED: ".", "sentences": "sentences"}
+NAMES = {BUNDLED: ".", SENTENCES: SENTENCES}
 # Files of a model with small weights (`checkpoint/small.py`): the weights, their checksums, and the base model's
 # weights in the parent folder, which the checksums name if the folder holds only what differs from them.
 SMALL_FILE = "model.small.safetensors"
@@ -42,6 +43,28 @@ def model_folder(model: Path | str | None) -> Path:
     else:
         problem = f"no model called '{name}' is bundled with this version, and there is no folder {name} here"
     raise RequestError(f"{problem}: name a folder, as load('my-model') or --model my-model")
+
+
+def embedding_model(
+    model: Path | None = None, *, pooling: object = None, layers: object = None, dtype: str | None = None
+) -> Path | None:
+    """The model for embeddings: where nothing is named, the bundled variant for sentences, else the given model.
+
+    A pooling or layers that are named are those of the bundled model itself. int8 would change the variant's vectors.
+    """
+    folder = bundled_folder() / NAMES[SENTENCES]
+    named = any(given is not None for given in (model, pooling, layers)) or dtype == "int8"
+    return model if named or not (folder / SMALL_FILE).is_file() else folder
+
+
+def model_name(folder: Path) -> str:
+    """What a model is called: a bundled one by its name, others by their folder, a run's model by the run."""
+    folder = folder.absolute()
+    if folder == bundled_folder():
+        return BUNDLED
+    folder = folder.resolve() if folder.name == ".." else folder
+    # The best model of a run is in RUN/model: the name of the run says more.
+    return folder.parent.name if folder.name == "model" else folder.name
 
 
 def tokenizer_folder(model: Path | str | None) -> Path:

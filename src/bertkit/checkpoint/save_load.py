@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bertkit._version import __version__
 from bertkit.checkpoint import hugging_face, sentence_transformers
-from bertkit.checkpoint.bundled import has_tokenizer, model_folder, tokenizer_folder, with_tokenizer
+from bertkit.checkpoint.bundled import has_tokenizer, model_folder, model_name, tokenizer_folder, with_tokenizer
 from bertkit.checkpoint.hub import download_hint
 from bertkit.checkpoint.hugging_face import NATIVE_TYPE, LoadReport, architecture, config_from_json, config_to_json
 from bertkit.checkpoint.small import write_small
@@ -24,7 +24,7 @@ from bertkit.families.family import FAMILIES
 from bertkit.files import whole_folder
 from bertkit.model.heads import HEADS as OUTPUT_HEADS
 from bertkit.model.model import BertModel, hide_masks
-from bertkit.model.pooling import EmbedSettings
+from bertkit.model.pooling import EmbedSettings, Layers
 from bertkit.text.tokenizer import Tokenizer
 
 MAX_LABELS = 1_000_000
@@ -58,6 +58,25 @@ class Checkpoint:
     settings: Mapping[str, Any] = field(default_factory=dict)  # of config.json, for other tools: see KEPT_FIELDS
     task: Mapping[str, Any] = field(default_factory=dict)  # of a fine-tuned model: name, decision, length policy, ...
     report: LoadReport = field(default_factory=lambda: LoadReport(()))
+    folder: Path | None = None  # that it was loaded from
+
+    @property
+    def name(self) -> str:
+        """What the model is called; "" if it was not loaded from a folder."""
+        return "" if self.folder is None else model_name(self.folder)
+
+    @property
+    def required_tokenizer(self) -> Tokenizer:
+        """The tokenizer; a checkpoint without one is refused."""
+        if self.tokenizer is None:
+            raise RequestError("this folder holds no tokenizer; pass one: bertkit.load(path, tokenizer='vocab.txt')")
+        return self.tokenizer
+
+    def embed_settings(
+        self, *, pooling: str | None = None, layers: Layers | None = None, normalize: bool | None = None
+    ) -> EmbedSettings:
+        """The folder's settings with these changes."""
+        return (self.embed or EmbedSettings()).changed(pooling=pooling, layers=layers, normalize=normalize)
 
 
 @dataclass(frozen=True)
@@ -98,6 +117,7 @@ def load_checkpoint(
         settings={key: source.settings[key] for key in KEPT_FIELDS if key in source.settings},
         task=_task(source.folder),
         report=report,
+        folder=folder,
     )
 
 
@@ -117,7 +137,7 @@ def save_small(checkpoint: Checkpoint, path: Path | str, *, delta: bool = False,
         from bertkit.checkpoint.low_rank import low_rank_changes
 
         changes = partial(low_rank_changes, budget=budget)
-    _save(checkpoint, path, lambda tensors, folder: write_small(tensors, folder, base, changes), base)
+    _save(checkpoint, path, lambda tensors, folder: write_small(tensors, folder, base, changes), base, small=True)
 
 
 def _save(
@@ -125,6 +145,8 @@ def _save(
     path: Path | str,
     write: Callable[[dict[str, Tensor], Path], None],
     base: Path | None = None,
+    *,
+    small: bool = False,
 ) -> None:
     model, tokenizer = checkpoint.model, checkpoint.tokenizer
     known = None if base is None else _tokenizer(base)
@@ -136,7 +158,8 @@ def _save(
         if tokenizer is not None and (known is None or known.hash != tokenizer.hash):
             tokenizer.save(folder, cls_last=model.config.parts.two_streams)
             state_length(folder / "tokenizer_config.json", checkpoint.max_length)
-        if checkpoint.embed is not None:
+        # sentence-transformers cannot load small weights; its files are then needed only for dense layers.
+        if checkpoint.embed is not None and (not small or checkpoint.embed.dense is not None):
             sentence_transformers.write_settings(folder, checkpoint.embed, model.config.width, checkpoint.max_length)
         _write_json(folder / "bertkit.json", bertkit_settings(checkpoint))
 

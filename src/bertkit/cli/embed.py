@@ -22,7 +22,7 @@ def embed(
         ),
     ] = None,
     model: Annotated[
-        Path | None, typer.Option(help="A model folder, or 'sentences'; by default the bundled one.")
+        Path | None, typer.Option(help="A model folder, or 'bundled'; by default the bundled 'sentences'.")
     ] = None,
     pooling: Annotated[str | None, typer.Option(help=f"Pooling of the tokens: {', '.join(TEXT_POOLINGS)}.")] = None,
     layers: Annotated[str | None, typer.Option(help="Layers to concatenate, such as -1,-2; -1 is the last.")] = None,
@@ -56,5 +56,7 @@ def embed(
     print_note(result.note)
     print_skipped(out, result.state.skipped)
     summary: dict[str, Any] = {"texts": result.state.written, "width": result.width, "out": str(out)}
+    summary["model"] = result.model
     summary |= {"skipped": result.state.skipped} if on_error == "skip" else {}
-    print(json.dumps(summary) if as_json else f"{result.state.written} vectors of {result.width} in {out}")
+    by = f", by the model '{result.model}'" if model is None else ""
+    print(json.dumps(summary) if as_json else f"{result.state.written} vectors of {result.width} in {out}{by}")

@@ -1,4 +1,4 @@
-"""`bertkit evaluate`: score a fine-tuned model on labeled examples."""
+"""`bertkit evaluate`: score a model on labeled examples, minimal pairs, blanks or similarities."""
 
 import json
 from pathlib import Path
@@ -13,14 +13,21 @@ def evaluate(
     model: FineTunedModel,
     examples: Annotated[Path, typer.Argument(help="A file of labeled examples, as for bertkit finetune.")],
     columns: ColumnNames = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="For a model that was not fine-tuned: minimal-pairs (columns sentence_good, sentence_bad), blanks "
+            "(text, answers) or similarity (two texts, score). Default: recognized by the columns."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score a fine-tuned model on labeled examples, by the metrics of its task.
+    """Score a fine-tuned model on labeled examples, by the metrics of its task; another model by a yardstick.
 
-    Example: bertkit evaluate run/model test.tsv label=stars
+    Examples: bertkit evaluate run/model test.tsv label=stars; bertkit evaluate bundled blimp.jsonl
     """
     from bertkit.api import evaluate as run_evaluation
 
     column_names = dict(column.partition("=")[::2] for column in columns or [])
-    result = run_evaluation(model, examples, **column_names)
+    result = run_evaluation(model, examples, by=by, **column_names)
     print(json.dumps(result.to_json(), ensure_ascii=False) if as_json else result)

@@ -44,9 +44,10 @@ def probe(
     settings = ProbeSettings(what=what, pieces=pieces, column=column, sentences=sentences, rank=rank, seed=seed)
     if out:
         refuse_to_overwrite(out)
-    report = run_probe(load(model), files, settings, show=progress)
+    bert = load(model)
+    report = run_probe(bert, files, settings, show=progress)
     if out:
-        write_probe(report, model.absolute().name if model else "the bundled model", out)
+        write_probe(report, bert.checkpoint.name, out)
     if as_json:
         print(json.dumps(report.to_json(), ensure_ascii=False))
     else:

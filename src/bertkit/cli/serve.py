@@ -103,6 +103,7 @@ def _load_app(
     """The application with its models loaded, and their names; torch is imported here."""
     import torch
 
+    from bertkit.inside.attribution.attribution import quick_why
     from bertkit.predict.bert import load
     from bertkit.predict.files.pipeline import Hardware
     from bertkit.serve.app import create_app
@@ -120,7 +121,7 @@ def _load_app(
     device = torch.device(hardware.device)
     loaded = load_models(models, device, dtype=hardware.dtype, backend=backend, load=loader)
     start_logs(form=log)
-    return create_app(loaded, settings, keys, local=local), list(loaded.by_name)
+    return create_app(loaded, settings, keys, local=local, explain=quick_why), list(loaded.by_name)
 
 
 def _import_server() -> ModuleType:

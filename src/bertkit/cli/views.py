@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bertkit.inside.attribution.page import Flips, Why
     from bertkit.inside.look.heads import HeadKind, LinkedHead
     from bertkit.inside.look.reading import Reading
     from bertkit.inside.look.table import StepTable
     from bertkit.inside.prune import PruneReport
     from bertkit.inside.through_training import TrainingHistory
     from bertkit.predict.bert import Bert
+    from bertkit.report.why import Flips, Why
 
 SHOWN_HEADS = 10  # of a ranking that is printed; JSON has all of them
 # option -> the views that it belongs to
@@ -161,9 +161,9 @@ def _format_costs(report: "PruneReport") -> str:
 
 def _why(subject: Subject) -> "Why":
     from bertkit.inside.attribution.attribution import why
-    from bertkit.inside.attribution.page import why_page
     from bertkit.predict.fill import mark_blanks
     from bertkit.report.page import save_page
+    from bertkit.report.why import why_page
     from bertkit.tasks.folder import task_name
     from bertkit.tasks.table import TASKS
 
@@ -181,7 +181,7 @@ def _format_why(why: "Why") -> str:
     """The explanation as text, on a terminal with the words in color above it."""
     from rich.console import Console
 
-    from bertkit.inside.attribution.page import why_text
+    from bertkit.report.why import why_text
 
     console = Console()
     if not console.is_terminal:

@@ -1,7 +1,7 @@
 """Texts through an encoder: the fastest engine, packed batches by a token budget, windows over long texts."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
@@ -117,18 +117,29 @@ def token_budget(lengths: Sequence[int], device: torch.device) -> int:
 
 
 def map_batches(
-    compute: Callable[[list[int]], Result], batches: Sequence[list[int]], tokens: int, device: torch.device
+    compute: Callable[[list[int]], Result],
+    batches: Sequence[list[int]],
+    tokens: int,
+    device: torch.device,
+    tick: Callable[[int], None] | None = None,
 ) -> list[Result]:
     """`compute` of each batch, in order. On a CPU, a batch per thread at a time, for as many threads as torch has.
 
     Cores that share a matrix product wait for each other at its end; cores with a batch each do not wait. A single
-    batch is shared among the threads, unless it has few `tokens`.
+    batch is shared among the threads, unless it has few `tokens`. `tick` is called with the size of each done.
     """
     compute, threads = torch.inference_mode()(compute), torch.get_num_threads()
     single = len(batches) == 1 and tokens > TOKENS_FOR_ONE_THREAD
     if device.type != "cpu" or threads == 1 or single:
-        return [compute(batch) for batch in batches]
-    return map_in_threads(compute, batches, threads)
+        results: Iterable[Result] = map(compute, batches)
+    else:
+        results = map_in_threads(compute, batches, threads)
+    finished = []
+    for batch, result in zip(batches, results, strict=True):
+        finished.append(result)
+        if tick is not None:
+            tick(len(batch))
+    return finished
 
 
 def make_batch(passages: Sequence[Passage], device: torch.device) -> Batch:

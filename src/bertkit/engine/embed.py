@@ -38,6 +38,7 @@ from bertkit.text.tokenizer import Tokenizer
 
 Vectors = np.ndarray | list[np.ndarray]  # N D; without pooling L D of each text
 Spans = Sequence[tuple[int, int]]
+Tick = Callable[[int], None]  # of progress: so many texts more are done
 TEXTS_PER_BLOCK = 2048  # texts are sorted by length within a block; enough for full batches
 TEXTS_PER_GPU_BLOCK = 8192  # larger, because the GPU is synchronized at the end of each block
 MIN_NORM = 1e-12  # smallest divisor in normalization, as in F.normalize
@@ -76,15 +77,19 @@ def embed_blocks(
     limit: int,
     too_long: TooLong,
     where: Callable[[int], str] = "text number {}".format,
+    tick: Tick | None = None,
 ) -> Iterator[Embedded]:
-    """Vectors of texts, block by block, in bounded memory. `where` gives the name of text number n for messages."""
+    """Vectors of texts, block by block, in bounded memory. `where` gives the name of text number n for messages.
+
+    `tick` is called after each batch with its number of texts.
+    """
     settings, done = settings.resolved(model.config.depth), 0
     on_gpu = model.device.type == "cuda"
     texts = iter(texts)
     blocks = iter(lambda: list(islice(texts, TEXTS_PER_GPU_BLOCK if on_gpu else TEXTS_PER_BLOCK)), [])
     for block, encodings in _encoded(tokenizer, settings.prefix, blocks, ahead=on_gpu):
         report = report_lengths([len(e.ids) for e in encodings], limit, too_long, first=done, where=where)
-        yield Embedded(block, embed_passages(model, encodings, settings, limit, too_long), report)
+        yield Embedded(block, embed_passages(model, encodings, settings, limit, too_long, tick), report)
         done += len(block)
 
 
@@ -109,7 +114,12 @@ def _encoded(
 
 
 def embed_passages(
-    model: BertModel, encodings: Sequence[Passage], settings: EmbedSettings, limit: int, too_long: TooLong
+    model: BertModel,
+    encodings: Sequence[Passage],
+    settings: EmbedSettings,
+    limit: int,
+    too_long: TooLong,
+    tick: Tick | None = None,
 ) -> Vectors:
     """The vectors of tokenized texts, in order; `settings` are resolved."""
     if len(encodings) == 1 and len(encodings[0].ids) <= limit:
@@ -133,7 +143,7 @@ def embed_passages(
 
     lengths = [len(passage.ids) for passage in passages]
     batches = list(token_batches(lengths, token_budget(lengths, model.device)))
-    computed = map_batches(compute, batches, sum(lengths), model.device)
+    computed = map_batches(compute, batches, sum(lengths), model.device, tick)
     order = [*long, *(short[i] for chosen in batches for i in chosen)]
     if settings.per_token:
         parts = [*long.values(), *(row for rows in computed for row in rows)]

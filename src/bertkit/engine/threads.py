@@ -40,11 +40,12 @@ def threads_for(tokens: int, device: torch.device, threads: int | None = None) -
         set_thread_count(current)
 
 
-def map_in_threads(compute: Callable[[Input], Output], inputs: Iterable[Input], threads: int) -> list[Output]:
+def map_in_threads(compute: Callable[[Input], Output], inputs: Iterable[Input], threads: int) -> Iterator[Output]:
     """`compute` of each input, in order, in `threads` single-threaded workers. An error cancels the rest."""
     futures = [_single_threads(threads).submit(compute, each) for each in inputs]
     try:
-        return [future.result() for future in futures]
+        for future in futures:
+            yield future.result()
     finally:
         for future in futures:
             future.cancel()

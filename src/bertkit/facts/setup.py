@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from bertkit.checkpoint.bundled import BUNDLED
 from bertkit.config import BertConfig, family_config
 from bertkit.data.examples import Example
 from bertkit.data.tables import Location
@@ -25,7 +26,7 @@ PLACE = Location(Path("facts"), 1)  # the source of made-up examples
 @cache
 def bundled() -> Bert:
     """The bundled model, on which facts about trained models are measured."""
-    return load()
+    return load(BUNDLED)
 
 
 @cache

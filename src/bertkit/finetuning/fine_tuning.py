@@ -6,16 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint
 from bertkit.data.tables import Columns
 from bertkit.errors import RequestError
 from bertkit.files import refuse_to_overwrite
 from bertkit.finetuning.distill import Teacher, load_teacher
-from bertkit.finetuning.evaluate import predict
+from bertkit.finetuning.evaluate import run_model
 from bertkit.finetuning.learner import load_start
 from bertkit.finetuning.new_start import NEW, is_default, new_start
 from bertkit.finetuning.prepare import DataFiles, Prepared, prepare, read_files
-from bertkit.finetuning.result import FineTuned, result_from_json
+from bertkit.finetuning.result import DecidedDev, FineTuned, result_from_json
 from bertkit.finetuning.run_state import RESULT, begin_folder, finished, locked_folder
 from bertkit.finetuning.session import open_session
 from bertkit.finetuning.settings import FineTuneSettings
@@ -146,18 +148,22 @@ def write_result_report(
 ) -> None:
     """Write report.html: predictions of the saved model on dev, and training labels that are probably wrong.
 
-    `base` is the model before fine-tuning, whose features the labels are checked with.
+    `base` is the model before fine-tuning, whose features the labels are checked with. A result that was read from
+    disk has no outputs: the saved model then reads the dev data again.
     """
     from bertkit.finetuning.explore.features import doubtful_labels  # scikit-learn takes a second to import
     from bertkit.finetuning.report import Evaluated, write_report
 
+    with process_group(device) as ranks:  # on the device of training: on a CPU, the data of a GPU run take minutes
+        decided = result.decided or _read_dev(run, prepared, ranks.device)
+        doubts = doubtful_labels(base.to(ranks.device), prepared)
+    write_report(run.folder, Evaluated(prepared, result, decided, doubts))
+
+
+def _read_dev(run: Run, prepared: Prepared, device: torch.device) -> DecidedDev:
     saved = load_checkpoint(run.folder / "model")
     task, decision = read_task(saved)
-    with process_group(device) as ranks:  # on the device of training: on a CPU, the data of a GPU run take minutes
-        predictions = predict(saved.model.to(ranks.device), task, prepared.dev.examples, decision)
-        doubts = doubtful_labels(base.to(ranks.device), prepared)
-    messages = (*([result.collapsed] if result.collapsed else []), *result.notes)
-    write_report(run.folder, Evaluated(task, prepared.dev, predictions, result.scores, messages, doubts))
+    return DecidedDev(run_model(saved.model.to(device), task, prepared.dev.flat).rows, decision)
 
 
 def run_prepared(

@@ -1,10 +1,20 @@
 """The result of a fine-tuning run."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from bertkit.errors import RequestError
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.task import HeadOutputs
+
+
+@dataclass(frozen=True)
+class DecidedDev:
+    """The head's outputs on dev and the decision layer of the saved model, for the report."""
+
+    outputs: HeadOutputs
+    decision: Decision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +31,7 @@ class FineTuned:
     finished: bool  # False: stopped on request; the model is the best so far
     notes: tuple[str, ...]  # what was guessed, truncated and fitted; "said" in JSON
     collapsed: str | None = None  # a message with a remedy if the model learned nothing
+    decided: "DecidedDev | None" = field(default=None, repr=False, compare=False)  # not in result.json
 
     @property
     def score(self) -> float:
@@ -29,7 +40,8 @@ class FineTuned:
 
     def to_json(self) -> dict[str, Any]:
         """The content of result.json."""
-        return {"said" if name == "notes" else name: value for name, value in asdict(self).items()}
+        fields = asdict(replace(self, decided=None))
+        return {"said" if name == "notes" else name: value for name, value in fields.items() if name != "decided"}
 
 
 def result_from_json(content: Mapping[str, Any]) -> FineTuned:

@@ -27,7 +27,7 @@ from bertkit.finetuning.learner import (
     use_gradient_checkpointing,
 )
 from bertkit.finetuning.prepare import Prepared, loss_settings
-from bertkit.finetuning.result import FineTuned
+from bertkit.finetuning.result import DecidedDev, FineTuned
 from bertkit.finetuning.run_state import Best, SavedState, State, copied_to_host, read_state
 from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.tasks.folder import task_checkpoint
@@ -205,6 +205,7 @@ class FineTuneSession(BestSession):
             finished=finished,
             notes=(*self.prepared.notes, *fitted.notes, *decided.notes, *notes),
             collapsed=collapsed,
+            decided=DecidedDev(outputs.rows, fitted.decision),
         )
         return self.leave(result, self._checkpoint(fitted, result))
 

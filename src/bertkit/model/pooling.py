@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertkit.calls import Layers as Layers
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.poolings import DEFAULT_POOLING, NO_POOLING, POOLINGS, TEXT_POOLINGS
 from bertkit.settings import pick
 
-Layers = Sequence[int] | int
 POOLING_CHOICES = dict.fromkeys((*TEXT_POOLINGS, NO_POOLING))
 
 

@@ -18,7 +18,7 @@ from bertkit.model.embeddings import MASKED, DistanceTable, EmbeddingTable, sinu
 from bertkit.settings import pick
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TableBias:
     """MPNet's bias: a number for each head and distance."""
 
@@ -47,7 +47,7 @@ class TablePositions(nn.Module):
         return TableBias(table()[table.rows(longest)], self.scale)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DisentangledBias:
     """DeBERTa's: query with position (c2p) and key with position (p2c), for each distance."""
 
@@ -104,7 +104,7 @@ class DisentangledPositions(nn.Module):
         return F.linear(x_PD, *weights).view(x_PD.shape[0], self.heads, -1).transpose(0, 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TransformerXLBias:
     """XLNet's: key bias, query with distance, and query with "the same segment" or "another segment".
 

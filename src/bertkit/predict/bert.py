@@ -1,29 +1,40 @@
 """`bertkit.load()`: a model folder as an object for embeddings, predictions and a look inside."""
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial, reduce
+from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from bertkit.calls import (
+    BlanksCall,
+    ChoicesCall,
+    EmbedCall,
+    FollowsCall,
+    Layers,
+    PairsCall,
+    PassageCall,
+    TextCall,
+    TextsCall,
+    TooLong,
+    WriteCall,
+    WriteOptions,
+    overloaded,
+)
+from bertkit.checkpoint.bundled import SENTENCES, embedding_model
 from bertkit.checkpoint.hugging_face import LoadReport
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
-from bertkit.engine.batches import Passage, known_segments, make_batch
-from bertkit.engine.cpu import repack, use_onnx
-from bertkit.engine.embed import Embedded, embed_blocks
-from bertkit.errors import BertkitWarning, RequestError
-from bertkit.model.encoder import Trace
-from bertkit.model.model import BertModel
-from bertkit.model.pooling import EmbedSettings, Layers
-from bertkit.poolings import NoPooling, PoolingName
+from bertkit.engine.cpu import onnx_of, repack, use_onnx
+from bertkit.errors import RequestError
+from bertkit.model.model import BertModel, parameter_count
+from bertkit.predict.vectors import embed_texts, search_texts
 from bertkit.settings import pick
-from bertkit.text.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.text_inputs import ChoicesCall, PairsCall, TextsCall, listed_texts, overloaded, refuse_unlisted
+from bertkit.text_inputs import listed_texts, refuse_unlisted
 
 if TYPE_CHECKING:
     from bertkit.predict.answers import Answers
@@ -32,9 +43,11 @@ if TYPE_CHECKING:
     from bertkit.predict.onnx.export import Exported
     from bertkit.predict.quantize import Fidelity
     from bertkit.predict.questions import JudgedWord
-    from bertkit.predict.search import Found, Searched, Stored, VectorBlock
-    from bertkit.predict.target import TracedTarget
+    from bertkit.predict.search import Found, Searched, Stored
+    from bertkit.predict.trace import TextTrace
     from bertkit.predict.write import Writer
+    from bertkit.report.page import PageResult
+    from bertkit.report.why import Why
     from bertkit.tasks.answer import Answered
     from bertkit.tasks.choose import Chosen
     from bertkit.tasks.classify import Classified
@@ -46,53 +59,32 @@ if TYPE_CHECKING:
 
     Classification = Classified | Labeled | Rated
 
-
-@dataclass(frozen=True)
-class TextTrace(Trace):
-    """Every layer's tensors for one text, and its tokens."""
-
-    tokens: tuple[str, ...]
-    source: tuple[str, ...] = ()  # of a decoder's trace: the tokens that `cross_weights` are over
-
-
-class VectorOptions(TypedDict, total=False):
-    """Keyword arguments of `Bert.embed` that do not change the type of its result."""
-
-    layers: Layers | None
-    normalize: bool | None
-    too_long: TooLong
-
-
-class WriteOptions(TypedDict, total=False):
-    """Keyword arguments of `Bert.write` and `Bert.stream`."""
-
-    tokens: int
-    beams: int
-    length_penalty: float
-    temperature: float | None
-    top_k: int
-    top_p: float
-    seed: int
-    stop: Sequence[str]
+# Attributes that other parts of bertkit use; not in the list that an editor or `dir` shows.
+PLUMBING = {"answers", "checkpoint", "writer"}
+# Views, which are defined on a Bert and so imported by name: method -> module with a function of that name.
+VIEWS = {"look": "bertkit.inside.look.look", "why": "bertkit.inside.attribution.attribution"}
 
 
 def load(
     path: Path | str | None = None,
     *,
     tokenizer: Path | str | None = None,
+    device: str | torch.device | None = None,
     quantize: str | None = None,
     backend: str | None = None,
 ) -> "Bert":
     """Load a model folder: Hugging Face's layout, sentence-transformers', or a Google checkpoint.
 
-    Without a path, the bundled model; "sentences" is its variant for embeddings, unless a folder has that name.
+    Without a path, the bundled model, whose variant "sentences" makes the embeddings (`Bert.embedder`).
     With quantize="int8" it computes in 8-bit integers on the CPU, if its embeddings stay what they are (`quantize`).
     With backend="onnx" single short texts are computed by ONNX Runtime, which is faster there (`use_onnx`).
     """
     if not isinstance(path, str | Path | None) or path == "":
         raise RequestError(f"a model is named by the path of its folder, not by {path!r}")
     use_backend = None if backend is None else pick(BACKENDS, backend, "backend")
-    bert = Bert(load_checkpoint(path, tokenizer=tokenizer))
+    variant = embedding_model() if path is None and tokenizer is None else None
+    bert = Bert(load_checkpoint(path, tokenizer=tokenizer), variant=variant)
+    bert = bert if device is None else bert.to(device)
     bert = bert if quantize is None else bert.quantize(quantize)
     return bert if use_backend is None else use_backend(bert)
 
@@ -100,9 +92,12 @@ def load(
 class Bert:
     """A loaded model. Everything is computed on the model's device (`to`)."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, *, variant: Path | None = None) -> None:
         self.checkpoint = checkpoint
         self.fidelity: Fidelity | None = None  # of a quantized model: how near its embeddings are to float32
+        self._variant = variant  # the model for embeddings, if it is another one
+        self._embedder: Bert | None = None
+        self._version = self._weight_version()
 
     @property
     def model(self) -> BertModel:
@@ -117,22 +112,9 @@ class Bert:
     @property
     def tokenizer(self) -> Tokenizer:
         """The folder's tokenizer."""
-        if self.checkpoint.tokenizer is None:
-            raise RequestError("this folder holds no tokenizer; pass one: bertkit.load(path, tokenizer='vocab.txt')")
-        return self.checkpoint.tokenizer
+        return self.checkpoint.required_tokenizer
 
-    @overload
-    def embed(  # type: ignore[overload-overlap]
-        self, texts: str, *, pooling: PoolingName | NoPooling | None = None, **options: Unpack[VectorOptions]
-    ) -> np.ndarray: ...
-    @overload
-    def embed(
-        self, texts: Sequence[str], *, pooling: NoPooling, **options: Unpack[VectorOptions]
-    ) -> list[np.ndarray]: ...
-    @overload
-    def embed(
-        self, texts: Sequence[str], *, pooling: PoolingName | None = None, **options: Unpack[VectorOptions]
-    ) -> np.ndarray: ...
+    @overloaded(EmbedCall[NDArray[np.float32], list[NDArray[np.float32]]])
     def embed(
         self,
         texts: str | Sequence[str],
@@ -141,48 +123,48 @@ class Bert:
         layers: Layers | None = None,
         normalize: bool | None = None,
         too_long: TooLong = "truncate",
-    ) -> np.ndarray | list[np.ndarray]:
+    ) -> NDArray[np.float32] | list[NDArray[np.float32]]:
         """Embeddings: float32 [texts, width], or [width] for one text; with pooling='none' a list of [tokens, width].
 
         pooling: a name of `bertkit.poolings`, or none. layers: any of them, concatenated; -1 is the last, 0 the
         embedding layer. Texts over the limit are truncated with a warning, read through windows, or refused.
-        None is the folder's setting, which a sentence-transformers folder has; else the mean over the last layer.
+        None is the setting of the folder of `embedder`, else the mean over the last layer. Where pooling or layers are
+        given, the vectors are those of this model itself.
         """
-        settings = self.embed_settings(pooling=pooling, layers=layers, normalize=normalize)
-        blocks = list(self.embed_blocks(_listed(texts), settings, too_long))
-        _warn_of_long_texts([block.lengths for block in blocks if block.lengths.long])
-        if isinstance(texts, str):
-            vector: np.ndarray = blocks[0].vectors[0]
-            return vector
-        if settings.per_token:
-            return [vector for block in blocks for vector in block.vectors]
-        if not blocks:
-            return np.zeros((0, self.width(settings)), dtype=np.float32)
-        return np.concatenate([block.vectors for block in blocks]) if len(blocks) > 1 else np.asarray(blocks[0].vectors)
+        source = (self if pooling is not None or layers is not None else self.embedder).checkpoint
+        settings = source.embed_settings(pooling=pooling, layers=layers, normalize=normalize)
+        return embed_texts(source, texts, settings, too_long)
 
-    def embed_blocks(
-        self,
-        texts: Iterable[str],
-        settings: EmbedSettings,
-        too_long: TooLong = "truncate",
-        where: Callable[[int], str] = "text number {}".format,
-    ) -> Iterator[Embedded]:
-        """Embeddings of any number of texts in constant memory: blocks of texts with their vectors."""
-        limit = self.checkpoint.max_length
-        return embed_blocks(self.model, self.tokenizer, texts, settings, limit, too_long, where)
+    @property
+    def embedder(self) -> "Bert":
+        """The model that makes the embeddings of `embed`, `similarity` and `search`; see its `name`.
 
-    def embed_settings(
-        self, *, pooling: str | None = None, layers: Layers | None = None, normalize: bool | None = None
-    ) -> EmbedSettings:
-        """The folder's settings with these changes."""
-        base = self.checkpoint.embed or EmbedSettings()
-        return base.changed(pooling=pooling, layers=layers, normalize=normalize)
+        It is this one. Only where `load` was called without a path, it is the bundled variant for sentences, which the
+        first call loads; it is not used in int8, nor once weights of this model have been changed.
+        """
+        if self._variant is None or self.fidelity is not None or self._weight_version() > self._version:
+            return self
+        if self._embedder is None:
+            self._embedder = load(self._variant)
+        if self._embedder._placement != self._placement:
+            self._embedder.to(self.device, self.dtype)
+        if onnx_of(self.model.encoder) is not None and onnx_of(self._embedder.model.encoder) is None:
+            self._embedder.use_onnx()
+        return self._embedder
 
-    def similarity(self, one: Sequence[str], other: Sequence[str] | None = None) -> np.ndarray:
+    @property
+    def _placement(self) -> tuple[torch.device, torch.dtype]:
+        return self.model.device, self.model.encoder.dtype
+
+    def _weight_version(self) -> int:
+        """Grows with every change of a weight, such as by an optimizer; only for a model with a variant."""
+        return sum(weight._version for weight in self.model.parameters()) if self._variant is not None else 0
+
+    def similarity(self, one: Sequence[str], other: Sequence[str] | None = None) -> NDArray[np.float32]:
         """float32 [one, other]: cosines between the texts' embeddings; with one list, between its own texts."""
         left = self.embed(_listed(one, single=False), normalize=True)
         right = left if other is None else self.embed(_listed(other, single=False), normalize=True)
-        cosines: np.ndarray = left @ right.T
+        cosines: NDArray[np.float32] = left @ right.T
         return cosines
 
     @overload
@@ -206,86 +188,42 @@ class Bert:
         `texts` is any iterable of str, read in blocks, or an array or Path of vectors. `vectors`: those of the texts,
         which are then not computed; an array, or a .npy file as `bertkit embed` writes it. For several queries a list.
         """
-        from bertkit.predict.search import check_count, search_blocks, searched_blocks
-
-        count, settings = check_count(k), self.embed_settings().one_vector()
-        blocks = searched_blocks(texts, vectors, self.width(settings), partial(self._vector_blocks, settings))
-        nearest = search_blocks(self.embed(_listed(query)), blocks, count)
+        nearest = search_texts(self.embedder.checkpoint, query, texts, k, vectors)
         return nearest[0] if isinstance(query, str) else nearest
 
-    def _vector_blocks(self, settings: EmbedSettings, texts: Iterable[str]) -> "Iterator[VectorBlock]":
-        from bertkit.predict.search import VectorBlock
-
-        reports = []
-        for block in self.embed_blocks(texts, settings):
-            reports += [block.lengths] if block.lengths.long else []
-            yield VectorBlock(np.asarray(block.vectors), block.texts)
-        _warn_of_long_texts(reports)
-
-    @overload
-    def fill(
-        self, text: str, *, top: int = 5, together: Literal[True], too_long: TooLong = "window"
-    ) -> "list[FilledTogether]": ...
-
-    @overload
+    @overloaded(BlanksCall["Filled", "FilledTogether"])
     def fill(
         self,
-        text: str,
-        *,
-        top: int = 5,
-        candidates: Sequence[str] | None = None,
-        pieces: int = 1,
-        together: Literal[False] = False,
-        too_long: TooLong = "window",
-    ) -> "list[Filled]": ...
-
-    def fill(
-        self,
-        text: str,
+        text: str | Sequence[str],
         *,
         top: int = 5,
         candidates: Sequence[str] | None = None,
         pieces: int = 1,
         together: bool = False,
         too_long: TooLong = "window",
-    ) -> "list[Filled] | list[FilledTogether]":
-        """The best words for each [MASK] of the text, with probabilities.
+    ) -> "list[Filled] | list[FilledTogether] | list[list[Filled] | list[FilledTogether]]":
+        """The best words for each [MASK] of the text, with probabilities; for several texts, a list of such lists.
 
         `candidates`: scores these words only, of any number of pieces. `pieces`: whole words of up to so many pieces.
         `together`: the best words for all blanks jointly. `fill_words.py` says how several pieces are scored.
         """
-        if [candidates is not None, pieces != 1, together].count(True) > 1:
-            raise RequestError("candidates, pieces and together are three ways to fill; choose one of them")
-        from bertkit.predict.fill import fill
-        from bertkit.predict.fill_words import ChainFiller
+        from bertkit.predict.fill_words import BlankSettings, fill_text
 
-        limit = self.checkpoint.max_length
-        if candidates is None and pieces == 1 and not together:
-            return fill(self.model, self.tokenizer, text, top=top, limit=limit, too_long=too_long)
-        chains = ChainFiller(self.model, self.tokenizer, limit, too_long)
-        if candidates is not None:
-            return chains.candidates(text, candidates)
-        return chains.together(text, top) if together else chains.whole_words(text, top, pieces)
+        how = BlankSettings(top=top, candidates=candidates, pieces=pieces, together=together, too_long=too_long)
+        filled = [fill_text(self.checkpoint, each, how) for each in _listed(text)]
+        return filled[0] if isinstance(text, str) else filled
 
-    @overload
-    def follows(self, first: str, second: str) -> float: ...  # type: ignore[overload-overlap]
-    @overload
-    def follows(self, first: Sequence[str], second: Sequence[str]) -> list[float]: ...
+    @overloaded(FollowsCall[float, list[float]])
     def follows(self, first: str | Sequence[str], second: str | Sequence[str]) -> float | list[float]:
         """The probability that the second text follows the first, by the next-sentence or sentence-order head."""
-        found: float | list[float] = self._question("follows", first, first=_listed(first), second=_listed(second))
-        return found
+        return self._question("follows", first, first=_listed(first), second=_listed(second))
 
-    @overload
-    def replaced(self, text: str) -> "list[JudgedWord]": ...  # type: ignore[overload-overlap]
-    @overload
-    def replaced(self, text: Sequence[str]) -> "list[list[JudgedWord]]": ...
+    @overloaded(TextCall["list[JudgedWord]", "list[list[JudgedWord]]"])
     def replaced(self, text: str | Sequence[str]) -> "list[JudgedWord] | list[list[JudgedWord]]":
         """Each word with the probability that it was replaced, by ELECTRA's discriminator; for several texts, lists."""
-        found: list[JudgedWord] | list[list[JudgedWord]] = self._question("replaced", text, text=_listed(text))
-        return found
+        return self._question("replaced", text, text=_listed(text))
 
-    def _question(self, name: str, argument: object, **inputs: list[str]) -> Any:
+    def _question(self, name: str, argument: object, **inputs: list[str]) -> Any | list[Any]:
         """The answers of a head of pre-training: one where the caller's argument was a str, else a list."""
         from bertkit.predict.questions import ask
 
@@ -311,10 +249,7 @@ class Bert:
         """A Tagged, with spans in characters, for a text; for several, which may be lists of words, a list."""
         return self._ask("tag", texts, texts=_sentences(texts))
 
-    @overload
-    def answer(self, question: str, passage: str) -> "Answered": ...  # type: ignore[overload-overlap]
-    @overload
-    def answer(self, question: Sequence[str], passage: Sequence[str]) -> "list[Answered]": ...
+    @overloaded(PassageCall["Answered", "list[Answered]"])
     def answer(self, question: str | Sequence[str], passage: str | Sequence[str]) -> "Answered | list[Answered]":
         """An Answered: where the passage answers the question, in characters, or that it does not; or a list."""
         return self._ask("answer", question, question=_listed(question), passage=_listed(passage))
@@ -337,35 +272,29 @@ class Bert:
         predictions = self.answers.ask(route, **inputs)
         return predictions[0] if isinstance(argument, str) else predictions
 
-    def trace(self, text: str, pair: str | None = None) -> TextTrace:
+    def trace(self, text: str, pair: str | None = None) -> "TextTrace":
         """Every layer's queries, keys, values, weights and output for one text or pair.
 
         Of an encoder-decoder: the encoder's for a text; with a target as `pair` the decoder's, with `cross_weights`.
         """
-        if pair is not None and self.model.decoder is not None:
-            traced = self.trace_target(text, pair)
-            found, tokens = traced.trace, tuple(self.tokenizer.tokens(traced.target.ids))
-            source = tuple(self.tokenizer.tokens(traced.source.ids))
-            return TextTrace(found.embeddings, found.layers, found.output, tokens, source)
-        encoding = self.tokenizer.encode(text, pair)
-        report_lengths([len(encoding.ids)], self.checkpoint.max_length, "refuse")
-        with torch.inference_mode():
-            passage = Passage(encoding.ids, self.known_segments(encoding.segments))
-            trace = self.model.encoder.trace(make_batch([passage], self.model.device))
-        tokens = tuple(self.tokenizer.tokens(encoding.ids))
-        return TextTrace(trace.embeddings, trace.layers, trace.output, tokens)
+        from bertkit.predict.trace import trace_text
 
-    def trace_target(self, source: str, target: str) -> "TracedTarget":
-        """The decoder's trace while an encoder-decoder writes the target of a source, with the tokens of both."""
-        from bertkit.predict.target import trace_target
+        return trace_text(self.checkpoint, text, pair)
 
-        limit = self.checkpoint.max_length
-        return trace_target(self.model, self.tokenizer, self.writer.start_id, limit, source, target)
+    def look(self, text: str, pair: str | None = None) -> "PageResult":
+        """A page on what every layer computes for a text or pair (`bertkit.look`); a notebook shows it."""
+        page: PageResult = self._view("look")(text, pair)
+        return page
 
-    @overload
-    def write(self, texts: str, **settings: Unpack[WriteOptions]) -> "Written": ...  # type: ignore[overload-overlap]
-    @overload
-    def write(self, texts: Sequence[str], **settings: Unpack[WriteOptions]) -> "list[Written]": ...
+    def why(self, text: str, pair: str | None = None, *, target: str | None = None, word: str | None = None) -> "Why":
+        """How much each word of a text or pair adds to the prediction (`bertkit.why`); a notebook shows it."""
+        shares: Why = self._view("why")(text, pair, target=target, word=word)
+        return shares
+
+    def _view(self, name: str) -> Callable[..., Any]:
+        return partial(getattr(import_module(VIEWS[name]), name), self)
+
+    @overloaded(WriteCall["Written", "list[Written]"])
     def write(self, texts: str | Sequence[str], **settings: Unpack[WriteOptions]) -> "Written | list[Written]":
         """A Written: a prompt continued by a decoder, or what an encoder-decoder writes for a source; or a list.
 
@@ -397,15 +326,31 @@ class Bert:
         refused if it would change the embeddings (`quantize`).
         """
         torch_dtype = None if dtype is None else pick(DTYPES, dtype, "dtype")
-        if dtype == "int8" and torch.device(device).type != "cpu":
+        if dtype == "int8" and not str(device).startswith("cpu"):
             raise RequestError(f"int8 is for CPUs; on '{device}' choose bfloat16, float16 or float32")
         if dtype is not None and self.fidelity is not None:
             from bertkit.predict.quantize import dequantize
 
             dequantize(self.model)
             self.fidelity = None
-        self.model.to(device, torch_dtype)
+        changed = self._weight_version() > self._version
+        self._move(device, torch_dtype)
+        self._version = -1 if changed else self._weight_version()
         return self.quantize() if dtype == "int8" else self
+
+    def _move(self, device: str | torch.device, dtype: torch.dtype | None) -> None:
+        before = self.device
+        try:
+            self.model.to(device, dtype)
+        except (RuntimeError, AssertionError) as error:  # torch without CUDA, no such GPU, no memory left there
+            self.model.to(before)  # what was moved before the error
+            reason = str(error).splitlines()[0]
+            raise RequestError(f"the model cannot be put on '{device}': {reason}; choose another, or 'cpu'") from error
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self.model.device
 
     @property
     def dtype(self) -> str:
@@ -423,7 +368,7 @@ class Bert:
         """
         from bertkit.predict.quantize import quantize
 
-        texts, pooling = _listed(samples, single=False), self.embed_settings().pooling
+        texts, pooling = _listed(samples, single=False), self.checkpoint.embed_settings().pooling
         self.fidelity = quantize(self.model, how, self.checkpoint.tokenizer, texts, pooling)
         return self
 
@@ -442,6 +387,7 @@ class Bert:
         Packed weights, ONNX Runtime's copy and int8 weights are made again; int8 is refused as in `quantize`.
         """
         repack(self.model.encoder)
+        self._version = -1  # the weights are not those of the variant's model any more
         return self if self.fidelity is None else self.to("cpu", "int8")
 
     def save(self, path: Path | str) -> None:
@@ -454,20 +400,35 @@ class Bert:
 
         return export_onnx(self.checkpoint, path, answers=answers)
 
+    @property
+    def path(self) -> Path | None:
+        """The folder that it was loaded from; None for a model that was made in Python."""
+        return self.checkpoint.folder
+
+    @property
+    def name(self) -> str:
+        """Its folder's name, or its run's; "bundled" and "sentences" are the models of the package."""
+        return self.checkpoint.name or "unsaved"
+
     def __repr__(self) -> str:
-        config = self.model.config
-        heads = ", ".join(self.model.heads) or "none"
-        return (
-            f"Bert({config.family}, {config.depth} layers of {config.width}, {config.vocab_size} words, heads: {heads})"
-        )
+        config, millions = self.model.config, parameter_count(self.model) / 1e6
+        shape = f"{config.family}, {config.depth} layers of {config.width}, {millions:.1f} million parameters"
+        heads = f"heads: {', '.join(self.model.heads) or 'none'}"
+        notes = [f"embeddings by '{SENTENCES}'"] if self._variant is not None else []
+        notes += [str(self.path)] if self.path is not None else []
+        return f"Bert('{self.name}', {', '.join([shape, heads, f'{self.dtype} on {self.device}', *notes])})"
 
-    def known_segments(self, segments: Sequence[int]) -> Sequence[int]:
-        """Segment ids that the model has: all 0 for a family without a second segment."""
-        return known_segments(self.model.config, segments)
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in PLUMBING]
 
-    def width(self, settings: EmbedSettings) -> int:
-        """The width of an embedding."""
-        return settings.width(self.model.config.width)
+    if not TYPE_CHECKING:  # type checkers would take any other name for granted
+
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            from bertkit.predict.moved import MOVED, moved_method
+
+            if name not in MOVED:
+                raise AttributeError(f"'Bert' has no attribute '{name}'", name=name, obj=self)
+            return moved_method(self.checkpoint, name)
 
 
 # The dtype of the weights; int8 weights are made from float32 ones, and kept beside them.
@@ -488,9 +449,3 @@ def _sentences(texts: str | Sequence[str | Sequence[str]]) -> list[str | Sequenc
     if not isinstance(texts, Iterable):
         raise RequestError(f"texts must be a str or a list of them, not {type(texts).__name__}")
     return [texts] if isinstance(texts, str) else list(texts)
-
-
-def _warn_of_long_texts(reports: Sequence[LengthReport]) -> None:
-    """Warn of texts over the limit, if there were any."""
-    if reports:
-        warnings.warn(str(reduce(LengthReport.joined, reports)), BertkitWarning, stacklevel=3)

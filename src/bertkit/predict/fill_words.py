@@ -14,10 +14,11 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.engine.batches import TOKENS_PER_BATCH, Passage, last_layer, truncate
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.model import BertModel
-from bertkit.predict.fill import Blanks, Filled, fill_in, find_blanks
+from bertkit.predict.fill import Blanks, Filled, fill, fill_in, find_blanks
 from bertkit.text.length import TooLong, report_lengths
 from bertkit.text.tokenizer import Encoding, Tokenizer
 
@@ -51,6 +52,34 @@ class Masked:
         for position, piece in zip(self.positions, chain, strict=False):
             ids[position] = piece
         return Passage(ids, self.segments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlankSettings:
+    """How blanks are filled: the arguments of `Bert.fill`."""
+
+    top: int
+    candidates: Sequence[str] | None
+    pieces: int
+    together: bool
+    too_long: TooLong
+
+    def __post_init__(self) -> None:
+        if [self.candidates is not None, self.pieces != 1, self.together].count(True) > 1:
+            raise RequestError("candidates, pieces and together are three ways to fill; choose one of them")
+
+
+def fill_text(checkpoint: Checkpoint, text: str, how: BlankSettings) -> list[Filled] | list[FilledTogether]:
+    """The best words for each blank of a text, or for all of them together."""
+    model, tokenizer, limit = checkpoint.model, checkpoint.required_tokenizer, checkpoint.max_length
+    chains = ChainFiller(model, tokenizer, limit, how.too_long)
+    if how.candidates is not None:
+        return chains.candidates(text, how.candidates)
+    if how.together:
+        return chains.together(text, how.top)
+    if how.pieces != 1:
+        return chains.whole_words(text, how.top, how.pieces)
+    return fill(model, tokenizer, text, top=how.top, limit=limit, too_long=how.too_long)
 
 
 class ChainFiller:

@@ -4,12 +4,14 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bertkit.report.page import render_fragment
 
 WIDTH, HEIGHT = 440, 220  # of a chart, in pixels
 LEFT, RIGHT, TOP, BOTTOM = 52, 24, 12, 40  # its margins
 MAX_POINTS = 600  # per line: keeps pages small, and a screen shows no more
+MIN_POINTS = 3  # of a line worth drawing
 MAX_MAGNITUDE = 1e30  # larger values are treated as infinite
 
 Point = tuple[float, float]
@@ -129,6 +131,12 @@ def chart(
     )
 
 
+def curves(title: str, lines: Sequence[Line], **options: Any) -> Iterator[str]:
+    """The chart, unless it would show one or two points, which say nothing as a line: a table lists them."""
+    if not 0 < max((len(finite(line.points)) for line in lines), default=0) < MIN_POINTS:
+        yield chart(title, lines, **options)
+
+
 @dataclass(frozen=True)
 class Frame:
     """The drawing area of a chart: maps data to pixels."""
@@ -195,7 +203,8 @@ def tick_texts(ticks: Sequence[float]) -> list[str]:
     """The labels of ticks: 0, 20 k, 40 k; very small ones as 2e-5."""
     largest = max(map(abs, ticks))
     if 0 < largest < 1e-3:
-        return ["0" if abs(tick) < largest * 1e-9 else f"{tick:.0e}".replace("e-0", "e-") for tick in ticks]
+        texts = (f"{tick:.1e}".replace(".0e", "e").replace("e-0", "e-") for tick in ticks)
+        return ["0" if abs(tick) < largest * 1e-9 else text for tick, text in zip(ticks, texts, strict=True)]
     bounds = ((1e12, 1e12, " T"), (1e9, 1e9, " G"), (1e6, 1e6, " M"), (1e4, 1e3, " k"))
     scale, suffix = next(((scale, unit) for bound, scale, unit in bounds if largest >= bound), (1.0, ""))
     # Ticks are round, so six digits are enough: 0.25, 1,000, -3.

@@ -2,10 +2,12 @@
 
 import html
 from dataclasses import asdict, dataclass
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from bertkit._version import __version__
 from bertkit.files import whole_file
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ def notebook_frame(document: str, height: int = FRAME_HEIGHT) -> str:
 def _environment() -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("bertkit.report"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -82,3 +84,5 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
         auto_reload=False,
     )
+    environment.globals |= {"version": __version__, "today": lambda: date.today().isoformat()}
+    return environment

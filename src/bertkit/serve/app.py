@@ -27,15 +27,24 @@ from bertkit.serve.routes.models import model_routes
 from bertkit.serve.routes.questions import question_routes
 from bertkit.serve.routes.tasks import task_routes
 from bertkit.serve.routes.tei import tei_routes
+from bertkit.serve.routes.why import Explain, why_routes
 from bertkit.serve.routes.write import write_routes
 from bertkit.serve.service import Service
 from bertkit.serve.settings import ServeSettings
 
 
 def create_app(
-    models: Models, settings: ServeSettings | None = None, keys: Keys | None = None, *, local: bool = False
+    models: Models,
+    settings: ServeSettings | None = None,
+    keys: Keys | None = None,
+    *,
+    local: bool = False,
+    explain: Explain | None = None,
 ) -> Middleware:
-    """The server as an ASGI application; a `local` one accepts no Host but localhost and IP addresses."""
+    """The server as an ASGI application; a `local` one accepts no Host but localhost and IP addresses.
+
+    With `explain`, such as `bertkit.why`, it has the route /why.
+    """
     service = Service(models, settings or ServeSettings())
 
     @asynccontextmanager
@@ -47,9 +56,9 @@ def create_app(
         await service.stop()
 
     parts = (embedding_routes, model_routes, tei_routes, fill_routes, question_routes, write_routes, task_routes)
-    rows = [
-        row for part in (*parts, attention_routes, hugging_face_routes, status_routes) for row in part(service).rows
-    ]
+    rows = [row for part in (*parts, attention_routes) for row in part(service).rows]
+    rows += why_routes(service, explain).rows
+    rows += [row for part in (hugging_face_routes, status_routes) for row in part(service).rows]
     document = orjson.dumps(openapi(rows, _mask_token(models)))
 
     async def description(_: Request) -> Response:
@@ -81,7 +90,7 @@ def status_routes(service: Service) -> Routes:
 
 async def warm_up(service: Service, served: ServedModel) -> None:
     """Run first passes, which allocate memory and choose or compile kernels, before the first request."""
-    options = EmbeddingOptions(settings=served.bert.embed_settings())
+    options = EmbeddingOptions(settings=served.embed_settings())
     powers = [
         1 << power for power in range(served.limit.bit_length() + 1)
     ] * RECORD_AFTER  # a GPU's kernels differ by length

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from bertkit.client import address_of, key_header
+from bertkit.connection import address_of, key_header
 from bertkit.errors import BertkitError, RequestError
 
 # The texts that are sent are random words of these.

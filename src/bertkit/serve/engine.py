@@ -195,6 +195,26 @@ class ReadBlanks:
 
 
 @dataclass(frozen=True, eq=False)
+class ReadLens:
+    """The best words at every position, from the output of each layer: (probabilities, ids), [L, layers, top] each."""
+
+    model: BertModel
+    top: int
+    vocab_size: int
+    layers: tuple[int, ...]  # the last one is the model's output, which is normalized already
+
+    def __call__(self, x_TD: Tensor, batch: Batch) -> list[tuple[np.ndarray, np.ndarray]]:
+        """One row, for the one sequence."""
+        *early, last = x_TD.chunk(len(self.layers), dim=-1)
+        best = []
+        for state in [*map(self.model.encoder.norm, early), last]:
+            logits = self.model.read("masked_word", state, batch)[:, : self.vocab_size].float()
+            best.append(logits.softmax(dim=-1).topk(self.top))
+        values, ids = torch.stack([each.values for each in best], 1), torch.stack([each.indices for each in best], 1)
+        return [(values.cpu().numpy(), ids.cpu().numpy())]
+
+
+@dataclass(frozen=True, eq=False)
 class ReadAttention:
     """Attention weights of one sequence, computed again from the inputs of the layers: the pass itself stays fused."""
 

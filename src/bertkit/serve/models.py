@@ -1,13 +1,14 @@
 """The models of one server by name; models with equal encoders share one, and so its forward pass."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 import torch
 
+from bertkit.checkpoint.bundled import SENTENCES, bundled_folder, embedding_model, model_folder, model_name
 from bertkit.engine.cuda_graph import CudaRecorder
 from bertkit.engine.recorded import RecordedPasses
 from bertkit.errors import RequestError
@@ -24,6 +25,7 @@ from bertkit.serve.engine import SharedEncoder
 from bertkit.serve.refusals import Refusal
 from bertkit.settings import pick
 from bertkit.tasks.table import task_heads
+from bertkit.tasks.task import Task
 from bertkit.text.tokenizer import Tokenizer
 
 MAX_CACHED_SETTINGS = 256  # of each model
@@ -38,6 +40,7 @@ class ServedModel:
     shared_encoder: SharedEncoder
     checksum: str  # of the encoder
     answers: Answers | None = None  # the task of a fine-tuned model
+    bundled: bool = False  # whether it comes with the package
 
     @property
     def limit(self) -> int:
@@ -51,13 +54,14 @@ class ServedModel:
 
     @cached_property
     def embed_settings(self) -> Callable[..., EmbedSettings]:
-        """`Bert.embed_settings`, cached: most requests ask for the same settings."""
-        return lru_cache(MAX_CACHED_SETTINGS)(self.bert.embed_settings)
+        """`Checkpoint.embed_settings`, cached: most requests ask for the same settings."""
+        return lru_cache(MAX_CACHED_SETTINGS)(self.bert.checkpoint.embed_settings)
 
     @cached_property
     def width(self) -> Callable[[EmbedSettings], int]:
-        """`Bert.width`, cached."""
-        return lru_cache(MAX_CACHED_SETTINGS)(self.bert.width)
+        """The width of an embedding, cached."""
+        hidden = self.bert.model.config.width
+        return lru_cache(MAX_CACHED_SETTINGS)(lambda settings: settings.width(hidden))
 
     @cached_property
     def first_segment_only(self) -> bool:
@@ -70,6 +74,12 @@ class ServedModel:
         return self.answers.task.name if self.answers else None
 
     @property
+    def explains(self) -> bool:
+        """Whether attribution can explain its predictions."""
+        explained = self.answers is not None and type(self.answers.task).explain is not Task.explain
+        return explained or self.bert.model.fills
+
+    @property
     def abilities(self) -> tuple[str, ...]:
         """The kinds of requests that it can answer: its own task first, then what its encoder can do."""
         task = (self.answers.task.row.route,) if self.answers else ()
@@ -79,11 +89,12 @@ class ServedModel:
 
 
 class Models:
-    """All models by name; the first one answers requests that name none."""
+    """All models by name; the first one answers requests that name none, `embedder` those for embeddings."""
 
-    def __init__(self, models: Sequence[ServedModel]) -> None:
+    def __init__(self, models: Sequence[ServedModel], embedder: str | None = None) -> None:
         if not models:
             raise RequestError("a server needs one model at least; name a folder")
+        self._embedder = embedder
         self.by_name: Mapping[str, ServedModel] = {served.name: served for served in models}
 
     @property
@@ -109,6 +120,10 @@ class Models:
             raise Refusal(404, f"no model '{name:.60}' here; choose from: {', '.join(self.by_name)}", "model")
         return self.by_name[name]
 
+    def embedder(self, name: str | None, *, pooling: object = None, layers: object = None) -> ServedModel:
+        """The model for embeddings: that of this name; the one for it if nothing is named; else the first."""
+        return self.named(self._embedder if name is None and pooling is None and layers is None else name)
+
     def able(self, name: str | None, ability: str) -> ServedModel:
         """The model of this name, or the first that can do it; one that cannot is refused."""
         if name is None:
@@ -130,28 +145,33 @@ def load_models(
     backend: str | None = None,
     load: Callable[[str | None], Bert] = load,
 ) -> Models:
-    """Load folders, each PATH or NAME=PATH, onto one device; without any, the bundled model."""
+    """Load folders, each PATH or NAME=PATH, onto one device; without any, the bundled models."""
     use_backend = None if backend is None else pick(BACKENDS, backend, "backend")
     berts: dict[str, Bert] = {}
-    for name, path in [_name_and_path(argument) for argument in arguments] or [("bertkit", None)]:
+    bundled: set[str] = set()
+    variant = None if arguments else embedding_model(dtype=dtype)
+    bundled_models = [("bertkit", None), *([] if variant is None else [(SENTENCES, str(variant))])]
+    for name, path in [_name_and_path(argument) for argument in arguments] or bundled_models:
         if name in berts:
             raise RequestError(f"two models are called '{name}'; name them apart, as NAME=PATH")
         berts[name] = load(path)
+        if model_folder(path).is_relative_to(bundled_folder()):
+            bundled.add(name)
         try:
             berts[name].to(device, dtype)
         except RequestError as error:
             raise RequestError(f"{name}: {error}") from error
         if berts[name].checkpoint.tokenizer is None:
             raise RequestError(f"{path} holds no tokenizer, so its model can read nothing; put its vocab.txt there")
-    models = Models(share_encoders(berts))
+    models = Models(share_encoders(berts, bundled), None if variant is None else SENTENCES)
     if use_backend is not None:
         for bert in {served.shared_encoder.key: served.bert for served in models.by_name.values()}.values():
             use_backend(bert)
     return models
 
 
-def share_encoders(berts: Mapping[str, Bert]) -> list[ServedModel]:
-    """ServedModel models; of equal encoders only the first is kept."""
+def share_encoders(berts: Mapping[str, Bert], bundled: Container[str] = ()) -> list[ServedModel]:
+    """Models to serve; of equal encoders only the first is kept. `bundled` are the names of the package's own."""
     shared_encoders: dict[str, SharedEncoder] = {}
     served = []
     for name, bert in berts.items():
@@ -161,7 +181,7 @@ def share_encoders(berts: Mapping[str, Bert]) -> list[ServedModel]:
         shared_encoder = shared_encoders[checksum]
         _use_encoder(bert, shared_encoder.encoder)
         answers = bert.answers if set(task_heads()) & set(bert.model.heads) else None
-        served.append(ServedModel(name, bert, shared_encoder, checksum, answers))
+        served.append(ServedModel(name, bert, shared_encoder, checksum, answers, name in bundled))
     return served
 
 
@@ -205,12 +225,8 @@ def _use_encoder(bert: Bert, encoder: Encoder) -> None:
 
 
 def _name_and_path(argument: str) -> tuple[str, str | None]:
-    """Of `NAME=PATH`; for a plain path, its last part is the name."""
+    """Of `NAME=PATH`; a plain path is named after its folder or run."""
     name, equals, path = argument.partition("=")
     if equals and name and "/" not in name and not Path(argument).exists():
         return name, path
-    folder = Path(argument).absolute()
-    if folder.name == "..":
-        folder = folder.resolve()
-    # The best model of a run is in RUN/model: the name of the run says more.
-    return folder.parent.name if folder.name == "model" else folder.name, argument
+    return model_name(Path(argument)), argument

@@ -4,7 +4,7 @@ The tokenizer's offsets map characters of the passage to tokens and back, so an 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from bertkit.data.examples import AnswerSpan, Example, QuestionExample
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
+from bertkit.report.tables import html_table
 from bertkit.tasks.metrics.squad import squad_scores
 from bertkit.tasks.rows.answer import AnswerRow
 from bertkit.tasks.shared.calibration import NO_GAIN_MESSAGE
@@ -50,8 +51,12 @@ class Answered:
     end: int | None
     probability: float  # of this answer, or of "no answer"
     no_answer: float  # score of "no answer" minus the score of the best span
-    candidates: tuple[Candidate, ...]
-    seen: Seen
+    candidates: tuple[Candidate, ...] = field(repr=False)
+    seen: Seen = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        rows = [(each.text, each.probability, f"{each.start}:{each.end}") for each in self.candidates]
+        return html_table(("candidate", "probability", "characters"), rows)
 
 
 @dataclass(frozen=True)

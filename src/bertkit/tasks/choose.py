@@ -1,7 +1,7 @@
 """Multiple choice: each choice is read together with the question, with a softmax over the scores."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
@@ -12,11 +12,9 @@ from torch.nn.utils.rnn import pad_sequence
 from bertkit.data.examples import ChoiceExample, Example
 from bertkit.errors import BertkitError, RequestError
 from bertkit.model.batch import Batch
-from bertkit.model.model import BertModel
 from bertkit.tasks.metrics.table import choice_scores
 from bertkit.tasks.rows.choose import ChooseRow
 from bertkit.tasks.shared.decision import Decision
-from bertkit.tasks.shared.explain import Request, Target
 from bertkit.tasks.shared.length import Seen, positions_by_part, select_tokens, truncate
 from bertkit.tasks.shared.losses import MASKED_LOGIT, choice_loss, choice_losses, divergence
 from bertkit.tasks.shared.text_task import pad_to
@@ -26,7 +24,6 @@ from bertkit.tasks.task import (
     HeadOutputs,
     LossSettings,
     Mistake,
-    Predict,
     Task,
     Window,
     by_example,
@@ -42,7 +39,7 @@ class Chosen:
     text: str | None
     probability: float  # of the most probable choice
     probabilities: tuple[float, ...]
-    seen: Seen  # over the sequences of all choices; `windows` is their number
+    seen: Seen = field(repr=False)  # over the sequences of all choices; `windows` is their number
 
 
 @dataclass(frozen=True)
@@ -133,6 +130,10 @@ class Choose(Task):
         gold = [e.label for e in examples if isinstance(e, ChoiceExample) and e.label is not None]
         return choice_scores(gold, [int(np.argmax(prediction.probabilities)) for prediction in predictions])
 
+    def constant_outputs(self, train: Dataset) -> tuple[float, ...]:
+        """Equal numbers: always the first choice."""
+        return (0.0,)
+
     def calibration_table(self, dev: Dataset, outputs: HeadOutputs) -> tuple[np.ndarray, np.ndarray] | None:
         """(logits, correct choices) of the questions; None if they differ in the number of choices."""
         rows = [_choice_logits(group) for _, _, group in by_example(dev.examples, dev.flat, outputs)]
@@ -153,10 +154,6 @@ class Choose(Task):
             return None
         truth, predicted = example.choices[example.label], example.choices[best]
         return Mistake(prediction.probability, example.question, truth, predicted)
-
-    def explain(self, model: BertModel, request: Request, predict: Predict) -> Target:
-        """Refused: the prediction depends on several sequences."""
-        raise RequestError("choices between texts are not explained; classify, tag and answer models are")
 
     def _positions(self, encoding: Encoding) -> list[int]:
         if len(encoding) <= self.limit:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bertkit.data.examples import Example, TextExample
 from bertkit.model.batch import Batch
+from bertkit.report.tables import html_table
 from bertkit.tasks.metrics.classes import LabelScore, precision_recall_f1
 from bertkit.tasks.metrics.table import class_scores
 from bertkit.tasks.rows.classify import ClassifyRow
@@ -30,7 +31,11 @@ class Classified:
     label: str | None
     probability: float  # of the most probable label
     probabilities: Mapping[str, float]
-    seen: Seen
+    seen: Seen = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        ranked = sorted(self.probabilities.items(), key=lambda item: -item[1])
+        return html_table(("label", "probability"), ranked)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,6 +59,7 @@ def task_checkpoint(
         embed=None,
         settings={**start.settings, **problem_type},
         task=task_json(task, decision, record),
+        folder=None,
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bertkit.data.examples import Example, TextExample
 from bertkit.model.batch import Batch
+from bertkit.report.tables import html_table
 from bertkit.tasks.metrics.classes import LabelScore, precision_recall_f1
 from bertkit.tasks.metrics.table import multilabel_scores
 from bertkit.tasks.rows.multilabel import MultilabelRow
@@ -30,7 +31,12 @@ class Labeled:
 
     labels: tuple[str, ...]
     probabilities: Mapping[str, float]
-    seen: Seen
+    seen: Seen = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        ranked = sorted(self.probabilities.items(), key=lambda item: -item[1])
+        rows = [(label, probability, "yes" if label in self.labels else "") for label, probability in ranked]
+        return html_table(("label", "probability", "predicted"), rows)
 
 
 @dataclass(frozen=True, kw_only=True)

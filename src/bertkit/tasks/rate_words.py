@@ -1,7 +1,7 @@
 """Token regression: a number for each word."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from bertkit.data.examples import Characters, Example
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
+from bertkit.report.tables import html_table
 from bertkit.tasks.rows.rate_words import RatedWordsExample, RateWordsRow
 from bertkit.tasks.shared.decision import Decision
 from bertkit.tasks.shared.explain import Request, Target, read_at, refuse_target
@@ -26,8 +27,11 @@ class RatedWords:
 
     words: tuple[str, ...]
     values: tuple[float, ...]
-    characters: Characters | None
-    seen: Seen
+    characters: Characters | None = field(repr=False)
+    seen: Seen = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        return html_table(("word", "value"), zip(self.words, self.values, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Regression: a number for a text or a pair of texts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ class Rated:
     """The number predicted for a text."""
 
     value: float
-    seen: Seen
+    seen: Seen = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
 """Tagging: a tag for each word, such as named entities or parts of speech."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 
@@ -16,13 +17,14 @@ from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.word_loss import IGNORE
+from bertkit.report.tables import html_table
 from bertkit.settings import pick
 from bertkit.tasks.metrics.classes import LabelScore
 from bertkit.tasks.metrics.spans import span_scores
 from bertkit.tasks.metrics.table import tag_scores
 from bertkit.tasks.rows.tag import TagRow
 from bertkit.tasks.shared.decision import Decision
-from bertkit.tasks.shared.explain import Request, Target, read_at
+from bertkit.tasks.shared.explain import Request, Target, probability_at, read_at
 from bertkit.tasks.shared.labels import balanced_weights
 from bertkit.tasks.shared.length import Seen
 from bertkit.tasks.shared.losses import divergence, weighted_cross_entropy
@@ -48,11 +50,15 @@ class TagSpan:
 class Tagged:
     """A tag and its probability for each word of a sentence, and the spans that the tags encode."""
 
-    words: tuple[str, ...]
+    words: tuple[str, ...] = field(repr=False)
     tags: tuple[str, ...]
-    probabilities: tuple[float, ...]
+    probabilities: tuple[float, ...] = field(repr=False)
     spans: tuple[TagSpan, ...]
-    seen: Seen
+    seen: Seen = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        rows = zip(self.words, self.tags, self.probabilities, strict=True)
+        return html_table(("word", "tag", "probability"), rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +147,11 @@ class Tag(WordTask):
             return tagged
         return with_characters(tagged, example.text, example.characters)
 
+    def constant_outputs(self, train: Dataset) -> tuple[float, ...]:
+        """The number of words of each tag: always the most frequent one."""
+        counts = Counter(label for window in train.flat for label in window.target)
+        return tuple(float(counts[label]) for label in range(len(self.labels)))
+
     def calibration_table(self, dev: Dataset, outputs: HeadOutputs) -> tuple[np.ndarray, np.ndarray]:
         """(logits, label ids) of the words."""
         return first_piece_outputs(dev, outputs)
@@ -179,7 +190,8 @@ class Tag(WordTask):
         tag = prediction.tags[word] if request.target is None else request.target
         label = pick(self.label_ids, tag, "tag")
         name = f"the tag '{tag}' of '{example.words[word]}'"
-        return Target(name, "logit", tokens, read_at(model, self.head, window.detail.positions[word], label))
+        place = model, self.head, window.detail.positions[word], label
+        return Target(name, "logit", tokens, read_at(*place), probability_at(*place))
 
 
 def with_characters(tagged: Tagged, text: str, characters: Characters) -> Tagged:

@@ -265,6 +265,10 @@ class Task(ABC):
         """The bias of a new head with the lowest loss for constant predictions; None: zero."""
         return None
 
+    def constant_outputs(self, train: Dataset) -> tuple[float, ...] | None:
+        """The head's outputs, the same for each window or token, of the best answer that ignores the text, or None."""
+        return self.prior_bias(train, LossSettings())
+
     def answer_pairs(self, example: Example, prediction: Prediction, decision: Decision) -> list[tuple[str, str]]:
         """(gold, predicted) names, one pair for each label or word; empty if answers are not names."""
         return []
@@ -285,7 +289,7 @@ class Task(ABC):
 
     def explain(self, model: "BertModel", request: "Request", predict: Predict) -> "Target":
         """The output that an attribution explains: the requested one, or the predicted one."""
-        raise RequestError(f"predictions of '{self.name}' are not explained")
+        raise RequestError(f"predictions of '{self.name}' are not explained; classify, tag and answer models are")
 
 
 def task_class(row: TaskRow) -> type[Task]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -41,7 +41,7 @@ class Written:
     text: str
     tokens: int  # generated, the end token included
     ended: bool  # by the model's end token or a stop text; False: at the limit of tokens
-    seen: Seen = ALL_READ
+    seen: Seen = field(default=ALL_READ, repr=False)
 
 
 @dataclass(frozen=True)

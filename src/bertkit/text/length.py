@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
+from bertkit.calls import TooLong as TooLong
 from bertkit.errors import RequestError
 from bertkit.settings import pick
 
-TooLong = Literal["truncate", "window", "refuse"]
 POLICIES: dict[str, TooLong] = {"truncate": "truncate", "window": "window", "refuse": "refuse"}
 
 

@@ -46,6 +46,14 @@ class Encoding:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def truncated(self, limit: int) -> "Encoding":
+        """At most `limit` tokens: the first ones and the last one, [SEP]."""
+        if len(self) <= limit:
+            return self
+        kept = [*range(limit - 1), len(self) - 1]
+        columns: list[Sequence[Any]] = [self.ids, self.segments, self.offsets, self.words]
+        return Encoding(*(tuple(column[position] for position in kept) for column in columns))
+
     @property
     def special(self) -> tuple[bool, ...]:
         """True for the [CLS] and [SEP] that were added to the text."""
@@ -72,6 +80,9 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer, (self._backend, self._special_tokens)
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.size} entries{', lowercase' if self.lowercase else ''})"
 
     @classmethod
     def from_vocab(

@@ -16,14 +16,15 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 from bertkit.data.examples import TextExample
+from bertkit.engine.batches import fastest, last_layer, map_batches, token_batches, token_budget
 from bertkit.errors import RequestError
 from bertkit.finetuning.batches import within_budget
 from bertkit.finetuning.check.label_errors import LabelError, likely_label_errors
-from bertkit.finetuning.evaluate import GPU_BATCH_TOKENS
+from bertkit.finetuning.evaluate import GPU_BATCH_TOKENS, window_passages
 from bertkit.finetuning.learner import pack
 from bertkit.finetuning.prepare import Prepared
 from bertkit.model.heads import HEADS, ScalarMix
-from bertkit.model.model import BertModel
+from bertkit.model.model import BertModel, parameter_count
 from bertkit.model.pooling import pool
 from bertkit.tasks.classify import Classify
 from bertkit.tasks.metrics.classes import accuracy, label_f1
@@ -32,6 +33,8 @@ from bertkit.tasks.task import Dataset, Task, Window
 
 FOLDS = 5  # of cross-validation
 MIX_STEPS = 300  # of training a learned mixture of layers
+MAX_CHECKED, MIN_CHECKED = 2000, 200  # examples whose labels are checked for the report
+MAX_CPU_WORK = 0.8e11  # tokens x parameters of the layers that are computed for it: about a second on two cores
 
 
 @dataclass(frozen=True)
@@ -170,20 +173,56 @@ def _vectors(model: BertModel, windows: Sequence[Window], pooling: str | None) -
     return [part.cpu().numpy() for part in batch.split(torch.stack(states, dim=1))]
 
 
-def doubtful_labels(model: BertModel, prepared: Prepared, max_examples: int = 2000) -> list[tuple[LabelError, str]]:
-    """Training labels that are probably wrong, with their texts, by cross-validation on features of the encoder.
+@dataclass(frozen=True)
+class Doubts:
+    """Training labels that are probably wrong, with their texts, among the first `checked` examples."""
 
-    Only the first `max_examples` are checked, and only if each label has at least five of them.
+    found: Sequence[tuple[LabelError, str]] = ()
+    checked: int = 0
+
+
+def doubtful_labels(model: BertModel, prepared: Prepared) -> Doubts:
+    """Training labels that are probably wrong, by cross-validation on features of the encoder.
+
+    Only as many examples are checked as take about two seconds, and only if each label has at least five of them.
     """
     if not isinstance(prepared.task, Classify):
-        return []
-    train = Dataset(prepared.train.examples[:max_examples], prepared.train.windows[:max_examples])
+        return Doubts()
+    count = _checked_count(model, prepared.train)
+    train = Dataset(prepared.train.examples[:count], prepared.train.windows[:count])
     labels = gold(prepared.task, train)
     if np.bincount(labels, minlength=len(prepared.task.labels)).min() < FOLDS:
-        return []
-    features = StandardScaler().fit_transform(layer_features(model, prepared.task, train)[:, -1])
+        return Doubts()
+    features = StandardScaler().fit_transform(_text_means(model, [windows[0] for windows in train.windows]))
     classifier = LogisticRegression(max_iter=200, C=0.1)
     probabilities = cross_val_predict(classifier, features, labels, cv=FOLDS, method="predict_proba")
     texts = [example.text for example in train.examples if isinstance(example, TextExample)]
     errors = likely_label_errors(probabilities, labels, prepared.task.labels)
-    return [(error, texts[error.example]) for error in errors]
+    return Doubts([(error, texts[error.example]) for error in errors], len(texts))
+
+
+def _checked_count(model: BertModel, train: Dataset) -> int:
+    """How many examples are checked: on a CPU, as many as MAX_CPU_WORK allows."""
+    if model.device.type != "cpu":
+        return MAX_CHECKED
+    parameters = sum(parameter_count(layer) for layer in model.encoder.ordered_layers)  # shared layers count each time
+    work = np.cumsum([len(windows[0].ids) for windows in train.windows]) * parameters
+    return int(np.clip(np.searchsorted(work, MAX_CPU_WORK), MIN_CHECKED, MAX_CHECKED))
+
+
+def _text_means(model: BertModel, windows: Sequence[Window]) -> np.ndarray:
+    """[windows, width]: the mean of the last layer's vectors, by the fastest engine."""
+    passages, device = window_passages(windows, model.config), model.device
+    lengths = [len(window.ids) for window in windows]
+    groups = list(token_batches(lengths, token_budget(lengths, device)))
+
+    def compute(chosen: list[int]) -> np.ndarray:
+        batch, hidden_TD = last_layer(model.encoder, [passages[n] for n in chosen], device)
+        means: np.ndarray = pool(hidden_TD.float(), batch, "mean").cpu().numpy()
+        return means
+
+    model.eval()
+    with torch.inference_mode():
+        fastest(model.encoder)  # packs the weights once, not in every thread
+    rows = np.concatenate(map_batches(compute, groups, sum(lengths), device))
+    return rows[np.argsort(np.concatenate([np.array(group) for group in groups]))]

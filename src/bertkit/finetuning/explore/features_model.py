@@ -35,6 +35,11 @@ def save_best_layer(start: Checkpoint, prepared: Prepared, features: Features, t
     return layer
 
 
+def save_layer(start: Checkpoint, prepared: Prepared, features: Features, layer: int, target: Path) -> None:
+    """Write `layer_checkpoint` as a model folder."""
+    save_checkpoint(layer_checkpoint(start, prepared.task, features, layer), target)
+
+
 def saveable_layers(config: BertConfig) -> list[int]:
     """The layers whose vectors a shortened encoder computes."""
     return [config.depth] if config.parts.norm == "pre" else list(range(1, config.depth + 1))
@@ -55,9 +60,8 @@ def choose_layer(features: Features, layers: Sequence[int]) -> int:
     return max(zip(scores, layers, strict=True))[1]
 
 
-def save_layer(start: Checkpoint, prepared: Prepared, features: Features, layer: int, target: Path) -> None:
-    """Write a model folder with the predictions of a logistic regression on the vectors of this layer."""
-    task: Any = prepared.task
+def layer_checkpoint(start: Checkpoint, task: Any, features: Features, layer: int) -> Checkpoint:
+    """A model with the predictions of a logistic regression on the vectors of this layer."""
     pooled = HEADS[task.head].pooled
     if pooled:  # the regression is linear: the mean of the logits of windows is the logit of their mean vector
         task = replace(task, length=replace(task.length, pool="mean"))
@@ -73,7 +77,7 @@ def save_layer(start: Checkpoint, prepared: Prepared, features: Features, layer:
         head.out.weight.copy_(torch.from_numpy(weight))
         head.out.bias.copy_(torch.from_numpy(bias))
     record = {"features": {"layer": layer, "of": config.depth} | ({"pooling": "mean"} if pooled else {})}
-    save_checkpoint(task_checkpoint(start, model.eval(), task, Decision(), record), target)
+    return task_checkpoint(start, model.eval(), task, Decision(), record)
 
 
 def linear_map(regression: Pipeline, labels: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,17 +7,17 @@ add up to the difference between the scores at both ends; the number of steps is
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bertkit.errors import RequestError
-from bertkit.inside.attribution.page import MAX_GAP, Why, WordShare
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.predict.bert import Bert
+from bertkit.report.why import MAX_GAP, Why, WordShare
 from bertkit.settings import pick
 from bertkit.tasks.shared.explain import ReadOutput, Request, Target, refuse_word, text_tokens
 from bertkit.tasks.table import task_heads
@@ -26,6 +26,7 @@ METHODS = {"integrated": "mask", "gradient": "zero"}  # method -> default baseli
 BASELINES = ("mask", "pad", "zero")
 MAX_STEPS = 1024
 TOKENS_AT_ONCE = 4096
+QUICK_TOKENS = 8192  # of one step count of `quick_why`: some seconds for a model of BERT's size on a CPU
 MIN_DIFFERENCE = 1e-4  # smaller differences of scores are below the precision of float32 logits
 
 
@@ -36,6 +37,7 @@ class WhySettings:
     method: str = "integrated"
     baseline: str | None = None  # the vector of [MASK] or [PAD], or zero; None: the default of the method
     steps: int = 16  # initial number
+    max_steps: int = MAX_STEPS  # doubled up to this number
 
     def __post_init__(self) -> None:
         pick(METHODS, self.method, "method")
@@ -65,6 +67,15 @@ def why(
     settings = settings or WhySettings()
     request = Request(text, pair, target, word)
     return _explain(bert, request, find_target(bert, request), settings)
+
+
+def quick_why(
+    bert: Bert, text: str, pair: str | None = None, *, target: str | None = None, word: str | None = None
+) -> Why:
+    """`why` for a server: the longer the text, the fewer steps, so that no request takes long; see `Why.complete`."""
+    request = Request(text, pair, target, word)
+    found = find_target(bert, request)
+    return _explain(bert, request, found, WhySettings(max_steps=max(16, QUICK_TOKENS // len(found.tokens.ids))))
 
 
 @dataclass(frozen=True)
@@ -115,10 +126,11 @@ def _explain(bert: Bert, request: Request, target: Target, settings: WhySettings
     try:
         line = _interpolation(bert, target, settings.baseline_name)
         baseline_score, score = line.scores([0.0, 1.0])
+        baseline_probability, probability = _probabilities(bert, line, target)
         if settings.method == "gradient":
             shares, steps, gap = line.shares([1.0], [1.0]), 1, None
         else:
-            shares, steps, gap = integrate(line, score - baseline_score, settings.steps)
+            shares, steps, gap = integrate(line, score - baseline_score, settings.steps, settings.max_steps)
     finally:
         bert.model.train(training)
     return Why(
@@ -134,16 +146,31 @@ def _explain(bert: Bert, request: Request, target: Target, settings: WhySettings
         gap=gap,
         cut_from=target.tokens.cut_from,
         words=_by_word(target, shares.tolist()),
+        probability=probability,
+        baseline_probability=baseline_probability,
+        model=bert.checkpoint.name,
     )
 
 
-def integrate(line: InterpolationLine, difference: float, steps: int) -> tuple[Tensor, int, float]:
+def _probabilities(bert: Bert, line: InterpolationLine, target: Target) -> tuple[float | None, float | None]:
+    """The probabilities of the target with every word at the baseline and with the text; None if it has none."""
+    read = target.probability
+    if read is None:
+        return None, None
+    temperature = bert.answers.decision.temperature if bert.checkpoint.task else 1.0
+    hidden, text = replace(line, read=lambda hidden, batch: read(hidden, batch, temperature)).scores([0.0, 1.0])
+    return hidden, text
+
+
+def integrate(
+    line: InterpolationLine, difference: float, steps: int, max_steps: int = MAX_STEPS
+) -> tuple[Tensor, int, float]:
     """Shares L by Gauss-Legendre quadrature; the steps are doubled while the shares do not add up to the difference."""
     while True:
         points, weights = np.polynomial.legendre.leggauss(steps)  # on -1 to 1
         shares = line.shares(((points + 1) / 2).tolist(), (weights / 2).tolist())
         gap = abs(float(shares.sum()) - difference) / max(abs(difference), MIN_DIFFERENCE)
-        if gap < MAX_GAP or 2 * steps > MAX_STEPS:
+        if gap < MAX_GAP or 2 * steps > max_steps:
             return shares, steps, gap
         steps *= 2
 
@@ -213,5 +240,9 @@ def _masked_word(bert: Bert, request: Request) -> Target:
         chosen = pieces[0]
     name = f"the word '{tokenizer.written(chosen)}' for the blank"
     return Target(
-        name, "nats of log probability", tokens, lambda hidden, batch: log_probabilities(hidden, batch)[:, chosen]
+        name,
+        "nats of log probability",
+        tokens,
+        lambda hidden, batch: log_probabilities(hidden, batch)[:, chosen],
+        lambda hidden, batch, _: log_probabilities(hidden, batch)[:, chosen].exp(),
     )

@@ -11,8 +11,8 @@ from typing import Any
 
 from bertkit.errors import RequestError
 from bertkit.inside.attribution.attribution import why
-from bertkit.inside.attribution.page import Change, Flip, Flips
 from bertkit.predict.bert import Bert
+from bertkit.report.why import Change, Flip, Flips
 from bertkit.tasks.shared.explain import Request, text_tokens
 from bertkit.tasks.shared.text_task import likeliest
 from bertkit.text.tokenizer import Tokenizer

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bertkit._version import __version__
 from bertkit.inside.look.heads import catalogue
 from bertkit.inside.look.reading import Reading, SourceText, states
 from bertkit.model.attention import AttentionWindow
@@ -86,11 +87,14 @@ def page_data(bert: Bert, reading: Reading) -> dict[str, Any]:
     part = "" if decoder is None else "the decoder of "
     rows = zip(trace.layers, stack.stack, strict=True) if heads else ()
     return {
+        "name": bert.checkpoint.name or "in memory",
+        "madeWith": f"bertkit {__version__}",
         "model": f"{part}{config.family}, {config.depth} layers of {config.width}, {heads} heads",
         "text": reading.text[:MAX_TEXT],
         "pair": None if reading.pair is None else reading.pair[:MAX_TEXT],
         "cutFrom": reading.cut_from,
         "tokens": list(reading.tokens),
+        "special": list(reading.encoding.special),
         "parts": list(reading.parts),
         "heads": heads,
         "precision": dtype,

@@ -1,17 +1,17 @@
 """One text or pair with the full trace of a model: the input of every view."""
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bertkit.engine.batches import Passage, make_batch
+from bertkit.engine.batches import Passage, known_segments, make_batch
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import RECURRENT, Trace
 from bertkit.predict.bert import Bert
+from bertkit.predict.trace import trace_target
 from bertkit.text.tokenizer import Encoding
 
 MAX_WRITTEN = 64  # tokens that an encoder-decoder writes if no target is given
@@ -78,7 +78,7 @@ def read(bert: Bert, text: str, pair: str | None = None) -> Reading:
     full = bert.tokenizer.encode(text, pair)
     limit = min(bert.checkpoint.max_length, MAX_TOKENS)
     encoding = _truncated(full, limit, pair)
-    passage = Passage(encoding.ids, bert.known_segments(encoding.segments))
+    passage = Passage(encoding.ids, known_segments(bert.model.config, encoding.segments))
     batch = make_batch([passage], bert.model.device)
     with torch.inference_mode():
         trace = bert.model.encoder.trace(batch)
@@ -88,7 +88,7 @@ def read(bert: Bert, text: str, pair: str | None = None) -> Reading:
 
 
 def _read_target(bert: Bert, source: str, target: str) -> Reading:
-    traced = bert.trace_target(source, target)
+    traced = trace_target(bert.checkpoint, source, target)
     tokens = tuple(bert.tokenizer.shown(traced.target, target))
     read_from = SourceText(source, tuple(bert.tokenizer.shown(traced.source, source)))
     parts = (0,) * len(tokens)
@@ -107,9 +107,7 @@ def _truncated(encoding: Encoding, limit: int, pair: str | None) -> Encoding:
     if pair is not None:
         raise RequestError(f"the pair has {len(encoding)} tokens, over the limit of {limit}; shorten one of the texts")
     warnings.warn(f"the text has {len(encoding)} tokens; the first {limit} are shown", BertkitWarning, stacklevel=4)
-    kept = [*range(limit - 1), len(encoding) - 1]
-    columns: list[Sequence[object]] = [encoding.ids, encoding.segments, encoding.offsets, encoding.words]
-    return Encoding(*(tuple(column[position] for position in kept) for column in columns))
+    return encoding.truncated(limit)
 
 
 def _parts(encoding: Encoding) -> tuple[int, ...]:

@@ -14,13 +14,14 @@ from bertkit.inside.probes.structure import DrawnTree, StructureReport, Structur
 from bertkit.inside.probes.trees import Edge, tree_edges
 from bertkit.report.chart import ZERO_AXIS, Line, Shape, chart, circle, drawing, label, path
 from bertkit.report.page import REPORT_FILE, render_page
+from bertkit.tasks.metrics.intervals import wilson
 
 PUBLISHED = (
     "Published for Penn Treebank (Hewitt & Manning 2019): BERT-base layer 7 at rank 128, UUAS 79.9 and Spearman .85; "
     "a chain of neighbors 48.9. Universal Dependencies has other trees, so its scores are not comparable with these."
 )
-LETTER_WIDTH, WORD_GAP = 7.2, 16  # pixels, at font size 12
-ARC_STEP, MAX_LEVELS = 15, 9  # pixels per level of arcs; wider arcs share the highest level
+LETTER_WIDTH, WORD_GAP = 8.4, 18  # pixels, at font size 14
+ARC_STEP, MAX_LEVELS = 17, 9  # pixels per level of arcs; wider arcs share the highest level
 SPACE_WIDTH, SPACE_HEIGHT, MARGIN = 440, 300, 34  # pixels of the drawing of the probe's space
 CORRECT, WRONG, MISSED = "third", "second", "main"  # classes of the style sheet
 
@@ -49,7 +50,7 @@ def probe_page(report: LabelReport | StructureReport, model: str) -> str:
     return render_page(
         "probe.html",
         title=f"{model}: bertkit probe",
-        heading=f"{model}: {WHATS[report.what]}, layer by layer",
+        heading=f"{WHATS[report.what][:1].upper()}{WHATS[report.what][1:]} in {model}, layer by layer",
         table=probe_table(report),
         charts=list(_charts(report)),
         layer=report.best.layer,
@@ -68,11 +69,13 @@ def write_probe(report: LabelReport | StructureReport, model: str, out: Path) ->
 
 def _label_table(report: LabelReport, notes: Sequence[str]) -> ProbeTable:
     names = report.what == "ner"
-    columns = ("layer", "accuracy", *(("F1",) if names else ()), "control", "selectivity", "untrained", "layers so far")
+    scores = ("accuracy", "interval", *(("F1",) if names else ()))
+    columns = ("layer", *scores, "control", "selectivity", "untrained", "layers so far")
     rows = [
         (
             str(layer.layer),
             _percent(layer.accuracy),
+            "–".join(map(_percent, wilson(layer.accuracy, report.rows["test"]))),
             *((_percent(layer.f1),) if names else ()),
             *map(_percent, (layer.control, layer.selectivity, layer.random, layer.cumulative)),
         )
@@ -84,7 +87,8 @@ def _label_table(report: LabelReport, notes: Sequence[str]) -> ProbeTable:
         f"center of gravity: layer {report.gravity:.2f} by the mixture's weights, "
         + ("none: the layers add nothing" if report.expected is None else f"{report.expected:.2f} by what each adds"),
     )
-    title = f"{WHATS[report.what]}: tested on {report.rows['test']:,}, trained on {report.rows['train']:,}; percent"
+    rows_used = f"tested on {report.rows['test']:,}, trained on {report.rows['train']:,}"
+    title = f"{WHATS[report.what]}: {rows_used}; percent, intervals of 95 %"
     return ProbeTable(title, columns, tuple(rows), (*baselines, *notes))
 
 
@@ -149,7 +153,7 @@ def draw_tree(tree: DrawnTree) -> str:
     centers, width = _centers(tree.words)
     gold, predicted = tree_edges(tree.heads, tree.counted), set(tree.predicted)
     above, below = _height(gold), _height(predicted)
-    baseline = above + 16
+    baseline = above + 18
     parts = [_arc(edge, centers, above, -1, CORRECT if edge in predicted else MISSED) for edge in sorted(gold)]
     parts += [_arc(edge, centers, baseline + 8, 1, CORRECT if edge in gold else WRONG) for edge in sorted(predicted)]
     for word, center in zip(tree.words, centers, strict=True):

@@ -16,6 +16,7 @@ from torch import Tensor
 from bertkit.engine.batches import (
     TOKENS_PER_BATCH,
     Passage,
+    known_segments,
     layer_vectors,
     make_batch,
     stitch,
@@ -142,7 +143,7 @@ def _batches(bert: Bert, encodings: Sequence[Encoding]) -> Iterator[tuple[list[i
     """Numbers of sentences, and for each of them T (N D): the vectors of all layers, concatenated."""
     limit, layers = bert.checkpoint.max_length, range(bert.model.config.depth + 1)
     short = [n for n, encoding in enumerate(encodings) if len(encoding) <= limit]
-    passages = [Passage(encodings[n].ids, bert.known_segments(encodings[n].segments)) for n in short]
+    passages = [Passage(encodings[n].ids, known_segments(bert.model.config, encodings[n].segments)) for n in short]
     for chosen in token_batches([len(passage.ids) for passage in passages]):
         batch = make_batch([passages[i] for i in chosen], bert.model.device)
         yield [short[i] for i in chosen], batch.split(layer_vectors(bert.model.encoder, batch, layers))

@@ -11,6 +11,7 @@ from bertkit.errors import RequestError
 
 Vectors = NDArray[np.float32]
 MAX_CLUSTERS = 6  # tried if the number is not given
+MIN_USES_PER_CLUSTER = 5  # on average: of fewer uses, clusters are accidents
 COSINE_TOLERANCE = 1e-6  # smaller differences are below the precision of float32
 ROWS_AT_ONCE = 512  # of the matrix of cosines
 
@@ -52,15 +53,19 @@ def chance(senses: Sequence[str]) -> float:
 
 
 def cluster(vectors: Vectors, count: int | None = None, seed: int = 1) -> Clusters:
-    """k-means on normalized vectors; without a count, the number from 2 to 6 with the best silhouette."""
+    """k-means on normalized vectors; without a count, the number with the best silhouette.
+
+    Tried are 2 to 6 clusters of at least 5 uses on average, and a cluster of one use is chosen only if all have one.
+    """
     if count is not None and not 1 <= count <= len(vectors):
         raise RequestError(f"clusters={count} must be from 1 to the number of uses, {len(vectors)}")
     directions = units(vectors)
     distinct = len(np.unique(directions.round(5), axis=0))
-    most = min(MAX_CLUSTERS, distinct, len(directions) - 1)
+    most = min(MAX_CLUSTERS, distinct, max(2, len(directions) // MIN_USES_PER_CLUSTER), len(directions) - 1)
     counts = [min(count, distinct)] if count is not None else list(range(2, most + 1))
     candidates = [_k_means(directions, number, seed) for number in counts if number > 1]
     single = Clusters((0,) * len(directions), None)
+    candidates = [each for each in candidates if min(Counter(each.numbers).values()) > 1] or candidates
     return max(candidates, key=lambda one: -2 if one.silhouette is None else one.silhouette, default=single)
 
 

@@ -12,11 +12,15 @@ from bertkit.inside.senses.scores import Vectors, chance, cluster, label_silhoue
 from bertkit.inside.senses.uses import Use
 from bertkit.inside.static.vectors import StaticVectors
 from bertkit.predict.bert import Bert
+from bertkit.predict.vectors import text_blocks
 from bertkit.progress import ShowProgress, silent
 from bertkit.report.page import JsonResult, PageResult, render_page
 from bertkit.text.vocabulary.word_counts import split_chunk
 
 COLORS = ("#2563eb", "#d9730d", "#15803d", "#b5338a", "#0e8f9e", "#8a6d00", "#7c4dff", "#c0392b", "#5f6b7a", "#3e7d5a")
+NAMING_WORDS, NAMING_WINDOW = 3, 10  # of a cluster: its name, and where its words are looked for on each side
+MIN_LETTERS = 4  # of such a word, if it is in ASCII: shorter ones are mostly articles and prepositions
+TYPICAL_USES = 3  # sentences of each group beside the map
 CONTEXT_WORDS = 5  # on each side, averaged for the static baseline, as in word2vec's window
 
 
@@ -49,16 +53,51 @@ class SenseMap(PageResult, JsonResult):
         """The map as one HTML page."""
         return sense_page(self)
 
-    def typical(self, cluster: int, count: int = 3) -> list[Use]:
+    def typical(self, cluster: int, count: int = TYPICAL_USES) -> list[Use]:
         """The uses nearest to the center of a cluster on the map."""
         members = [number for number, other in enumerate(self.clusters) if other == cluster]
-        points = np.array([self.points[number] for number in members])
-        order = np.argsort(np.linalg.norm(points - points.mean(axis=0), axis=1), kind="stable")
-        return [self.uses[members[index]] for index in order[:count]]
+        return [self.uses[number] for number in _nearest_to_center(self.points, members)[:count]]
+
+    def cluster_name(self, cluster: int) -> str:
+        """The words that stand near the word more often in this cluster than in the others, such as `river, water`."""
+        return ", ".join(cluster_words(self.uses, self.clusters, cluster)) or f"cluster {cluster + 1}"
 
     def __repr__(self) -> str:
         count = len(set(self.clusters))
         return f"SenseMap('{self.word}', {len(self.uses)} uses, {count} clusters; save it, or show it in a notebook)"
+
+
+def cluster_words(uses: Sequence[Use], clusters: Sequence[int], cluster: int) -> list[str]:
+    """The words around the uses of a cluster that distinguish it, by p log(p / q) of the shares of uses with them.
+
+    Short words, words of most uses, and words of a single use of the cluster say nothing about it.
+    """
+    contexts: dict[bool, list[set[str]]] = {True: [], False: []}
+    for use, number in zip(uses, clusters, strict=True):
+        contexts[number == cluster].append(_context(use))
+    inside, outside = contexts[True], contexts[False]
+    counts, others = (Counter(word for words in group for word in words) for group in (inside, outside))
+    shares = {}
+    for word, count in counts.items():
+        share, other = count / len(inside), (others[word] + 0.5) / (len(outside) + 1)
+        rare = 2 * (count + others[word]) <= len(uses)
+        if count > 1 and rare and share > other and word.isalpha() and not (word.isascii() and len(word) < MIN_LETTERS):
+            shares[word] = share * np.log(share / other)
+    return sorted(shares, key=lambda word: (-shares[word], word))[:NAMING_WORDS]
+
+
+def _context(use: Use) -> set[str]:
+    """The words around a use, without the word itself."""
+    own = set(_words(use.sentence[use.start : use.end]))
+    before, after = _words(use.sentence[: use.start]), _words(use.sentence[use.end :])
+    return {*before[-NAMING_WINDOW:], *after[:NAMING_WINDOW]} - own
+
+
+def _nearest_to_center(points: Sequence[tuple[float, float]], members: Sequence[int]) -> list[int]:
+    """Members of a group, those nearest to its center on the map first."""
+    places = np.array([points[number] for number in members])
+    order = np.argsort(np.linalg.norm(places - places.mean(axis=0), axis=1), kind="stable")
+    return [members[index] for index in order]
 
 
 def sense_page(senses: SenseMap) -> str:
@@ -71,7 +110,7 @@ def sense_page(senses: SenseMap) -> str:
         word=senses.word,
         notes=list(_notes(senses)),
         uses=uses,
-        groups=[_legend(name, color, uses) for name, color in _colors(groups).items()],
+        groups=[_legend(name, color, uses, senses.points) for name, color in _colors(groups).items()],
     )
 
 
@@ -79,7 +118,8 @@ def _groups(senses: SenseMap) -> list[str]:
     """The group of each use, which determines its color: its labeled sense, else its cluster."""
     if all(use.sense is not None for use in senses.uses):
         return [str(use.sense) for use in senses.uses]
-    return [f"cluster {number + 1}" for number in senses.clusters]
+    names = {number: f"{number + 1}: {senses.cluster_name(number)}" for number in set(senses.clusters)}
+    return [names[number] for number in senses.clusters]
 
 
 def _notes(senses: SenseMap) -> Iterator[str]:
@@ -113,9 +153,11 @@ def _shown_uses(senses: SenseMap, groups: list[str]) -> Iterator[dict[str, str]]
         yield shown | {"before": text[: use.start], "word": text[word], "after": text[use.end :]}
 
 
-def _legend(name: str, color: str, uses: list[dict[str, str]]) -> dict[str, Any]:
-    members = [use for use in uses if use["group"] == name]
-    return {"name": name, "color": color, "count": f"{len(members):,}", "uses": members}
+def _legend(name: str, color: str, uses: list[dict[str, str]], points: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    members = [number for number, use in enumerate(uses) if use["group"] == name]
+    typical = [uses[number] for number in _nearest_to_center(points, members)[:TYPICAL_USES]]
+    shown = {"name": name, "color": color, "count": f"{len(members):,}"}
+    return {**shown, "typical": typical, "uses": [uses[number] for number in members]}
 
 
 def _scaled(values: list[float]) -> list[float]:
@@ -141,9 +183,10 @@ def map_senses(
     points, shown = project(vectors)
     clustered = cluster(vectors, clusters)
     config = bert.model.config
+    shape = f"{config.family}, {config.depth} layers of {config.width}"
     return SenseMap(
         word=word,
-        model=f"{config.family}, {config.depth} layers of {config.width}",
+        model=f"{bert.checkpoint.name}: {shape}" if bert.checkpoint.name else shape,
         layer=layer if layer >= 0 else config.depth + 1 + layer,
         uses=tuple(uses),
         points=tuple((float(x), float(y)) for x, y in points),
@@ -156,11 +199,11 @@ def map_senses(
 
 def use_vectors(bert: Bert, uses: Sequence[Use], *, layer: int = -1, show: ShowProgress = silent) -> Vectors:
     """N D: for each use, the mean over the pieces of the word; long sentences are read through windows."""
-    settings = replace(bert.embed_settings(pooling="none", layers=[layer], normalize=False), prefix="")
+    settings = replace(bert.checkpoint.embed_settings(pooling="none", layers=[layer], normalize=False), prefix="")
     encodings = bert.tokenizer.encode_batch([use.sentence for use in uses])
     rows: list[Vectors] = []
     with show("reading", len(uses)) as meter:
-        for block in bert.embed_blocks([use.sentence for use in uses], settings, "window"):
+        for block in text_blocks(bert.checkpoint, [use.sentence for use in uses], settings, "window"):
             for tokens in block.vectors:
                 use, encoding = uses[len(rows)], encodings[len(rows)]
                 spans = zip(encoding.offsets, encoding.words, strict=True)

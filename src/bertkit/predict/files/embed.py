@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.checkpoint.bundled import embedding_model
 from bertkit.data.tables import Row, Table, cell, checked
+from bertkit.engine.embed import embed_blocks
 from bertkit.errors import RequestError
 from bertkit.model.pooling import EmbedSettings
 from bertkit.poolings import TEXT_POOLINGS
@@ -50,7 +52,7 @@ class VectorSettings:
 
     def of(self, bert: Bert) -> EmbedSettings:
         """The settings for a model: the folder's, with these changes."""
-        settings = bert.embed_settings(pooling=self.pooling, layers=self.layers, normalize=self.normalize)
+        settings = bert.checkpoint.embed_settings(pooling=self.pooling, layers=self.layers, normalize=self.normalize)
         return settings.one_vector()
 
 
@@ -61,6 +63,7 @@ class EmbeddedFile:
     state: State
     width: int  # of an embedding
     note: str  # on texts over the limit; empty if there were none
+    model: str  # the name of the model that made them
 
 
 def embed_file(
@@ -76,22 +79,24 @@ def embed_file(
 ) -> EmbeddedFile:
     """Embed each text of a file, or with `-` of standard input, to .npy or .parquet, in constant memory.
 
-    `say` is called with a note on which columns were guessed.
+    Without a model, pooling and layers, the bundled variant for sentences makes them. `say` is called with a note on
+    which columns were guessed.
     """
     check_ending(out, VECTOR_ENDINGS)
     side_files = {IDS_STREAM: out.with_name(f"{out.name}.ids.jsonl")} if out.suffix == ".npy" else {}
     check_outputs(out, side_files, resume=options.resume)
+    model = embedding_model(model, pooling=vectors.pooling, layers=vectors.layers, dtype=options.hardware.dtype)
     bert = options.hardware.load(model)
     settings, source = vectors.of(bert), open_source(None, texts, file.columns, file.format)
     say(source.note)
-    row_id, width = find_row_id(source.table, file.id), bert.width(settings)
+    row_id, width = find_row_id(source.table, file.id), settings.width(bert.model.config.width)
     schema = None if side_files else vector_schema(source.table, row_id, width)
     job = EmbedJob(model, options.hardware, options.skip, settings, vectors.too_long, row_id, width, schema)
     in_common = {"id": str(row_id.column), "vectors": f"{settings}, {vectors.too_long}"}
     output = Output("embedding", out, {**describe(bert, source, options), **in_common}, side_files)
     state = run_file(source, job, bert, output, options, show)
     done = "cut to" if vectors.too_long == "truncate" else "read through windows of"
-    return EmbeddedFile(state, width, long_texts(state, done, bert.checkpoint.max_length))
+    return EmbeddedFile(state, width, long_texts(state, done, bert.checkpoint.max_length), bert.name)
 
 
 @dataclass(frozen=True)
@@ -168,7 +173,8 @@ class EmbedJob(Job):
         """The embeddings of a block of texts as bytes of the output."""
         items, faults = self._usable(bert, items)
         texts = [item.example for item in items]
-        blocks = list(bert.embed_blocks(texts, self.settings, self.too_long, lambda number: items[number].location))
+        how = (self.settings, bert.checkpoint.max_length, self.too_long, lambda number: items[number].location)
+        blocks = list(embed_blocks(bert.model, bert.tokenizer, texts, *how))
         long = {number: tokens for block in blocks for number, tokens in block.lengths.long}
         vectors = [np.zeros((0, self.width), dtype=np.float32), *(np.asarray(block.vectors) for block in blocks)]
         vectors_ND = np.ascontiguousarray(np.concatenate(vectors), dtype="<f4")

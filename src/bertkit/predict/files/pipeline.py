@@ -56,11 +56,7 @@ class Hardware:
 
     def load(self, model: Path | None) -> Bert:
         """Load a model folder onto the device; None is the bundled model."""
-        bert = load(model)
-        try:
-            return bert.to(self.device, self.dtype)
-        except (RuntimeError, AssertionError) as error:
-            raise RequestError(f"the model cannot be put on '{self.device}': {str(error).splitlines()[0]}") from error
+        return load(model).to(self.device, self.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)

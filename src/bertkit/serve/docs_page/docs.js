@@ -1,16 +1,25 @@
-// The routes of openapi.json, each with its example request and a button that sends it.
+// The routes of openapi.json in groups, each with its fields, an example request and a button that sends it.
+
+import { element } from "../inside/drawing.js";
+import { ask } from "../page/ask.js";
+import { startColors } from "../page/colors.js";
+import { RequestView } from "../page/request.js";
+import { errorBox } from "../page/trouble.js";
 
 const MAX_SHOWN = 20_000; // characters of a reply
+const GROUPS = { // tag -> title and what the routes are for; other tags come last, under their own name
+  heads: ["Predictions", "Labels, tags, answers, masked words: what the heads of the models give."],
+  vectors: ["Embeddings", "Vectors of texts, and what is made of them: similarity, ranking."],
+  tokens: ["Tokens", "Texts as tokens, and back."],
+  inside: ["Looking inside", "Attention, queries and keys, and how much each word adds to a prediction."],
+  "hugging face": ["Hugging Face", "The same models for clients of Hugging Face's inference API."],
+  status: ["Server", "Whether it runs, what it is, what it measures."],
+};
+const byId = (id) => document.getElementById(id);
 
-function element(name, properties = {}, ...children) {
-  const node = Object.assign(document.createElement(name), properties);
-  node.append(...children);
-  return node;
-}
-
-function resolve(schema, document) {
+function resolve(schema, description) {
   const name = schema?.$ref?.split("/").pop();
-  return name ? document.components.schemas[name] : schema;
+  return name ? description.components.schemas[name] : schema;
 }
 
 function kind(schema) {
@@ -25,55 +34,81 @@ function kind(schema) {
 function fields(schema) {
   const rows = Object.entries(schema?.properties ?? {}).map(([name, field]) => {
     const fallback = schema.required?.includes(name) ? "required" : JSON.stringify(field.default ?? null);
-    return element("tr", {},
-      element("td", {}, element("code", { textContent: name })),
-      element("td", { textContent: kind(field) }),
-      element("td", { textContent: fallback }),
-      element("td", { textContent: field.description ?? "" }));
+    const cells = [element("code", {}, name), kind(field), fallback, field.description ?? ""];
+    return element("tr", {}, ...cells.map((cell) => element("td", {}, cell)));
   });
-  return rows.length ? element("table", {}, ...rows) : "";
+  if (!rows.length) return [];
+  const head = element("tr", {}, ...["field", "type", "default", ""].map((name) => element(name ? "th" : "td", name ? { scope: "col" } : {}, name)));
+  const table = element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows));
+  return [element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "fields of the request" }, table)];
 }
 
-async function send(method, path, box, output) {
+/** One route; its form is made when it is opened. */
+function route({ path, method, operation }, description, models) {
+  const about = element("span", { class: "about" }, operation.summary ?? "");
+  const summary = element("summary", {}, element("span", { class: "method" }, method.toUpperCase()), element("code", {}, path), about);
+  const inner = element("div", { class: "inner" });
+  const fill = () => inner.childElementCount || inner.append(...form(path, method, operation, description, models));
+  return element("details", { class: "route", ontoggle: fill }, summary, inner);
+}
+
+function form(path, method, operation, description, models) {
+  const schema = resolve(operation.requestBody?.content?.["application/json"]?.schema, description);
+  const filled = path.replace("{name}", encodeURIComponent(models[0] ?? "")).replace("{task}", "feature-extraction").slice(1);
+  const example = JSON.stringify(schema?.example ?? {}, null, 2);
+  const box = method === "get" ? null : element("textarea", { spellcheck: "false", rows: "4", "aria-label": `request to ${path}` }, example);
+  const output = element("pre", { tabindex: "0", role: "status", "aria-label": "reply" });
+  const trouble = element("div", {});
+  const shown = new RequestView();
+  const go = element("button", { type: "button", class: "go", onclick: () => send(filled, box, output, trouble, shown) }, "Send");
+  return [...fields(schema), ...(box ? [element("div", { class: "field" }, box)] : []), element("div", { class: "actions" }, go), trouble, output, element("div", { class: "more" }, shown.element)];
+}
+
+async function send(path, box, output, trouble, shown) {
+  trouble.replaceChildren();
   output.textContent = "…";
   try {
-    const body = box ? { body: box.value, headers: { "content-type": "application/json" } } : {};
-    const reply = await fetch(path, { method, ...body });
-    const text = await reply.text();
-    let shown = text;
-    try { shown = JSON.stringify(JSON.parse(text), null, 1); } catch { /* not JSON: shown as it is */ }
-    output.textContent = `${reply.status} ${reply.statusText}\n${shown.slice(0, MAX_SHOWN)}`;
+    const body = box ? JSON.parse(box.value) : undefined;
+    if (box) shown.show(path || ".", body);
+    const { content } = await ask(path || ".", body, { text: true });
+    output.textContent = written(content).slice(0, MAX_SHOWN) || "200, and nothing else.";
   } catch (error) {
-    output.textContent = `No reply: ${error.message}`;
+    output.textContent = "";
+    if (error instanceof SyntaxError) trouble.replaceChildren(element("p", { class: "note", role: "alert" }, `This is not JSON: ${error.message}`));
+    else trouble.replaceChildren(errorBox(error, () => send(path, box, output, trouble, shown)));
   }
 }
 
-function route(path, method, operation, document, models) {
-  const schema = resolve(operation.requestBody?.content?.["application/json"]?.schema, document);
-  const filled = path.replace("{name}", encodeURIComponent(models[0] ?? "")).replace("{task}", "feature-extraction");
-  const box = schema && element("textarea", {
-    value: JSON.stringify(schema.example ?? {}, null, 2), spellcheck: false, ariaLabel: `request to ${path}`,
-  });
-  const output = element("pre", { ariaLive: "polite" });
-  const button = element("button", { type: "button", textContent: "Send" });
-  button.addEventListener("click", () => send(method.toUpperCase(), filled, box, output));
-  return element("details", {},
-    element("summary", {}, element("code", { textContent: `${method.toUpperCase()} ${path}` }), ` ${operation.summary ?? ""}`),
-    fields(schema), ...(box ? [box] : []), button, output);
+/** A reply as text: JSON with line breaks, other text as it is. */
+function written(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 1);
+  } catch {
+    return text;
+  }
+}
+
+function group(tag, routes, description, models) {
+  const [title, about] = GROUPS[tag] ?? [tag, ""];
+  const id = `group-${tag.replaceAll(" ", "-")}`;
+  byId("groups").append(element("a", { href: `docs#${id}` }, title));
+  return element("section", { id }, element("h3", {}, title), element("p", {}, about), ...routes.map((each) => route(each, description, models)));
 }
 
 async function start() {
-  const main = document.getElementById("routes");
   try {
-    const [description, models] = await Promise.all(
-      ["/openapi.json", "/v1/models"].map(async (path) => (await fetch(path)).json()));
-    const names = models.data.map((model) => model.id);
+    const [description, models] = await Promise.all(["openapi.json", "v1/models"].map(async (path) => (await ask(path)).content));
     const routes = Object.entries(description.paths).flatMap(([path, operations]) =>
-      Object.entries(operations).map(([method, operation]) => route(path, method, operation, description, names)));
-    main.replaceChildren(element("p", { textContent: `Models: ${names.join(", ")}` }), ...routes);
+      Object.entries(operations).map(([method, operation]) => ({ path, method, operation, tag: operation.tags[0] })));
+    const tags = [...new Set([...Object.keys(GROUPS), ...routes.map(({ tag }) => tag)])];
+    const names = models.data.map((model) => model.id);
+    byId("groups").replaceChildren();
+    const sections = tags.map((tag) => [tag, routes.filter((each) => each.tag === tag)]).filter(([, own]) => own.length);
+    byId("list").replaceChildren(...sections.map(([tag, own]) => group(tag, own, description, names)));
   } catch (error) {
-    main.replaceChildren(element("p", { textContent: `The server did not list its routes: ${error.message}` }));
+    byId("list").replaceChildren(errorBox(error, start));
   }
 }
 
+startColors(byId("theme"));
 start();

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from bertkit.client import KEY_VARIABLE
+from bertkit.connection import KEY_VARIABLE
 from bertkit.errors import RequestError
 
 MIN_CHARACTERS = 8  # of a key

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import orjson
@@ -134,11 +135,18 @@ def reported(
         raise Refusal(413, str(error), field) from error
 
 
-async def reply(service: Service, content: Any, plan: Plan | None = None, numbers: int = 0) -> Response:
-    """The content as JSON, encoded in a thread where it has many `numbers`; headers tell of texts over the limit."""
+async def reply(
+    service: Service, content: Any, plan: Plan | None = None, numbers: int = 0, model: str | None = None
+) -> Response:
+    """The content as JSON, encoded in a thread where it has many `numbers`.
+
+    Headers tell of texts over the limit, and which model answered.
+    """
     dump = partial(orjson.dumps, content, default=_to_json, option=ORJSON_OPTIONS)
     body = await service.off_loop(dump, numbers) if numbers > OFF_LOOP_SIZE else dump()
-    return Response(body, media_type="application/json", headers=length_headers(plan.report if plan else None))
+    headers = length_headers(plan.report if plan else None)
+    headers |= {} if model is None else {"bertkit-model": quote(model)}
+    return Response(body, media_type="application/json", headers=headers)
 
 
 def length_headers(report: LengthReport | None) -> dict[str, str]:

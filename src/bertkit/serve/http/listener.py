@@ -3,7 +3,7 @@
 import ipaddress
 import socket
 
-from bertkit.client import KEY_VARIABLE
+from bertkit.connection import KEY_VARIABLE
 from bertkit.errors import BertkitError, RequestError
 from bertkit.serve.http.auth import Keys
 

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bertkit.serve.http.auth import Keys
 from bertkit.serve.http.listener import is_local_name
 from bertkit.serve.http.logs import LOGGER
+from bertkit.serve.http.static import missing_page
 from bertkit.serve.refusals import Refusal, failure
 from bertkit.serve.service import Service
 from bertkit.serve.settings import OFF_LOOP_SIZE, ServeSettings
@@ -70,7 +71,8 @@ class HttpExchange:
 
     async def refuse(self, refusal: Refusal, *, close: bool = False) -> None:
         """Reply with the error; with `close` the connection is closed after it, with the rest of the request unread."""
-        response = refusal.response(self.scope["path"])
+        page = missing_page(self.scope["method"], self.headers) if refusal.status == 404 else None
+        response = page or refusal.response(self.scope["path"])
         headers = [*response.raw_headers, *([(b"connection", b"close")] if close else [])]
         await self.send({"type": "http.response.start", "status": refusal.status, "headers": headers})
         self.closing = close

@@ -63,6 +63,15 @@ def static_files() -> Mapping[str, StaticFile]:
     return table | {TASK_TOOLS: _file(_task_tools().encode(), ".js")}
 
 
+def missing_page(method: str, headers: Mapping[bytes, bytes]) -> Response | None:
+    """The reply for an address that does not exist, where a browser asks for a page; programs get JSON."""
+    if method not in ("GET", "HEAD") or b"text/html" not in headers.get(b"accept", b""):
+        return None
+    page = static_files()["/page/missing.html"]
+    policy = {"content-security-policy": CONTENT_SECURITY_POLICY}
+    return Response(page.content, 404, media_type=page.content_type, headers=policy)
+
+
 def static_routes() -> list[Route]:
     """/ and /docs, and the files that they are made of."""
 

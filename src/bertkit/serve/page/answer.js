@@ -1,7 +1,7 @@
 // Extractive question answering: the answer is marked in the passage.
 
 import { element } from "../inside/drawing.js";
-import { bars, marked, percent, seenNotes, short } from "./parts.js";
+import { around, bars, marked, percent, short, verdict } from "./parts.js";
 
 const CANDIDATES = 5;
 const PASSAGE =
@@ -14,20 +14,33 @@ export const tool = {
   title: "Ask",
   ability: "answer",
   lead: "Ask a passage something; the answer is marked where it stands in it. Long passages are read through windows.",
-  needs: "It answers a question from a passage, with a model from “bertkit finetune answer”.",
+  needs: "a question-answering model",
+  how: "Fine-tune one on questions, passages and answers in SQuAD's format:",
+  command: "bertkit finetune answer --train train.json --out my-answers",
   fields: [
     { name: "question", label: "Question", kind: "line", hint: "type a question" },
     { name: "passage", label: "Passage", rows: 8, hint: "paste a text that may hold the answer" },
   ],
   examples: [
-    { question: "Where did the lighthouse stand?", passage: PASSAGE },
-    { question: "What became of its stones?", passage: PASSAGE },
-    { question: "Who paid for it?", passage: PASSAGE },
+    { title: "Where it stood", question: "Where did the lighthouse stand?", passage: PASSAGE },
+    { title: "Its stones", question: "What became of its stones?", passage: PASSAGE },
+    { title: "Not in the text", question: "Who paid for it?", passage: PASSAGE },
   ],
   ask: async ({ question, passage }, model, send) => (await send("answer", { question, passage, best: CANDIDATES })).results[0],
   draw: (result, { passage }) => {
     const view = new AnswerView(result, passage);
     return { nodes: view.nodes, summary: sentence(result) };
+  },
+  why: ({ start: answered, seen, candidates }, { question, passage }, model) => {
+    const body = (start, end, rest) => ({ text: question, pair: around(passage, [start, end], seen, model), ...rest });
+    if (answered === null) return [["that there is no answer", body(0, 0, {})]];
+    return candidates.map(({ text: target, start, end }) => [short(target), body(start, end, { target })]);
+  },
+  table: {
+    columns: { question: ["question"], passage: ["passage", "context", "text"] },
+    path: "answer",
+    body: (rows) => ({ question: rows.map(({ question }) => question), passage: rows.map(({ passage }) => passage) }),
+    cells: ({ text, probability }) => ({ answer: text ?? "", probability }),
   },
 };
 
@@ -37,7 +50,7 @@ class AnswerView {
     Object.assign(this, { result, passage, chosen: result.start === null ? null : 0 });
     this.text = element("div", {});
     this.list = element("div", {});
-    this.nodes = [...seenNotes(result.seen), this.text, this.list];
+    this.nodes = [this.text, this.list];
     this.draw();
   }
 
@@ -60,7 +73,7 @@ class AnswerView {
   }
 }
 
-function sentence({ text, start, probability }) {
+function sentence({ start, probability, candidates }) {
   if (start === null) return `The passage does not say, thinks the model (${percent(probability)}).`;
-  return `${short(text, 200)} (${percent(probability)})`;
+  return verdict(candidates.map(({ text, probability: share }) => ({ label: short(text, 120), share })));
 }

@@ -30,16 +30,21 @@ const UNREACHABLE = [
   "Look whether it still runs and whether you are online, then try again; what you typed is kept.",
 ];
 
-/** The server's reply: {content, note}, where the note is about texts that were too long. */
-export async function ask(path, body, { signal, notify } = {}) {
+/** The server's reply: {content, note}, where the note is about texts that were too long; with `text` not parsed. */
+export async function ask(path, body, { signal, notify, text = false } = {}) {
   for (let attempt = 1; ; attempt++) {
     const reply = await send(path, body, signal);
-    if (reply.ok) return { content: await read(reply, signal), note: reply.headers.get("bertkit-length-note") };
+    if (reply.ok) return { content: await read(reply, signal, text), note: reply.headers.get("bertkit-length-note") };
     if (reply.status !== 429 || attempt === MAX_ATTEMPTS) throw await failure(reply);
     const seconds = Math.min(MAX_WAIT, Math.max(1, Number(reply.headers.get("retry-after")) || 1));
     notify?.(`The server is busy; asking again in ${seconds} s.`);
     await pause(seconds, signal);
   }
+}
+
+/** Whether the same request may be answered at another time. */
+export function mayRecover({ status }) {
+  return ![404, 413, 422].includes(status);
 }
 
 /** Send this key with every request until the tab is closed. */
@@ -69,9 +74,9 @@ async function send(path, body, signal) {
   }
 }
 
-async function read(reply, signal) {
+async function read(reply, signal, text) {
   try {
-    return await reply.json();
+    return await (text ? reply.text() : reply.json());
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new RequestFailure(0, ...UNREACHABLE); // the connection was lost during the reply
@@ -84,7 +89,8 @@ async function failure(reply) {
   const { error } = await reply.json().catch(() => ({})); // the reply of a proxy may not be JSON
   const sentence = typeof error === "string" ? error : error?.message;
   const reason = sentence && reply.status !== 401 ? `${sentence[0].toUpperCase()}${sentence.slice(1).replace(/\.$/, "")}.` : "";
-  return new RequestFailure(reply.status, what, [reason, remedy].filter(Boolean).join(" "));
+  const told = reason.includes(";"); // the server's sentences name the remedy after a semicolon
+  return new RequestFailure(reply.status, what, [reason, told ? "" : remedy].filter(Boolean).join(" "));
 }
 
 function pause(seconds, signal) {

@@ -7,7 +7,7 @@ const SYSTEM_DARK = matchMedia("(prefers-color-scheme: dark)");
 export function startColors(button) {
   const root = document.documentElement;
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : SYSTEM_DARK.matches);
-  const label = () => { button.textContent = isDark() ? "Light colors" : "Dark colors"; };
+  const label = () => { button.textContent = isDark() ? "Light mode" : "Dark mode"; };
   button.onclick = () => {
     root.dataset.theme = isDark() ? "light" : "dark";
     remember(root.dataset.theme);

@@ -1,10 +1,12 @@
-// Similarities of sentences, every one with every other, as a heat map.
+// Similarities of sentences: every one with every other as a heat map, and all of them on a two-dimensional map.
 
 import { element, number } from "../inside/drawing.js";
+import { pointMap } from "./map.js";
 import { lines, short } from "./parts.js";
 import { FOR_SENTENCES, cosine, vectors } from "./vectors.js";
 
-const MAX_SENTENCES = 40; // more cannot be told apart on a screen
+const MAX_SENTENCES = 300; // on the map
+const MAX_CELLS = 40; // sentences of the heat map; of more only the map is shown
 const MAX_WITH_NUMBERS = 10; // sentences up to which each cell shows its value
 
 export const compare = {
@@ -12,8 +14,8 @@ export const compare = {
   title: "Compare",
   ...FOR_SENTENCES,
   lead: "How similar sentences are in meaning, every one with every other: the cosine of their embeddings.",
-  needs: "It compares sentences, with any encoder.",
-  fields: [{ name: "texts", label: "Sentences, one on each line", rows: 6, hint: "type two sentences or more, one on each line" }],
+  needs: "an encoder",
+  fields: [{ name: "texts", label: "Sentences, one on each line", rows: 6, lines: true, hint: "type two sentences or more, one on each line" }],
   examples: [
     {
       title: "Pets, money, weather",
@@ -32,13 +34,16 @@ export const compare = {
   missing: ({ texts }) => {
     const count = lines(texts).length;
     if (count < 2) return "Type two sentences or more, one on each line.";
-    return count > MAX_SENTENCES ? `These are ${count} sentences; a map shows ${MAX_SENTENCES}. Leave some out, or use the search.` : null;
+    return count > MAX_SENTENCES ? `These are ${count} sentences; the page compares ${MAX_SENTENCES}. Leave some out, or use the search.` : null;
   },
   ask: async ({ texts }, model, send, notify) => vectors(lines(texts), model, send, notify),
   draw: (embeddings, { texts }, panel) => {
-    const map = new HeatMap(lines(texts), embeddings, (text) => panel.say(text));
-    const scale = element("p", { class: "scale" }, `${number(map.minimum, 2)} `, element("span", {}), " 1.00");
-    return { nodes: [map.element, scale], summary: map.closest() };
+    const all = lines(texts);
+    const say = (text) => panel.say(text);
+    const heat = new HeatMap(all, embeddings, say);
+    const scale = element("p", { class: "scale" }, `${number(heat.minimum, 2)} `, element("span", {}), " 1.00");
+    const cells = all.length > MAX_CELLS ? [] : [heat.draw(), scale];
+    return { nodes: [...cells, pointMap(all, embeddings, say)], summary: heat.closest() };
   },
 };
 
@@ -46,19 +51,19 @@ class HeatMap {
   constructor(texts, embeddings, say) {
     Object.assign(this, { texts, say, marked: [0, 1] });
     this.values = embeddings.map((one) => embeddings.map((other) => cosine(one, other)));
-    this.minimum = Math.min(...this.values.flat()); // colors go from it to 1
+    this.minimum = this.values.reduce((least, row) => Math.min(least, ...row), 1); // colors go from it to 1
+  }
+
+  draw() {
+    const { texts } = this;
     this.cells = texts.map((_, row) => texts.map((__, column) => this.cell(row, column)));
     const names = texts.map((text, row) => element("th", { scope: "row", title: text }, ...this.name(row)));
     const rows = names.map((name, row) => element("tr", {}, name, ...this.cells[row]));
     const numbers = texts.map((text, n) => element("th", { scope: "col", title: text }, `${n + 1}`));
     const head = element("thead", {}, element("tr", {}, element("td", {}), ...numbers));
     const table = element("table", {}, head, element("tbody", {}, ...rows));
-    this.element = element(
-      "div",
-      { class: "heat", tabindex: "0", role: "region", "aria-label": "heat map; the arrow keys go from cell to cell" },
-      table,
-    );
-    this.element.addEventListener("keydown", (event) => this.move(event));
+    const name = "heat map; the arrow keys go from cell to cell";
+    return element("div", { class: "heat", tabindex: "0", role: "region", "aria-label": name, onkeydown: (event) => this.move(event) }, table);
   }
 
   name(row) {

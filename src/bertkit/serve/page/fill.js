@@ -4,6 +4,7 @@ import { element } from "../inside/drawing.js";
 import { bars, percent } from "./parts.js";
 
 const CANDIDATES = 8; // for each blank
+const ASKED = 24; // of which word pieces are left out
 const UNDERSCORES = /_{3,}/g; // as people write a blank
 
 export const fill = {
@@ -11,22 +12,28 @@ export const fill = {
   title: "Fill",
   ability: "fill",
   lead: "Leave a word out, and the model says what could stand there. Write the blank as ___.",
-  needs: "It fills blanks in a text, with a model that kept its masked-word head, as pre-training leaves it.",
-  fields: [{ name: "text", label: "Text with a blank", rows: 3, hint: "type a text with ___ where a word is missing" }],
+  needs: "a masked-word model",
+  how: "Serve a model that kept its masked-word head, such as the bundled one:",
+  command: "",
+  fields: [{ name: "text", label: "Text with a blank", rows: 3, written: blanked, hint: "type a text with ___ where a word is missing" }],
   examples: [
-    { text: "Paris is the ___ of France." },
-    { text: "The doctor told the ___ to rest for a week." },
-    { text: "She put the ___ in the oven and set the ___ to 200 degrees." },
-    { text: "The bank of the river was covered with ___." },
+    { title: "A capital", text: "Paris is the ___ of France." },
+    { title: "At the doctor's", text: "The doctor told the ___ to rest for a week." },
+    { title: "Two blanks", text: "She put the ___ in the oven and set the ___ to 200 degrees." },
+    { title: "The river bank", text: "The bank of the river was covered with ___." },
   ],
   actions: (panel) => [element("button", { type: "button", class: "quiet", onclick: () => insertBlank(panel) }, "Insert a blank")],
   missing: ({ text }, model) => (blanked(text, model).includes(model.mask) ? null : "Write ___ where a word is missing."),
-  ask: async ({ text }, model, send) => (await send("fill", { text: blanked(text, model), top: CANDIDATES })).results[0],
-  draw: (candidates, { text }, panel) => {
-    const blanks = byBlank(candidates);
-    const filled = new FilledText(blanked(text, panel.chosen).split(panel.chosen.mask), blanks);
-    return { nodes: filled.nodes, summary: filled.sentence };
+  ask: async ({ text }, model, send) => {
+    const top = Math.min(ASKED, model.vocabulary);
+    return (await send("fill", { text: blanked(text, model), top })).results[0];
   },
+  draw: (candidates, { text }, panel) => {
+    const between = blanked(text, panel.chosen).split(panel.chosen.mask);
+    const filled = new FilledText(between, byBlank(candidates, between));
+    return { nodes: filled.nodes, summary: filled.sentence, heard: true }; // it is shown as the text and the list
+  },
+  why: (candidates, { text }, model) => [["the word", { text: blanked(text, model) }]],
 };
 
 function blanked(text, model) {
@@ -40,10 +47,14 @@ function insertBlank(panel) {
   panel.typed();
 }
 
-function byBlank(candidates) {
+/** The best words of each blank; a piece such as “##ing” is one only where the blank continues a word. */
+function byBlank(candidates, between) {
   const blanks = [];
   for (const candidate of candidates) (blanks[candidate.blank] ??= []).push(candidate);
-  return blanks;
+  return blanks.map((all, blank) => {
+    const words = /\S$/.test(between[blank]) ? all : all.filter(({ word }) => !word.startsWith("##"));
+    return (words.length ? words : all).slice(0, CANDIDATES);
+  });
 }
 
 /** The text with a word in each blank, and below it the candidates; choosing one puts it into the text. */

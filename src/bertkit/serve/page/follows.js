@@ -1,6 +1,6 @@
 // Whether one text follows another, as next sentence prediction and sentence order learn it.
 
-import { bars, percent } from "./parts.js";
+import { bars, verdict } from "./parts.js";
 
 export const tool = {
   name: "follows",
@@ -8,19 +8,20 @@ export const tool = {
   verb: "Compare",
   ability: "follows",
   lead: "Two texts, and the model says whether the second follows the first, as its pre-training on pairs asked.",
-  needs: "It judges pairs of texts, with a model that was pre-trained with nsp or sop and kept that head.",
+  needs: "a model trained on pairs",
+  how: "Serve one that was pre-trained with the objective nsp or sop and kept that head:",
   fields: [
     { name: "first", label: "First text", rows: 3 },
     { name: "second", label: "Second text", rows: 3 },
   ],
   examples: [
-    { first: "She opened the door.", second: "The room was empty." },
-    { first: "The room was empty.", second: "She opened the door." },
-    { first: "She opened the door.", second: "Potassium is a soft metal." },
+    { title: "It follows", first: "She opened the door.", second: "The room was empty." },
+    { title: "The other way round", first: "The room was empty.", second: "She opened the door." },
+    { title: "Another subject", first: "She opened the door.", second: "Potassium is a soft metal." },
   ],
   ask: async ({ first, second }, model, send) => (await send("follows", { first, second })).results[0],
   draw: (probability) => {
     const rows = [{ label: "follows", share: probability, chosen: probability >= 0.5 }, { label: "does not", share: 1 - probability }];
-    return { nodes: [bars(rows)], summary: `The second text follows the first: ${percent(probability)}.` };
+    return { nodes: [bars(rows)], summary: verdict(rows) };
   },
 };

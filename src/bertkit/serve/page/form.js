@@ -1,7 +1,6 @@
-// Input fields, examples, and the request as a curl command.
+// Input fields and examples.
 
 import { element } from "../inside/drawing.js";
-import { short } from "./parts.js";
 
 let fieldCount = 0;
 
@@ -12,22 +11,27 @@ export function textAndPair(rows, label) {
 
 /**
  * A labeled field: {name, label, rows} is a text area, {kind: "line"} a single line, {kind: "choice", options} a select.
- * `fit(model)` updates a select whose options depend on the model.
+ * With `lines` each line is a text of its own; `written(text, model)` is the text that the model reads.
+ * `fit(model)` updates a select whose options depend on the model; `count` is where the number of tokens is shown.
  */
 export function field(definition, model, onInput) {
   const { name, label, kind = "area", rows = 3, placeholder = "", optional = false } = definition;
   const id = `field-${++fieldCount}`;
-  const common = { id, name, dir: kind === "choice" ? null : "auto", oninput: onInput };
+  const count = kind === "choice" ? null : element("span", { class: "count", id: `${id}-count` });
+  const common = { id, name, dir: count && "auto", "aria-describedby": count?.id ?? null, oninput: onInput };
   const textual = { ...common, placeholder, spellcheck: "false", autocomplete: "off" };
   const input =
     kind === "choice" ? element("select", common)
     : kind === "line" ? element("input", { ...textual, type: "text" })
     : element("textarea", { ...textual, rows });
   const suffix = optional && kind !== "choice" ? [element("span", { class: "optional" }, " (optional)")] : [];
-  const caption = element("label", { for: id }, label, ...suffix);
+  const caption = element("div", { class: "caption" }, element("label", { for: id }, label, ...suffix), count ?? "");
   const control = {
     name,
     input,
+    count,
+    asLines: definition.lines ?? false,
+    written: (newModel) => definition.written?.(control.value, newModel) ?? control.value,
     first: "", // the default value
     element: element("div", { class: `field ${kind}` }, caption, input),
     get value() { return input.value.toWellFormed?.() ?? input.value; }, // a lone surrogate is not valid JSON
@@ -48,22 +52,7 @@ function refill(select, options) {
 /** A row of buttons that put an example into the fields. */
 export function examples(tool, use) {
   const group = element("div", { class: "examples", role: "group", "aria-label": "examples" });
-  const button = (example) => {
-    const shown = short(example.title ?? Object.values(example)[0], 40);
-    return element("button", { type: "button", class: "example", onclick: () => use(example) }, shown);
-  };
+  const button = (example) => element("button", { type: "button", class: "example", onclick: () => use(example) }, example.title);
   group.replaceChildren(element("span", {}, "Try"), ...tool.examples.map(button));
   return group;
-}
-
-/** The last request as a curl command; `show` updates it. */
-export function request() {
-  const shown = element("pre", { tabindex: "0" }, "No request was sent yet.");
-  const details = element("details", { class: "request" }, element("summary", {}, "The same as a command"), shown);
-  return { element: details, show: (path, body) => { shown.textContent = command(path, body); } };
-}
-
-function command(path, body) {
-  const quoted = JSON.stringify(body).replaceAll("'", "'\\''");
-  return `curl -s ${new URL(path, location.href).href} \\\n  -H 'Content-Type: application/json' \\\n  -d '${quoted}'`;
 }

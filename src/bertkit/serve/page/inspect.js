@@ -3,6 +3,7 @@
 import { element, number, prepare, strip } from "../inside/drawing.js";
 import { largestSize } from "../inside/numbers.js";
 import { floats } from "./ask.js";
+import { copyButton } from "./copy.js";
 
 const STRIP_HEIGHT = 44; // pixels of the drawn vector
 const SHOWN_NUMBERS = 8; // leading ones, as text
@@ -13,16 +14,16 @@ export const inspect = {
   title: "Inspect",
   ability: "embed",
   lead: "The tokens that the model reads, and the embedding that it computes.",
-  needs: "It shows tokens and embeddings, with any encoder.",
+  needs: "an encoder",
   fields: [
     { name: "text", label: "Text", rows: 3 },
     { name: "pooling", label: "Pooling", kind: "choice", optional: true, options: poolings },
     { name: "layer", label: "Layer", kind: "choice", optional: true, options: layers },
   ],
   examples: [
-    { text: "Unbelievably, the tokenizer knows “tokenization”." },
-    { text: "Größe, naïveté, 東京 and 🙂 in one line." },
-    { text: "antidisestablishmentarianism" },
+    { title: "Word pieces", text: "Unbelievably, the tokenizer knows “tokenization”." },
+    { title: "Many scripts", text: "Größe, naïveté, 東京 and 🙂 in one line." },
+    { title: "A long word", text: "antidisestablishmentarianism" },
   ],
   ask: async ({ text, pooling, layer }, model, send) => {
     const [tokens] = await send("tokenize", { inputs: [text] });
@@ -31,7 +32,7 @@ export const inspect = {
     return { tokens, vector: floats(vector) };
   },
   draw: ({ tokens, vector }, _, panel) => {
-    const nodes = [tokenList(tokens, panel), vectorStrip(vector, panel), facts(vector), copyButton(vector, panel)];
+    const nodes = [tokenList(tokens, panel), vectorStrip(vector, panel), facts(vector), copyVector(vector)];
     return { nodes, summary: `${tokens.length} tokens; a vector of ${vector.length} numbers.` };
   },
 };
@@ -86,14 +87,6 @@ function facts(vector) {
   return element("dl", { class: "facts" }, ...pairs);
 }
 
-function copyButton(vector, panel) {
-  const copy = async () => {
-    try {
-      await navigator.clipboard.writeText(JSON.stringify(Array.from(vector)));
-      panel.say("The vector is copied.");
-    } catch {
-      panel.say("This browser does not let the page copy; the command below gives the same numbers.");
-    }
-  };
-  return element("div", { class: "actions" }, element("button", { type: "button", class: "quiet", onclick: copy }, "Copy the vector"));
+function copyVector(vector) {
+  return element("div", { class: "actions" }, copyButton("Copy the vector", () => JSON.stringify(Array.from(vector))));
 }

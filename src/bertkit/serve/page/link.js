@@ -7,10 +7,14 @@ export function readLink() {
   return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
 }
 
+/** The address of this page in this state. */
+export function linkTo(tool, state) {
+  return new URL(hash(tool, state), location.href).href;
+}
+
 /** Write the state; with `push` as a new entry of the browser's history. */
 export function writeLink(tool, state, push = false) {
-  const whole = `#${new URLSearchParams({ tool, ...state })}`;
-  const link = whole.length > MAX_LENGTH ? `#${new URLSearchParams({ tool })}` : whole;
+  const link = hash(tool, state);
   if (link === location.hash) return;
   try {
     if (push) history.pushState(null, "", link);
@@ -18,4 +22,9 @@ export function writeLink(tool, state, push = false) {
   } catch {
     // browsers limit how often it may change: the next change will be written
   }
+}
+
+function hash(tool, state) {
+  const whole = `#${new URLSearchParams({ tool, ...state })}`;
+  return whole.length > MAX_LENGTH ? `#${new URLSearchParams({ tool })}` : whole;
 }

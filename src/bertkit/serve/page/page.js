@@ -1,8 +1,10 @@
 // The page: asks for the models' abilities, shows a tab for each tool that they allow, keeps the link up to date.
 
 import { element } from "../inside/drawing.js";
+import { modelButtons } from "./about.js";
 import { ask } from "./ask.js";
 import { startColors } from "./colors.js";
+import { HowPanel } from "./how.js";
 import { readLink, writeLink } from "./link.js";
 import { Panel } from "./panel.js";
 import { TOOLS } from "./tools.js";
@@ -15,24 +17,25 @@ const byId = (id) => document.getElementById(id);
 class Page {
   constructor(models) {
     this.able = new Map(TOOLS.map((tool) => [tool, able(tool, models)]));
-    this.tools = TOOLS.filter((tool) => this.able.get(tool).length);
+    const isAble = (tool) => this.able.get(tool).length > 0;
+    this.tools = [...TOOLS.filter(isAble), ...TOOLS.filter((tool) => !isAble(tool))];
     this.panels = new Map();
-    this.notice = element("p", { class: "note", role: "status", hidden: true });
     this.tabs = new Map(this.tools.map((tool) => [tool, this.tab(tool)]));
     this.tablist = byId("tools");
     this.tablist.replaceChildren(...this.tabs.values());
     this.tablist.onkeydown = (event) => this.move(event);
     this.orient();
     WIDE.addEventListener("change", () => this.orient());
-    byId("models").replaceChildren(...modelNames(models));
-    this.explain(TOOLS.filter((tool) => !this.able.get(tool).length));
+    byId("models").replaceChildren(...modelButtons(models));
     globalThis.onhashchange = () => this.follow();
     this.follow();
   }
 
   tab(tool) {
-    const names = { id: `tab-${tool.name}`, "data-tool": tool.name, "aria-controls": `panel-${tool.name}` };
-    return element("button", { type: "button", role: "tab", ...names, onclick: () => this.choose(tool) }, tool.title);
+    const isAble = this.able.get(tool).length > 0;
+    const names = { id: `tab-${tool.name}`, "data-tool": tool.name, class: isAble ? null : "unavailable" };
+    const needs = isAble ? [] : [element("small", {}, `needs ${tool.needs} – how?`)];
+    return element("button", { type: "button", role: "tab", ...names, onclick: () => this.choose(tool) }, tool.title, ...needs);
   }
 
   orient() { this.tablist.setAttribute("aria-orientation", WIDE.matches ? "vertical" : "horizontal"); }
@@ -49,7 +52,8 @@ class Page {
 
   panel(tool) {
     if (!this.panels.has(tool)) {
-      const panel = new Panel(tool, this.able.get(tool), () => this.changed());
+      const models = this.able.get(tool);
+      const panel = models.length ? new Panel(tool, models, () => this.changed()) : new HowPanel(tool);
       const attributes = { id: `panel-${tool.name}`, role: "tabpanel", "aria-labelledby": `tab-${tool.name}` };
       for (const [name, value] of Object.entries(attributes)) panel.element.setAttribute(name, value);
       this.panels.set(tool, panel);
@@ -60,7 +64,6 @@ class Page {
   /** Open a tool in its last state, or with its first example. */
   choose(tool) {
     if (tool === this.tool) return;
-    this.notice.hidden = true;
     writeLink(this.tool.name, this.panel(this.tool).state); // the last input, for the back button
     const isNew = !this.panels.has(tool);
     this.show(tool);
@@ -71,13 +74,9 @@ class Page {
   /** Open the tool of the link, with its values. */
   follow() {
     const { tool: name, ...state } = readLink();
-    const named = TOOLS.find((tool) => tool.name === name);
-    const unavailable = named && !this.able.get(named).length;
-    this.notice.hidden = !unavailable;
-    this.notice.textContent = unavailable ? `${named.title} is not among the tools here. ${named.needs}` : "";
-    const tool = named && !unavailable ? named : this.tools[0];
+    const tool = TOOLS.find((each) => each.name === name) ?? this.tools[0];
     this.show(tool);
-    this.panel(tool).restore(unavailable ? {} : state);
+    this.panel(tool).restore(state);
   }
 
   show(tool) {
@@ -86,8 +85,12 @@ class Page {
     for (const [other, tab] of this.tabs) {
       tab.setAttribute("aria-selected", `${other === tool}`);
       tab.tabIndex = other === tool ? 0 : -1;
+      tab.removeAttribute("aria-controls");
     }
-    byId("tool").replaceChildren(this.notice, this.panel(tool).element);
+    byId("tool").replaceChildren(this.panel(tool).element);
+    const tab = this.tabs.get(tool);
+    tab.setAttribute("aria-controls", `panel-${tool.name}`); // only the open panel is in the document
+    this.tablist.scrollLeft = tab.offsetLeft - (this.tablist.clientWidth - tab.offsetWidth) / 2; // on narrow screens
     document.title = `${tool.title} · bertkit`;
   }
 
@@ -96,24 +99,12 @@ class Page {
     const { tool } = this;
     this.linkTimer = setTimeout(() => tool === this.tool && writeLink(tool.name, this.panel(tool).state), LINK_DELAY);
   }
-
-  /** List the tools that no model here can do, and what they need. */
-  explain(unavailable) {
-    const rows = unavailable.flatMap((tool) => [element("dt", {}, tool.title), element("dd", {}, tool.needs)]);
-    byId("others").hidden = !rows.length;
-    byId("others").replaceChildren(element("h2", {}, "With other models"), element("dl", {}, ...rows));
-  }
 }
 
 /** The models with the tool's ability, those that suit it best first. */
 function able(tool, models) {
   const suits = (model) => Number(tool.suits?.(model) ?? false);
   return models.filter((model) => model.abilities.includes(tool.ability)).sort((one, other) => suits(other) - suits(one));
-}
-
-function modelNames(models) {
-  return models.map(({ id, family, layers, width, max_length: limit }) =>
-    element("span", { class: "model-name", title: `${family}, ${layers} layers of ${width}, up to ${limit} tokens` }, id));
 }
 
 async function start() {

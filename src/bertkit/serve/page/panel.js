@@ -2,8 +2,14 @@
 
 import { element } from "../inside/drawing.js";
 import { ask } from "./ask.js";
-import { examples, field, request } from "./form.js";
+import { copyButton } from "./copy.js";
+import { FilePredictions } from "./file.js";
+import { examples, field } from "./form.js";
+import { linkTo } from "./link.js";
+import { RequestView } from "./request.js";
+import { TokenCounts } from "./tokens.js";
 import { errorBox } from "./trouble.js";
+import { Why } from "./why.js";
 
 const TYPING_DELAY = 250; // milliseconds without a key before a request is sent
 const MAX_LIVE_CHARACTERS = 4_000; // longer texts wait for the button
@@ -15,9 +21,15 @@ export class Panel {
     this.chosen = models[0];
     this.summary = element("output", { class: "said" });
     this.pending = element("span", { class: "pending", role: "status" });
+    this.took = element("span", { class: "fine took", title: "from the request to the reply" });
+    this.notice = element("p", { class: "note", role: "status", hidden: true });
     this.result = element("div", { class: "result" });
-    this.request = request();
+    this.request = new RequestView();
+    const send = async (path, body, signal) => (await ask(path, { ...body, model: this.chosen.id }, { signal })).content;
+    this.why = new Why((body, signal) => send("why", body, signal));
+    this.file = tool.table ? [new FilePredictions(tool, send).element] : [];
     this.fields = tool.fields.map((definition) => field(definition, this.chosen, () => this.typed()));
+    this.counts = new TokenCounts(this.fields);
     this.element = element("section", { class: `panel-of-${tool.name}` }, ...this.parts());
     this.element.addEventListener("keydown", (event) => this.keys(event));
   }
@@ -27,13 +39,16 @@ export class Panel {
     const form = element("form", { onsubmit: (event) => this.submit(event) }, ...fields, this.actions());
     const lead = element("p", { class: "lead" }, this.tool.lead);
     const title = element("h2", {}, this.tool.title);
-    return [title, lead, form, examples(this.tool, (values) => this.use(values)), this.summary, this.result, this.request.element];
+    const link = copyButton("Copy link", () => linkTo(this.tool.name, this.state));
+    const more = element("div", { class: "more" }, ...this.file, this.request.element, link);
+    const tries = examples(this.tool, (values) => this.use(values));
+    return [title, lead, this.notice, form, tries, this.counts.warning, this.summary, this.result, this.why.element, more];
   }
 
   actions() {
     const extra = this.tool.actions?.(this) ?? [];
     const go = element("button", { type: "submit", class: "go", title: "Ctrl-Enter" }, this.tool.verb);
-    return element("div", { class: "actions" }, go, this.pending, ...extra, ...this.modelChoice());
+    return element("div", { class: "actions" }, go, this.pending, ...extra, this.took, ...this.modelChoice());
   }
 
   modelChoice() {
@@ -47,8 +62,8 @@ export class Panel {
     this.chosen = this.models.find((model) => model.id === id) ?? this.chosen;
     this.modelSelect.value = this.chosen.id;
     for (const control of this.fields) control.fit(this.chosen);
-    this.changed();
-    this.run();
+    this.notice.hidden = true;
+    this.use(this.values);
   }
 
   get values() {
@@ -59,6 +74,7 @@ export class Panel {
   use(values) {
     for (const control of this.fields) control.value = values[control.name] ?? control.first;
     this.changed();
+    this.counts.update(this.chosen);
     this.run();
   }
 
@@ -72,12 +88,15 @@ export class Panel {
   restore(state) {
     const model = this.models.find(({ id }) => id === state.model);
     if (model) [this.chosen, this.modelSelect.value] = [model, model.id];
+    this.notice.hidden = Boolean(model) || !state.model;
+    this.notice.textContent = `No model “${state.model}” here can do this; “${this.chosen.id}” answers instead.`;
     const hasValues = this.fields.some((control) => control.name in state);
     this.use(hasValues ? state : this.tool.examples[0]);
   }
 
   typed() {
     this.changed();
+    this.counts.update(this.chosen);
     clearTimeout(this.timer);
     const long = Object.values(this.values).join("").length > MAX_LIVE_CHARACTERS;
     if (long || !this.tool.live) return this.waitForButton(long ? "Long text" : "Changed");
@@ -88,6 +107,8 @@ export class Panel {
   /** Mark the result as outdated until the button is pressed. */
   waitForButton(reason) {
     this.stop();
+    this.forget();
+    this.request.clear();
     this.pending.textContent = `${reason}: press ${this.tool.verb}`;
     this.element.dataset.stale = "";
   }
@@ -118,14 +139,15 @@ export class Panel {
     this.stop();
     const values = this.values;
     const missing = this.missing(values);
-    if (missing) return this.show([], missing);
+    if (missing) return this.showMissing(missing);
     const controller = (this.running = new AbortController());
     this.element.setAttribute("aria-busy", "true");
     try {
       const notes = [];
       const send = this.sender(controller.signal, notes);
+      const started = performance.now();
       const result = await this.tool.ask(values, this.chosen, send, (text) => this.say(text));
-      if (controller === this.running) this.draw(result, values, notes);
+      if (controller === this.running) this.draw(result, values, notes, performance.now() - started);
     } catch (error) {
       if (controller === this.running) this.fail(error);
     } finally {
@@ -145,18 +167,35 @@ export class Panel {
       this.request.show(path, complete);
       const { content, note } = await ask(path, complete, { signal, notify: (text) => this.say(text) });
       if (note) notes.push(note);
+      if (!signal.aborted) this.request.answered(content);
       return content;
     };
   }
 
-  draw(result, values, notes) {
-    const { nodes, summary } = this.tool.draw(result, values, this);
-    this.show([...notes.map((note) => element("p", { class: "note" }, note)), ...nodes], summary);
+  draw(result, values, notes, milliseconds) {
+    const { nodes, summary, heard = false } = this.tool.draw(result, values, this);
+    const told = result?.seen?.cut ? [notRead(result.seen)] : [...new Set(notes)];
+    this.show([...told.map((note) => element("p", { class: "note" }, note)), ...nodes], summary, heard);
+    this.took.textContent = duration(milliseconds);
+    this.why.offer(this.tool.why?.(result, values, this.chosen) ?? []);
   }
 
-  show(nodes, summary) {
+  showMissing(sentence) {
+    this.show([], sentence);
+    this.request.clear();
+  }
+
+  /** Take away what belongs to the last result only: its time, and why it is so. */
+  forget() {
+    this.took.textContent = "";
+    this.why.offer([]);
+  }
+
+  show(nodes, summary, heard = false) {
     this.result.replaceChildren(...nodes);
     this.say(summary);
+    this.summary.classList.toggle("heard", heard);
+    this.forget();
     this.pending.textContent = "";
     delete this.element.dataset.stale;
     this.element.dataset.turn = (Number(this.element.dataset.turn) || 0) + 1;
@@ -165,4 +204,12 @@ export class Panel {
   fail(error) {
     this.show([errorBox(error, () => this.run())], "");
   }
+}
+
+function notRead({ tokens, cut }) {
+  return `The text is too long for this model: ${cut} of its ${tokens} tokens were not read.`;
+}
+
+function duration(milliseconds) {
+  return milliseconds < 1000 ? `${Math.max(1, Math.round(milliseconds))} ms` : `${(milliseconds / 1000).toFixed(1)} s`;
 }

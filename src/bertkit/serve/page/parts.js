@@ -50,10 +50,28 @@ export function lines(text) {
   return text.split("\n").map((line) => line.trim()).filter(Boolean);
 }
 
-/** A list with one note where tokens were truncated, else empty. */
-export function seenNotes({ tokens, cut }) {
-  const note = `The text is too long for this model: ${cut} of its ${tokens} tokens were not read.`;
-  return cut ? [element("p", { class: "note" }, note)] : [];
+const MARGIN = 0.1; // of probability between the first and the second: below, neither is announced
+
+/** A sentence for the best of several {label, share}: which one it is, or that the model is not sure. */
+export function verdict(ranked) {
+  const [first, second] = [...ranked].sort((one, other) => other.share - one.share);
+  const close = second && first.share - second.share < MARGIN;
+  const shown = ({ label, share }) => `${label}, ${percent(share)}`;
+  return close ? `Not sure: ${shown(first)}; ${shown(second)}.` : `${shown(first)}.`;
+}
+
+const READ_SHARE = 0.5; // of the model's length that an excerpt takes: there may be a question before it
+
+/** The part of a text around [start, end) that the model can read at once: the whole text, if it was read so. */
+export function around(text, [start, end], { tokens, windows }, { max_length: limit }) {
+  if (windows < 2) return text;
+  const characters = Array.from(text);
+  const margin = Math.floor((characters.length * READ_SHARE * limit) / tokens / 2);
+  const [first, last] = [Math.max(0, start - margin), Math.min(characters.length, end + margin)];
+  const before = characters.slice(first, start).join("");
+  const after = characters.slice(end, last).join("");
+  const whole = characters.slice(start, end).join("");
+  return (first ? before.replace(/^\S*\s/, "") : before) + whole + (last < characters.length ? after.replace(/\s\S*$/, "") : after);
 }
 
 /** A text of at most `length` characters, with an ellipsis where it was longer. */

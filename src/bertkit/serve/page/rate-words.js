@@ -1,7 +1,7 @@
 // A number for each word, as the color of the word.
 
 import { element, number } from "../inside/drawing.js";
-import { marked, seenNotes } from "./parts.js";
+import { marked } from "./parts.js";
 
 export const tool = {
   name: "rate-words",
@@ -9,21 +9,23 @@ export const tool = {
   verb: "Rate",
   ability: "rate-words",
   lead: "A number for each word, such as its reading time or complexity; high ones have the stronger color.",
-  needs: "It gives every word a number, with a model from “bertkit finetune rate-words”.",
+  needs: "a word-rating model",
+  how: "Fine-tune one on a file with a word and its number on each line:",
+  command: "bertkit finetune rate-words --train train.conll --out my-ratings",
   fields: [{ name: "text", label: "Text", rows: 4 }],
   examples: [
-    { text: "The committee deliberated at length." },
-    { text: "A cat sat on the mat and looked at the moon." },
-    { text: "Photosynthesis converts sunlight into chemical energy." },
+    { title: "Long words", text: "The committee deliberated at length." },
+    { title: "Short words", text: "A cat sat on the mat and looked at the moon." },
+    { title: "Science", text: "Photosynthesis converts sunlight into chemical energy." },
   ],
   ask: async ({ text }, model, send) => (await send("rate-words", { texts: [text] })).results[0],
-  draw: ({ words, values, characters, seen }, { text }) => {
+  draw: ({ words, values, characters }, { text }) => {
     const [minimum, maximum] = [Math.min(...values), Math.max(...values)];
     const share = (value) => (maximum > minimum ? (value - minimum) / (maximum - minimum) : 0);
     const spans = characters.map(([start, end], index) => ({
       start, end, make: (word) => ratedWord(word, values[index], share(values[index])),
     }));
-    return { nodes: [...seenNotes(seen), marked(text, spans)], summary: sentence(words, values) };
+    return { nodes: [marked(text, spans)], summary: sentence(words, values) };
   },
 };
 

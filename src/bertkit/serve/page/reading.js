@@ -4,6 +4,7 @@ import { floats } from "./ask.js";
 import { catalogue } from "./catalogue.js";
 
 const THUMBNAIL_SIZE = 32; // pixels
+const LENS_WORDS = 5; // for each token and layer
 
 /** The data of one text or pair, requested layer by layer: all layers may be more than one reply may hold. */
 export async function reading(text, pair, model, send, notify) {
@@ -18,13 +19,23 @@ export async function reading(text, pair, model, send, notify) {
   const { heads, width, family } = model;
   return {
     model: `${model.id}: ${family}, ${layers.length} layers of ${width}, ${heads} heads`,
-    text, pair, cutFrom: null, tokens: reply.tokens, parts: reply.segments, heads, precision: "float32",
+    text, pair, cutFrom: reply.long_texts?.texts[0].tokens ?? null, tokens: reply.tokens, special: reply.special, parts: reply.segments, heads, precision: "float32",
     layers: layers.map(reply.relative ? storedWeights : withoutWeights),
     thumbnails: thumbnails(layers, heads, reply.tokens.length),
     movement,
-    lens: null, // the server computes its heads from the last layer only
+    lens: model.abilities.includes("fill") ? await lens(text, pair, send) : null,
     catalogue: catalogue(layers.map(({ weights }) => weights), heads, reply),
   };
+}
+
+/** The words that the masked-word head predicts for each token from each layer. */
+async function lens(text, pair, send) {
+  const { words, probabilities } = await send("lens", { text, pair, top: LENS_WORDS });
+  const shape = [words.length, words[0].length, words[0][0].length];
+  const all = words.flat(2);
+  const indices = new Map([...new Set(all)].map((word, index) => [word, index]));
+  const best = { shape, values: Uint32Array.from(all, (word) => indices.get(word)) };
+  return { words: [...indices.keys()], best, probabilities: { shape, values: Float32Array.from(probabilities.flat(2)) } };
 }
 
 /** The views compute the weights again from queries and keys. */

@@ -9,12 +9,13 @@ export const tool = {
   verb: "Judge",
   ability: "replaced",
   lead: "Put a wrong word into a text, and the model says which one was replaced; such words have the stronger color.",
-  needs: "It judges every word, with a model that was pre-trained with rtd and kept that head, such as ELECTRA's discriminator.",
+  needs: "an ELECTRA model",
+  how: "Serve one that was pre-trained with the objective rtd and kept that head, such as ELECTRA's discriminator:",
   fields: [{ name: "text", label: "Text", rows: 4 }],
   examples: [
-    { text: "The chef ate the meal that he had cooked for them." },
-    { text: "Paris is the capital of bananas." },
-    { text: "She put the cake in the oven and set the oven to 200 kilometers." },
+    { title: "No wrong word", text: "The chef ate the meal that he had cooked for them." },
+    { title: "Bananas", text: "Paris is the capital of bananas." },
+    { title: "Kilometers", text: "She put the cake in the oven and set the oven to 200 kilometers." },
   ],
   ask: async ({ text }, model, send) => (await send("replaced", { text })).results[0],
   draw: (words, { text }) => {

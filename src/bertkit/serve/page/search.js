@@ -23,17 +23,17 @@ export const search = {
   name: "search",
   title: "Search",
   ...FOR_SENTENCES,
-  lead: "Paste lines and search them by meaning, not by words. Each line is read once, then only the query.",
-  needs: "It searches lines by meaning, with any encoder.",
+  lead: "Paste lines and search them by meaning, not by words. Bars go from the least similar line to the most similar.",
+  needs: "an encoder",
   fields: [
     { name: "query", label: "Query", kind: "line", hint: "type what you look for" },
-    { name: "texts", label: "Lines to search", rows: 8, hint: "paste some lines" },
+    { name: "texts", label: "Lines to search", rows: 8, lines: true, hint: "paste some lines" },
   ],
   examples: [
-    { query: "taking my pet for a walk", texts: EXAMPLE_LINES },
-    { query: "when does the boat leave", texts: EXAMPLE_LINES },
-    { query: "recycling used electronics", texts: EXAMPLE_LINES },
-    { query: "a cheap day out with the kids", texts: EXAMPLE_LINES },
+    { title: "The boat", query: "when does the boat leave", texts: EXAMPLE_LINES },
+    { title: "Books", query: "when can I borrow books", texts: EXAMPLE_LINES },
+    { title: "A pet", query: "taking my pet for a walk", texts: EXAMPLE_LINES },
+    { title: "A refund", query: "can I get my money back", texts: EXAMPLE_LINES },
   ],
   missing: ({ texts }) => {
     const count = lines(texts).length;
@@ -46,7 +46,9 @@ export const search = {
     return unique.map((text, n) => ({ text, score: cosine(first, rest[n]) })).sort((one, other) => other.score - one.score);
   },
   draw: (results) => {
-    const row = ({ text, score }, index) => ({ label: text, share: score, shown: number(score, 2), chosen: index === 0 });
+    const [high, low] = [results[0].score, results.at(-1).score];
+    const share = (score) => (high > low ? (score - low) / (high - low) : 1);
+    const row = ({ text, score }, index) => ({ label: text, share: share(score), shown: number(score, 2), chosen: index === 0 });
     const rows = results.slice(0, SHOWN_RESULTS).map(row);
     const hidden = results.length > SHOWN_RESULTS;
     const more = hidden ? [element("p", { class: "note" }, `The first ${SHOWN_RESULTS} of ${results.length} lines.`)] : [];

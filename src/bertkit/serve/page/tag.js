@@ -1,28 +1,39 @@
 // Token classification: names, places or parts of speech as colored spans of the text.
 
 import { element } from "../inside/drawing.js";
-import { hue, marked, percent, seenNotes } from "./parts.js";
+import { around, hue, marked, percent } from "./parts.js";
 
 export const tool = {
   name: "tag",
   title: "Tag",
   ability: "tag",
   lead: "The spans of a text that the model was fine-tuned to find, each in the color of its label.",
-  needs: "It colors names, places or parts of speech, with a model from “bertkit finetune tag”.",
+  needs: "a tagging model",
+  how: "Fine-tune one on a file with a word and its tag on each line (CoNLL):",
+  command: "bertkit finetune tag --train train.conll --out my-tags",
   fields: [{ name: "text", label: "Text", rows: 4 }],
   examples: [
-    { text: "Ada Lovelace met Charles Babbage in London in 1833." },
-    { text: "The United Nations moved its office from Geneva to Nairobi." },
-    { text: "Maria works for Siemens and lives near Lake Constance." },
+    { title: "Two people", text: "Ada Lovelace met Charles Babbage in London in 1833." },
+    { title: "Places", text: "The United Nations moved its office from Geneva to Nairobi." },
+    { title: "A company", text: "Maria works for Siemens and lives near Lake Constance." },
   ],
   ask: async ({ text }, model, send) => (await send("tag", { texts: [text] })).results[0],
-  draw: ({ spans, seen }, { text }, panel) => {
+  draw: ({ spans }, { text }, panel) => {
     const hues = colors(panel.chosen.labels, spans);
     const marks = spans.map((span) => ({
       start: span.characters[0], end: span.characters[1], make: (covered) => taggedSpan(covered, span, hues),
     }));
-    const nodes = [...seenNotes(seen), marked(text, marks), legend(spans, hues)];
-    return { nodes, summary: sentence(spans) };
+    return { nodes: [marked(text, marks), legend(spans, hues)], summary: sentence(spans) };
+  },
+  why: ({ spans, words, seen }, { text }, model) => spans.map((span) => {
+    const body = { text: around(text, span.characters, seen, model), word: words[span.words[0]] };
+    return [`${span.text} (${span.label})`, body];
+  }),
+  table: {
+    columns: { text: ["text", "sentence"] },
+    path: "tag",
+    body: (rows) => ({ texts: rows.map(({ text }) => text) }),
+    cells: ({ spans }) => ({ spans: spans.map(({ text, label }) => `${text} (${label})`).join("; ") }),
   },
 };
 

@@ -1,14 +1,18 @@
 /**
  * The tools in the order of their tabs. Each is an object:
- *   name, title, lead (what it does), ability (that a model must have), needs (shown if no model has it)
+ *   name, title, lead (what it does), ability (that a model must have)
+ *   needs, how, command   shown if no model has it: which kind of model, how to get one, the command that makes it
  *   verb       on the button, by default the title
  *   suits      (model) => whether the model was made for this; such models are listed first
  *   fields     inputs: see form.js
- *   examples   values for the fields; `title` names an example whose first field is long
+ *   examples   a short title and values for the fields
  *   live       false: requests are sent only by the button, not while typing
  *   missing    (values, model) => a sentence if the inputs are not complete yet, else null
  *   ask        async (values, model, send, notify) => result; send(path, body) gives the server's reply, notify(text) shows progress
- *   draw       (result, values, panel) => {nodes, summary}: what to show, and one sentence, which screen readers read out
+ *   draw       (result, values, panel) => {nodes, summary, heard}: what to show, and one sentence, which screen readers read
+ *              out; `heard` if the nodes show the same
+ *   why        (result, values, model) => what can be explained: [name, body of the request to /why]
+ *   table      how a file is predicted: see file.js
  */
 
 import { compare } from "./compare.js";

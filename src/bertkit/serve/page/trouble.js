@@ -1,7 +1,7 @@
 // The error box: what happened and what to do; with a form for the key where the server needs one.
 
 import { element } from "../inside/drawing.js";
-import { RequestFailure, useKey } from "./ask.js";
+import { RequestFailure, mayRecover, useKey } from "./ask.js";
 
 /** The box; `retry` sends the same request again. */
 export function errorBox(error, retry) {
@@ -9,8 +9,8 @@ export function errorBox(error, retry) {
   if (!known) console.error(error); // a bug of this page: the console shows where
   const what = known ? error.what : "The page failed.";
   const remedy = known ? error.remedy : "Reload it; if that does not help, try another text.";
-  const action = known && error.status === 401 ? keyForm(retry) : retryButton(retry);
-  return element("div", { class: "trouble", role: "alert" }, element("strong", {}, what), " ", remedy, action);
+  const actions = known && error.status === 401 ? [keyForm(retry)] : known && !mayRecover(error) ? [] : [retryButton(retry)];
+  return element("div", { class: "trouble", role: "alert" }, element("strong", {}, what), " ", remedy, ...actions);
 }
 
 function retryButton(retry) {

@@ -2,8 +2,8 @@
 
 import { floats } from "./ask.js";
 
-/** For tools of sentences: any model that embeds, first those that normalize, which are made for sentences. */
-export const FOR_SENTENCES = { ability: "embed", suits: ({ normalize }) => normalize };
+/** For tools of sentences: first the models that normalize, which are made for sentences; bundled ones after others. */
+export const FOR_SENTENCES = { ability: "embed", suits: ({ normalize, bundled }) => 2 * normalize - bundled };
 
 const TEXTS_PER_REQUEST = 128;
 const MAX_CACHED = 5_000; // vectors; the cache is cleared when it has more

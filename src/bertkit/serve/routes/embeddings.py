@@ -10,7 +10,7 @@ import torch
 from pydantic import BaseModel, Field, PlainValidator, WithJsonSchema
 from starlette.responses import Response
 
-from bertkit.engine.batches import Passage
+from bertkit.engine.batches import Passage, known_segments
 from bertkit.engine.embed import Spans, split_text, stitched_vectors
 from bertkit.errors import RequestError
 from bertkit.model.pooling import EmbedSettings
@@ -103,7 +103,7 @@ def embedding_routes(service: Service) -> Routes:
 
     @routes.post("/v1/embeddings", summary="Embeddings, as OpenAI's clients ask for them", tags=["vectors"])
     async def embeddings(request: OpenAIRequest) -> Response:
-        served = service.models.named(request.model)
+        served = service.models.embedder(request.model, pooling=request.pooling, layers=request.layers)
         policy = length_policy(request.too_long, None, service.settings)
         options = embedding_options(served, request, request.normalize, policy)
         if options.settings.per_token:
@@ -111,11 +111,12 @@ def embedding_routes(service: Service) -> Routes:
         plan = partial(plan_embeddings, served, request.input, options, service.settings, "input")
         result = await service.answer(plan, size_of(request.input))
         content = _openai_content(result, served, request.encoding_format)
-        return await reply(service, content, result.plan, _count_numbers(result))
+        return await reply(service, content, result.plan, _count_numbers(result), served.name)
 
     @routes.post("/embed", summary="Embeddings, as text-embeddings-inference has it", tags=["vectors"])
     async def embed(request: EmbedRequest) -> Response:
-        return await embed_reply(service, request, service.models.named(request.model))
+        served = service.models.embedder(request.model, pooling=request.pooling, layers=request.layers)
+        return await embed_reply(service, request, served)
 
     @routes.post("/embed_all", summary="An embedding for each token", tags=["vectors"])
     async def embed_all(request: EmbedRequest) -> Response:
@@ -138,7 +139,7 @@ async def embed_reply(
     plan = partial(plan_embeddings, served, request.inputs, options, service.settings)
     result = await service.answer(plan, size_of(request.inputs))
     content = [encoded(vector, request.encoding_format) for vector in result.value]
-    return await reply(service, content, result.plan, _count_numbers(result))
+    return await reply(service, content, result.plan, _count_numbers(result), served.name)
 
 
 def _openai_content(result: PlanResult, served: ServedModel, encoding_format: str) -> dict[str, Any]:
@@ -323,7 +324,7 @@ def _passages(
         passages, spans = [Passage(*select_tokens(encoding, positions)) for positions in kept], None
     else:
         passages, spans = split_text(Passage(encoding.ids, encoding.segments), served.limit, too_long)
-    return [Passage(p.ids, served.bert.known_segments(p.segments)) for p in passages], spans
+    return [Passage(p.ids, known_segments(served.bert.model.config, p.segments)) for p in passages], spans
 
 
 def _length_report(

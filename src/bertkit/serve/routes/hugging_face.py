@@ -38,28 +38,31 @@ def hugging_face_routes(service: Service) -> Routes:
 
     @routes.post("/", summary="As Hugging Face's InferenceClient asks", tags=["hugging face"])
     async def first_model(request: HuggingFaceRequest) -> Response:
-        return await _task_reply(service, service.models.named(None), request, None)
+        return await _task_reply(service, None, request, None)
 
     @routes.post("/models/{name}", summary="The same of one model", tags=["hugging face"])
     async def named_model(name: str, request: HuggingFaceRequest) -> Response:
-        return await _task_reply(service, service.models.named(name), request, None)
+        return await _task_reply(service, name, request, None)
 
     @routes.post("/models/{name}/pipeline/{task}", summary="The same for one task", tags=["hugging face"])
     async def named_task(name: str, task: str, request: HuggingFaceRequest) -> Response:
-        return await _task_reply(service, service.models.named(name), request, task)
+        return await _task_reply(service, name, request, task)
 
     return routes
 
 
-async def _task_reply(service: Service, served: ServedModel, request: HuggingFaceRequest, task: str | None) -> Response:
+async def _task_reply(service: Service, model: str | None, request: HuggingFaceRequest, task: str | None) -> Response:
+    served = service.models.named(model)
     name = task or _guess_task(served, request.inputs)
     if name == "feature-extraction":
-        return await _features(service, served, request)
+        return await _features(service, model, request)
     if name not in TASKS:
         known = ", ".join(["feature-extraction", *TASKS])
         raise Refusal(404, f"no task '{name:.40}' here; choose from: {known}")
+    served = service.models.embedder(model) if TASKS[name] is _sentence_similarity else served
     result = await TASKS[name](service, served, request.inputs, request.parameters or {})
-    return await reply(service, result.value, result.plan, max(result.plan.tokens, result.plan.result_size))
+    numbers = max(result.plan.tokens, result.plan.result_size)
+    return await reply(service, result.value, result.plan, numbers, served.name)
 
 
 def _guess_task(served: ServedModel, inputs: Any) -> str:
@@ -75,16 +78,17 @@ def _guess_task(served: ServedModel, inputs: Any) -> str:
     )
 
 
-async def _features(service: Service, served: ServedModel, request: HuggingFaceRequest) -> Response:
+async def _features(service: Service, model: str | None, request: HuggingFaceRequest) -> Response:
     """An embedding for each text; the client sends parameters beside the inputs or under `parameters`."""
     inputs = request.inputs
     fields = {**(request.parameters or {}), **(request.model_extra or {}), "inputs": inputs}
     if isinstance(inputs, list) and inputs and type(inputs[0]) is not int:  # a list of int: the token ids of one text
         check_count(inputs, "inputs", service.settings)
     try:
-        return await embed_reply(service, EmbedRequest.model_validate(fields), served)
+        asked = EmbedRequest.model_validate(fields)
     except ValidationError as error:
         raise wrong_field(error.errors()) from error
+    return await embed_reply(service, asked, service.models.embedder(model, pooling=asked.pooling, layers=asked.layers))
 
 
 async def _text_classification(

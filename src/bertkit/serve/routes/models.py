@@ -4,6 +4,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from bertkit.model.model import parameter_count
 from bertkit.poolings import TEXT_POOLINGS
 from bertkit.serve.http.endpoint import reply
 from bertkit.serve.http.routing import Routes
@@ -29,7 +30,7 @@ def model_cards(service: Service) -> list[dict[str, Any]]:
 
 def _model_card(served: ServedModel) -> dict[str, Any]:
     """A model's abilities, shape and default settings."""
-    config, settings = served.bert.model.config, served.bert.embed_settings()
+    config, settings = served.bert.model.config, served.embed_settings()
     return {
         "id": served.name,
         "object": "model",
@@ -39,13 +40,19 @@ def _model_card(served: ServedModel) -> dict[str, Any]:
         "abilities": served.abilities,
         "task": served.task,
         "labels": served.bert.checkpoint.labels,
-        "mask": served.bert.tokenizer.mask_token,
+        "mask": served.tokenizer.mask_token,
+        "unknown": served.tokenizer.tokens([served.tokenizer.unknown_id])[0],
         "layers": config.depth,
         "heads": config.attention_heads,
         "width": config.width,
+        "parameters": parameter_count(served.bert.model),
+        "bytes": sum(tensor.nbytes for tensor in served.bert.model.parameters()),
+        "dtype": served.bert.dtype,
+        "vocabulary": served.tokenizer.size,
         "max_length": served.limit,
         "pooling": settings.pooling,
         "poolings": list(TEXT_POOLINGS),
         "normalize": settings.normalize,
         "encoder": served.checksum[:16],
+        "bundled": served.bundled,
     }

@@ -146,7 +146,7 @@ def tei_routes(service: Service) -> Routes:
 
     @routes.post("/rerank", summary="Texts by how well they fit a query", tags=["vectors"])
     async def rerank(request: RerankRequest) -> Response:
-        served = models.named(request.model)
+        served = models.embedder(request.model)
         policy = length_policy(None, request.truncate, service.settings)
         result = await rank(service, served, request.query, request.texts, policy, raw=request.raw_scores)
         scores = result.value
@@ -154,14 +154,14 @@ def tei_routes(service: Service) -> Routes:
         rows: list[dict[str, Any]] = [{"index": i, "score": scores[i]} for i in order]
         if request.return_text:
             rows = [{**row, "text": request.texts[row["index"]]} for row in rows]
-        return await reply(service, rows, result.plan)
+        return await reply(service, rows, result.plan, model=served.name)
 
     @routes.post("/similarity", summary="Cosines with one sentence", tags=["vectors"])
     async def similarity(request: SimilarityRequest) -> Response:
-        served, inputs = models.named(request.model), request.inputs
+        served, inputs = models.embedder(request.model), request.inputs
         policy = length_policy(None, None, service.settings)
         result = await cosines(service, served, inputs.source_sentence, inputs.sentences, policy, SIMILARITY_FIELDS)
-        return await reply(service, result.value, result.plan)
+        return await reply(service, result.value, result.plan, model=served.name)
 
     @routes.post("/tokenize", summary="Texts as tokens", tags=["tokens"])
     async def tokenize(request: TokenizeRequest) -> Response:
@@ -286,7 +286,7 @@ def _decoded(served: ServedModel, ids: list[list[int]], skip_special: bool) -> l
 def _info(service: Service) -> dict[str, Any]:
     """The first model and the server's limits, under text-embeddings-inference's names."""
     first, limits = service.models.named(None), service.settings
-    kind: dict[str, Any] = {"embedding": {"pooling": first.bert.embed_settings().pooling}}
+    kind: dict[str, Any] = {"embedding": {"pooling": first.embed_settings().pooling}}
     if first.task in ("classify", "multilabel", "regress"):
         labels = list(first.bert.checkpoint.labels)
         ids = {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}

@@ -12,6 +12,7 @@ from bertkit.text.characters import with_marks
 from bertkit.text.tokenizer import Encoding, Tokenizer
 
 ReadOutput = Callable[[Tensor, Batch], Tensor]
+ReadProbability = Callable[[Tensor, Batch, float], Tensor]  # the last argument is the temperature
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Target:
     units: str
     tokens: ExplainedTokens
     read: ReadOutput
+    probability: ReadProbability | None = None  # of this output; None: it has none
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,26 @@ def read_at(model: BertModel, head: str, position: int, output: int) -> ReadOutp
 
     def read(hidden: Tensor, batch: Batch) -> Tensor:
         return model.read(head, hidden[batch.offsets[:-1].long() + position], batch)[:, output].float()
+
+    return read
+
+
+def pooled_probability(model: BertModel, head: str, output: int, *, exclusive: bool) -> ReadProbability:
+    """A function that computes the probability of one label for each sequence; labels exclude each other, or not."""
+
+    def read(hidden: Tensor, batch: Batch, temperature: float) -> Tensor:
+        logits = model.read(head, hidden, batch).float() / temperature
+        return logits.softmax(dim=-1)[:, output] if exclusive else logits[:, output].sigmoid()
+
+    return read
+
+
+def probability_at(model: BertModel, head: str, position: int, output: int) -> ReadProbability:
+    """A function that computes the probability of one tag at `position` of each sequence."""
+
+    def read(hidden: Tensor, batch: Batch, temperature: float) -> Tensor:
+        logits = model.read(head, hidden[batch.offsets[:-1].long() + position], batch).float()
+        return (logits / temperature).softmax(dim=-1)[:, output]
 
     return read
 

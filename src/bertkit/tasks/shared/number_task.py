@@ -39,6 +39,10 @@ class NumberTask(Task):
         assert isinstance(teacher, NumberTask)
         return (outputs * teacher.spread + teacher.center - self.center) / self.spread
 
+    def constant_outputs(self, train: Dataset) -> tuple[float, ...]:
+        """The mean of the training data, which is 0 in standardized units."""
+        return (0.0,)
+
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         """Correlations and errors."""
         return number_scores(*self._gold_and_predicted(examples, predictions))

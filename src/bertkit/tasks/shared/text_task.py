@@ -18,6 +18,7 @@ from bertkit.tasks.shared.explain import (
     ExplainedTokens,
     Request,
     Target,
+    pooled_probability,
     read_pooled,
     refuse_windows,
     refuse_word,
@@ -107,7 +108,8 @@ class LabelTask(TextTask):
             [prediction] = predict(self.row.examples(texts=[request.text], pairs=request.pair and [request.pair]))
             label = str(likeliest(prediction.probabilities))
         index = pick(self.label_ids, label, "label")
-        return Target(f"the label '{label}'", "logit", tokens, read_pooled(model, self.head, index))
+        probability = pooled_probability(model, self.head, index, exclusive=self.row.exclusive)
+        return Target(f"the label '{label}'", "logit", tokens, read_pooled(model, self.head, index), probability)
 
 
 def likeliest(probabilities: Mapping[str, float]) -> str:

@@ -29,6 +29,12 @@ export function signColor(value, most) {
   return value >= 0 ? `rgb(35 110 235 / ${strength})` : `rgb(240 125 20 / ${strength})`;
 }
 
+/** The scale of a color: from `low`, transparent, to `high`; below zero orange. */
+export function legend(name, low, high) {
+  const bar = element("span", { class: low < 0 ? "ramp signed" : "ramp" });
+  return element("span", { class: "ramp-key" }, element("span", { class: "of" }, name), `${low}`.replace("-", "−"), bar, `${high}`);
+}
+
 /** A vector as a strip of colored cells. */
 export function strip(context, vector, { x, y, width, height, most }) {
   const cell = width / vector.length;
@@ -50,6 +56,12 @@ export function prepare(canvas, width, height) {
   return context;
 }
 
+/** Set `data-fade` where an element that scrolls sideways has more to show: start, end, both or nothing. */
+export function fadeEdges(node) {
+  const hidden = { start: node.scrollLeft > 1, end: node.scrollLeft + node.clientWidth < node.scrollWidth - 1 };
+  node.dataset.fade = hidden.start && hidden.end ? "both" : hidden.start ? "start" : hidden.end ? "end" : "";
+}
+
 /**
  * A view that is a scrolling list with a row for each token. `paint(list)` of the view draws the visible rows: it puts
  * elements into rows with `list.put`, and draws lines and strips on `list.context`, whose origin is the top left corner
@@ -69,11 +81,11 @@ export class TokenView {
 
 class Rows {
   constructor(view, count, height, label) {
-    Object.assign(this, { view, count, height });
+    Object.assign(this, { view, height });
     this.heading = element("div", { class: "heading" });
     this.canvas = element("canvas", { "aria-hidden": "true" });
     this.body = element("div", { class: "body" });
-    this.body.style.height = `${count * height}px`;
+    this.resize(count);
     const pane = element("div", { class: "pane" }, this.canvas);
     this.stage = element(
       "div",
@@ -85,6 +97,12 @@ class Rows {
     this.stage.addEventListener("mousemove", (event) => view.hover(this.at(event), event));
     this.stage.addEventListener("mouseleave", () => view.hover(null, null));
     this.stage.addEventListener("keydown", (event) => this.step(event));
+  }
+
+  /** Change the number of rows. */
+  resize(count) {
+    this.count = count;
+    this.body.style.height = `${count * this.height}px`;
   }
 
   /** The row under the mouse, or null. */

@@ -1,6 +1,7 @@
 // The words that the masked-word head predicts from each layer (logit lens).
 
 import { unpack } from "./numbers.js";
+import { placed, quoted } from "./captions.js";
 import { TokenView, element, number, tokenText } from "./drawing.js";
 
 const COLUMN_WIDTH = 84;
@@ -23,7 +24,7 @@ export class FillView extends TokenView {
     this.list.heading.replaceChildren(...["token", ...names].map((name) => element("span", {}, name)));
     this.list.chosen = this.app.state.token;
     this.list.draw();
-    this.app.showStatus("The word that the masked-word head predicts from each layer; a stronger color is more probable.");
+    this.app.showStatus("The word that the masked-word head predicts for each token from each layer; in bold, the token itself. Point at a word for its probability.");
   }
 
   candidates(token, layer) {
@@ -60,7 +61,7 @@ export class FillView extends TokenView {
     const left = this.list.body.getBoundingClientRect().left;
     const column = event.clientX === undefined ? this.size - 1 : Math.floor((event.clientX - left) / COLUMN_WIDTH) - 1;
     const layer = Math.max(0, Math.min(this.size - 1, column));
-    const words = this.candidates(row, layer).map(({ word, probability }) => `${word} ${number(probability)}`);
-    this.app.showStatus(`${this.app.data.tokens[row]} at ${layer ? `layer ${layer}` : "the embeddings"}: ${words.join(",  ")}`);
+    const words = this.candidates(row, layer).map(({ word, probability }) => `${quoted(word)} ${number(probability)}`);
+    this.app.showStatus(`${placed(this.app.data.tokens[row], row)} at ${layer ? `layer ${layer}` : "the embeddings"}: ${words.join(",  ")}`);
   }
 }

@@ -1,7 +1,9 @@
 // Seven views of one text. `mount(element, data)` draws them into any element.
 
 import { Layer } from "./numbers.js";
-import { element, headColor } from "./drawing.js";
+import { minorTokens, tellingHead, tellingToken, worthSeeing } from "./captions.js";
+import { element, fadeEdges, headColor } from "./drawing.js";
+import { footer, header, help, offerMore } from "./header.js";
 import { HeadView, PAIR_FILTERS } from "./head_view.js";
 import { CrossView } from "./cross_view.js";
 import { ModelView } from "./model_view.js";
@@ -13,7 +15,8 @@ import { KindsView } from "./kinds_view.js";
 /**
  * The views in the order of their tabs. Each is a class with
  *   title       of its tab
- *   controls    the controls that it uses: layer, heads (with `oneHead` one at a time), filter
+ *   controls    the controls that it uses: layer, heads (with `oneHead` one at a time), filter, hide
+ *   caption     of views of heads: a sentence about the chosen ones, from the app
  *   needs       the part of the data that it draws, if some pages lack it; these do not show the view
  *   part        the part of the data that has its layers, if they are not `data.layers`
  *   element     the DOM element, and draw(layer), which updates it
@@ -27,7 +30,7 @@ const controlsOf = (view) => VIEWS[view].controls ?? [];
 /** Draw the views of `data` (see inside/look/data.py) into `host`; returns the app, whose `set` changes what is shown. */
 export function mount(host, data) {
   const app = new App(host, data);
-  app.set({});
+  app.start();
   return app;
 }
 
@@ -35,36 +38,40 @@ class App {
   constructor(host, data) {
     Object.assign(this, { host, data, layers: {}, views: {}, updates: 0 });
     this.heads = data.heads || data.source?.heads || 0; // recurrent layers have none, but for what they attend to in a source
-    this.firstToken = Math.min(1, data.tokens.length - 1); // after [CLS]
+    this.minor = minorTokens(data);
+    this.firstToken = Math.max(0, this.minor.indexOf(false)); // that is a word
     const heads = new Set(Array.from({ length: this.heads }, (_, head) => head));
     this.names = Object.keys(VIEWS).filter((name) => !VIEWS[name].needs || data[VIEWS[name].needs]);
-    this.state = { view: this.names[0], layer: 0, head: 0, heads, token: null, filter: "all" };
+    this.state = { view: this.names[0], layer: 0, head: 0, heads, token: null, filter: "all", hide: false };
     this.build();
+    offerMore(this.host);
+    fadeEdges(this.tabs);
     new ResizeObserver(() => this.resized()).observe(this.host);
+  }
+
+  /** Begin with one head that has a clear pattern, and one token; without heads, with the first view. */
+  async start() {
+    const row = tellingHead(this.data.catalogue ?? []);
+    if (!row) return this.set({});
+    const [layer, head] = [row.layer - 1, row.head - 1];
+    const token = tellingToken(await this.layer("heads", layer), head, this.minor);
+    return this.set({ layer, head, heads: new Set([head]), token });
   }
 
   build() {
     const tabs = this.names.map((name) => this.tab(name));
     this.tabs = element("div", { class: "tabs", role: "tablist", "aria-label": "views" }, ...tabs);
     this.tabs.addEventListener("keydown", (event) => this.moveTab(event));
-    this.controls = element("div", { class: "controls" }, this.layerControl(), this.headControl(), this.filterControl());
+    this.tabs.addEventListener("scroll", () => fadeEdges(this.tabs), { passive: true });
+    this.controls = element("div", { class: "controls" }, this.layerControl(), this.headControl(), this.filterControl(), this.hideControl());
+    this.caption = element("p", { class: "head-caption" });
+    this.worth = this.worthControl();
     this.status = element("output", { class: "status" });
     this.panel = element("div", { class: "panel", role: "tabpanel" });
     this.panel.addEventListener("keydown", (event) => this.keys(event));
     this.host.classList.add("bertkit-look");
-    this.host.replaceChildren(this.header(), this.tabs, this.controls, this.status, this.panel, this.footer());
-  }
-
-  header() {
-    const texts = [this.data.source?.text ?? null, this.data.text, this.data.pair].filter((text) => text !== null);
-    const shown = texts.map((text) => element("p", { class: "text", dir: "auto" }, text));
-    return element("header", {}, ...shown);
-  }
-
-  footer() {
-    const { model, tokens, cutFrom, precision } = this.data;
-    const cut = cutFrom ? `, the first of ${cutFrom.toLocaleString("en")}` : "";
-    return element("footer", {}, `${model} · ${tokens.length} tokens${cut} · weights computed from queries and keys in ${precision}`);
+    const bar = element("div", { class: "bar" }, this.tabs, help());
+    this.host.replaceChildren(header(this.data), bar, this.controls, this.caption, this.worth, this.status, this.panel, footer(this.data));
   }
 
   tab(name) {
@@ -98,6 +105,22 @@ class App {
     const change = (event) => this.set({ filter: event.target.value });
     this.filterSelect = element("select", { "aria-label": "which text attends to which", onchange: change }, ...options);
     return element("label", { class: "control filter" }, "texts ", this.filterSelect);
+  }
+
+  hideControl() {
+    const special = new Set(this.data.tokens.filter((_, token) => this.data.special?.[token]));
+    const change = (event) => this.set({ hide: event.target.checked });
+    const box = element("input", { type: "checkbox", onchange: change });
+    return element("label", { class: "control hide" }, box, `hide ${[...special, "punctuation"].join(", ")}`);
+  }
+
+  /** Buttons that open the clearest head of each kind. */
+  worthControl() {
+    const buttons = worthSeeing(this.data.catalogue ?? []).map(({ row: { layer, head }, name }) => {
+      const open = () => this.set({ layer: layer - 1, head: head - 1, heads: new Set([head - 1]) });
+      return element("button", { type: "button", class: "link", onclick: open, "aria-label": `${name}: layer ${layer}, head ${head}` }, `${name} ${layer}-${head}`);
+    });
+    return element("p", { class: "worth" }, "Heads worth seeing: ", ...buttons);
   }
 
   toggle(head) {
@@ -165,17 +188,22 @@ class App {
 
   showControls() {
     const { view, layer, head, heads, filter } = this.state;
-    const { title, controls = [], oneHead = false } = VIEWS[view];
+    const { title, controls = [], oneHead = false, caption } = VIEWS[view];
     for (const tab of this.tabs.children) {
       const chosen = tab.dataset.view === view;
       tab.setAttribute("aria-selected", chosen);
       tab.tabIndex = chosen ? 0 : -1;
+      if (chosen) this.tabs.scrollLeft = tab.offsetLeft - (this.tabs.clientWidth - tab.offsetWidth) / 2;
     }
     this.panel.setAttribute("aria-label", title);
     this.controls.hidden = !controls.length;
+    this.caption.hidden = !caption;
+    this.caption.textContent = caption?.(this) ?? "";
+    this.worth.hidden = !caption || VIEWS[view].part !== undefined || !this.data.catalogue?.length;
     this.layerSelect.value = layer;
     this.filterSelect.value = filter;
     this.filterSelect.parentElement.hidden = !controls.includes("filter") || this.data.pair === null;
+    this.controls.querySelector(".hide").hidden = !controls.includes("hide");
     this.allChip.hidden = oneHead;
     this.chips.forEach((chip, n) => chip.setAttribute("aria-pressed", oneHead ? n === head : heads.has(n)));
   }
@@ -183,6 +211,8 @@ class App {
   resized() {
     const width = this.host.clientWidth;
     if (width !== this.width && this.width !== undefined) this.set({});
+    offerMore(this.host);
+    fadeEdges(this.tabs);
     this.width = width;
   }
 }

@@ -1,7 +1,11 @@
 // The model view: every head of every layer as a thumbnail; clicking one opens it.
 
 import { unpack } from "./numbers.js";
+import { headCaption } from "./captions.js";
 import { element, headColor } from "./drawing.js";
+
+const MAX_SIZE = 96; // pixels of a thumbnail; with few heads, the layers stand in several columns, to fill the width
+const NUMBER_WIDTH = 28; // pixels: the column with the layers' numbers
 
 export class ModelView {
   static title = "Model";
@@ -9,21 +13,39 @@ export class ModelView {
 
   constructor(app) {
     this.app = app;
-    this.element = element("div", { class: "grid", role: "group", "aria-label": "all heads of all layers" });
+    this.element = element("div", { class: "grids", role: "group", "aria-label": "all heads of all layers" });
     this.element.addEventListener("keydown", (event) => this.move(event));
   }
 
   async draw() {
-    if (this.thumbnails) return this.mark();
-    this.thumbnails = await unpack(this.app.data.thumbnails);
+    this.thumbnails ??= await unpack(this.app.data.thumbnails);
     const [depth, heads, size] = this.thumbnails.shape;
-    this.element.style.setProperty("--heads", heads);
-    this.colors = Array.from({ length: heads }, (_, head) => rgb(headColor(head, heads)));
-    for (let layer = 0; layer < depth; layer++) {
-      this.element.append(element("span", { class: "number" }, `${layer + 1}`));
-      for (let head = 0; head < heads; head++) this.element.append(this.button(layer, head, size));
-    }
+    this.colors ??= Array.from({ length: heads }, (_, head) => rgb(headColor(head, heads)));
+    this.rows ??= Array.from({ length: depth }, (_, layer) => this.row(layer, heads, size));
+    const columns = Math.min(depth, Math.ceil(this.element.clientWidth / (NUMBER_WIDTH + heads * MAX_SIZE)) || 1);
+    if (columns !== this.columns) this.arrange(columns, heads);
     this.mark();
+  }
+
+  row(layer, heads, size) {
+    const buttons = Array.from({ length: heads }, (_, head) => this.button(layer, head, size));
+    return [element("span", { class: "number" }, `${layer + 1}`), ...buttons];
+  }
+
+  /** The layers in this many columns; above each, the heads' numbers. */
+  arrange(columns, heads) {
+    this.columns = columns;
+    const depth = Math.ceil(this.rows.length / columns);
+    const starts = Array.from({ length: Math.ceil(this.rows.length / depth) }, (_, n) => n * depth);
+    this.element.replaceChildren(
+      ...starts.map((start) => {
+        const numbers = Array.from({ length: heads }, (_, head) => element("span", { class: "number above" }, `${head + 1}`));
+        const corner = element("span", { class: "number corner" }, "layer");
+        const grid = element("div", { class: "grid" }, corner, ...numbers, ...this.rows.slice(start, start + depth).flat());
+        grid.style.setProperty("--heads", heads);
+        return grid;
+      }),
+    );
   }
 
   button(layer, head, size) {
@@ -36,8 +58,7 @@ export class ModelView {
       image.data[i * 4 + 3] = this.thumbnails.values[start + i];
     }
     context.putImageData(image, 0, 0);
-    const kind = this.app.data.catalogue[layer * this.app.data.heads + head].kind.replace("_", " ");
-    const name = `layer ${layer + 1}, head ${head + 1}: ${kind}`;
+    const name = headCaption(this.app.data.catalogue[layer * this.app.data.heads + head], this.app.data.tokens.length);
     const open = () => this.app.set({ layer, head, heads: new Set([head]), view: "heads" });
     const describe = () => this.app.showStatus(name);
     return element(
@@ -54,7 +75,7 @@ export class ModelView {
       button.tabIndex = chosen ? 0 : -1;
       button.toggleAttribute("aria-current", chosen);
     }
-    this.app.showStatus("Each row is a layer, each column a head; a stronger color is more weight. Click a head to open it.");
+    this.app.showStatus("Each row is a layer, each column a head. In a head, rows are queries and columns keys; a stronger color is more weight. Click a head to open it.");
   }
 
   move(event) {

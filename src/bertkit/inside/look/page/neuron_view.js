@@ -1,6 +1,7 @@
 // The neuron view: how the query of one token and each key give a weight, neuron by neuron.
 
 import { largestSize } from "./numbers.js";
+import { headCaption, placed, quoted } from "./captions.js";
 import { TokenView, element, number, prepare, strip, tokenText } from "./drawing.js";
 
 export class NeuronView extends TokenView {
@@ -8,6 +9,10 @@ export class NeuronView extends TokenView {
   static needs = "heads";
   static controls = ["layer", "heads"];
   static oneHead = true;
+
+  static caption({ state: { layer, head }, data }) {
+    return headCaption(data.catalogue[layer * data.heads + head], data.tokens.length);
+  }
 
   constructor(app) {
     super(app, 24, "keys and weights for the chosen token");
@@ -72,7 +77,7 @@ export class NeuronView extends TokenView {
   /** The names of the columns and, above the keys, the query. */
   drawHeading(width) {
     this.names[3].textContent = `q·k ÷ ${this.divisor()}`;
-    this.names[1].textContent = `key; above it, the query of ${this.app.data.tokens[this.token]}`;
+    this.names[1].textContent = `key; above: query of ${quoted(this.app.data.tokens[this.token])}`;
     this.boxes.forEach((box, n) => Object.assign(this.names[n].style, { left: `${box.x}px`, width: `${box.width}px` }));
     const box = this.boxes[1];
     this.queryStrip.style.left = `${box.x}px`;
@@ -99,11 +104,11 @@ export class NeuronView extends TokenView {
 
   describe(row) {
     const { tokens } = this.app.data;
-    if (row === null) return this.app.showStatus(`The query of ${tokens[this.token]} (${this.token}) against every key: blue above zero, orange below.`);
+    if (row === null) return this.app.showStatus(`The query of ${placed(tokens[this.token], this.token)} times every key, number by number: blue above zero, orange below. Their sum is the score; softmax turns scores into weights.`);
     const score = this.layer.score(this.app.state.head, this.token, row);
     const scaled = score / this.layer.divisor;
     this.app.showStatus(
-      `${tokens[this.token]} → ${tokens[row]}: q·k ${number(score, 4)} ÷ ${this.divisor()} = ${number(scaled, 4)}; softmax ${number(this.weights[row], 6)}`,
+      `${quoted(tokens[this.token])} → ${quoted(tokens[row])}: q·k ${number(score, 4)} ÷ ${this.divisor()} = ${number(scaled, 4)}; softmax ${number(this.weights[row], 6)}`,
     );
   }
 }

@@ -1,9 +1,11 @@
 // Token vectors across layers: how much each changes at every layer, and the cosines of one token between layers.
 
 import { unpack } from "./numbers.js";
-import { TokenView, element, number, tokenText } from "./drawing.js";
+import { placed, quoted } from "./captions.js";
+import { TokenView, element, legend, number, tokenText } from "./drawing.js";
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
+const MIN_NUMBER_WIDTH = 20; // pixels of a column whose number is shown
 
 export class VectorView extends TokenView {
   static title = "Vectors";
@@ -11,7 +13,9 @@ export class VectorView extends TokenView {
 
   constructor(app) {
     super(app, 22, "how much the vector of each token changes at every layer");
-    this.list.heading.append(element("span", {}, "change at each layer: a stronger color is a larger angle"));
+    this.numbers = element("div", { class: "numbers", "aria-hidden": "true" });
+    this.list.heading.classList.add("tall");
+    this.list.heading.append(element("span", {}, "change at each layer"), legend("1 − cosine:", 0, 1), this.numbers);
     this.matrix = element("figure", { class: "matrix" });
     this.element = element("div", { class: "side-by-side" }, this.list.stage, this.matrix);
   }
@@ -23,7 +27,10 @@ export class VectorView extends TokenView {
     this.list.chosen = this.token;
     this.list.draw();
     this.drawMatrix();
-    this.app.showStatus("The vector of each token, from the embeddings (0) to the last layer. Choose a token to see its cosines.");
+    this.app.showStatus(
+      "How much each layer changes the vector of each token: 0 keeps its direction, 1 turns it by a right angle. " +
+        "Choose a token to compare its vectors of all layers; 0 is the embeddings.",
+    );
   }
 
   cosine(token, one, other) {
@@ -33,6 +40,7 @@ export class VectorView extends TokenView {
   paint(list) {
     this.edge = Math.min(160, list.width * 0.4);
     this.cell = (list.width - this.edge - 8) / (this.size - 1);
+    this.numberColumns();
     for (let row = list.first; row < list.last; row++) {
       const cell = element("div", { class: "cell left" }, tokenText(this.app.data.tokens[row]));
       if (row === this.token) cell.classList.add("chosen");
@@ -45,6 +53,19 @@ export class VectorView extends TokenView {
     }
   }
 
+  /** The layer above each column; of narrow columns, above some. */
+  numberColumns() {
+    const every = Math.max(1, Math.ceil(MIN_NUMBER_WIDTH / this.cell));
+    const shown = Array.from({ length: this.size - 1 }, (_, n) => n + 1).filter((layer) => layer % every === 0);
+    this.numbers.replaceChildren(
+      ...shown.map((layer) => {
+        const node = element("span", {}, `${layer}`);
+        Object.assign(node.style, { left: `${this.edge + (layer - 0.5) * this.cell}px` });
+        return node;
+      }),
+    );
+  }
+
   hover(row, event) {
     if (row === null) return;
     const x = event.clientX - this.list.stage.getBoundingClientRect().left - this.edge;
@@ -52,7 +73,7 @@ export class VectorView extends TokenView {
     if (layer < 1 || layer >= this.size) return;
     const between = number(this.app.data.movement.likeness[layer], 3);
     this.app.showStatus(
-      `${this.app.data.tokens[row]}: cosine between layers ${layer - 1} and ${layer} ${number(this.cosine(row, layer, layer - 1), 4)}; ` +
+      `${placed(this.app.data.tokens[row], row)}: cosine between layers ${layer - 1} and ${layer} ${number(this.cosine(row, layer, layer - 1), 4)}; ` +
         `between two different tokens at layer ${layer}, on average ${between}`,
     );
   }
@@ -69,7 +90,8 @@ export class VectorView extends TokenView {
       drawing.append(label(one, (one + 1.5) * unit, 0.7 * unit), label(one, 0.5 * unit, (one + 1.7) * unit));
       for (let other = 0; other < this.size; other++) drawing.append(this.square(one, other, unit));
     }
-    const caption = element("figcaption", {}, "cosine between layers of ", tokenText(this.app.data.tokens[this.token]));
+    const token = quoted(this.app.data.tokens[this.token]);
+    const caption = element("figcaption", {}, element("span", {}, "cosine between the layers of ", element("bdi", {}, token)), legend("", -1, 1));
     this.matrix.replaceChildren(caption, drawing);
   }
 

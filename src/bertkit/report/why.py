@@ -46,6 +46,9 @@ class Why(PageResult, JsonResult):
     gap: float | None  # |sum of shares - (score - baseline_score)| relative to the latter; None: need not be 0
     cut_from: int | None  # tokens of the text, if it was cut
     words: tuple[WordShare, ...]
+    probability: float | None = None  # of the target; None: it is a number, or an answer in a passage
+    baseline_probability: float | None = None  # with every word at the baseline
+    model: str = ""  # its name
 
     @property
     def complete(self) -> bool:
@@ -113,11 +116,13 @@ def why_page(why: Why, flips: Flips | None = None) -> str:
     texts = [_shaded(why, part, text) for part, text in enumerate((why.text, why.pair)) if text is not None]
     return render_page(
         "why.html",
-        title=f"{_title(why)} — bertkit look",
+        title=f"{_title(why)} — bertkit why",
         heading=_title(why),
         texts=texts,
         notes=list(why_notes(why)),
-        words=[(word.word, f"{word.share:+.3f}") for word in why.top(MAX_WORDS)],
+        words=[(word.word, _signed(word.share), abs(word.share) / _largest(why)) for word in why.top(MAX_WORDS)],
+        answer=probability_words(why),
+        model=why.model,
         flips=None if flips is None else _flips(flips),
     )
 
@@ -125,6 +130,8 @@ def why_page(why: Why, flips: Flips | None = None) -> str:
 def why_lines(why: Why) -> Iterator[str]:
     """The explanation as lines of text, largest contributions first."""
     yield _title(why)
+    if (answer := probability_words(why)) is not None:
+        yield answer
     for word in why.top(MAX_WORDS):
         yield f"{word.share:+9.3f}  {visible(word.word)}"
     if len(why.words) > MAX_WORDS:
@@ -149,10 +156,17 @@ def why_text(why: Why) -> "Text":
     return shown
 
 
+def probability_words(why: Why) -> str | None:
+    """The probability of what is explained, with and without the words; None if it has none."""
+    if why.probability is None or why.baseline_probability is None:
+        return None
+    return f"probability {why.probability:.1%} ({why.baseline_probability:.1%} with all words hidden)"
+
+
 def why_notes(why: Why) -> Iterator[str]:
     """The method and the scores, and whether the shares add up."""
-    line = f"{why.score:.3f} with the text, {why.baseline_score:.3f} with every word at the {why.baseline} baseline"
-    yield f"{line}; {why.units}"
+    both = f"{_minus(f'{why.score:.3f}')} with the text, {_minus(f'{why.baseline_score:.3f}')}"
+    yield f"{why.units}: {both} with every word at the {why.baseline} baseline"
     if why.gap is None:
         yield "gradient x input: one gradient at the text; its shares need not add up to the difference"
     else:
@@ -181,16 +195,26 @@ def visible(text: str) -> str:
     )
 
 
+def _minus(number: str) -> str:
+    """A number with a real minus sign, which is as wide as the plus sign."""
+    return number.replace("-", "−")
+
+
+def _signed(share: float) -> str:
+    return _minus(f"{share:+.3f}")
+
+
 def _title(why: Why) -> str:
     return visible(f"Why {why.target}?").replace("\n", " ")
 
 
-def _shaded(why: Why, part: int, text: str) -> list[tuple[str, float | None, float]]:
+def _shaded(why: Why, part: int, text: str) -> list[tuple[str, str | None, float]]:
     """(piece of text, share, size relative to the largest) for the whole text; share None between words."""
     largest = _largest(why)
     pieces = _split_at_words(why, part, text)
     return [
-        (piece, *((None, 0.0) if word is None else (word.share, abs(word.share) / largest))) for piece, word in pieces
+        (piece, *((None, 0.0) if word is None else (_signed(word.share), abs(word.share) / largest)))
+        for piece, word in pieces
     ]
 
 
