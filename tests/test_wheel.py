@@ -52,3 +52,5 @@ def test_an_installed_wheel_fills_a_blank(built, tmp_path):
     script = place / "bin" / "bertkit"
     done = subprocess.run([sys.executable, script, "--version"], env=environment, capture_output=True, text=True)
     assert done.stdout.startswith("bertkit ")
+    done = subprocess.run([sys.executable, script, "recipes"], env=environment, capture_output=True, text=True)
+    assert "\ntiny-cpu " in done.stdout

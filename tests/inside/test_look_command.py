@@ -106,6 +106,14 @@ def test_what_cannot_be_is_refused_in_one_sentence(words, sentence, model, tmp_p
     assert not list(tmp_path.iterdir())
 
 
+def test_why_takes_a_blank_as_fill_does(model, capsys):
+    shown = []
+    for text in ("a [MASK] cab", "a ___ cab"):
+        assert run(["why", text, "--model", str(model)]) == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+
+
 def test_a_text_alone_gets_a_page_with_a_free_name(model, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     opened = []

@@ -105,7 +105,7 @@ def test_fill(server):
         same(own, plain(bert.fill(text, top=3)))
     reply = server.post("/fill", {"text": "no blank"})
     assert reply.status_code == 422
-    assert "write [MASK] where a word is missing" in reply.json()["error"]
+    assert "write [MASK] or ___ where a word is missing" in reply.json()["error"]
     assert server.post("/fill", {"text": "[MASK]", "top": 10**6}).status_code == 422
 
 

@@ -161,14 +161,17 @@ def _format_costs(report: "PruneReport") -> str:
 
 def _why(subject: Subject) -> "Why":
     from bertkit.inside.attribution.attribution import why
+    from bertkit.predict.fill import mark_blanks
     from bertkit.report.page import save_page
     from bertkit.report.why import why_page
+    from bertkit.tasks.folder import task_name
     from bertkit.tasks.table import TASKS
 
     request, bert = subject.request, subject.bert
     tagging = any(row.word_level and row.head in bert.model.heads for row in TASKS.values())
     word = None if request.table and not tagging else request.word  # with --table it is the word of that view
-    explanation = why(bert, subject.text, request.pair, target=request.target, word=word)
+    text = subject.text if task_name(bert.checkpoint) else mark_blanks(subject.text, bert.tokenizer.mask_token)
+    explanation = why(bert, text, request.pair, target=request.target, word=word)
     if request.out:
         save_page(why_page(explanation, subject.flips), request.out)
     return explanation

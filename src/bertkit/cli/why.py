@@ -13,7 +13,7 @@ def why(
     text: Text,
     pair: Pair = None,
     model: Annotated[
-        Path | None, typer.Option(help="A model folder; by default the bundled model, for texts with a [MASK].")
+        Path | None, typer.Option(help="A model folder; by default the bundled model, for texts with a blank.")
     ] = None,
     target: Annotated[str | None, typer.Option(help="Explain this label, tag, answer or word instead.")] = None,
     word: Annotated[str | None, typer.Option(help="For a tagger: the word whose tag is explained.")] = None,
