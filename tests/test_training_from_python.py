@@ -117,7 +117,7 @@ def test_a_fine_tuned_model_answers(folder, rows, tmp_path, capsys):
     again = bertkit.evaluate(run.folder, renamed, text="review", label="y")
     assert again.scores == evaluation.scores
     assert "text = review, label = y" in str(again)
-    assert "<th>accuracy</th>" in again._repr_html_()
+    assert "<td>accuracy</td>" in again._repr_html_()
 
 
 def test_a_run_without_a_folder_goes_with_its_result(folder, rows):

@@ -329,7 +329,7 @@ def test_the_model_that_is_used_counts_and_not_the_working_folder(named, models,
     call(0, "embed", texts, *named, "--out", "straight.npy")
     killed_after(4, monkeypatch, call, "embed", texts, *named, "--out", "out.npy")
     (here / "later.txt").write_text("what another program writes here")
-    others = {"sentences": "bundled", ".": models["classify"]}
+    others = {"": "bundled", "sentences": "bundled", ".": models["classify"]}
     other = others.get(named[-1] if named else "", "sentences")
     assert "was begun with model " in call(2, "embed", texts, "--model", other, "--out", "out.npy", "--resume")
     call(0, "embed", texts, *named, "--out", "out.npy", "--resume")
