@@ -86,9 +86,7 @@ class EvaluationResult:
     metric: str  # the main metric of the task
     scores: Mapping[str, float]
     note: str  # which columns were read
-    groups: Mapping[str, Mapping[str, float]] = field(
-        default_factory=dict
-    )  # of each label or group of examples
+    groups: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of each label or group of examples
 
     @property
     def score(self) -> float:
