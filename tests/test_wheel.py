@@ -36,19 +36,18 @@ def test_every_file_of_the_package_is_in_both(built):
     assert files <= packed
 
 
-def test_an_installed_wheel_fills_a_blank(built, tmp_path):
+def test_an_installed_wheel_runs_the_readme_as_pasted(built, tmp_path):
     [wheel] = built.glob("*.whl")
     place = tmp_path / "installed"
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", place, wheel]
     subprocess.run(install, check=True, capture_output=True, timeout=300)
-    code = (
-        "import bertkit; print(bertkit.__file__); print(bertkit.load().fill('Paris is the [MASK] of France.')[0].word)"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(place)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines() == [str(place / "bertkit" / "__init__.py"), "capital"]
+    block = (ROOT / "README.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    values = [line.partition("  # ")[2] for line in block.splitlines() if "  # " in line]
+    environment = {**os.environ, "PYTHONPATH": str(place), "PYTHONSTARTUP": ""}
+    shell = [sys.executable, "-i", "-q"]  # prints the values of pasted lines
+    pasted = {"input": block + "bertkit.__file__\n", "cwd": tmp_path, "env": environment}
+    done = subprocess.run(shell, **pasted, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [*values, repr(str(place / "bertkit" / "__init__.py"))]
     script = place / "bin" / "bertkit"
     done = subprocess.run([sys.executable, script, "--version"], env=environment, capture_output=True, text=True)
     assert done.stdout.startswith("bertkit ")

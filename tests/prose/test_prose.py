@@ -29,6 +29,14 @@ def blocks(kind: str) -> list[tuple[Path, int, str]]:
     return found
 
 
+def session(text: str) -> str:
+    """A Python block as a doctest: with prompts as it is; without, each line is a statement, and its comment the value."""
+    if ">>>" in text:
+        return text
+    parts = [line.partition("  # ")[::2] for line in text.splitlines()]
+    return "".join(f">>> {code}\n{value}\n" if value else f">>> {code}\n" for code, value in parts)
+
+
 def name(block: tuple[Path, int, str]) -> str:
     return f"{block[0].name}:{block[1]}"
 
@@ -58,8 +66,8 @@ def test_the_pages_are_there_and_every_block_is_of_a_kind_that_runs():
 @pytest.mark.parametrize("block", blocks("python"), ids=name)
 def test_python_sessions_print_what_they_say(block, scratch):
     page, line, text = block
-    test = doctest.DocTestParser().get_doctest(text, {}, name(block), str(page), line)
-    assert test.examples, "a Python block is a session with >>>"
+    test = doctest.DocTestParser().get_doctest(session(text), {}, name(block), str(page), line)
+    assert test.examples
     report: list[str] = []
     doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.append)
     assert not report, "".join(report)

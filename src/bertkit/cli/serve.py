@@ -26,7 +26,7 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 def serve(
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODEL]...", help="Model folders, as PATH or NAME=PATH; or none: the bundled one."),
+        typer.Argument(metavar="[MODEL]...", help="Model folders, as PATH or NAME=PATH; or none: the bundled ones."),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; by default this machine only.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 8000,
