@@ -1,10 +1,12 @@
 """The tables of names: a bijection, complete, and true to transformers' classes."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import transformers
 
-from bertkit.checkpoint.bundled import model_name
+from bertkit.checkpoint.bundled import bundled_folder, model_name
 from bertkit.checkpoint.hugging_face import clean_names, state_names
 from bertkit.config import family_config
 from bertkit.families.family import FAMILIES
@@ -49,7 +51,12 @@ def test_old_names_become_todays(old, new):
 
 @pytest.mark.parametrize(
     ("given", "name"),
-    [(None, "bundled"), ("sentences", "sentences"), ("models/my-bert", "my-bert"), ("my-run/model", "my-run")],
+    [
+        (bundled_folder(), "bundled"),
+        (bundled_folder() / "sentences", "sentences"),
+        (Path("models/my-bert"), "my-bert"),
+        (Path("my-run/model"), "my-run"),
+    ],
 )
 def test_a_model_is_called_by_its_folder(given, name):
     assert model_name(given) == name

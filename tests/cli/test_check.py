@@ -147,7 +147,7 @@ def test_a_flipped_bit_is_found(bertkit_command, place, tmp_path, uncased_vocab,
 FAULTS = {
     "no folder": (["nowhere"], "nowhere holds no shards; make some: bertkit shards"),
     "not shards": (["."], "holds no shards"),
-    "no recipe": (["many", "--recipe", "no.toml"], "no.toml is not a readable recipe"),
+    "no recipe": (["many", "--recipe", "no.toml"], "unknown file or recipe 'no.toml'; choose from: "),
     "count": (["many", "--masks", "--count", "0"], "count=0 must be at least 1"),
     "no path": ([], "path"),
 }

@@ -37,11 +37,11 @@ torch.set_num_threads(1)
 import bertkit
 from bertkit.tasks.read import read_examples
 for task, run, file in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3], strict=True):
-    print(bertkit.load(run).answers.predict(read_examples(task, Path(file)).examples))
+    print([vars(each) for each in bertkit.load(run).answers.predict(read_examples(task, Path(file)).examples)])
 """
 
 
-pytestmark = pytest.mark.usefixtures("_one_thread")
+pytestmark = [pytest.mark.usefixtures("_one_thread"), pytest.mark.xdist_group("reload")]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,8 @@ def test_a_fresh_process_says_the_same_of_every_task(taught):
         own, decision = read_task(checkpoint)
         examples = read_examples(task, dev).examples
         windows = make_windows(own, examples)
-        here.append(repr(own.decode(examples, windows, run_model(checkpoint.model, own, windows).rows, decision)))
+        found = own.decode(examples, windows, run_model(checkpoint.model, own, windows).rows, decision)
+        here.append(repr([vars(each) for each in found]))
     assert done.stdout.splitlines() == here
     assert all(len(line) > 1000 for line in here)
 

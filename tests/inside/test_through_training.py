@@ -116,7 +116,7 @@ def test_models_in_order_need_no_run(trained, tmp_path, capsys):
 def test_a_page_is_not_written_over_its_numbers(history, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert run(["look", "--runs", "one", "--runs", "two", "--out", "x.json"]) == 2
-    assert "x.json: name a page, such as x.html; the data is written next to it" in capsys.readouterr().err
+    assert "x.json would be an HTML page: name it x.html" in capsys.readouterr().err
     with pytest.raises(RequestError, match="name a page, such as x.html"):
         history.save("x.JSON")
     assert not list(tmp_path.iterdir())

@@ -96,6 +96,7 @@ TAUGHT = {
     "write --model": ["write", "a good film", "--model", "{}"],
 }
 MISSING = {"follows": "no next-sentence head", "replaced": "no replaced-token head", "write": "cannot write"}
+MISSING["evaluate"] = "this model was not fine-tuned for a task"
 
 
 OPTIONS = {"--from", "--model", "--teacher", "--extend", "--vocab", "--fill-model", "--tokenizer", "--runs"}

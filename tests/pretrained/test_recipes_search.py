@@ -13,6 +13,8 @@ from bertkit.errors import RequestError
 from bertkit.text.shards.writer import write_shards
 from bertkit.train.records import Records
 
+pytestmark = pytest.mark.xdist_group("recipes")  # one process makes the fixtures
+
 SHAPE = "depth=1 width=16 heads=2 inner=32 embedding_width=8 max_length=32"
 TRAIN = "length=24 block=4 batch=8 steps=6 warmup=1 log_every=1 evaluate_every=3 save_every=2 stages="
 TINY = f"{SHAPE} {TRAIN}"
@@ -177,7 +179,7 @@ def test_what_is_wrong_is_said_before_the_first_minute(search, data, tmp_path):
         search.main(words(data, tmp_path, f"{data / 'tiny.toml'} deepth=2"))
     with pytest.raises(RequestError, match="same name"):
         search.main(words(data, tmp_path, f"{data / 'tiny.toml'} depth=2", f"{data / 'tiny.toml'}"))
-    with pytest.raises(RequestError, match="not a readable recipe"):
+    with pytest.raises(RequestError, match="unknown file or recipe 'nowhere.toml'"):
         search.main(words(data, tmp_path, "nowhere.toml"))
     for wrong, said in (("epoks=1", "unknown setting 'epoks'"), ("cola:epochs=1", "unknown task 'cola'")):
         with pytest.raises(RequestError, match=said):

@@ -118,4 +118,4 @@ def test_the_command_prints_them(shards, tmp_path, bertkit_command):
     [found] = [line["evaluation"] for line in lines if "evaluation" in line]
     assert f"held-out mlm perplexity {found['mlm_perplexity']:,.1f}" in done.stdout
     assert f"held-out pair right {found['pair_right']:.1%}" in done.stdout
-    assert "Perplexity of masked words" in (tmp_path / "run" / "report.html").read_text()
+    assert f"{found['mlm_perplexity']:,.1f}" in (tmp_path / "run" / "report.html").read_text()

@@ -30,7 +30,7 @@ def blocks(kind: str) -> list[tuple[Path, int, str]]:
 
 
 def session(text: str) -> str:
-    """A Python block as a doctest: with prompts as it is; without, each line is a statement, and its comment the value."""
+    """A Python block as a doctest: as it is, or, without prompts, a statement a line with its value as a comment."""
     if ">>>" in text:
         return text
     parts = [line.partition("  # ")[::2] for line in text.splitlines()]

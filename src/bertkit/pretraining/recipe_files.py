@@ -18,8 +18,8 @@ def find_recipe(recipe: Path | str) -> Path:
     path = Path(recipe)
     if path.exists():
         return path
-    name = path.as_posix().removeprefix("recipes/").removesuffix(".toml")
-    return pick(recipe_files(), name, "file or recipe")
+    name, known = path.as_posix().removeprefix("recipes/").removesuffix(".toml"), recipe_files()
+    return known[name] if name in known else pick(known, str(recipe), "file or recipe")
 
 
 def recipe_summary(path: Path) -> str:
