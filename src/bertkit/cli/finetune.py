@@ -79,6 +79,7 @@ def finetune(
     """Fine-tune a model on labeled examples.
 
     Often used settings: --epochs 3 --batch 32 --lr 2e-4 --seed 1 --patience 3 --frozen 6 --class-weights balanced.
+    Without --epochs there are 3, or as many as make 500 steps (20 at most): small files need more than 3.
     The model that is best on the dev file is kept, calibrated on that file; report.html describes the run.
     SIGTERM and Ctrl-C keep the best model so far and exit with code 130; --resume continues.
     bertkit finetune glue FOLDER fine-tunes on every GLUE task in a folder and prints one table.

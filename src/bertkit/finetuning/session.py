@@ -108,6 +108,11 @@ class FineTuneSession(BestSession):
         """The progress bar counts steps, or as much of them as time allows."""
         return self.spent(progress) * self.total
 
+    def progress_facts(self, report: StepReport) -> dict[str, str]:
+        """The loss of the task is called loss."""
+        facts = super().progress_facts(report)
+        return {"loss" if name == TASK else name: value for name, value in facts.items()}
+
     def should_end_early(self) -> bool:
         """Whether `patience` evaluations have not improved the score."""
         patience = self.settings.run.patience

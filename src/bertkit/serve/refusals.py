@@ -64,7 +64,7 @@ def wrong_field(errors: Sequence[Any]) -> Refusal:
     first = errors[0]
     field = ".".join(map(str, first["loc"]))[:100]
     if not first["loc"]:
-        return Refusal(422, "the body must be a JSON object, sent with 'Content-Type: application/json'")
+        return Refusal(422, "send a JSON object, with the header 'Content-Type: application/json'")
     message = str(first["msg"]).removeprefix("Value error, ")
     return Refusal(422, f"{field}: {message:.300}", field)
 
