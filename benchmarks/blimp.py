@@ -14,17 +14,18 @@ from bertkit.predict.bert import Bert
 
 def blimp(checkpoint: Checkpoint, data: Path, pairs: int | None = None) -> dict[str, Any] | None:
     """Percent right: the mean over the sets, and each set's; None for a model that cannot score a sentence."""
-    yardstick, bert, groups = MinimalPairs(), Bert(checkpoint), dict[str, list[Any]]()
+    try:
+        how = HOW[scored_how(checkpoint.model)]
+    except RequestError:
+        return None
+    yardstick, groups = MinimalPairs(), dict[str, list[Any]]()
     for row in yardstick.read(find_file(data, "blimp.jsonl"), Columns()):
         groups.setdefault(row[2], []).append(row)
     rows = [row for each in groups.values() for row in each[:pairs]]
-    try:
-        scores = yardstick.ask(bert, rows)
-    except RequestError:
-        return None
+    scores = yardstick.ask(Bert(checkpoint), rows)
     sets = {
         name: round(100 * yardstick.total([each for each in scores if each.group == name])["accuracy"], 1)
         for name in sorted(groups)
     }
     score = round(100 * yardstick.total(scores)["accuracy"], 2)
-    return {"score": score, "by": HOW[scored_how(bert.model)], "pairs": len(rows), **sets}
+    return {"score": score, "by": how, "pairs": len(rows), **sets}
