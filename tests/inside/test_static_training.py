@@ -118,10 +118,18 @@ def test_a_row_moves_no_farther_than_its_limit():
     torch.testing.assert_close(table.rows, torch.tensor([[99 * MAX_STRENGTH / 9.9] * 2, [1.0] * 2, [0.0] * 2]))
 
 
+@pytest.mark.parametrize(("threads", "total"), [(1, MAX_STRENGTH), (2, 2 * MAX_STRENGTH), (16, 3 * MAX_STRENGTH)])
+def test_all_threads_together_move_a_row_no_farther_than_three(threads, total):
+    shared = WordTable(torch.zeros(2, 1))
+    for _ in range(threads):
+        shared.for_thread(threads).add(torch.zeros(100, dtype=torch.int64), torch.ones(100, 1), torch.ones(100))
+    assert shared.rows[0].item() == pytest.approx(total, rel=1e-4)  # float32 sums
+
+
 def test_subword_rows_give_means_and_take_whole_steps():
     rows = torch.randn(9, 4)
     bags = [[0, 3, 4], [1], [2, 4, 8, 8]]
-    table = SubwordTable(rows.clone(), bags).for_thread()
+    table = SubwordTable(rows.clone(), bags).for_thread(1)
     ids = torch.tensor([[2, 0], [0, 1]])
     means = torch.stack([rows[bag].mean(dim=0) for bag in bags])
     torch.testing.assert_close(table.read(ids), means[ids])

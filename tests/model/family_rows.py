@@ -30,12 +30,12 @@ SHAPE = {
 NARROW = {"embedding_width": 16}
 LOCAL = {"window": 10}
 
-# (family, transformers' class, our heads); ElectraForMaskedLM with two heads is for saving only.
+# (family, transformers' class, our heads); more heads than a class of ELECTRA has are for saving only.
 ROWS = [
     (name, getattr(transformers, kind), heads)
     for name, family in FAMILIES.items()
     for heads, kind in family.classes.items()
-    if heads != ("masked_word", "replaced_token")
+    if heads == next(first for first, other in family.classes.items() if other == kind)
 ] + [
     (name, getattr(transformers, family.causal_class), ("masked_word",))
     for name, family in FAMILIES.items()

@@ -30,8 +30,6 @@ from bertkit.poolings import (
 from bertkit.predict.onnx.graph import PaddedTokens, Rectangle
 from bertkit.serve.routes.embeddings import EmbedRequest, OpenAIRequest
 
-pytestmark = pytest.mark.xdist_group("poolings")  # one process makes the fixtures
-
 # The slow twins: what each row gives for the vectors of one sequence, [L, D], and the scores of its tokens, [L].
 TWINS = {
     "mean": lambda x, _: x.sum(0) / len(x),

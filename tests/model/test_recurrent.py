@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
-from bertkit.config import config_toml, family_config, override, read_config
+from bertkit.config import family_config, override, read_config
 from bertkit.errors import RequestError
 from bertkit.families.family import FAMILIES
 from bertkit.model.batch import Batch
 from bertkit.model.model import new_model, parameter_count
 from bertkit.model.operations import Source
+from bertkit.settings import flat, toml_lines
 from bertkit.train.speed import layer_parameters
 
 RECURRENT = [name for name in FAMILIES if family_config(name).recurrent]
@@ -146,7 +147,7 @@ def test_saved_and_loaded(family, tmp_path):
     loaded = load_checkpoint(tmp_path / "model").model
     assert loaded.config == model.config
     assert all(torch.equal(tensor, loaded.state_dict()[name]) for name, tensor in model.state_dict().items())
-    (tmp_path / "model.toml").write_text(config_toml(model.config))
+    (tmp_path / "model.toml").write_text(toml_lines(flat(model.config)))
     assert read_config(tmp_path / "model.toml") == model.config
 
 

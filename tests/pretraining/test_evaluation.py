@@ -109,10 +109,10 @@ def test_the_line_holds_what_people_compare():
     assert format_evaluation({"mlm_perplexity": None}) == {}
 
 
-def test_the_command_prints_them(shards, tmp_path, bertkit_command):
+def test_the_command_prints_them(shards, tmp_path, command_here):
     (tmp_path / "recipe.toml").write_text("")
     words = recipe_words(shards, steps=2, heldout=shards, objective="mlm,nsp")
-    done = bertkit_command("pretrain", tmp_path / "recipe.toml", *words, "--out", tmp_path / "run")
+    done = command_here("pretrain", tmp_path / "recipe.toml", *words, "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     [found] = [line["evaluation"] for line in lines if "evaluation" in line]

@@ -115,10 +115,10 @@ def first(tmp_path_factory):
     return folder / "run" / "model"
 
 
-def test_from_the_command_line_to_a_model_with_more_words(first, tmp_path, bertkit_command):
+def test_from_the_command_line_to_a_model_with_more_words(first, tmp_path, command_here):
     text = write_text(tmp_path / "text.txt")  # with four words that the model does not know
     size = Tokenizer.load(first).size + 4
-    done = bertkit_command("vocab", text, "--extend", first, "--size", size, "--out", tmp_path / "vocab")
+    done = command_here("vocab", text, "--extend", first, "--size", size, "--out", tmp_path / "vocab")
     assert done.returncode == 0, done.stderr
     assert f"{size} pieces in" in done.stdout
     assert "each at its id" in done.stdout
@@ -127,17 +127,17 @@ def test_from_the_command_line_to_a_model_with_more_words(first, tmp_path, bertk
     (tmp_path / "recipe.toml").write_text("")
     words = recipe_words(tmp_path / "shards", steps=3, objective="mlm")
     command = ["pretrain", tmp_path / "recipe.toml", *words, "--from", first, "--out", tmp_path / "run"]
-    done = bertkit_command(*command)
+    done = command_here(*command)
     assert done.returncode == 0, done.stderr
     made = load_checkpoint(tmp_path / "run" / "model")
     assert made.model.config.vocab_size == made.tokenizer.size == size
     assert made.tokenizer.hash == Tokenizer.load(tmp_path / "vocab").hash
-    again = bertkit_command(*command, "--resume")
+    again = command_here(*command, "--resume")
     assert "finished already" in again.stdout, again.stderr
 
 
-def test_cased_goes_with_the_model(first, text, tmp_path, bertkit_command):
-    done = bertkit_command("vocab", text, "--extend", first, "--size", 99, "--cased", "--out", tmp_path / "vocab")
+def test_cased_goes_with_the_model(first, text, tmp_path, command_here):
+    done = command_here("vocab", text, "--extend", first, "--size", 99, "--cased", "--out", tmp_path / "vocab")
     assert done.returncode == 2
     assert "leave out --cased" in done.stderr
     assert not (tmp_path / "vocab").exists()

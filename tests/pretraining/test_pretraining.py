@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiny_runs import WORDS, make_shards, recipe_words, tiny_recipe
 
+import bertkit
 from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.errors import BertkitError, RequestError
 from bertkit.pretraining import check_shards, checks, pretraining, session
@@ -153,7 +154,7 @@ REFUSED = {
     "no minutes": ({"minutes": "nan"}, "minutes=nan: a budget must be over 0 and finite"),
     "a weight": ({"objective": "rtd,fill", "fill_weight": "nan"}, "fill_weight=nan must be over 0"),
     "an objective": ({"objective": "mlm,psychic"}, "psychic"),
-    "a pair for ELECTRA": ({"objective": "rtd,sop"}, "objective=rtd, sop judges tokens and never a pair; leave out"),
+    "a pair for GPT": ({"objective": "causal,sop"}, "objective=causal, sop reads one text; leave out the pair"),
     "one segment": (
         {"family": "roberta"},
         "objective nsp distinguishes two texts by their segments, but the model has",
@@ -246,3 +247,13 @@ def test_an_unknown_key_names_the_ones_there_are(tmp_path):
     (tmp_path / "recipe.toml").write_text('[train]\nlearningrate = 1\nshards = "x"\n')
     with pytest.raises(RequestError, match=r"recipe\.toml: unknown setting 'learningrate'; choose from: "):
         read_recipe(tmp_path / "recipe.toml")
+
+
+def test_electra_also_learns_pairs_and_keeps_that_head(shards, tmp_path):
+    recipe = tiny_recipe(shards, family="electra", embedding_width=8, objective="rtd,fill,sop", steps=2)
+    report = pretrain(recipe, tmp_path / "run")
+    assert set(report.losses) == {"mlm", "rtd", "fill", "pair"}
+    folder = tmp_path / "run" / "model"
+    assert set(load_checkpoint(folder).model.heads) == {"masked_word", "next_sentence", "replaced_token"}
+    assert json.loads((folder / "config.json").read_text())["architectures"] == ["ElectraForMaskedLM"]
+    assert 0 < bertkit.load(folder).follows("the old river.", "the new bridge.") < 1

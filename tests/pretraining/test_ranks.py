@@ -16,8 +16,6 @@ from bertkit.pretraining.pretraining import pretrain
 from bertkit.train.distributed import Ranks
 from bertkit.train.runs import Run
 
-pytestmark = pytest.mark.xdist_group("ranks")  # one process makes the fixtures
-
 HERE = Path(__file__).parent
 STEPS = 8
 KINDS = {"bert": {"average": "ema", "average_every": 2}, "electra": {"objective": "rtd,fill", "optimizer": "muon"}}

@@ -135,12 +135,12 @@ def test_a_resumed_run_measures_its_share_from_where_it_goes_on(shards, tmp_path
     assert [start.step for start in starts] == [0, 5]
 
 
-def test_resuming_a_finished_run_says_so_and_changes_nothing(shards, tmp_path, bertkit_command):
+def test_resuming_a_finished_run_says_so_and_changes_nothing(shards, tmp_path, command_here):
     recipe = tiny_recipe(shards, steps=5, save_every=2)
     pretrain(recipe, tmp_path / "run")
     before = weights(tmp_path / "run")
     (tmp_path / "recipe.toml").write_text(recipe_toml(recipe))
-    done = bertkit_command("pretrain", tmp_path / "recipe.toml", "--out", tmp_path / "run", "--resume")
+    done = command_here("pretrain", tmp_path / "recipe.toml", "--out", tmp_path / "run", "--resume")
     assert (done.returncode, done.stderr.count("Traceback")) == (0, 0)
     assert "finished already" in done.stdout
     assert weights(tmp_path / "run") == before
@@ -228,10 +228,10 @@ def test_the_memory_of_another_model_is_refused(shards, tmp_path):
         pretrain(recipe, tmp_path / "run", resume=True)
 
 
-def test_verify_resume_tells_the_verdict(shards, tmp_path, bertkit_command):
+def test_verify_resume_tells_the_verdict(shards, tmp_path, command_here):
     (tmp_path / "recipe.toml").write_text("")
     words = recipe_words(shards, steps=6)
-    done = bertkit_command("pretrain", tmp_path / "recipe.toml", *words, "--verify-resume", cwd=tmp_path)
+    done = command_here("pretrain", tmp_path / "recipe.toml", *words, "--verify-resume", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "6 steps straight, and killed " in done.stdout
     assert "equal byte for byte" in done.stdout

@@ -71,6 +71,14 @@ def test_shorter_sequences_go_through_in_larger_blocks():
     assert read_stages(("0.5: 12 x 16",), 8, DATA)[0].data.block == 12
 
 
+def test_a_stage_may_have_its_own_mask_rate():
+    stages = Stages(random_corpus(50), read_stages(("0.3: 32 x 16 rate 0.4", "0.6: 16 x 32"), 8, DATA))
+    assert [stage.data.rate for stage in stages.stages] == [0.4, DATA.rate, DATA.rate]
+    first, last = (source.block(0) for source in (stages.sources[0], stages.sources[-1]))
+    assert len(first.chosen) / len(first.ids) == pytest.approx(0.4, abs=0.08)
+    assert len(last.chosen) / len(last.ids) == pytest.approx(0.15, abs=0.04)
+
+
 def test_no_stages_are_the_recipe_itself():
     [only] = read_stages((), 8, DATA)
     assert (only.batch, only.data) == (8, DATA)
@@ -85,6 +93,8 @@ REFUSED = {
     "batch": ("0.5: 6 x 16", "the batch of '0.5: 6 x 16' must be a multiple of block=4"),
     "no batch": ("0.5: 0 x 16", "must be a multiple"),
     "too long": ("0.5: 8 x 640", "length=640 is over the model's max_length=32"),
+    "no rate": ("0.5: 8 x 16 rate 0", "rate=0.0 must be over 0 and at most 1"),
+    "half a rate": ("0.5: 8 x 16 rate", "is not of the form"),
     "too short": ("0.5: 8 x 3", "length=3 leaves no room for text"),
 }
 
@@ -98,7 +108,7 @@ def test_stages_that_cannot_work_are_refused_before_the_first_step(shards, tmp_p
 
 
 def test_a_stopped_run_goes_on_through_its_stages_byte_equal(shards, tmp_path):
-    recipe = tiny_recipe(shards, stages="0.25: 16 x 12, 0.5: 8 x 16", save_every=100)
+    recipe = tiny_recipe(shards, stages="0.25: 16 x 12 rate 0.3, 0.5: 8 x 16", save_every=100)
     pretrain(recipe, tmp_path / "straight")
     between = Stopper(9)  # the border at step 6 and the first step of the second stage
     pretrain(recipe, tmp_path / "stopped", show=showing(between))

@@ -10,6 +10,8 @@ from bertkit.model.model import new_model
 from bertkit.pretraining.examples.arrays import Examples
 from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.pretraining.objectives.module import ForPretraining
+from bertkit.pretraining.objectives.plm import PLM_LOSS
+from bertkit.pretraining.objectives.plm_module import PermutedWords
 from bertkit.pretraining.objectives.rtd_module import ReplacedTokens
 from bertkit.pretraining.objectives.table import objective_rows
 from bertkit.train.half import HalfPrecision
@@ -33,6 +35,10 @@ def learner(kind: str) -> torch.nn.Module:
     if kind == "mlm":
         model = new_model(family_config("bert", "tiny", **settings), {"masked_word": None, "next_sentence": None})
         return ForPretraining(model, objective_rows(["mlm", "nsp"]))
+    if kind == "plm":
+        model = new_model(family_config("xlnet", "tiny", **settings), {"masked_word": None})
+        model.encoder.embeddings.mask_id = 4
+        return PermutedWords(model, PLM_LOSS)
     config = family_config("electra", "tiny", embedding_width=64, **settings)
     small = family_config("electra", "tiny", embedding_width=64, **settings | {"width": 64, "heads": 1, "inner": 128})
     judge = new_model(config, {"replaced_token": None, "masked_word": None}, seed=1)
@@ -55,7 +61,7 @@ def test_losses_are_near_and_gradients_are_float32(kind):
         assert parameter.grad.dtype == torch.float32
 
 
-@pytest.mark.parametrize("kind", ["mlm", "rtd"])
+@pytest.mark.parametrize("kind", ["mlm", "rtd", "plm"])
 def test_one_graph_serves_every_mix_of_lengths(kind, monkeypatch):
     """A new mix must not compile anew: on a GPU that costs half a minute each time."""
 
@@ -72,5 +78,5 @@ def test_one_graph_serves_every_mix_of_lengths(kind, monkeypatch):
     torch.compiler.reset()
     compiled = torch.compile(HalfPrecision(learner(kind)), backend=backend, fullgraph=True, dynamic=False)
     for seed in range(4):
-        compiled(*to_inputs(examples(seed), CPU, fixed_length=32))
+        compiled(*to_inputs(examples(seed), CPU, objective=("plm" if kind == "plm" else "mlm",), fixed_length=32))
     assert len(graphs) == 1

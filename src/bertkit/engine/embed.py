@@ -33,7 +33,7 @@ from bertkit.engine.threads import threads_for
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings, pool_array, vectors_of
-from bertkit.text.length import LengthReport, TooLong, report_lengths
+from bertkit.text.length import LengthReport, TooLong, name_text, report_lengths
 from bertkit.text.tokenizer import Tokenizer
 
 Vectors = np.ndarray | list[np.ndarray]  # N D; without pooling L D of each text
@@ -76,10 +76,10 @@ def embed_blocks(
     settings: EmbedSettings,
     limit: int,
     too_long: TooLong,
-    where: Callable[[int], str] = "text number {}".format,
+    where: Callable[[int], str] = name_text,
     tick: Tick | None = None,
 ) -> Iterator[Embedded]:
-    """Vectors of texts, block by block, in bounded memory. `where` gives the name of text number n for messages.
+    """Vectors of texts, block by block, in bounded memory. `where` names a text in messages.
 
     `tick` is called after each batch with its number of texts.
     """

@@ -55,11 +55,15 @@ ELECTRA = Family(
             "heads.replaced_token.dense": "discriminator_predictions.dense",
             "heads.replaced_token.out": "discriminator_predictions.dense_prediction",
         },
+        # ELECTRA itself has no pairs: these names are bertkit's.
+        "next_sentence": {"pooler.dense": "sentence_pair.dense", "heads.next_sentence.out": "sentence_pair.out_proj"},
     },
     tied={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
-    more_classes={
+    more_classes={  # transformers ignores the other heads in the file
         ("replaced_token",): "ElectraForPreTraining",
-        ("masked_word", "replaced_token"): "ElectraForMaskedLM",  # transformers ignores the other head in the file
+        ("next_sentence", "replaced_token"): "ElectraForPreTraining",
+        ("masked_word", "replaced_token"): "ElectraForMaskedLM",
+        ("masked_word", "next_sentence", "replaced_token"): "ElectraForMaskedLM",
     },
     causal_class="ElectraForCausalLM",
 )

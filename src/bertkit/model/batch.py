@@ -36,6 +36,8 @@ class Batch:
     layout: Layout | None = None  # None: computed from the lengths when it is needed
 
     def __post_init__(self) -> None:
+        if self.fixed:
+            return
         if sum(self.lengths) != len(self.ids) or min(self.lengths, default=0) < 1:
             raise RequestError(f"lengths {self.lengths[:8]} do not fit {len(self.ids)} tokens: each must be 1 or more")
 
@@ -78,14 +80,28 @@ class Batch:
             counts, output_size=len(self.ids)
         )
 
-    @cached_property
+    @property
     def mask(self) -> Tensor:
         """N L bool: where the padded view holds a token."""
-        return torch.arange(self.longest, device=self.ids.device) < self.offsets.diff()[:, None]
+        return self._find_mask() if self.fixed else self._mask
 
-    @cached_property
+    @property
     def cells(self) -> Tensor:
         """T: each token's index in the flattened padded view; without the mask, which would synchronize a GPU."""
+        return self._find_cells() if self.fixed else self._cells
+
+    @cached_property
+    def _mask(self) -> Tensor:
+        return self._find_mask()
+
+    @cached_property
+    def _cells(self) -> Tensor:
+        return self._find_cells()
+
+    def _find_mask(self) -> Tensor:
+        return torch.arange(self.longest, device=self.ids.device) < self.offsets.diff()[:, None]
+
+    def _find_cells(self) -> Tensor:
         indices = torch.arange(len(self.ids), dtype=torch.int32, device=self.ids.device)
         rows = torch.searchsorted(self.offsets[1:], indices, right=True)
         return rows * self.longest + self.positions
@@ -162,6 +178,10 @@ class Batch:
         ids, segments, offsets, positions = tensors
         layout = Layout(offsets, positions, self.longest, self.fixed)
         return replace(self, ids=ids, segments=segments, layout=layout)
+
+    def with_segments(self, segments: Tensor) -> "Batch":
+        """The same batch with other segments; lengths of a fixed layout are dropped: graphs would depend on them."""
+        return replace(self, segments=segments, lengths=() if self.fixed else self.lengths)
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""

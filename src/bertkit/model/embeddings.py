@@ -1,7 +1,6 @@
 """Token ids to vectors: word + segment + position, normalized, and projected if the tables are narrower."""
 
 import math
-from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -240,7 +239,7 @@ class Embeddings(nn.Module):
         """XLNet's: no token attends to a masked one, which is marked in the segments."""
         if self.mask_id is None:
             return batch
-        return replace(batch, segments=torch.where(batch.ids == self.mask_id, MASKED, 0) + batch.segments)
+        return batch.with_segments(torch.where(batch.ids == self.mask_id, MASKED, 0) + batch.segments)
 
     def forward(
         self,

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bertkit.pretraining.evaluation import evaluate, format_evaluation
 from bertkit.pretraining.examples.arrays import Examples
-from bertkit.pretraining.examples.batches import ExampleSource
+from bertkit.pretraining.examples.batches import DataSettings, ExampleSource
 from bertkit.pretraining.examples.inputs import to_inputs
 from bertkit.pretraining.learner import SavedModel, whole_model
 from bertkit.pretraining.objectives.table import LOSSES
@@ -190,12 +190,12 @@ class PretrainingSession(Session[StepReport | None]):
         examples = source.block(number)
         counts = {name: count for row in source.settings.rows for name, count in row.counts(examples).items()}
         seed = (source.settings.seed * 1_000_003 + number) % 2**63
-        tensors = self._tensors(examples, source.settings.length)
+        tensors = self._tensors(examples, source.settings)
         return MicroBatch(tensors, counts, int(examples.lengths.sum()), seed=seed)
 
-    def _tensors(self, examples: Examples, length: int | None = None) -> tuple[Any, ...]:
-        data, pad_id = self.recipe.data, self.recipe.model.pad_id
+    def _tensors(self, examples: Examples, data: DataSettings | None = None) -> tuple[Any, ...]:
+        data, pad_id = data or self.recipe.data, self.recipe.model.pad_id
         # Recurrent layers compute rectangles, so that the empty sequences of a fixed layout would take time.
-        fixed = (length or data.length) if self.on_cuda and not self.recipe.model.recurrent else None
+        fixed = data.length if self.on_cuda and not self.recipe.model.recurrent else None
         names, device = data.objective, self.ranks.device
         return to_inputs(examples, device, objective=names, fixed_length=fixed, rate=data.rate, pad_id=pad_id)

@@ -1,4 +1,4 @@
-"""Stages: a run may start with other batch sizes and sequence lengths before it uses those of the recipe.
+"""Stages: a run may start with other batch sizes, sequence lengths and mask rates before it uses those of the recipe.
 
 The stage of a step follows from the first steps of the stages, which are saved with the progress: so a resumed run
 makes the same examples as an uninterrupted one, even with a budget of minutes.
@@ -12,7 +12,7 @@ from bertkit.errors import RequestError
 from bertkit.pretraining.examples.batches import DataSettings, ExampleSource
 from bertkit.pretraining.examples.spans import Corpus
 
-STAGE_FORMAT = re.compile(r"\s*([0-9.]+)\s*:\s*(\d+)\s*x\s*(\d+)\s*")
+STAGE_FORMAT = re.compile(r"\s*(\d*\.?\d+)\s*:\s*(\d+)\s*x\s*(\d+)(?:\s+rate\s+(\d*\.?\d+))?\s*")
 START_DELAY = 8  # steps between reaching a stage's share and its start: earlier ones may be prefetched already
 SEED_STEP = 1_000_003  # between the seeds of stages, so that each has its own order
 
@@ -27,20 +27,24 @@ class Stage:
 
 
 def read_stages(texts: Sequence[str], batch: int, data: DataSettings) -> tuple[Stage, ...]:
-    """The stages of texts such as `("0.3: 512 x 64", "0.6: 256 x 128")`; the last is the recipe's batch and data."""
+    """The stages of texts such as `("0.3: 512 x 64 rate 0.3", "0.6: 256 x 128")`; the last is the recipe's own."""
     stages: list[Stage] = []
     for number, text in enumerate(texts, start=1):
         parsed = STAGE_FORMAT.fullmatch(text)
-        if not parsed or parsed[1].count(".") > 1:
-            raise RequestError(f"stages: '{text}' is not of the form 'share: batch x length', such as '0.3: 512 x 64'")
+        if not parsed:
+            raise RequestError(
+                f"stages: '{text}' is not of the form 'share: batch x length', with or without 'rate' and a mask rate, "
+                "such as '0.3: 512 x 64' or '0.3: 512 x 64 rate 0.3'"
+            )
         until, size, length = float(parsed[1]), int(parsed[2]), int(parsed[3])
+        rate = data.rate if parsed[4] is None else float(parsed[4])
         if not (stages[-1].until if stages else 0) < until < 1:
             raise RequestError(f"stages: the share of '{text}' must be under 1 and over that of the stage before")
         if size < 1 or size % data.block:
             raise RequestError(f"stages: the batch of '{text}' must be a multiple of block={data.block}")
         block = _block(size, length, data)
         seed = (data.seed + number * SEED_STEP) % 2**64
-        stages.append(Stage(until, size, replace(data, length=length, block=block, seed=seed)))
+        stages.append(Stage(until, size, replace(data, length=length, block=block, seed=seed, rate=rate)))
     return (*stages, Stage(1.0, batch, data))
 
 

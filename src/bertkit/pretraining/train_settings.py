@@ -14,7 +14,8 @@ class TrainSettings:
     steps: int | None = None
     minutes: float | None = None
     batch: int = 256  # sequences in a step, over all ranks
-    stages: tuple[str, ...] = ()  # other batches and lengths first: "0.3: 512 x 64" until 30 % of the budget
+    # Other batches, lengths and mask rates first: "0.3: 512 x 64 rate 0.3" until 30 % of the budget.
+    stages: tuple[str, ...] = ()
     learning_rate: float = 1e-3
     warmup: int = 500
     decay: Decay = "linear"

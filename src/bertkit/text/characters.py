@@ -54,10 +54,10 @@ def _word_edge(text: str, position: int, step: int) -> int:
 
 def _inside_word(text: str, position: int) -> bool:
     """Whether the characters on both sides of a position belong to one word."""
-    return 0 < position < len(text) and all(_in_word(char) for char in text[position - 1 : position + 1])
+    return 0 < position < len(text) and all(in_word(char) for char in text[position - 1 : position + 1])
 
 
-def _in_word(char: str) -> bool:
+def in_word(char: str) -> bool:
     """Whether a character is a letter, digit or mark, or an invisible one inside words (soft hyphen, joiner)."""
     category = unicodedata.category(char)
     return (category[0] in "LNM" or category == "Cf") and not UNSPACED.match(char)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from bertkit.calls import TooLong as TooLong
 from bertkit.errors import RequestError
@@ -10,14 +11,22 @@ from bertkit.settings import pick
 POLICIES: dict[str, TooLong] = {"truncate": "truncate", "window": "window", "refuse": "refuse"}
 
 
+def numbered(what: str, index: int) -> str:
+    """The name of an item of a list in messages, such as "text 1 (counted from 1)" for index 0."""
+    return f"{what} {index + 1} (counted from 1)"
+
+
+name_text = partial(numbered, "text")
+
+
 @dataclass(frozen=True)
 class LengthReport:
     """Which texts were over the model's limit, and what was done with them."""
 
     limit: int
     policy: TooLong
-    long: tuple[tuple[int, int], ...] = ()  # (number of the text, its tokens)
-    where: Callable[[int], str] = "text number {}".format  # the name of a text in messages
+    long: tuple[tuple[int, int], ...] = ()  # (index of the text, its tokens)
+    where: Callable[[int], str] = name_text  # the name of a text in messages
 
     def joined(self, other: "LengthReport") -> "LengthReport":
         """Both reports combined."""
@@ -38,7 +47,7 @@ def report_lengths(
     policy: TooLong,
     *,
     first: int = 0,
-    where: Callable[[int], str] = "text number {}".format,
+    where: Callable[[int], str] = name_text,
 ) -> LengthReport:
     """Which of the texts, numbered from `first`, are too long; with the policy `refuse` it is an error."""
     policy = pick(POLICIES, str(policy), "length policy")
@@ -47,6 +56,6 @@ def report_lengths(
         index, tokens = long[0]
         raise RequestError(
             f"{where(index)} has {tokens} tokens, over the limit of {limit}; shorten it, "
-            "or choose to truncate or to window"
+            "or set too_long to 'truncate' or 'window'"
         )
     return LengthReport(limit, policy, long, where)

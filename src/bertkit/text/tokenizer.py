@@ -6,12 +6,12 @@ Nothing is truncated or padded here. [CLS] and [SEP] are always added.
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Encoding as BackendEncoding
 from tokenizers import Tokenizer as Backend
@@ -29,6 +29,9 @@ from bertkit.text.tokenizer_files import (
     save_backend,
     tokenizer_kind,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # Fields of tokenizer.json, of byte-level BPE and of Unigram, that put a space before a text.
 PREFIX_SPACE = {"add_prefix_space": True, "prepend_scheme": "always"}
@@ -214,6 +217,31 @@ class Tokenizer:
         """The character that marks a space before a piece; None for WordPiece."""
         model = type(self._backend.model).__name__
         return tokenizer_kind(model).word_start if model in TOKENIZER_KINDS else None
+
+    @property
+    def marks_spaces(self) -> bool:
+        """Whether a token says by a mark that a space is before it; else, as in WordPiece, that it continues a word."""
+        return self._word_start is not None
+
+    @cached_property
+    def word_starts(self) -> "np.ndarray":
+        """[size] bool: the tokens that start a word; special tokens do not."""
+        mark = self._word_start
+        return self._tokens_that(lambda piece: piece.startswith(mark) if mark else not piece.startswith("##"))
+
+    @cached_property
+    def word_tokens(self) -> "np.ndarray":
+        """[size] bool: the tokens that words are made of: all but special ones."""
+        return self._tokens_that(lambda _: True)
+
+    def _tokens_that(self, true: Callable[[str], bool]) -> "np.ndarray":
+        """[size] bool: the tokens, but for special ones, for which the function is true."""
+        import numpy as np  # late: the table of tasks is read without it
+
+        found = np.zeros(self.size, bool)
+        found[[number for piece, number in self.vocab.items() if true(piece)]] = True
+        found[[self.pad_id, self.unknown_id, self.cls_id, self.sep_id, self.mask_id]] = False
+        return found
 
     @cached_property
     def vocab(self) -> Mapping[str, int]:

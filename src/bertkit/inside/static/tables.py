@@ -12,20 +12,23 @@ from torch import Tensor
 
 # The updates of a batch are computed from the same rows and added. A word that occurs fifty times in a batch would get
 # fifty updates in about one direction: so rate x pairs is limited to this for every row. 1 to 6 give equal quality;
-# without a limit, training with batches of 2,048 words diverges.
+# without a limit, training with batches of 2,048 words diverges. Threads that work at the same time read the same rows
+# too: their limits together are at most that of three (16 threads with this limit each diverged on 39 million words).
 MAX_STRENGTH = 2.0
+FULL_STRENGTH_THREADS = 3
 
 
 class WordTable:
     """One vector for each word."""
 
-    def __init__(self, rows: Tensor) -> None:
+    def __init__(self, rows: Tensor, threads: int = 1) -> None:
         self.rows = rows  # W D, shared by all threads
+        self._limit = MAX_STRENGTH * min(1.0, FULL_STRENGTH_THREADS / threads)
         self._strength = torch.zeros(len(rows))  # a buffer of this thread, zero between calls
 
-    def for_thread(self) -> "WordTable":
-        """A table with the same rows, for another thread."""
-        return WordTable(self.rows)
+    def for_thread(self, threads: int) -> "WordTable":
+        """A table with the same rows, for one of so many threads."""
+        return WordTable(self.rows, threads)
 
     def read(self, ids: Tensor) -> Tensor:
         """... D: the vectors of the words."""
@@ -34,7 +37,7 @@ class WordTable:
     def add(self, ids: Tensor, steps: Tensor, strengths: Tensor) -> None:
         """Add the steps n D to the words; the strength n of a step is rate x pairs."""
         self._strength.index_add_(0, ids, strengths)
-        steps *= (MAX_STRENGTH / self._strength[ids].clamp_(min=MAX_STRENGTH))[:, None]
+        steps *= (self._limit / self._strength[ids].clamp_(min=self._limit))[:, None]
         self._strength[ids] = 0
         self.rows.scatter_add_(0, ids[:, None].expand_as(steps), steps)  # twice as fast as index_add_
 
@@ -46,8 +49,8 @@ class WordTable:
 class SubwordTable:
     """A fastText table: a word's vector is the mean of its own row and of the rows of its n-grams."""
 
-    def __init__(self, rows: Tensor, bags: Sequence[Sequence[int]] | tuple[Tensor, Tensor]) -> None:
-        self._table = WordTable(rows)
+    def __init__(self, rows: Tensor, bags: Sequence[Sequence[int]] | tuple[Tensor, Tensor], threads: int = 1) -> None:
+        self._table = WordTable(rows, threads)
         if not isinstance(bags, tuple):
             lengths = torch.tensor([len(bag) for bag in bags])
             bags = torch.tensor([row for bag in bags for row in bag]), lengths.cumsum(0) - lengths
@@ -59,9 +62,9 @@ class SubwordTable:
         """(W + buckets) D: the rows of words, then of n-grams."""
         return self._table.rows
 
-    def for_thread(self) -> "SubwordTable":
-        """A table with the same rows, for another thread."""
-        return SubwordTable(self.rows, (self._members, self._starts))
+    def for_thread(self, threads: int) -> "SubwordTable":
+        """A table with the same rows, for one of so many threads."""
+        return SubwordTable(self.rows, (self._members, self._starts), threads)
 
     def read(self, ids: Tensor) -> Tensor:
         """... D: the vectors of the words; a repeated word is computed once."""

@@ -129,7 +129,7 @@ def _train_word2vec(corpus: WordCorpus, settings: StaticSettings, threads: int, 
     outputs = WordTable(torch.zeros(len(corpus.words), settings.width))
     maker = BlockMaker.of(corpus, settings)
     jobs = [
-        partial(_train_part, inputs, outputs, maker, epoch, start)
+        partial(_train_part, inputs, outputs, threads, maker, epoch, start)
         for epoch in range(settings.epochs)
         for start in range(0, len(corpus.ids), WORDS_PER_JOB)
     ]
@@ -152,10 +152,11 @@ def _input_table(corpus: WordCorpus, settings: StaticSettings) -> AnyTable:
     return SubwordTable(rows, [[n, *(words + b for b in split(word))] for n, word in enumerate(corpus.words)])
 
 
-def _train_part(inputs: AnyTable, outputs: WordTable, maker: BlockMaker, epoch: int, start: int) -> int:
-    """Train on one part of the text in one epoch; return its number of words."""
+def _train_part(inputs: AnyTable, outputs: WordTable, threads: int, maker: BlockMaker, epoch: int, start: int) -> int:
+    """Train on one part of the text in one epoch, as one of `threads`; return its number of words."""
     settings, size = maker.settings, len(maker.corpus.ids)
-    inputs, outputs, step = inputs.for_thread(), outputs.for_thread(), STEP_FUNCTIONS[settings.method]
+    inputs, outputs = inputs.for_thread(threads), outputs.for_thread(threads)
+    step = STEP_FUNCTIONS[settings.method]
     length = min(WORDS_PER_JOB, size - start)
     for share, blocks in maker.blocks(epoch, start):
         done = (epoch * size + start + share * length) / (settings.epochs * size)

@@ -23,7 +23,6 @@ class ReplacedTokenDetection(Objective):
     kind = "tokens"
     losses = (MLM_LOSS, DETECTION_LOSS)  # the generator's, the discriminator's
     heads = ("replaced_token",)
-    no_pair_reason = "judges tokens and never a pair; leave out the pair"
     shares = (0.85, 0.0)
 
     def counts(self, examples: Examples) -> dict[str, int]:
@@ -48,7 +47,8 @@ class ReplacedTokenDetection(Objective):
         config = generator_config(model.config, train.generator)
         generator = new_model(config, dict.fromkeys(("masked_word",)), seed=train.seed + 1)
         fills = any(isinstance(row, Fill) for row in rows)
-        return ReplacedTokens(generator, model, train.fill_weight if fills else 0.0)
+        pairs = [row for row in rows if row.kind == "pair"]
+        return ReplacedTokens(generator, model, train.fill_weight if fills else 0.0, pairs)
 
     def summarize(self, totals: Mapping[str, Sequence[float]]) -> dict[str, float]:
         """Precision, recall and F1 of the replaced tokens."""

@@ -1,5 +1,7 @@
 """Replaced token detection: the generator and the discriminator as one module."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,23 +11,29 @@ from bertkit.model.model import BertModel
 from bertkit.model.word_loss import IGNORE, sampled_words, word_losses
 from bertkit.pretraining.objectives.fill import DETECTION_LOSS, FILL_EVERY, FILL_LOSS
 from bertkit.pretraining.objectives.mlm import MLM_LOSS
-from bertkit.pretraining.objectives.targets import PretrainingModule, Sums, Targets, word_sums
+from bertkit.pretraining.objectives.objective import Objective
+from bertkit.pretraining.objectives.targets import LossInputs, PretrainingModule, Sums, Targets, word_sums
 
 
 class ReplacedTokens(PretrainingModule):
     """ELECTRA: a small generator fills the masked positions, and the discriminator classifies every token.
 
     With a weight for `fill`, every fourth masked position stays [MASK], and the discriminator predicts its word: one
-    encoder learns to detect replaced tokens and to fill masks.
+    encoder learns to detect replaced tokens and to fill masks. Objectives on pairs are the discriminator's, too, which
+    sees them with their replaced tokens.
     """
 
-    def __init__(self, generator: BertModel, discriminator: BertModel, fill: float = 0.0) -> None:
+    def __init__(
+        self, generator: BertModel, discriminator: BertModel, fill: float = 0.0, pairs: Sequence[Objective] = ()
+    ) -> None:
         super().__init__()
+        self.pairs = tuple(pairs)
         self.generator = generator
         self.discriminator = discriminator
         self.fills = bool(fill)
         self.weights = {MLM_LOSS.name: MLM_LOSS.weight, DETECTION_LOSS.name: DETECTION_LOSS.weight}
         self.weights |= {FILL_LOSS.name: fill} if fill else {}
+        self.weights |= {loss.name: loss.weight for row in pairs for loss in row.losses}
         self.models = {"model": discriminator, "generator": generator}
         self.evaluation = {"detection": True}
         self.share_embeddings()
@@ -38,7 +46,7 @@ class ReplacedTokens(PretrainingModule):
         self.generator.heads["masked_word"].decoder.weight = source.word.weight  # type: ignore[union-attr]
 
     def forward(self, batch: Batch, targets: Targets, *, detection: bool = False) -> Sums:
-        """The sums of `mlm` (generator), `rtd` (discriminator, all tokens) and, with a weight for it, `fill`.
+        """The sums of `mlm` (generator), `rtd` (discriminator, all tokens), `fill` and pairs, where they are trained.
 
         With `detection`, also the numbers of replaced tokens that were detected, of tokens predicted as replaced, and
         of replaced tokens.
@@ -60,6 +68,8 @@ class ReplacedTokens(PretrainingModule):
         }
         if self.fills:
             sums[FILL_LOSS.name] = word_sums(self.discriminator, hidden_TD, fill_targets(targets))
+        for row in self.pairs:
+            sums[row.losses[0].name] = row.loss(LossInputs(self.discriminator, None, hidden_TD, batch, targets))
         if detection:
             sums["detection"] = ((predicted_T & labels_T).sum(), predicted_T.sum(), labels_T.sum())
         return sums

@@ -121,12 +121,6 @@ class ShardSet:
         parts = [self._array(shard, "entities").reshape(-1, 2) + start for shard, start in starts]
         return np.concatenate([np.empty((0, 2), np.int64), *parts])
 
-    def entity_spans(self, start: int, stop: int) -> Integers:
-        """[spans, 2]: the names that are completely within the tokens from `start` to `stop`."""
-        first = np.searchsorted(self.entities[:, 0], start)
-        last = np.searchsorted(self.entities[:, 1], stop, "right")
-        return self.entities[first:last]
-
     def read(self, start: int, stop: int) -> tuple[Ids, Flags]:
         """Ids and word starts of the tokens from `start` to `stop`, which are in one shard; not copied."""
         if not 0 <= start <= stop <= self.tokens:
