@@ -1,7 +1,8 @@
 import pytest
 
-from bertkit.config import BertConfig, Parts, config_toml, family_config, override, read_config
+from bertkit.config import BertConfig, Parts, family_config, override, read_config
 from bertkit.errors import RequestError
+from bertkit.settings import flat, toml_lines
 
 
 def test_override_changes_numbers_and_parts():
@@ -75,7 +76,7 @@ def test_cleared_fields_survive_toml(tmp_path):
     path = tmp_path / "model.toml"
     for family, change in (("modernbert", "window=none"), ("albert", "embedding_width=none")):
         config = override(family_config(family), change)
-        path.write_text(config_toml(config))
+        path.write_text(toml_lines(flat(config)))
         assert read_config(path) == config
 
 

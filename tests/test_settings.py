@@ -1,12 +1,13 @@
 """One reader of settings: annotations are rules, pairs and TOML go through the same casts and checks."""
 
+import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
 
-from bertkit.errors import RequestError
+from bertkit.errors import RequestError, UnknownSetting
 from bertkit.settings import (
     Count,
     Positive,
@@ -156,3 +157,9 @@ def test_an_annotation_may_hold_several_ranges_and_none():
     for size, sentence in ((0, "size=0 must be at least 1"), (11, "size=11 must be at most 10")):
         with pytest.raises(RequestError, match=sentence):
             Sized(size)
+
+
+def test_an_unknown_name_survives_the_way_from_a_worker_process():
+    error = UnknownSetting("there is no setting 'epoch'", "epoch", {"epochs": 1}.keys())
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), copy.name, copy.names) == (UnknownSetting, str(error), "epoch", ("epochs",))

@@ -94,9 +94,13 @@ class FillCall(Protocol[One, Many]):
     """`Client.fill`: a call with one text with blanks, or with several."""
 
     @overload
-    def __call__(self, text: str, *, top: int = 5, too_long: TooLong | None = None) -> One: ...
+    def __call__(
+        self, text: str, *, top: int = 5, whole_words: bool = True, too_long: TooLong | None = None
+    ) -> One: ...
     @overload
-    def __call__(self, text: Sequence[str], *, top: int = 5, too_long: TooLong | None = None) -> Many: ...
+    def __call__(
+        self, text: Sequence[str], *, top: int = 5, whole_words: bool = True, too_long: TooLong | None = None
+    ) -> Many: ...
 
 
 class FillOptions(TypedDict, total=False):
@@ -105,6 +109,7 @@ class FillOptions(TypedDict, total=False):
     top: int
     candidates: Sequence[str] | None
     pieces: int
+    whole_words: bool
     too_long: TooLong
 
 

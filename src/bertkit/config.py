@@ -19,12 +19,10 @@ from bertkit.settings import (
     as_text,
     change,
     check_fields,
-    flat,
     pick,
     read_pairs,
     read_toml,
     rules,
-    toml_lines,
 )
 
 Probability = Annotated[float, Range(0, under=1)]
@@ -204,8 +202,3 @@ def read_config(path: Path) -> BertConfig:
         return change(start, {name: as_text(value) for name, value in table.items()})
     except RequestError as error:
         raise RequestError(f"{path}: {error}") from error
-
-
-def config_toml(config: BertConfig) -> str:
-    """The config as TOML, from which `read_config` reads an equal one."""
-    return toml_lines(flat(config))

@@ -23,7 +23,11 @@ class UnknownSetting(RequestError):
 
     def __init__(self, sentence: str, name: str, names: Collection[str]) -> None:
         super().__init__(sentence)
-        self.name, self.names = name, names
+        self.name, self.names = name, tuple(names)
+
+    def __reduce__(self) -> tuple[type["UnknownSetting"], tuple[str, str, tuple[str, ...]]]:
+        """How worker processes send it: by default an exception is rebuilt from `args`, the sentence alone."""
+        return UnknownSetting, (str(self), self.name, self.names)
 
 
 class BertkitWarning(UserWarning):

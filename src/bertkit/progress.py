@@ -4,10 +4,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
 from html import escape
 from typing import Any, Protocol, TextIO
 
 NO_FACTS: Mapping[str, object] = {}
+# How much a command says: -1 (--quiet) results and errors only, 1 (--verbose) also what helps to find a fault.
+VERBOSITY: ContextVar[int] = ContextVar("verbosity", default=0)
 
 
 class Meter(Protocol):
@@ -30,6 +33,9 @@ ShowProgress = Callable[[str, float], AbstractContextManager[Meter]]
 @contextmanager
 def progress(title: str, total: float, *, every: float = 10.0, stream: TextIO | None = None) -> Iterator[Meter]:
     """Show progress on `stream` (stderr): a bar on a terminal and in a notebook, else a line every `every` seconds."""
+    if is_quiet():
+        yield _Silent()
+        return
     if stream is None and (display := _notebook_display()):
         cell = _Cell(title, total, display)
         yield cell
@@ -43,6 +49,11 @@ def progress(title: str, total: float, *, every: float = 10.0, stream: TextIO | 
         lines = _Lines(title, total, every, stream)
         yield lines
         lines.finish()
+
+
+def is_quiet() -> bool:
+    """Whether only results and errors are wanted."""
+    return VERBOSITY.get() < 0
 
 
 @contextmanager

@@ -107,6 +107,28 @@ def test_a_model_of_rare_labels_that_ranks_well_has_not_collapsed(tmp_path):
     assert described(0.9) == (None, ())
 
 
+def test_labels_that_are_never_predicted_are_named(tmp_path):
+    rows = ["text\tlabel", *(f"the {label}\t{label}" for label in ["film"] * 20 + ["story"] * 20 + ["actor"] * 3)]
+    (tmp_path / "a.tsv").write_text("\n".join(rows) + "\n")
+    begin, files = (
+        load_checkpoint(tiny.tiny_folder(tmp_path / "model")),
+        DataFiles(train=tmp_path / "a.tsv", dev=tmp_path / "a.tsv"),
+    )
+    prepared = prepare("classify", begin, files, read_settings())
+    task, dev = prepared.task, prepared.dev
+
+    def notes(known: set[str]):
+        guesses = [example.label if example.label in known else "film" for example in dev.examples]
+        outputs = [np.log(np.where(np.array(task.labels) == guess, 0.9, 0.05)) for guess in guesses]
+        predictions = task.decode(dev.examples, dev.flat, outputs, Decision())
+        return describe_collapse(task, dev, Outputs(outputs, 0.1), predictions, Decision(), LearningSettings())[1]
+
+    assert notes({"film", "story"}) == (
+        "never predicted on dev: actor; more epochs, or more examples of them, may help",
+    )
+    assert notes({"film", "story", "actor"}) == ()
+
+
 def test_retry_starts_again_at_a_third_of_the_rate_and_says_so(model, tmp_path):
     result = teach("tag", model, tmp_path, "epochs=3", "learning_rate=0.1", "batch=16", retry=True)
     assert result.collapsed is None

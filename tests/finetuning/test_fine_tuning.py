@@ -436,7 +436,7 @@ def test_data_that_cannot_be_used_is_named(train, dev, sentence, model, tmp_path
 def test_a_million_characters_are_cut_and_said_or_refused_with_the_line(model, tmp_path):
     files = faulty(tmp_path, "text\tlabel\n" + "good " * 200_000 + "\ta\nbad\tb\n")
     result = fine_tune("classify", read_settings("epochs=1"), model, *files, tmp_path / "run")
-    assert "train.tsv: 1 of 2 texts are cut to the model's length" in result.notes
+    assert "train.tsv: 1 of 2 texts are cut to 64 tokens; length=windows reads whole texts" in result.notes
     with pytest.raises(RequestError, match=r"train.tsv, line 2: a text of 200,002 tokens takes .* windows"):
         fine_tune("classify", read_settings("epochs=1", "length=windows"), model, *files, tmp_path / "other")
 

@@ -14,7 +14,7 @@ from sklearn.metrics import f1_score
 from bertkit.data.examples import TextExample
 from bertkit.data.tables import Location
 from bertkit.finetuning.fine_tuning import fine_tune
-from bertkit.finetuning.judge import cross_validate_decision, random_halves, subset
+from bertkit.finetuning.judge import cross_validate_decision, random_halves, still_improving, subset
 from bertkit.finetuning.settings import read_settings
 from bertkit.tasks.classify import Classify
 from bertkit.tasks.multilabel import Multilabel
@@ -111,6 +111,26 @@ def test_each_half_has_the_other_half_s_temperature():
     assert found == {"before": calibration_error(logits, gold), "after": pytest.approx(calibration_error(scaled, gold))}
 
 
+ERROR = "calibration error (mean gap between confidence and accuracy)"
+
+
+@pytest.mark.parametrize(
+    ("rows", "improving"),
+    [
+        ([(0.5, 0.7)], False),  # nothing to compare with
+        ([(0.5, 0.7), (0.6, 0.6)], True),
+        ([(0.5, 0.7), (0.6, 0.695)], False),  # the loss hardly falls
+        ([(0.5, 0.7), (0.7, 0.6), (0.6, 0.5)], False),  # an earlier score is better
+        ([(0.5, 0.7), (0.5, 0.6)], False),
+        ([(0.5, None), (0.6, None)], True),  # without a loss the score alone counts
+        ([(0.5, 0.7), (None, 0.1)], False),
+    ],
+)
+def test_a_score_that_rises_with_a_falling_loss_is_still_improving(rows, improving):
+    evaluations = [{"accuracy": score, "loss": loss} for score, loss in rows]
+    assert still_improving(evaluations, "accuracy") is improving
+
+
 def test_a_model_that_is_too_sure_is_mended_on_rows_it_did_not_fit():
     rng = np.random.default_rng(0)
     honest = rng.normal(scale=1.5, size=(2000, 5))
@@ -120,7 +140,7 @@ def test_a_model_that_is_too_sure_is_mended_on_rows_it_did_not_fit():
     assert judged.calibration["before"] > 0.1
     assert judged.calibration["after"] < 0.03
     [said] = judged.notes
-    assert said.startswith(f"calibration error {judged.calibration['before']:.4f} before, ")
+    assert said.startswith(f"{ERROR} {judged.calibration['before']:.4f} before, ")
 
 
 def test_a_temperature_that_stays_has_no_error_after_it():
@@ -133,7 +153,7 @@ def test_a_temperature_that_stays_has_no_error_after_it():
     assert estimated["before"] != estimated["after"]
     judged = cross_validate_decision(task, dev, rows, Decision())
     assert judged.calibration == {"before": estimated["before"], "after": estimated["before"]}
-    assert judged.notes == (f"calibration error {estimated['before']:.4f}, unchanged",)
+    assert judged.notes == (f"{ERROR} {estimated['before']:.4f}, unchanged",)
     changed = cross_validate_decision(task, dev, rows, Decision(temperature=1.5))
     assert changed.calibration == estimated
 
@@ -145,9 +165,9 @@ def test_a_run_whose_temperature_stays_tells_one_calibration_error(tmp_path, mon
     files = tiny.files(tmp_path, "classify", 64, 40)
     quick = read_settings("epochs=1", "learning_rate=3e-3")
     result = fine_tune("classify", quick, tiny.tiny_folder(tmp_path / "tiny"), *files, tmp_path / "run")
-    assert any(sentence.startswith("temperature stays 1.0") for sentence in result.notes)
+    assert any(sentence.startswith("probabilities left as they are (temperature 1.0): ") for sentence in result.notes)
     assert result.calibration["before"] == result.calibration["after"]
-    assert result.notes[-1] == f"calibration error {result.calibration['before']:.4f}, unchanged"
+    assert result.notes[-1] == f"{ERROR} {result.calibration['before']:.4f}, unchanged"
     page = (tmp_path / "run" / "report.html").read_text()
     assert result.notes[-1] in page
     assert " before, " not in page

@@ -9,7 +9,7 @@ import tiny
 from bertkit import files
 from bertkit.cli.main import run
 from bertkit.errors import RequestError
-from bertkit.finetuning.embeddings.settings import read_vector_settings
+from bertkit.finetuning.embeddings.settings import read_vector_request
 from bertkit.finetuning.embeddings.tuning import tune_vectors
 from bertkit.finetuning.explore.curve import learning_curve
 from bertkit.finetuning.explore.glue import GLUE_TASKS, GlueFiles, run_glue
@@ -36,7 +36,7 @@ def fine_tuned(model, folder, out):
 def tuned_vectors(model, folder, out):
     draw = random.Random(0)
     (folder / "lines.txt").write_text("".join(f"{tiny.sentence(draw, 'good')}\n" for _ in range(64)))
-    settings = read_vector_settings(["epochs=1", "batch=16", "max_length=16"])
+    settings = read_vector_request("epochs=1", "batch=16", "max_length=16")[0]
     return tune_vectors(settings, model, folder / "lines.txt", None, out, resume=True)
 
 

@@ -41,7 +41,7 @@ for task, run, file in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3], stric
 """
 
 
-pytestmark = [pytest.mark.usefixtures("_one_thread"), pytest.mark.xdist_group("reload")]
+pytestmark = pytest.mark.usefixtures("_one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +176,7 @@ def test_what_is_no_text_is_refused_by_name(taught):
         with pytest.raises(RequestError, match=said):
             berts["tag"].tag(wrong)
     for question, choices in (("Where?", "abc"), (["q", "r"], ["ab", "cd"])):
-        with pytest.raises(RequestError, match="question 0 has to choose from must be a list of texts"):
+        with pytest.raises(RequestError, match="question 1 has to choose from must be a list of texts"):
             berts["choose"].choose(question, choices)
     words = np.array(["good", "film"], dtype=object)
     assert berts["tag"].tag([words]) == berts["tag"].tag([["good", "film"]])

@@ -22,7 +22,7 @@ from bertkit.cli.main import run
 from bertkit.errors import RequestError
 from bertkit.finetuning.embeddings.data import read_pairs, read_texts
 from bertkit.finetuning.embeddings.session import VectorSession, pair_spearman
-from bertkit.finetuning.embeddings.settings import read_vector_settings
+from bertkit.finetuning.embeddings.settings import read_vector_request
 from bertkit.finetuning.embeddings.tuning import encode, teacher_vectors, tune_vectors
 from bertkit.progress import silent
 
@@ -66,7 +66,7 @@ def files(tmp_path_factory) -> Path:
 
 
 def tune(model, train, dev, out, *pairs, **options):
-    return tune_vectors(read_vector_settings([*QUICK, *pairs]), model, train, dev, out, **options)
+    return tune_vectors(read_vector_request(*QUICK, *pairs)[0], model, train, dev, out, **options)
 
 
 def lines_of(run: Path) -> list[dict]:
@@ -136,7 +136,7 @@ def test_twins_of_a_model_without_dropout_get_some(tmp_path, files):
     config = json.loads((still / "config.json").read_text())
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (still / "config.json").write_text(json.dumps(config))
-    wanted = read_vector_settings(["batch=32", "log_every=1"])
+    wanted = read_vector_request("batch=32", "log_every=1")[0]
     tune_vectors(wanted, still, files / "lines.txt", None, tmp_path / "run")
     assert json.loads((tmp_path / "run" / "model" / "config.json").read_text())["hidden_dropout_prob"] == 0.1
 
@@ -217,7 +217,7 @@ INTERRUPTS = {"killed": killed, "asked to stop": lambda: os.kill(os.getpid(), si
 
 @pytest.mark.parametrize(("how", "rank"), [("killed", "rank=0"), ("asked to stop", "rank=3")])
 def test_stopped_and_resumed_it_ends_as_if_nothing_had_been(how, rank, model, files, tmp_path):
-    wanted = read_vector_settings([*SLOW, rank])
+    wanted = read_vector_request(*SLOW, rank)[0]
     given = (wanted, model, files / "pairs.tsv", files / "sts.csv")
     meter = Interrupting(11, INTERRUPTS[how])
 
@@ -247,7 +247,7 @@ def test_stopped_and_resumed_it_ends_as_if_nothing_had_been(how, rank, model, fi
 def test_killed_while_the_model_is_written_it_has_the_same_result_when_resumed(
     dev, model, files, tmp_path, monkeypatch
 ):
-    given = (read_vector_settings(SLOW), model, files / "pairs.tsv", files / dev if dev else None)
+    given = (read_vector_request(*SLOW)[0], model, files / "pairs.tsv", files / dev if dev else None)
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(VectorSession, "_write_model", lambda session, checkpoint: killed())
         tune_vectors(*given, tmp_path / "run")

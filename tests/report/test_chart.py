@@ -13,6 +13,7 @@ from bertkit.report.chart import (
     LINEAR_AXIS,
     LOG_AXIS,
     MAX_POINTS,
+    MIN_POINTS,
     WIDTH,
     ZERO_AXIS,
     Frame,
@@ -92,7 +93,9 @@ def test_any_curve_gives_well_formed_finite_pictures_within_the_frame(axis, poin
                 x, y = map(float, pair.split())
                 assert 0 <= x <= WIDTH
                 assert 0 <= y <= HEIGHT
-    assert (next(tree.iter("svg"), None) is None) == (not finite(points))
+    drawn, listed = (next(tree.iter(tag), None) is not None for tag in ("svg", "table"))
+    assert drawn == (len(finite(points)) >= MIN_POINTS)
+    assert listed == (0 < len(finite(points)) < MIN_POINTS)
 
 
 def test_names_are_escaped():
@@ -102,8 +105,15 @@ def test_names_are_escaped():
     parsed(figure)
 
 
-def test_one_point_is_a_dot():
-    assert len(list(parsed(chart("one", [Line("", [(5, 2.5)])])).iter("circle"))) == 1
+def test_few_points_are_a_table():
+    lines = [Line("one", [(1000.0, 2.5), (2000.0, 0.12345)]), Line("two", [(2000.0, 12345.0)])]
+    rows = [["".join(cell.itertext()) for cell in row] for row in parsed(chart("few", lines)).iter("tr")]
+    assert rows == [["step", "1,000", "2,000"], ["one", "2.5", "0.1235"], ["two", "–", "12,345"]]
+
+
+def test_one_point_beside_a_curve_is_a_dot():
+    curve = Line("", [(float(x), 1.0) for x in range(9)])
+    assert len(list(parsed(chart("one", [curve, Line("", [(5, 2.5)])])).iter("circle"))) == 1
 
 
 def test_long_curves_are_thinned_but_keep_their_ends():

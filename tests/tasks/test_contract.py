@@ -25,6 +25,7 @@ from bertkit.predict.files.pipeline import RunOptions
 from bertkit.predict.files.rows import FileSettings
 from bertkit.serve.models import load_models
 from bertkit.tasks.folder import read_task
+from bertkit.tasks.metrics.table import MEANINGS
 from bertkit.tasks.read import guess_task, read_examples
 from bertkit.tasks.row import Detail, TaskRow
 from bertkit.tasks.table import TASKS, routes
@@ -82,12 +83,13 @@ def test_a_row_says_what_it_is(task):
     assert row.name == task
     assert row.head in HEADS
     assert row.metrics.main in row.metrics.names
+    assert set(row.metrics.names) <= set(MEANINGS)
     assert row.length.kind in row.length_kinds
     assert issubclass(task_class(row), Task)
     assert type(task_class(row).row) is type(row)
     assert set(row.request_example) <= {field.name for field in row.fields}
     assert row.summary
-    assert row.main_columns
+    assert row.output
     for other in routes()[row.route]:
         assert (other.fields, other.options) == (row.fields, row.options), "rows that share a route share its request"
 

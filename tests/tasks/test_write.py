@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from bertkit.finetuning.learner import load_start, pack
 from bertkit.finetuning.settings import read_settings, read_task_request
 from bertkit.serve.models import load_models
 from bertkit.tasks.metrics import texts as text_metrics
-from bertkit.tasks.metrics.texts import text_scores
+from bertkit.tasks.metrics.texts import TextScores, text_scores
 from bertkit.tasks.read import guess_task, read_examples
 from bertkit.tasks.rows.write import SourceExample
 from bertkit.tasks.table import TASKS
@@ -155,6 +156,25 @@ def test_bleu_is_sacrebleus():
     assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(written, [gold]).score)
     assert scores["chrf"] == pytest.approx(sacrebleu.corpus_chrf(written, [gold]).score)
     assert text_scores(gold, gold)["bleu"] == pytest.approx(100)
+    chosen = [1, 1, 0]
+    selected = TextScores(gold, written)(chosen)
+    assert selected == pytest.approx(text_scores([gold[n] for n in chosen], [written[n] for n in chosen]))
+    assert selected["chrf"] == pytest.approx(
+        sacrebleu.corpus_chrf([written[n] for n in chosen], [[gold[n] for n in chosen]]).score
+    )
+
+
+def test_generated_texts_have_intervals(taught, tmp_path):
+    """Half of the texts are correct, so every score varies with the selection."""
+    _, folder = taught
+    train, dev = tiny.files(tmp_path, "write", 16, 8)
+    lines = dev.read_text().splitlines()
+    dev.write_text("".join(f"{line}{' rome' if n % 2 else ''}\n" for n, line in enumerate(lines)))
+    fine_tune("write", settings("epochs=1", start=str(folder)), folder, train, dev, tmp_path / "run")
+    page = (tmp_path / "run" / "report.html").read_text()
+    [row] = re.findall(r"chrf.*?</th><td>([\d.]+)</td><td>([\d.]+)–([\d.]+)</td>", page)
+    score, low, high = map(float, row)
+    assert low < score < high
 
 
 def test_pairs_are_read_from_columns_with_and_without_names(tmp_path):
@@ -239,7 +259,9 @@ def test_settings_that_do_not_fit_are_refused(encoder, tmp_path):
 
 def test_a_text_over_the_limit_and_the_wrong_kind_of_model_are_refused(encoder, taught):
     bert = bertkit.load(taught[1])
-    with pytest.raises(RequestError, match="text number 0 has .* tokens, over the 24 that this model takes"):
+    with pytest.raises(
+        RequestError, match=r"text 1 \(counted from 1\) has .* tokens, over the 24 that this model takes"
+    ):
         bert.write("ada lives in rome " * 20)
     with pytest.raises(RequestError, match="cannot fill|no masked-word head|does not have"):
         bert.fill(f"ada {bert.tokenizer.mask_token} in rome")

@@ -64,14 +64,6 @@ def join_tag(letter: str, label: str) -> str:
     return f"{letter}-{label}" if label else letter
 
 
-def all_tags(labels: Iterable[str], scheme: str) -> tuple[str, ...]:
-    """All tags of a scheme for these labels: `O`, then each label with each prefix; for `plain` the labels."""
-    letters = dict.fromkeys(pick(SCHEMES, scheme, "tag scheme"))
-    if not letters:
-        return tuple(labels)
-    return ("O", *(join_tag(letter, label) for label in labels for letter in letters))
-
-
 def may_follow(before: str, tag: str, scheme: str) -> bool:
     """Whether `tag` may come after `before`; the start and the end of a sentence count as `O`."""
     if scheme == "plain":

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,8 +17,8 @@ from bertkit.finetuning.evaluate import run_model
 from bertkit.finetuning.learner import load_start
 from bertkit.finetuning.new_start import NEW, is_default, new_start
 from bertkit.finetuning.prepare import DataFiles, Prepared, prepare, read_files
-from bertkit.finetuning.result import DecidedDev, FineTuned, result_from_json
-from bertkit.finetuning.run_state import RESULT, begin_folder, finished, locked_folder
+from bertkit.finetuning.result import DecidedDev, FineTuned, HeldOut, result_from_json
+from bertkit.finetuning.run_state import RESULT, begin_folder, finished, locked_folder, write_json
 from bertkit.finetuning.session import open_session
 from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.model.model import BertModel
@@ -27,8 +27,12 @@ from bertkit.report.page import REPORT_FILE
 from bertkit.settings import pick
 from bertkit.tasks.folder import read_task
 from bertkit.tasks.table import TASKS
+from bertkit.tasks.task import Dataset
 from bertkit.train.distributed import process_group, stop_requests
 from bertkit.train.runs import Run
+
+if TYPE_CHECKING:
+    from bertkit.finetuning.scored import Scored
 
 MAX_RETRIES = 2  # of a run that learned nothing; its results are kept in collapsed-1, collapsed-2
 RATE_DIVISOR = 3  # each retry divides the learning rate by it
@@ -42,6 +46,7 @@ def fine_tune(
     dev_file: Path | None,
     out: Path,
     *,
+    test_file: Path | None = None,
     columns: Columns | None = None,
     teacher: Path | None = None,
     resume: bool = False,
@@ -51,10 +56,11 @@ def fine_tune(
 ) -> FineTuned:
     """Fine-tune a model for a task; the model is in `out/model` at the end.
 
-    SIGTERM and Ctrl-C save a checkpoint, keep the best model so far, and stop; `resume` continues from there. With
-    `retry`, a run that learned nothing starts again at a third of its learning rate, at most twice.
+    SIGTERM and Ctrl-C save a checkpoint, keep the best model so far, and stop; `resume` continues from there. The saved
+    model is scored on `test_file`, or on the setting `test_share` of the training examples, at the end. With `retry`,
+    a run that learned nothing starts again at a third of its learning rate, at most twice.
     """
-    run, description = Run(Path(out)), describe_run(task, settings, model, train_file, dev_file, teacher)
+    run, description = Run(Path(out)), describe_run(task, settings, model, train_file, dev_file, teacher, test_file)
     with locked_folder(run.folder):
         done = finished(run, description) if resume else None
         if done and retry and may_retry(run, result_from_json(done)):
@@ -64,11 +70,14 @@ def fine_tune(
             return result_from_json(done)
         if not resume:
             refuse_to_overwrite(run.folder)  # before the files are read
-        base, prepared = open_data(task, settings, model, train_file, dev_file, columns=columns, show=show)
+        base, prepared = open_data(
+            task, settings, model, train_file, dev_file, test_file=test_file, columns=columns, show=show
+        )
         loaded_teacher = load_teacher(Path(teacher), prepared.task, prepared.train.flat) if teacher else None
         begin_folder(run, {**description, "data": prepared.fingerprint}, resume=resume)
 
         def attempt() -> FineTuned:
+            (run.folder / REPORT_FILE).unlink(missing_ok=True)  # of a session that was stopped
             changed, notes = attempt_settings(run, settings)
             start = load_start(base, prepared.task, changed)
             data = replace(prepared, notes=(*prepared.notes, *notes))
@@ -78,10 +87,8 @@ def fine_tune(
         while retry and may_retry(run, result):
             archive_attempt(run)
             result = attempt()
-        if result.finished:
-            with show("writing the report", 1):
-                write_result_report(run, prepared, result, base.model, device)
-        return result
+        with show("writing the report", 1):
+            return write_result_report(run, prepared, result, base.model, device)
 
 
 def describe_run(
@@ -91,10 +98,12 @@ def describe_run(
     train_file: Path,
     dev_file: Path | None,
     teacher: Path | None = None,
+    test_file: Path | None = None,
 ) -> dict[str, Any]:
     """The inputs of a run, for its run.json."""
     files = {"task": task, "from": str(model), "train": str(train_file), "dev": str(dev_file)}
-    return files | ({"teacher": str(teacher)} if teacher else {}) | {"settings": settings.flat()}
+    others = {name: str(path) for name, path in (("teacher", teacher), ("test", test_file)) if path}
+    return files | others | {"settings": settings.flat()}
 
 
 def run_or_resume(
@@ -128,14 +137,17 @@ def open_data(
     train_file: Path,
     dev_file: Path | None,
     *,
+    test_file: Path | None = None,
     columns: Columns | None = None,
     show: ShowProgress = silent,
 ) -> tuple[Checkpoint, Prepared]:
-    """(the checkpoint to start from, the task with both files read)."""
+    """(the checkpoint to start from, the task with its files read)."""
     row = pick(TASKS, task, "task")
-    files = DataFiles(train=Path(train_file), dev=Path(dev_file) if dev_file else None, columns=columns)
+    dev, test = (Path(path) if path else None for path in (dev_file, test_file))
+    files = DataFiles(train=Path(train_file), dev=dev, test=test, columns=columns)
     if str(model) == NEW:
-        base = new_start(row, row.all_texts(read_files(task, files, settings.learning.seed)[0]), settings)
+        train = read_files(task, files, settings.learning.seed, settings.run.test_share)[0]
+        base = new_start(row, row.all_texts(train), settings)
     elif is_default(settings.shape):
         base = load_checkpoint(model)
     else:
@@ -145,25 +157,49 @@ def open_data(
 
 def write_result_report(
     run: Run, prepared: Prepared, result: FineTuned, base: BertModel, device: str | None = None
-) -> None:
-    """Write report.html: predictions of the saved model on dev, and training labels that are probably wrong.
+) -> FineTuned:
+    """Write report.html and the result with its intervals: the saved model on dev and test, and doubtful labels.
 
-    `base` is the model before fine-tuning, whose features the labels are checked with. A result that was read from
-    disk has no outputs: the saved model then reads the dev data again.
+    `base` is the model before fine-tuning, whose features the labels are checked with; not for a stopped run. A result
+    that was read from disk has no outputs: the saved model then reads the dev data again.
     """
     from bertkit.finetuning.explore.features import doubtful_labels  # scikit-learn takes a second to import
     from bertkit.finetuning.report import Evaluated, write_report
 
     with process_group(device) as ranks:  # on the device of training: on a CPU, the data of a GPU run take minutes
-        decided = result.decided or _read_dev(run, prepared, ranks.device)
-        doubts = doubtful_labels(base.to(ranks.device), prepared)
-    write_report(run.folder, Evaluated(prepared, result, decided, doubts))
+        decided = result.decided or _read_data(run, prepared.dev, ranks.device)
+        doubts = doubtful_labels(base.to(ranks.device), prepared) if result.finished else None
+        test = _score_test(run, prepared, result.metric, ranks.device) if prepared.test and result.finished else None
+    content = Evaluated(prepared, result, decided, doubts, test)
+    measured = replace(result, intervals=content.dev.intervals, test=_held_out(test))
+    write_json(run.folder / RESULT, measured.to_json())
+    write_report(run.folder, content)
+    return measured
 
 
-def _read_dev(run: Run, prepared: Prepared, device: torch.device) -> DecidedDev:
+def _held_out(test: "Scored | None") -> HeldOut | None:
+    if test is None:
+        return None
+    return HeldOut(examples=len(test.examples), scores=test.scores, intervals=test.intervals)
+
+
+def _read_data(run: Run, data: Dataset, device: torch.device) -> DecidedDev:
     saved = load_checkpoint(run.folder / "model")
     task, decision = read_task(saved)
-    return DecidedDev(run_model(saved.model.to(device), task, prepared.dev.flat).rows, decision)
+    return DecidedDev(run_model(saved.model.to(device), task, data.flat).rows, decision)
+
+
+def _score_test(run: Run, prepared: Prepared, metric: str, device: torch.device) -> "Scored":
+    """The saved model's predictions for the test examples."""
+    from bertkit.finetuning.scored import Scored, baseline_scores
+
+    test, task = prepared.test, prepared.task
+    assert test is not None
+    decided = _read_data(run, test, device)
+    predictions = task.decode(test.examples, test.flat, decided.outputs, decided.decision)
+    baseline = baseline_scores(task, prepared.train, test)
+    scores = task.score(test.examples, predictions)
+    return Scored(task, test.examples, predictions, scores, metric, baseline)
 
 
 def run_prepared(

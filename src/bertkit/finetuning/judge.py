@@ -4,18 +4,24 @@ The decision layer that is saved is fitted on all of dev. Its reported scores ar
 decided by a layer that was fitted on the other half.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from bertkit.data.examples import Example
 from bertkit.finetuning.evaluate import Outputs
 from bertkit.finetuning.settings import LearningSettings
+from bertkit.tasks.metrics.table import is_better
 from bertkit.tasks.shared.calibration import MIN_GAIN, calibration_error
 from bertkit.tasks.shared.decision import Decision
 from bertkit.tasks.task import Dataset, HeadOutputs, Prediction, Task
+from bertkit.train.records import number
 
+MAX_LISTED_LABELS = 5
+MIN_LOSS_DROP = 0.02  # between the last two evaluations, relative, from which on more training probably helps
 MIN_GAIN_OF_CONSTANT = 0.5  # as MIN_GAIN, for a model that gives the same answer to everything
 
 
@@ -61,20 +67,42 @@ def describe_collapse(
     decision: Decision,
     learning: LearningSettings,
 ) -> tuple[str | None, tuple[str, ...]]:
-    """(message with a remedy if the model only guesses on dev, else None; note if it always gives the same answer).
+    """(message with a remedy if the model only guesses on dev, else None; notes on labels that it never predicts).
 
     A model of rare labels may always give the same answer and still rank the examples well; it has not collapsed.
     """
     constant = _constant_answer(task, dev.examples, predictions, decision)
     min_gain = MIN_GAIN_OF_CONSTANT if constant else MIN_GAIN
     message = task.collapse_message(dev, outputs.rows, outputs.loss, predictions, min_gain)
+    if message is None and constant:
+        return None, (f"{constant}, although its scores differ: class_weights=balanced may help",)
     if message is None:
-        return None, (f"{constant}, although its scores differ: class_weights=balanced may help",) if constant else ()
+        return None, _never_predicted(task, dev, predictions)
     return (
         f"the model learned nothing: {constant or message}; "
         f"try a lower learning_rate (it was {learning.learning_rate:.3g}), "
         f"a longer warmup ({learning.warmup:g}) or more epochs ({learning.epochs})"
     ), ()
+
+
+def _never_predicted(task: Task, dev: Dataset, predictions: Sequence[Prediction]) -> tuple[str, ...]:
+    scores = task.label_scores(dev, predictions)
+    labels = [str(label) for label, score in scores.items() if score.gold and not score.predicted]
+    if not labels:
+        return ()
+    more = f" and {len(labels) - MAX_LISTED_LABELS} more" if len(labels) > MAX_LISTED_LABELS else ""
+    listed = ", ".join(labels[:MAX_LISTED_LABELS])
+    return (f"never predicted on dev: {listed}{more}; more epochs, or more examples of them, may help",)
+
+
+def still_improving(evaluations: Sequence[Mapping[str, Any]], metric: str) -> bool:
+    """Whether the last evaluation is the best by the metric, with a loss that fell clearly since the one before."""
+    if len(evaluations) < 2:
+        return False
+    *_, before, last = evaluations
+    best = all(is_better(metric, number(last.get(metric)), number(each.get(metric))) for each in evaluations[:-1])
+    losses = number(before.get("loss")), number(last.get("loss"))
+    return best and (not math.isfinite(losses[0]) or losses[1] < (1 - MIN_LOSS_DROP) * losses[0])
 
 
 def random_halves(count: int, seed: int) -> tuple[list[int], list[int]]:
@@ -103,10 +131,11 @@ def _calibration_errors(tables: Sequence[tuple[np.ndarray, np.ndarray, float]], 
 def _notes(
     metric: str, plain: Mapping[str, float], scores: Mapping[str, float], errors: Mapping[str, float], *, unscaled: bool
 ) -> tuple[str, ...]:
-    notes = [f"calibration error {errors['before']:.4f}, unchanged"] if errors and unscaled else []
+    error = "calibration error (mean gap between confidence and accuracy)"
+    notes = [f"{error} {errors['before']:.4f}, unchanged"] if errors and unscaled else []
     parts = []
     if errors and not unscaled:
-        parts.append(f"calibration error {errors['before']:.4f} before, {errors['after']:.4f} after")
+        parts.append(f"{error} {errors['before']:.4f} before, {errors['after']:.4f} after")
     if plain[metric] != scores[metric]:
         parts.append(f"{metric} {plain[metric]:.4f} without thresholds, {scores[metric]:.4f} with them")
     if parts:

@@ -1,8 +1,8 @@
 """Reads the files of a run and makes the task and its windows; invalid data and settings are refused here."""
 
 import zlib
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,9 @@ from bertkit.model.heads import HEADS
 from bertkit.progress import ShowProgress, silent
 from bertkit.settings import pick
 from bertkit.tasks.folder import build_task
-from bertkit.tasks.read import columns_for_dev, guess_task, read_examples
+from bertkit.tasks.read import ExampleFile, columns_for_dev, data_checksum, guess_task, read_examples
 from bertkit.tasks.shared.labels import count_labels
+from bertkit.tasks.shared.length import WINDOWED_KINDS
 from bertkit.tasks.table import TASKS
 from bertkit.tasks.task import Dataset, LossSettings, Task
 
@@ -32,12 +33,14 @@ class Prepared:
     train: Dataset
     dev: Dataset
     notes: tuple[str, ...]  # what was guessed or truncated
+    test: Dataset | None = None  # for the score at the end
+    checksums: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the files, by their role
 
     @property
     def fingerprint(self) -> int:
         """A checksum of texts, labels and their order."""
         checksum = 0
-        for window in self.train.flat + self.dev.flat:
+        for window in self.train.flat + self.dev.flat + (self.test.flat if self.test else []):
             ids = np.array(window.ids, dtype=np.int32).tobytes()
             checksum = zlib.crc32(ids + repr(window.target).encode(), checksum)
         return checksum
@@ -49,29 +52,36 @@ class DataFiles:
 
     train: Path
     dev: Path | None = None  # None: a tenth of the training file is held out
+    test: Path | None = None  # None: none, or the share of the training file that the settings say
     columns: Columns | None = None
+
+    def checksums(self) -> dict[str, str]:
+        """The SHA-256 of each file, by its role."""
+        roles = {"train": self.train, "dev": self.dev}
+        return {role: data_checksum(path) for role, path in roles.items() if path is not None}
 
 
 def prepare(
     name: str, start: Checkpoint, files: DataFiles, settings: FineTuneSettings, show: ShowProgress = silent
 ) -> Prepared:
-    """Read both files, build the task with the labels of the training data, and make all windows."""
-    train, dev, notes = read_files(name, files, settings.learning.seed)
+    """Read the files, build the task with the labels of the training data, and make all windows."""
+    train, dev, test, notes = read_files(name, files, settings.learning.seed, settings.run.test_share)
     arguments = TASKS[name].arguments_from_data(train, files.train)
     if TASKS[name].generates:
         arguments |= asdict(settings.generation)
     task = build_task(name, start, settings.reading, **arguments)
     refuse_mismatch(task, settings)
     datasets = []
-    for title, examples in (("reading the training data", train), ("reading the dev data", dev)):
-        with show(title, len(examples)) as meter:
+    for role, examples in (("training", train), ("dev", dev), *([("test", test)] if test else [])):
+        with show(f"reading the {role} data", len(examples)) as meter:
             windows = []
             for number, example in enumerate(examples):
                 windows.append(task.windows(example, number))
                 meter.update(number + 1)
         datasets.append(Dataset(examples, windows))
-    notes = (*notes, *task.score_notes, *_length_notes(files.train, datasets[0]))
-    return Prepared(task, datasets[0], datasets[1], notes)
+    notes = (*notes, *task.score_notes, *_length_notes(files.train, datasets[0], task))
+    held_out = datasets[2] if test else None
+    return Prepared(task, datasets[0], datasets[1], notes, held_out, files.checksums())
 
 
 def refuse_mismatch(task: Task, settings: FineTuneSettings) -> None:
@@ -87,22 +97,46 @@ def refuse_mismatch(task: Task, settings: FineTuneSettings) -> None:
         pick(dict.fromkeys([*task.metrics, "loss"]), settings.run.metric, "metric")
 
 
-def read_files(name: str, files: DataFiles, seed: int) -> tuple[list[Example], list[Example], tuple[str, ...]]:
-    """(training examples, dev examples, notes on what was guessed about the files)."""
+def read_files(
+    name: str, files: DataFiles, seed: int, test_share: float = 0.0
+) -> tuple[list[Example], list[Example], list[Example], tuple[str, ...]]:
+    """(training examples, dev examples, test examples or none, notes on what was guessed about the files)."""
     file = read_examples(name, files.train, files.columns)
     if len(file.examples) < 2:
         _refuse_other_task(name, files)
+    train, test, notes = file.examples, list[Example](), [file.summary]
+    if test_share:
+        if files.test is not None:
+            raise RequestError(f"test_share={test_share:g} does not go with a test file; leave one of them out")
+        train, test, note = _split(files.train, train, seed, name, "test", test_share)
+        notes.append(note)
+    elif files.test is not None:
+        test, note = _read_like_train(name, files, file, files.test)
+        notes.append(note)
     if files.dev is not None:
-        columns = columns_for_dev(files.train, files.dev, file, files.columns)
-        dev_file = read_examples(name, files.dev, columns, names=file.names)
-        return file.examples, dev_file.examples, (file.summary, dev_file.summary)
-    if len(file.examples) < 2:
-        raise RequestError(f"{files.train} has {len(file.examples)} examples; give more, and a --dev file")
-    train, dev = hold_out(file.examples, seed, labeled=TASKS[name].labeled)
-    if not dev:
-        raise RequestError(f"{files.train}: nothing can be held out, as each label has one example; give a --dev file")
-    note = f"no dev file: {len(dev)} of {len(file.examples)} training examples are held out"
-    return train, dev, (file.summary, note)
+        dev, note = _read_like_train(name, files, file, files.dev)
+    else:
+        train, dev, note = _split(files.train, train, seed, name, "dev")
+    return train, dev, test, (*notes, note)
+
+
+def _read_like_train(name: str, files: DataFiles, train: ExampleFile, path: Path) -> tuple[list[Example], str]:
+    """(examples of a dev or test file, its summary); columns and label names are those of the training file."""
+    columns = columns_for_dev(files.train, path, train, files.columns)
+    file = read_examples(name, path, columns, names=train.names)
+    return file.examples, file.summary
+
+
+def _split(
+    path: Path, examples: list[Example], seed: int, name: str, role: str, share: float = HELD_OUT_SHARE
+) -> tuple[list[Example], list[Example], str]:
+    """(examples to train on, held-out examples, a note)."""
+    if len(examples) < 2:
+        raise RequestError(f"{path} has {len(examples)} examples; give more, and a --{role} file")
+    train, held_out = hold_out(examples, seed, labeled=TASKS[name].labeled, share=share)
+    if not held_out:
+        raise RequestError(f"{path}: nothing can be held out, as each label has one example; give a --{role} file")
+    return train, held_out, f"no {role} file: {len(held_out)} of {len(examples)} training examples are held out"
 
 
 def _refuse_other_task(name: str, files: DataFiles) -> None:
@@ -117,10 +151,12 @@ def _refuse_other_task(name: str, files: DataFiles) -> None:
         )
 
 
-def hold_out(examples: Sequence[Example], seed: int, *, labeled: bool = False) -> tuple[list[Example], list[Example]]:
-    """(training examples, held-out examples): a random tenth is held out, but never the last example of a label."""
+def hold_out(
+    examples: Sequence[Example], seed: int, *, labeled: bool = False, share: float = HELD_OUT_SHARE
+) -> tuple[list[Example], list[Example]]:
+    """(training examples, held-out examples): a random share is held out, but never the last example of a label."""
     order = np.random.Generator(np.random.Philox(key=seed)).permutation(len(examples)).tolist()
-    held_out = set(order[: max(1, round(HELD_OUT_SHARE * len(examples)))])
+    held_out = set(order[: max(1, round(share * len(examples)))])
     if labeled:
         train_labels = set(count_labels([example for n, example in enumerate(examples) if n not in held_out]))
         for number in sorted(held_out):
@@ -141,10 +177,12 @@ def loss_settings(task: Task, train: Dataset, settings: FineTuneSettings) -> Los
     return LossSettings(label_smoothing=smoothing, class_weights=weights)
 
 
-def _length_notes(path: Path, dataset: Dataset) -> tuple[str, ...]:
+def _length_notes(path: Path, dataset: Dataset, task: Task) -> tuple[str, ...]:
     """How many texts were truncated or read in windows."""
     details = [windows[0].detail for windows in dataset.windows]
     seen = [getattr(detail, "seen", detail) for detail in details]
     cut, windowed = sum(text.cut > 0 for text in seen), sum(text.windows > 1 for text in seen)
-    notes = [f"{path.name}: {cut} of {len(seen)} texts are cut to the model's length"] if cut else []
+    kind = next((kind for kind in task.row.length_kinds if kind in WINDOWED_KINDS), None)
+    remedy = f"; length={kind} reads whole texts" if kind else ""
+    notes = [f"{path.name}: {cut} of {len(seen)} texts are cut to {task.limit} tokens{remedy}"] if cut else []
     return (*notes, f"{path.name}: {windowed} texts are read through windows") if windowed else tuple(notes)

@@ -15,7 +15,7 @@ from bertkit.finetuning.batches import EpochPlan
 from bertkit.finetuning.best_session import BestSession
 from bertkit.finetuning.distill import Student, Teacher
 from bertkit.finetuning.evaluate import Outputs, run_model
-from bertkit.finetuning.judge import cross_validate_decision, describe_collapse
+from bertkit.finetuning.judge import cross_validate_decision, describe_collapse, still_improving
 from bertkit.finetuning.learner import (
     TASK,
     Learner,
@@ -39,6 +39,7 @@ from bertkit.train.distributed import Ranks
 from bertkit.train.loop import LoopSettings, MicroBatch, StepReport
 from bertkit.train.optimizer import Optimizers, build_optimizer
 from bertkit.train.optimizer_rows import OptimizerSettings
+from bertkit.train.records import read_records
 from bertkit.train.runs import Progress, Run
 from bertkit.train.schedule import Budget, Schedule
 from bertkit.train.session import SessionSettings
@@ -208,16 +209,29 @@ class FineTuneSession(BestSession):
             best_step=best.step if best.state is not None else progress.step,
             steps=progress.step,
             finished=finished,
-            notes=(*self.prepared.notes, *fitted.notes, *decided.notes, *notes),
-            collapsed=collapsed,
+            notes=(*self.prepared.notes, *fitted.notes, *decided.notes, *notes, *self._longer_note(finished)),
+            collapsed=collapsed if finished else None,
+            examples=len(dev.examples),
+            chosen_on_dev=best.state is not None,
             decided=DecidedDev(outputs.rows, fitted.decision),
         )
         return self.leave(result, self._checkpoint(fitted, result))
 
     def _checkpoint(self, fitted: FittedDecision, result: FineTuned) -> Checkpoint:
         record = {"scores": dict(result.scores), "best_step": result.best_step, "settings": self.settings.flat()}
+        record |= {"sha256": dict(self.prepared.checksums)}
         task = self.prepared.task
         return task_checkpoint(self.start, self.module.model, task, fitted.decision, record)
+
+    def _longer_note(self, finished: bool) -> tuple[str, ...]:
+        """A note if longer training would probably help."""
+        evaluations = [line["evaluation"] for line in read_records(self.run.metrics).evaluations]
+        ended_early = not finished or self.should_end_early()
+        if ended_early or not still_improving(evaluations, self.metric):
+            return ()
+        learning, epochs = self.settings.learning, self.total // self.plan.steps
+        longer = f"minutes={2 * learning.minutes:g}" if learning.minutes else f"epochs={2 * epochs}"
+        return (f"{self.metric} on dev was still improving at the last step: try {longer}",)
 
     @property
     def _weights(self) -> LossSettings:

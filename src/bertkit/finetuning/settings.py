@@ -70,6 +70,7 @@ class RunSettings:
     metric: str | None = None  # that chooses the best model; None: the main metric of the task
     evaluations: Positive = 1  # in each epoch; 0.2: one in five epochs
     average: Annotated[float, Range(0, under=1)] = 0.0  # last fraction of the run whose weights are averaged
+    test_share: Annotated[float, Range(0, under=1)] = 0.0  # of the training rows, held out for a score at the end
     keep: Literal["best", "last"] = "best"  # which weights are saved; last: no choice is made on dev
     patience: Count | None = None  # stop after this number of evaluations without improvement
     tokens: Annotated[int, Range(64)] = 16_384  # at most in one forward pass; a larger step is split

@@ -11,7 +11,7 @@ from bertkit.report.page import render_fragment
 WIDTH, HEIGHT = 440, 220  # of a chart, in pixels
 LEFT, RIGHT, TOP, BOTTOM = 52, 24, 12, 40  # its margins
 MAX_POINTS = 600  # per line: keeps pages small, and a screen shows no more
-MIN_POINTS = 3  # of a line worth drawing
+MIN_POINTS = 4  # of a line worth drawing; fewer are shown as a table
 MAX_MAGNITUDE = 1e30  # larger values are treated as infinite
 
 Point = tuple[float, float]
@@ -121,18 +121,30 @@ def chart(
     shown = [line for line in shown if line.points]
     points = [point for line in shown for point in line.points] + [(bar.high, bar.value) for bar in bars]
     shapes: list[Shape] = []
-    if points:
+    few = not bars and max((len(line.points) for line in shown), default=0) < MIN_POINTS
+    if points and not few:
         frame = Frame.around(points, axis, along)
         shapes = [*frame.grid(), *(bar.shape(frame) for bar in bars), *(line.shape(frame) for line in shown)]
-    keys = [(line.kind, line.name) for line in shown if line.name]
+    keys = [(line.kind, line.name) for line in shown if line.name and shapes]
     name = f"{title}, {unit}" if unit else title
-    return render_fragment(
-        "chart.html", name=name, keys=keys, shapes=shapes, width=WIDTH, height=HEIGHT, natural_size=False
-    )
+    size = {"width": WIDTH, "height": HEIGHT, "natural_size": False}
+    values = _values(shown, along) if few else None
+    return render_fragment("chart.html", name=name, keys=keys, shapes=shapes, values=values, **size)
+
+
+def _values(lines: Sequence[Line], along: str) -> tuple[list[str], list[list[str]]]:
+    """Few points as a table: a row for each line, a column for each place on the horizontal axis."""
+    places = sorted({x for line in lines for x, _ in line.points})
+    rows = [[line.name or "value", *(_value(dict(line.points).get(x)) for x in places)] for line in lines]
+    return [along, *(f"{x:,.6g}" for x in places)], rows
+
+
+def _value(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
 def curves(title: str, lines: Sequence[Line], **options: Any) -> Iterator[str]:
-    """The chart, unless it would show one or two points, which say nothing as a line: a table lists them."""
+    """The chart, unless it would show a few points, which another table of the page lists."""
     if not 0 < max((len(finite(line.points)) for line in lines), default=0) < MIN_POINTS:
         yield chart(title, lines, **options)
 

@@ -1,5 +1,6 @@
 """Files to examples, for every task and format; what was guessed about a file is reported in its summary."""
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -73,6 +74,15 @@ def guess_task(path: Path, columns: Columns | None = None) -> str:
 def columns_for_dev(train: Path, dev: Path, train_file: ExampleFile, columns: Columns | None) -> Columns | None:
     """The columns of a dev file: those recognized in the training file if both have the same ending, else as named."""
     return replace(train_file.columns, header=train_file.header) if ending(dev) == ending(train) else columns
+
+
+def data_checksum(path: Path) -> str:
+    """The SHA-256 of a file of examples, or of both files of a pair such as captions.{en,de}."""
+    digest = hashlib.sha256()
+    for file in parallel_files(path) or (path,):
+        with file.open("rb") as content:
+            digest.update(hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest()
 
 
 def _read(

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from bertkit.text.tokenizer import Tokenizer
 
+# output columns of every task, with what they count
+LENGTH_COLUMNS = {"windows": "parts that the text was read in", "cut": "tokens that were left out"}
 FieldKind = Literal["texts", "sentences", "choices"]
 
 
@@ -72,7 +74,6 @@ class TaskRow:
 
     name: ClassVar[str]
     summary: ClassVar[str]  # what the task predicts, for --help and the server's documentation
-    main_columns: ClassVar[str]  # that `bertkit predict` writes, for --help
     implementation: ClassVar[str]  # module:class, imported on use
     head: ClassVar[str]  # a key of model.heads.HEADS
     route: ClassVar[str]  # of the server; also the method of Bert and Client. Tasks with the same requests share it
@@ -181,7 +182,7 @@ class TaskRow:
         probabilities: Any = dict.fromkeys(labels, float) if by_label else [float]
         columns = {**self.output} | ({"candidates": [self.candidate]} if detail.best else {})
         columns |= {"probabilities": probabilities} if detail.probabilities else {}
-        return {name: arrow_type(kind) for name, kind in (columns | {"windows": int, "cut": int}).items()}
+        return {name: arrow_type(kind) for name, kind in (columns | dict.fromkeys(LENGTH_COLUMNS, int)).items()}
 
     def cells(self, example: Example, prediction: Any, detail: Detail) -> dict[str, Any]:
         """The cells of one prediction by column."""
@@ -238,8 +239,8 @@ def _terminal_cell(value: Any) -> str:
 
 
 def request_location(number: int) -> Location:
-    """The location of example `number` of a request, for messages."""
-    return Location(Path("the request"), number, "number")
+    """The location of the example with index `number` of a request, for messages, which count from 1."""
+    return Location(Path("the request"), number + 1, "number")
 
 
 def check_same_count(

@@ -249,6 +249,12 @@ class Task(ABC):
     def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
         """All metrics by name."""
 
+    def scorer(
+        self, examples: Sequence[Example], predictions: Sequence[Prediction]
+    ) -> Callable[[Sequence[int]], Mapping[str, float]]:
+        """A function that scores the examples with some indices: for intervals, which score many selections."""
+        return lambda chosen: self.score([examples[n] for n in chosen], [predictions[n] for n in chosen])
+
     def calibration_table(self, dev: Dataset, outputs: HeadOutputs) -> tuple[np.ndarray, np.ndarray] | None:
         """(logits, gold) as in `calibration`; None if the task has no probabilities to calibrate."""
         return None

@@ -20,7 +20,7 @@ from bertkit.errors import RequestError
 from bertkit.model.batch import Batch, Layout
 from bertkit.model.model import BertModel
 from bertkit.model.operations import Source
-from bertkit.tasks.metrics.texts import WITHOUT_SACREBLEU, has_sacrebleu, text_scores, word_f1
+from bertkit.tasks.metrics.texts import WITHOUT_SACREBLEU, TextScores, has_sacrebleu, word_f1
 from bertkit.tasks.rows.write import SourceExample, WriteRow
 from bertkit.tasks.shared.calibration import NO_GAIN_MESSAGE
 from bertkit.tasks.shared.decision import Decision
@@ -230,8 +230,12 @@ class Write(Task):
 
     def score(self, examples: Sequence[Example], predictions: Sequence[Any]) -> dict[str, float]:
         """BLEU, chrF, exact match, F1 of words."""
+        return self.scorer(examples, predictions)(range(len(examples)))
+
+    def scorer(self, examples: Sequence[Example], predictions: Sequence[Any]) -> TextScores:
+        """The counts of each text are kept: BLEU and chrF of a selection take no time then."""
         gold = [example.target or "" for example in examples if isinstance(example, SourceExample)]
-        return text_scores(gold, [prediction.text for prediction in predictions])
+        return TextScores(gold, [prediction.text for prediction in predictions])
 
     def collapse_message(
         self, dev: Dataset, outputs: HeadOutputs, loss: float | None, predictions: Sequence[Any], min_gain: float

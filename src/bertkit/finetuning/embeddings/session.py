@@ -142,6 +142,8 @@ class VectorSession(BestSession):
             steps=steps,
             finished=finished,
             notes=(self.data.train.summary, *([self.data.dev.summary] if self.data.dev else [])),
+            examples=len(self.data.dev.rows) if self.data.dev else 0,
+            chosen_on_dev=best.state is not None,
         )
         return self.leave(result, replace(self.start, model=self.model(), embed=VECTORS, labels=(), task={}))
 

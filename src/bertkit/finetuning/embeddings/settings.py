@@ -1,6 +1,5 @@
 """The settings of `finetune vectors`, given as flat keys and validated on construction."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
@@ -45,8 +44,3 @@ class VectorTuning:
 def read_vector_request(*pairs: str) -> tuple[VectorTuning, Columns]:
     """Settings and columns (`text=question`, `pair=answer`) from one list of pairs; unknown keys are refused."""
     return read_pairs(pairs, VectorTuning(), Columns())
-
-
-def read_vector_settings(pairs: Sequence[str]) -> VectorTuning:
-    """The settings alone."""
-    return read_vector_request(*pairs)[0]

@@ -5,9 +5,10 @@ layers and mixtures of layers cannot be saved; nor can inner layers of families 
 applied to them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ def save_best_layer(start: Checkpoint, prepared: Prepared, features: Features, t
 
 def save_layer(start: Checkpoint, prepared: Prepared, features: Features, layer: int, target: Path) -> None:
     """Write `layer_checkpoint` as a model folder."""
-    save_checkpoint(layer_checkpoint(start, prepared.task, features, layer), target)
+    save_checkpoint(layer_checkpoint(start, prepared.task, features, layer, prepared.checksums), target)
 
 
 def saveable_layers(config: BertConfig) -> list[int]:
@@ -60,7 +61,9 @@ def choose_layer(features: Features, layers: Sequence[int]) -> int:
     return max(zip(scores, layers, strict=True))[1]
 
 
-def layer_checkpoint(start: Checkpoint, task: Any, features: Features, layer: int) -> Checkpoint:
+def layer_checkpoint(
+    start: Checkpoint, task: Any, features: Features, layer: int, checksums: Mapping[str, str] = MappingProxyType({})
+) -> Checkpoint:
     """A model with the predictions of a logistic regression on the vectors of this layer."""
     pooled = HEADS[task.head].pooled
     if pooled:  # the regression is linear: the mean of the logits of windows is the logit of their mean vector
@@ -76,7 +79,8 @@ def layer_checkpoint(start: Checkpoint, task: Any, features: Features, layer: in
     with torch.no_grad():
         head.out.weight.copy_(torch.from_numpy(weight))
         head.out.bias.copy_(torch.from_numpy(bias))
-    record = {"features": {"layer": layer, "of": config.depth} | ({"pooling": "mean"} if pooled else {})}
+    features_record = {"layer": layer, "of": config.depth} | ({"pooling": "mean"} if pooled else {})
+    record = {"features": features_record, "sha256": dict(checksums)}
     return task_checkpoint(start, model.eval(), task, Decision(), record)
 
 

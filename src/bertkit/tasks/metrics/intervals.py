@@ -42,7 +42,16 @@ def score_intervals(
             half = Z * float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
         if half > 1e-9:  # equal values differ by rounding
             highest = 1.0 if value <= 1.0 else math.inf
-            intervals[name] = (value - half, min(highest, value + half))
+            if math.isfinite(half - value) and math.isfinite(half + value):
+                intervals[name] = (value - half, min(highest, value + half))
         elif values and value in (0.0, 1.0) and name in SHARES:
             intervals[name] = wilson(value, count)
     return intervals
+
+
+def format_interval(interval: Interval | None) -> str:
+    """An interval as text, such as 0.874–0.911."""
+    if interval is None:
+        return "–"
+    bounds = "–".join(f"{bound:.3f}" if abs(bound) < 10 else f"{bound:.4g}" for bound in interval)
+    return bounds.replace("-", "−")

@@ -22,6 +22,30 @@ from bertkit.tasks.metrics.classes import (
 from bertkit.tasks.metrics.correlation import Numbers, check_lengths, finite, pearson, spearman
 from bertkit.tasks.metrics.spans import span_scores
 
+# what a metric says, in a few words
+MEANINGS = {
+    "accuracy": "share of correct answers",
+    "matthews": "Matthews correlation: 1 perfect, 0 guessing",
+    "micro_f1": "F1 over all labels together",
+    "macro_f1": "mean F1 of the labels",
+    "weighted_f1": "mean F1 of the labels, by their frequency",
+    "f1": "harmonic mean of precision and recall",
+    "precision": "share of what is predicted that is correct",
+    "recall": "share of what is there that is found",
+    "mean_average_precision": "mean area under the precision-recall curves",
+    "pearson": "linear correlation: 1 perfect, 0 guessing",
+    "spearman": "correlation of ranks: 1 perfect, 0 guessing",
+    "mean_squared_error": "lower is better",
+    "mean_absolute_error": "lower is better",
+    "exact_match": "share of texts that are equal to the true ones",
+    "answerable_f1": "F1 of the questions that have an answer",
+    "answerable_exact_match": "exact match of the questions that have an answer",
+    "unanswerable_accuracy": "share of the questions without an answer that are left unanswered",
+    "token_f1": "F1 of the words of a text",
+    "bleu": "runs of words shared with the target, 0 to 100",
+    "chrf": "runs of characters shared with the target, 0 to 100",
+    "loss": "what training minimizes; lower is better",
+}
 _LOWER_IS_BETTER = frozenset({"mean_squared_error", "mean_absolute_error", "loss"})
 
 

@@ -4,6 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
 
 from bertkit.tasks.metrics.correlation import check_lengths
 
@@ -14,13 +17,32 @@ WITHOUT_SACREBLEU = (
 
 def text_scores(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, float]:
     """BLEU and chrF (0 to 100, cased, sacrebleu's tokens), the share of equal texts, and the mean F1 of words."""
-    check_lengths(gold, predicted)
-    count = max(len(gold), 1)
-    scores = {
-        "exact_match": sum(a.strip() == b.strip() for a, b in zip(gold, predicted, strict=True)) / count,
-        "token_f1": sum(word_f1(a, b) for a, b in zip(gold, predicted, strict=True)) / count,
-    }
-    return {**_sacrebleu_scores(gold, predicted), **scores}
+    return TextScores(gold, predicted)(range(len(gold)))
+
+
+class TextScores:
+    """Counts of each text, from which the scores of any selection of the texts are computed at once."""
+
+    def __init__(self, gold: Sequence[str], predicted: Sequence[str]) -> None:
+        check_lengths(gold, predicted)
+        pairs = list(zip(gold, predicted, strict=True))
+        self._means = {
+            "exact_match": np.array([a.strip() == b.strip() for a, b in pairs], float),
+            "token_f1": np.array([word_f1(a, b) for a, b in pairs], float),
+        }
+        self._corpus = {
+            name: (metric, np.array(metric._extract_corpus_statistics(list(predicted), [list(gold)])))
+            for name, metric in (_sacrebleu_metrics().items() if pairs else ())
+        }
+
+    def __call__(self, chosen: Sequence[int]) -> dict[str, float]:
+        """The scores of the texts with these indices; one may be there several times."""
+        rows = np.array(chosen, int)
+        corpus = {
+            name: metric._compute_score_from_stats(counts[rows].sum(axis=0).tolist()).score
+            for name, (metric, counts) in self._corpus.items()
+        }
+        return corpus | {name: float(values[rows].sum() / max(len(rows), 1)) for name, values in self._means.items()}
 
 
 def word_f1(gold: str, predicted: str) -> float:
@@ -41,11 +63,9 @@ def has_sacrebleu() -> bool:
     return spec is not None and spec.origin is not None  # a folder of this name is no package
 
 
-def _sacrebleu_scores(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, float]:
+def _sacrebleu_metrics() -> dict[str, Any]:
     if not has_sacrebleu():
         return {}
     import sacrebleu
 
-    references = [list(gold)]
-    bleu = sacrebleu.corpus_bleu(list(predicted), references).score
-    return {"bleu": bleu, "chrf": sacrebleu.corpus_chrf(list(predicted), references).score}
+    return {"bleu": sacrebleu.BLEU(), "chrf": sacrebleu.CHRF()}

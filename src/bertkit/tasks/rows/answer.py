@@ -24,7 +24,6 @@ class AnswerRow(TaskRow):
 
     name = "answer"
     summary = "the answer to a question, where it stands in a passage"
-    main_columns = "answer, start, end"
     implementation = "bertkit.tasks.answer:Answer"
     head = "answer"
     route = "answer"

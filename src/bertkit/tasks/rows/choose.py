@@ -18,7 +18,6 @@ class ChooseRow(TaskRow):
 
     name = "choose"
     summary = "which of several choices fits a question"
-    main_columns = "choice"
     implementation = "bertkit.tasks.choose:Choose"
     head = "choose"
     route = "choose"
@@ -58,6 +57,8 @@ class ChooseRow(TaskRow):
     def examples(self, question: Sequence[str], choices: Sequence[Sequence[str]]) -> list[Example]:  # type: ignore[override]
         """An example for each question and its choices."""
         check_same_count(question, choices, "questions and lists of choices", "give as many")
-        lists = [check_text_list(texts, f"what question {n} has to choose from") for n, texts in enumerate(choices)]
+        lists = [
+            check_text_list(texts, f"what question {n} has to choose from") for n, texts in enumerate(choices, start=1)
+        ]
         pairs = enumerate(zip(question, lists, strict=True))
         return [ChoiceExample(text, texts, None, request_location(n)) for n, (text, texts) in pairs]

@@ -13,7 +13,6 @@ class ClassifyRow(TextRow):
 
     name = "classify"
     summary = "one label for each text"
-    main_columns = "label, probability"
     implementation = "bertkit.tasks.classify:Classify"
     metrics = TaskMetrics("accuracy", ("accuracy", "matthews", "macro_f1", "weighted_f1", "f1"))
     problem_type = "single_label_classification"

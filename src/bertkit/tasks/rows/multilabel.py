@@ -19,7 +19,6 @@ class MultilabelRow(ClassifyRow):
 
     name = "multilabel"
     summary = "any number of labels for each text"
-    main_columns = "labels"
     implementation = "bertkit.tasks.multilabel:Multilabel"
     metrics = TaskMetrics("macro_f1", ("micro_f1", "macro_f1", "weighted_f1", "accuracy", "mean_average_precision"))
     problem_type = "multi_label_classification"

@@ -37,7 +37,6 @@ class RateWordsRow(NumberRow, WordRow):
 
     name = "rate-words"
     summary = "a number for each word"
-    main_columns = "words, values"
     implementation = "bertkit.tasks.rate_words:RateWords"
     route = "rate-words"
     request_example: ClassVar[Mapping[str, object]] = {"texts": ["The committee deliberated at length."]}

@@ -36,7 +36,6 @@ class RegressRow(NumberRow, TextRow):
 
     name = "regress"
     summary = "a number for each text"
-    main_columns = "value"
     implementation = "bertkit.tasks.regress:Regress"
     label = ONE_NUMBER
     output: ClassVar[Mapping[str, Any]] = {"value": float}

@@ -17,7 +17,6 @@ class TagRow(WordRow):
 
     name = "tag"
     summary = "a tag for each word"
-    main_columns = "words, tags, spans with characters"
     implementation = "bertkit.tasks.tag:Tag"
     route = "tag"
     metrics = TaskMetrics("f1", ("accuracy", "f1", "precision", "recall", "macro_f1"))

@@ -56,7 +56,6 @@ class WriteRow(TaskRow):
 
     name = "write"
     summary = "a text for each text, such as its translation"
-    main_columns = "text"
     implementation = "bertkit.tasks.write:Write"
     head = "decoder"
     route = "write"

@@ -90,15 +90,6 @@ def expected_calibration_error(confidence: Array, correct: Array, bins: int = CA
     return sum(row.count * abs(row.confidence - row.accuracy) for row in table) / sum(row.count for row in table)
 
 
-def brier(probabilities: Array, gold: Array) -> float:
-    """The Brier score: squared errors summed over labels (mean over the entries if gold is a matrix), mean over all."""
-    probabilities, gold = np.asarray(probabilities, dtype=np.float64), np.asarray(gold)
-    if gold.ndim == 2:
-        return float(np.mean((probabilities - gold) ** 2))
-    truth = np.eye(probabilities.shape[1])[gold]
-    return float(((probabilities - truth) ** 2).sum(axis=1).mean())
-
-
 def negative_log_likelihood(logits: Array, gold: Array, temperature: float = 1.0) -> float:
     """The mean over examples, or over the entries if gold is a matrix."""
     scaled, gold = np.asarray(logits, dtype=np.float64) / temperature, np.asarray(gold)
@@ -164,9 +155,10 @@ def number_collapse(gold: Sequence[float], predicted: Sequence[float]) -> str | 
 
 def _unless_worse(logits: Array, gold: Array, temperature: float) -> Calibration:
     before, after = calibration_error(logits, gold), calibration_error(logits, gold, temperature)
-    note = f"temperature {temperature:.3f}"
+    note = f"probabilities calibrated on dev (temperature {temperature:.3f}, by which logits are divided)"
     if after > before:
-        note = f"temperature stays 1.0: {temperature:.3f} would raise the calibration error {before:.4f} to {after:.4f}"
+        change = f"temperature {temperature:.3f} would raise the calibration error from {before:.4f} to {after:.4f}"
+        note = f"probabilities left as they are (temperature 1.0): {change}"
         temperature, after = 1.0, before
     loss_before, loss_after = (negative_log_likelihood(logits, gold, value) for value in (1.0, temperature))
     return Calibration(temperature, before, after, loss_before, loss_after, note)
