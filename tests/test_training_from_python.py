@@ -113,6 +113,10 @@ def test_a_fine_tuned_model_answers(folder, rows, tmp_path, capsys):
     evaluation = bertkit.evaluate(run.model, rows)
     assert evaluation.score == evaluation.scores["accuracy"] > 0.9
     assert evaluation.examples == 120
+    assert "note: the model was trained on this file; score it on other examples" in evaluation.note
+    assert "note:" not in bertkit.evaluate(run.model, rows[:60]).note
+    low, high = evaluation.intervals["accuracy"]
+    assert low <= evaluation.score <= high
     renamed = [{"review": text, "y": label} for text, label in rows]
     again = bertkit.evaluate(run.folder, renamed, text="review", label="y")
     assert again.scores == evaluation.scores
@@ -121,7 +125,8 @@ def test_a_fine_tuned_model_answers(folder, rows, tmp_path, capsys):
 
 
 def test_a_run_without_a_folder_goes_with_its_result(folder, rows):
-    run = bertkit.finetune("classify", rows, rows[:20], folder, epochs=1)
+    run = bertkit.finetune("classify", rows, rows[:20], folder, epochs=1, test=rows[20:60])
+    assert run.test_scores == bertkit.evaluate(run.model, rows[20:60]).scores
     place = run.folder
     model = run.model
     assert place.is_dir()
@@ -162,7 +167,7 @@ def test_pretraining_from_a_dict_and_from_a_file(tmp_path):
     assert other.folder == tmp_path / "other"
 
 
-def test_the_command_evaluates(folder, rows, tmp_path, bertkit_command):
+def test_the_command_evaluates(folder, rows, tmp_path, bertkit_command, command_here):
     import json
 
     run = bertkit.finetune("classify", rows, rows[:20], folder, out=tmp_path / "run", epochs=1)
@@ -173,9 +178,24 @@ def test_the_command_evaluates(folder, rows, tmp_path, bertkit_command):
     printed = json.loads(done.stdout)
     assert printed["scores"] == dict(bertkit.evaluate(run.model, rows).scores)
     assert printed["examples"] == 120
-    shown = bertkit_command(*command).stdout.splitlines()
+    shown = command_here(*command).stdout.splitlines()
     assert shown[0].endswith("text = review, label = y (2 labels, 120 rows)")
-    assert shown[1].startswith(f"accuracy {printed['scores']['accuracy']:.4f}, ")
-    refused = bertkit_command(*command[:3], "label=nothing")
+    assert shown[1].startswith(f"accuracy {printed['scores']['accuracy']:.4f} (95 % interval ")
+    page = tmp_path / "evaluation.html"
+    told = command_here(*command, "--report", page).stdout
+    assert told.endswith(f"report: {page}\n")
+    for part in (
+        "run on test.tsv",
+        "baseline",
+        "<h2>Labels</h2>",
+        "Confusion matrix",
+        "Calibration",
+        "The worst errors",
+    ):
+        assert part in page.read_text(), part
+    assert "exists already" in command_here(*command, "--report", page).stderr
+    chosen = bertkit.evaluate(run.model, rows[:20])
+    assert "note: the model was chosen by its score on this file" in chosen.note
+    refused = command_here(*command[:3], "label=nothing")
     assert refused.returncode == 2
     assert "has no column 'nothing'" in refused.stderr

@@ -17,20 +17,21 @@ from bertkit.data.columns import named_columns
 from bertkit.data.from_python import Examples, example_file
 from bertkit.data.tables import Columns
 from bertkit.errors import RequestError
-from bertkit.files import refuse_to_overwrite
+from bertkit.files import refuse_taken, refuse_to_overwrite
 from bertkit.finetuning.chain import check_step, finish_chain, step_folders
 from bertkit.finetuning.result import FineTuned
 from bertkit.predict.bert import Bert, load
 from bertkit.progress import progress
-from bertkit.report.page import REPORT_FILE
+from bertkit.report.page import REPORT_FILE, save_page
 from bertkit.report.tables import html_table
 from bertkit.settings import as_text, pick
-from bertkit.tasks.read import read_examples
+from bertkit.tasks.metrics.intervals import format_interval
+from bertkit.tasks.read import data_checksum, read_examples
 from bertkit.tasks.table import TASKS
 from bertkit.tasks.task import Dataset
 
 VECTORS = "vectors"  # the task name that tunes embeddings
-STEP_FIELDS = ("task", "train", "dev", "teacher")  # of a chain's step; all others are settings
+STEP_FIELDS = ("task", "train", "dev", "test", "teacher")  # of a chain's step; all others are settings
 EXAMPLES_AT_ONCE = 1024  # between updates of the progress bar
 
 
@@ -59,6 +60,7 @@ class TrainingResult:
     scores: Mapping[str, float]
     finished: bool  # False: interrupted; the same call with resume=True continues
     notes: tuple[str, ...] = ()  # what was guessed, truncated and fitted
+    test_scores: Mapping[str, float] = field(default_factory=dict)  # of `test` or `test_share`, if one was given
     temporary: "tempfile.TemporaryDirectory[str] | None" = field(default=None, repr=False)
 
     @cached_property
@@ -87,6 +89,7 @@ class EvaluationResult:
     scores: Mapping[str, float]
     note: str  # which columns were read
     groups: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of each label or group of examples
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # 95 %, of a fine-tuned model's scores
 
     @property
     def score(self) -> float:
@@ -102,7 +105,10 @@ class EvaluationResult:
 
     def __str__(self) -> str:
         names = [self.metric, *(name for name in self.scores if name != self.metric)]
-        lines = [*filter(None, [self.note]), ", ".join(f"{name} {self.scores[name]:.4f}" for name in names)]
+        shown = [f"{name} {self.scores[name]:.4f}" for name in names]
+        if self.metric in self.intervals:
+            shown[0] += f" (95 % interval {format_interval(self.intervals[self.metric])})"
+        lines = [*filter(None, [self.note]), ", ".join(shown)]
         width = max((len(label) for label in self.groups), default=0)
         for label, values in self.groups.items():
             numbers = "  ".join(
@@ -119,29 +125,43 @@ def finetune(
     model: Path | str | None = None,
     out: Path | str | None = None,
     *,
+    test: Examples | None = None,
     teacher: Path | str | None = None,
     resume: bool = False,
     **settings: object,
 ) -> TrainingResult:
     """Fine-tune a model on labeled examples for a task of `bertkit finetune`; "vectors" tunes embeddings.
 
-    Without `dev` a tenth of the training examples is held out; without `model` the bundled one is the start.
+    Without `dev` a tenth of the training examples is held out; without `model` the bundled one is the start. The model
+    is scored on `test`, or on a part of the training examples (test_share=0.1), at the end.
     `settings` are those of the command line (epochs=3), names of columns too (text="review", label="stars").
     """
     folder, temporary = _run_folder(out)
     data = folder.with_name(f"{folder.name}.data")  # for Python data, until the run has finished
     train_file, columns = example_file(train, data, "train")
-    dev_file = None if dev is None else example_file(dev, data, "dev")[0]
+    dev_file, test_file = (
+        None if rows is None else example_file(rows, data, name)[0] for name, rows in (("dev", dev), ("test", test))
+    )
     default = TASKS[task].default_start if task in TASKS else "bundled"
     start, pairs = Path(default if model is None else model), _pairs({**columns, **settings})
     options: dict[str, Any] = {"teacher": teacher if teacher is None else Path(teacher), "resume": resume}
+    if test_file is not None:
+        if task == VECTORS:
+            raise RequestError("test= goes with labeled examples; bertkit.evaluate scores vectors on pairs of texts")
+        options["test_file"] = test_file
     tune = _tune_vectors if task == VECTORS else _fine_tune
     result = tune(task, pairs, start, train_file, dev_file, folder, {**options, "show": progress})
     if result.finished:
         shutil.rmtree(data, ignore_errors=True)
     notes = (*result.notes, *([result.collapsed] if result.collapsed else []))
-    scores = dict(result.scores)
-    return TrainingResult(folder=folder, scores=scores, finished=result.finished, notes=notes, temporary=temporary)
+    return TrainingResult(
+        folder=folder,
+        scores=dict(result.scores),
+        finished=result.finished,
+        notes=notes,
+        test_scores=dict(result.test.scores) if result.test else {},
+        temporary=temporary,
+    )
 
 
 def finetune_chain(
@@ -204,9 +224,17 @@ def pretrain(
 
 
 def evaluate(
-    model: Bert | Path | str | None, examples: Examples, /, *, by: str | None = None, **columns: object
+    model: Bert | Path | str | None,
+    examples: Examples,
+    /,
+    *,
+    by: str | None = None,
+    report: Path | str | None = None,
+    **columns: object,
 ) -> EvaluationResult:
     """Score a model: a fine-tuned one on labeled examples by its task's metrics, another one by a yardstick.
+
+    `report` names an HTML file to write: scores with intervals and a baseline, labels, calibration, the worst errors.
 
     A yardstick is recognized by the columns of the examples, or named with `by`: "minimal-pairs" (sentence_good,
     sentence_bad), "blanks" (text, answers), "similarity" (two texts and a score). Columns are named as text="review".
@@ -216,8 +244,10 @@ def evaluate(
         path, named = example_file(examples, Path(folder), "examples")
         chosen = named_columns(_pairs({**named, **columns}))
         if by is not None or not bert.checkpoint.task:
+            if report is not None:
+                raise RequestError(f"report={report} goes with a fine-tuned model and labeled examples; leave it out")
             return _by_yardstick(bert, path, chosen, by)
-        return _by_task(bert, path, chosen)
+        return _by_task(bert, path, chosen, None if report is None else Path(report))
 
 
 def _by_yardstick(bert: Bert, path: Path, columns: Columns, name: str | None) -> EvaluationResult:
@@ -238,25 +268,47 @@ def _by_yardstick(bert: Bert, path: Path, columns: Columns, name: str | None) ->
     )
 
 
-def _by_task(bert: Bert, path: Path, columns: Columns) -> EvaluationResult:
-    answers = bert.answers
-    file = read_examples(answers.task.name, path, columns)
+def _by_task(bert: Bert, path: Path, columns: Columns, report: Path | None) -> EvaluationResult:
+    from bertkit.finetuning.scored import Scored, baseline_scores, evaluation_page
+
+    if report is not None:
+        refuse_taken(report, REPORT_FILE)
+    answers, task = bert.answers, bert.answers.task
+    file = read_examples(task.name, path, columns)
     predictions: list[Any] = []
     with progress("evaluating", len(file.examples)) as meter:
         for start in range(0, len(file.examples), EXAMPLES_AT_ONCE):
             predictions += answers.predict(file.examples[start : start + EXAMPLES_AT_ONCE])
             meter.update(len(predictions))
+    scored = Scored(task, file.examples, predictions, task.score(file.examples, predictions), task.main_metric)
+    notes = [file.summary, *task.score_notes, *_seen_note(bert, path)]
+    if report is not None:
+        data = Dataset(file.examples, [task.windows(task.preprocess(each), n) for n, each in enumerate(file.examples)])
+        content = replace(scored, baseline=baseline_scores(task, data, data))
+        save_page(evaluation_page(f"{bert.name} on {path.name}", content, notes), report)
     return EvaluationResult(
-        task=answers.task.name,
+        task=task.name,
         examples=len(file.examples),
-        metric=answers.task.main_metric,
-        scores=answers.task.score(file.examples, predictions),
-        note="\n".join((file.summary, *answers.task.score_notes)),
+        metric=task.main_metric,
+        scores=scored.scores,
+        note="\n".join(notes),
         groups={
             label: {"precision": score.precision, "recall": score.recall, "f1": score.f1, "examples": score.gold}
-            for label, score in answers.task.label_scores(Dataset(file.examples, []), predictions).items()
+            for label, score in task.label_scores(Dataset(file.examples, []), predictions).items()
         },
+        intervals=scored.intervals,
     )
+
+
+def _seen_note(bert: Bert, path: Path) -> list[str]:
+    """A sentence if training has read this file, by the checksums in the model's training record."""
+    known = bert.checkpoint.task.get("record", {}).get("sha256", {})
+    roles = {checksum: role for role, checksum in reversed(known.items())}
+    role = roles.get(data_checksum(path)) if roles else None
+    if role is None:
+        return []
+    use = "was trained on this file" if role == "train" else "was chosen by its score on this file"
+    return [f"note: the model {use}; score it on other examples to know how good it is on new ones"]
 
 
 def _fine_tune(

@@ -227,10 +227,10 @@ class Client:
 
     @overloaded(FillCall[list[FilledReply], list[list[FilledReply]]])
     def fill(
-        self, text: str | Sequence[str], *, top: int = 5, too_long: TooLong | None = None
+        self, text: str | Sequence[str], *, top: int = 5, whole_words: bool = True, too_long: TooLong | None = None
     ) -> list[FilledReply] | list[list[FilledReply]]:
         """The best words for each blank: a list of {word, probability, text, blank}; for several texts, of lists."""
-        return self._results("/fill", text, text=text, top=top, too_long=too_long)
+        return self._results("/fill", text, text=text, top=top, whole_words=whole_words, too_long=too_long)
 
     @overloaded(FollowsCall[float, list[float]])
     def follows(self, first: str | Sequence[str], second: str | Sequence[str]) -> float | list[float]:

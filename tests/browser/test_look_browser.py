@@ -12,6 +12,7 @@ import bertkit
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import BertConfig, family_config, override
 from bertkit.inside.look.data import lens
+from bertkit.inside.look.heads import KIND_NAMES, catalogue
 from bertkit.inside.look.look import look, module
 from bertkit.inside.look.look import page as look_page
 from bertkit.inside.look.reading import read
@@ -20,7 +21,6 @@ from bertkit.predict.bert import Bert
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
 
-pytestmark = pytest.mark.xdist_group("browser")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 PIECES = [
     *SPECIALS,
@@ -154,7 +154,7 @@ def test_the_page_begins_with_one_telling_head_and_one_token(open_page, told, be
     assert page.get_attribute(".cell.left.chosen", "data-token") == str(token)
     assert f"(position {token}) attends to:" in said(page)
     names = page.locator(".worth .link").all_inner_texts()
-    assert names == ["next word 2-3", "itself 3-1", "everything 1-1"]
+    assert names == ["next word: layer 2, head 3", "itself: layer 3, head 1", "everything: layer 1, head 1"]
     page.focus(".worth .link >> nth=1")
     page.keyboard.press("Enter")
     page.wait_for_selector("#look[data-layer='3']")
@@ -178,6 +178,7 @@ def test_colors_are_weights_on_an_absolute_scale_with_a_strip_for_each_head(open
     page = open_page(told)
     show_all(page, layer=2)
     page.click(".cell.left[data-row='4']")
+    page.wait_for_selector(".cell.left.chosen[data-row='4']")
     page.mouse.move(2, 2)
     weights = read(bert, TEXT + ".").trace.layers[1].weights[:, 4]
     shades = page.eval_on_selector_all(
@@ -306,8 +307,13 @@ def test_vectors_fills_and_catalogue(open_page, saved, bert):
     assert re.split(r",\s+", said(page).partition(": ")[2]) == shown
     choose(page, "kinds")
     page.click("th button[data-name=entropy]")
-    column = [float(text) for text in page.locator("tbody tr td:nth-child(4)").all_inner_texts()]
+    column = [float(text) for text in page.locator("tbody tr td:nth-child(10)").all_inner_texts()]
     assert column == sorted(column, reverse=True)
+    widest = max(catalogue([reading]), key=lambda row: row.entropy)
+    first = page.locator("tbody tr:first-child td").all_inner_texts()
+    assert first[:3] == [str(widest.layer), str(widest.head), KIND_NAMES[widest.kind]]
+    assert first[9:] == [f"{widest.spread:.1f}", f"{widest.distance:.1f}"]
+    assert first[3] == f"{widest.next:.0%}".replace("%", " %")
     page.click("tbody tr:first-child button")
     page.wait_for_selector("#look[data-view=heads]")
 

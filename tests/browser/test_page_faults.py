@@ -15,7 +15,6 @@ from bertkit.inside.look.look import look
 from bertkit.serve.http.auth import Keys
 from bertkit.serve.models import Models
 
-pytestmark = pytest.mark.xdist_group("browser")
 HOSTILE = (
     "</textarea><script>window.hacked=1</script><img src=x onerror=window.hacked=1> "
     "\u05e9\u05dc\u05d5\u05dd \u202e\U0001f600\u200d\U0001f525 {{7*7}} ' \" ` & "

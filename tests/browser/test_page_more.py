@@ -13,8 +13,6 @@ import pytest
 from accessibility import accessibility_faults
 from paging import FITS, answered, ask, questions, said, turn, until
 
-pytestmark = pytest.mark.xdist_group("browser")
-
 
 def shown(page, selector: str) -> list[str]:
     return page.locator(f"main {selector}").all_inner_texts()
@@ -48,6 +46,25 @@ def test_why_shades_the_words_by_what_they_add(visit, page_server, tool):
     until(page, lambda: page.locator("main .why .legend").count() == 1)  # it stays open, for the new text
     page.click("main .why button >> nth=0")
     assert not page.inner_text("main .why div >> nth=-1")
+
+
+def test_why_can_be_cancelled(visit, page_server):
+    page = visit(page_server.url, tool="classify", text="a fine film")
+    failed, held = [], []
+    page.on("requestfailed", lambda request: failed.append(request.url))
+    page.route("**/why", lambda route: held.append(route))  # no answer comes
+    page.click("text=Why?")
+    page.wait_for_selector("main .why .said")
+    page.focus("text=Cancel")
+    page.keyboard.press("Enter")
+    until(page, lambda: failed == [f"{page_server.url}/why"])
+    assert page.get_attribute("main .why button", "aria-expanded") == "false"
+    assert page.evaluate("document.activeElement.innerText") == "Why?"
+    assert not page.locator("main .why .said, main .why .trouble").count()
+    page.unroute("**/why")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("main .why .legend")
+    assert not page.locator("text=Cancel").count()
 
 
 def test_another_label_can_be_explained(visit, page_server):
@@ -186,14 +203,12 @@ def test_a_narrow_lead_is_called_unsure(visit, page_server):
         assert said(page) == told
 
 
-def test_word_pieces_are_no_words(visit, page_server):
-    page = visit(page_server.url, tool="fill", text="a ___ b")
-    reply = {"results": [[{"word": word, "probability": 0.3, "text": "", "blank": 0} for word in ("##ing", "cat")]]}
-    page.route("**/fill", lambda route: route.fulfill(body=json.dumps(reply)))
-    ask(page, text="a ___ c")
-    assert shown(page, ".bars .name") == ["cat"]
-    ask(page, text="sing___ c")
-    assert shown(page, ".bars .name") == ["##ing", "cat"], "here it continues a word"
+def test_the_page_shows_the_candidates_of_python(visit, page_server):
+    page = visit(page_server.url, tool="fill", text="a ___ b", model="fill")
+    for text in ("a ___ c", "sing___ c"):
+        ask(page, text=text)
+        expected = [each.word for each in page_server.service.models.named("fill").bert.fill(text, top=8)]
+        assert shown(page, ".bars .name") == expected
 
 
 SUITS = """async (cards) => {

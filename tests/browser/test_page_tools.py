@@ -5,7 +5,6 @@ import pytest
 from accessibility import accessibility_faults
 from paging import FITS, TOOLS, answered, ask, choose_tool, questions, said, turn, until, visit_colors
 
-pytestmark = pytest.mark.xdist_group("browser")
 PASSAGE = "ada lives in london. alan lives in rome \U0001f600 and bob lives in \u05e9\u05dc\u05d5\u05dd town."
 LINES = "a cat sat\na dog lay\nrates rose\na cat lay"
 
@@ -63,9 +62,9 @@ def test_every_tool_opens_with_an_example_fits_and_is_named(visit, page_server, 
 def test_fill(visit, page_server):
     page = visit(page_server.url)
     ask(page, text="a ___ and a ___ sat.")
-    body = {"text": "a [MASK] and a [MASK] sat.", "top": 24, "model": "fill"}
-    found = [each for each in page_server.post("/fill", body).json()["results"][0] if not each["word"].startswith("##")]
-    first, second = ([each for each in found if each["blank"] == blank][:8] for blank in (0, 1))
+    body = {"text": "a [MASK] and a [MASK] sat.", "top": 8, "model": "fill"}
+    found = page_server.post("/fill", body).json()["results"][0]
+    first, second = ([each for each in found if each["blank"] == blank] for blank in (0, 1))
     assert shown(page, ".bars .name") == [each["word"] for each in [*first, *second]]
     assert shown(page, ".passage") == [f"a {first[0]['word']} and a {second[0]['word']} sat."]
     page.click(".side section:nth-child(2) .bars li:nth-child(3) button")

@@ -16,23 +16,37 @@ from bertkit.inside.probes.page import probe_page
 from bertkit.inside.probes.structure import DrawnTree, StructureReport, StructureScore
 from bertkit.inside.senses.senses import map_senses
 from bertkit.inside.senses.uses import Use
+from bertkit.inside.through_training import CheckpointView, TrainingHistory
 from bertkit.predict.bert import Bert
 from bertkit.train.report import write_report
 
 sys.path.append(str(Path(__file__).parents[1] / "finetuning"))
 import tiny
 
-pytestmark = pytest.mark.xdist_group("browser")
 FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+LABELS = ("admiration", "disappointment", "embarrassment", "realization of a mistake", "joy", "love", "curiosity")
 SENTENCE = "ada who lives in london is very good and it was a great film of paris"
 
 
 def fine_tuned(folder: Path) -> Path:
-    """A run with few evaluations and many mistakes."""
-    files = tiny.files(folder, "classify", 200, 60)
+    """A run with few evaluations, many mistakes, and seven labels, most of them long words."""
+    draw = random.Random(0)
+    for name, rows in (("train", 200), ("dev", 60)):
+        lines = [f"{tiny.sentence(draw, draw.choice(tiny.NAMES))}\t{LABELS[n % len(LABELS)]}" for n in range(rows)]
+        (folder / f"{name}.tsv").write_text("text\tlabel\n" + "\n".join(lines) + "\n")
     settings = read_settings("epochs=1", "learning_rate=1e-4", "log_every=1")
+    files = folder / "train.tsv", folder / "dev.tsv"
     fine_tune("classify", settings, tiny.tiny_folder(folder / "tiny"), *files, folder / "run")
     return folder / "run" / "report.html"
+
+
+def compared(folder: Path) -> Path:
+    """A short training as `look --runs` shows it: two checkpoints."""
+    heads = ({"mixed": 3, "broad": 1}, {"next": 1, "same_word": 1, "broad": 2})
+    filled = ({"text": "Paris is [MASK].", "words": ["the", "of"]},)
+    stages = tuple(CheckpointView(100 * n, found, filled, (0.5, 0.6, 0.7)) for n, found in enumerate(heads, start=1))
+    TrainingHistory("run", "step", stages, {"mlm_loss": [(100.0, 8.5), (200.0, 7.25)]}).save(folder / "course.html")
+    return folder / "course.html"
 
 
 def pretrained(folder: Path) -> Path:
@@ -79,6 +93,7 @@ def explained(run: Path) -> Path:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     makers = {"finetune": fine_tuned, "pretrain": pretrained, "probe": probed, "senses": sensed}
+    makers |= {"through training": compared}
     made = {name: make(tmp_path_factory.mktemp(name)) for name, make in makers.items()}
     return {**made, "why": explained(made["finetune"].parent)}
 
@@ -104,7 +119,7 @@ def test_what_a_narrow_window_shows_of_fine_tuning(open_page, pages):
     [_, score, interval, baseline] = page.locator(".scores .watched").locator("th, td").all_inner_texts()
     low, high = map(float, interval.split("–"))
     assert low < float(score) < high
-    assert 0.3 < float(baseline) < 0.7
+    assert 0.1 < float(baseline) < 0.3
     scores = page.locator(".scores").bounding_box()
     assert scores["x"] + scores["width"] <= 390, "no score is out of sight"
     text = page.locator(".texts td[data-name=text]").first.bounding_box()
@@ -113,6 +128,38 @@ def test_what_a_narrow_window_shows_of_fine_tuning(open_page, pages):
         ".matrix tbody td", "all => all.map((cell) => getComputedStyle(cell).backgroundColor)"
     )
     assert len(set(colors)) > 1
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_matrix_of_seven_labels_needs_no_scroll_bar(open_page, pages, width):
+    page = open_page(pages["finetune"], width=width, ready="main footer")
+    matrix = page.locator(".matrix")
+    assert matrix.evaluate("table => table.parentElement.scrollWidth <= table.parentElement.clientWidth")
+    for scope in ("col", "row"):
+        heads = matrix.locator(f"th[scope={scope}]").all()
+        assert sorted(head.get_attribute("title") for head in heads) == sorted(LABELS)
+        for head in heads:  # the text, which may end in an ellipsis, is inside its cell, and large enough to read
+            cell, text = head.bounding_box(), head.locator("span").bounding_box()
+            assert cell["x"] - 1 <= text["x"]
+            assert text["x"] + text["width"] <= cell["x"] + cell["width"] + 1
+            assert cell["y"] - 1 <= text["y"]
+            assert text["y"] + text["height"] <= cell["y"] + cell["height"] + 1
+            assert float(head.evaluate("head => parseFloat(getComputedStyle(head).fontSize)")) >= 12
+    cells = matrix.locator("tbody td").all()
+    assert len(cells) == 49
+    assert all(cell.bounding_box()["width"] >= 26 for cell in cells)
+    assert sum(int(cell.inner_text()) for cell in cells) == 60
+
+
+def test_two_checkpoints_are_tables_and_no_charts(open_page, pages):
+    page = open_page(pages["through training"], width=390, ready="main footer")
+    assert page.locator("svg").count() == 0
+    table = page.locator("figure", has_text="Number of heads that look at")
+    rows = [row.locator("th, td").all_inner_texts() for row in table.locator("tr").all()]
+    assert rows[0] == ["step", "100", "200"]
+    assert ["everything", "1", "2"] in rows
+    assert ["other words", "3", "0"] in rows
+    assert page.locator("figure", has_text="mlm loss").locator("td").all_inner_texts() == ["8.5", "7.25"]
 
 
 def test_trees_are_large_enough_to_read(open_page, pages):

@@ -100,10 +100,11 @@ LONG = " ".join(LETTERS * 5)
 
 
 def test_nothing_is_cut_in_silence(bert):
-    with pytest.warns(BertkitWarning, match="1 text was cut to 32 tokens; the longest, text number 1, has 132"):
+    said = r"1 text was cut to 32 tokens; the longest, text 2 \(counted from 1\), has 132; embed with too_long='window'"
+    with pytest.warns(BertkitWarning, match=said):
         cut = bert.embed(["a", LONG])
     np.testing.assert_allclose(cut[1], bert.embed(" ".join((LETTERS * 5)[:30])), atol=1e-5)
-    with pytest.raises(RequestError, match="text number 1 has 132 tokens, over the limit of 32"):
+    with pytest.raises(RequestError, match=r"text 2 \(counted from 1\) has 132 tokens, over the limit of 32"):
         bert.embed(["a", LONG], too_long="refuse")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -147,7 +148,7 @@ def test_a_million_characters(bert):
 
 
 def test_fill(bert):
-    candidates = bert.fill("a [MASK] c", top=len(PIECES))
+    candidates = bert.fill("a [MASK] c", top=len(PIECES), whole_words=False)
     assert sum(candidate.probability for candidate in candidates) == pytest.approx(1, abs=1e-4)
     assert [c.probability for c in candidates] == sorted((c.probability for c in candidates), reverse=True)
     assert {c.blank for c in candidates} == {0}
@@ -165,8 +166,43 @@ def test_fill_equals_the_head_at_that_position(bert):
     batch = Batch.pack([bert.tokenizer.encode("a [MASK] c").ids])
     with torch.no_grad():
         expected = bert.model.logits(batch, "masked_word")[2].softmax(-1)
-    best = bert.fill("a [MASK] c", top=1)[0]
+    best = bert.fill("a [MASK] c", top=1, whole_words=False)[0]
     assert best.probability == pytest.approx(expected.max().item(), rel=1e-5)
+    whole = {
+        word: float(p) for word, p in zip(PIECES, expected, strict=True) if word[:2] != "##" and word not in SPECIALS
+    }
+    found = bert.fill("a [MASK] c", top=len(PIECES))
+    assert {c.word: c.probability for c in found} == pytest.approx(whole, rel=1e-4), "the head's own probabilities"
+    assert [c.word for c in found] == sorted(whole, key=lambda word: -whole[word])
+
+
+@pytest.mark.parametrize(
+    ("text", "blank", "stands_for"),
+    [
+        ("a [MASK] c", 0, "word"),
+        ("[MASK] c", 0, "word"),
+        ("(___)", 0, "word"),
+        ("a\n[MASK].", 0, "word"),
+        ("[MASK]b c", 0, "word"),  # the beginning of a word
+        ("a[MASK] c", 0, "rest"),
+        ("7[MASK]", 0, "rest"),
+        ("\u00e9\u0301[MASK]", 0, "rest"),
+        ("[MASK][MASK]", 0, "word"),
+        ("[MASK][MASK]", 1, "any"),
+        ("\u6771[MASK]", 0, "word"),  # each ideograph is a word
+    ],
+)
+def test_a_blank_that_stands_alone_is_filled_with_whole_words(bert, text, blank, stands_for):
+    """Also by beam search; one that continues a word with word pieces; with special tokens never."""
+    normal = [piece for piece in PIECES if piece not in SPECIALS]
+    expected = {piece for piece in normal if stands_for == "any" or (stands_for == "rest") == piece.startswith("##")}
+    assert {c.word for c in bert.fill(text, top=len(PIECES)) if c.blank == blank} == expected
+    assert {c.words[blank] for c in bert.fill(text, top=1000, together=True)} <= expected
+    every = bert.fill(text, top=len(PIECES), whole_words=False)
+    assert {c.word for c in every if c.blank == blank} == set(PIECES)
+    assert len(bert.fill(text, top=50, together=True, whole_words=False)) == 50
+    with pytest.raises(RequestError, match="pieces gives whole words"):
+        bert.fill(text, pieces=2, whole_words=False)
 
 
 def test_fill_in_a_long_text(bert):
@@ -205,7 +241,8 @@ def test_a_table_larger_than_the_vocabulary_fills_with_words_only(bert):
     larger = new_model(family_config("bert", "tiny", vocab_size=200, max_length=32), {"masked_word": None}).eval()
     with torch.no_grad():
         larger.heads["masked_word"].decoder.bias[100:] = 50.0
-    found = Bert(Checkpoint(model=larger, tokenizer=bert.tokenizer)).fill("a [MASK]", top=57)
+    larger_bert = Bert(Checkpoint(model=larger, tokenizer=bert.tokenizer))
+    found = larger_bert.fill("a [MASK]", top=57, whole_words=False)
     assert {c.word for c in found} <= set(PIECES)
     assert sum(c.probability for c in found) == pytest.approx(1, abs=1e-4)
 
@@ -222,7 +259,12 @@ def test_fill_with_a_byte_level_vocabulary(tmp_path):
     tokenizer = Tokenizer.load(tmp_path)
     config = family_config("roberta", "tiny", vocab_size=tokenizer.size, max_length=32)
     roberta = Bert(Checkpoint(model=new_model(config, {"masked_word": None}).eval(), tokenizer=tokenizer))
-    found = {c.word: c.text for c in roberta.fill("Paris is <mask> of", top=tokenizer.size)}
+    words = {c.word: c.text for c in roberta.fill("Paris is <mask> of", top=tokenizer.size)}
+    assert words["is"] == "Paris is is of"
+    assert not any(word.startswith("##") for word in words)
+    first = {c.word: c.text for c in roberta.fill("<mask> is", top=tokenizer.size)}
+    assert first["P"] == "P is", "the first word of a text has no mark of a space"
+    found = {c.word: c.text for c in roberta.fill("Paris is <mask> of", top=tokenizer.size, whole_words=False)}
     assert found["is"] == "Paris is is of"
     assert found["##is"] == "Paris isis of"
     assert len(found) > 150

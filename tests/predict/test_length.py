@@ -51,9 +51,9 @@ def test_impossible_windows():
 
 def test_reports():
     report = report_lengths([3, 900, 5, 1200], 512, "truncate")
-    assert str(report) == "2 texts were cut to 512 tokens; the longest, text number 3, has 1200"
+    assert str(report) == "2 texts were cut to 512 tokens; the longest, text 4 (counted from 1), has 1200"
     assert str(report_lengths([3], 512, "window")) == "no text is over 512 tokens"
-    with pytest.raises(RequestError, match="text number 1 has 900 tokens, over the limit of 512"):
+    with pytest.raises(RequestError, match=r"text 2 \(counted from 1\) has 900 tokens, over the limit of 512"):
         report_lengths([3, 900], 512, "refuse")
     with pytest.raises(RequestError, match="unknown length policy 'chop'; choose from: refuse, truncate, window"):
         report_lengths([3], 512, "chop")

@@ -123,7 +123,7 @@ def test_texts_that_are_none(bert, texts, sentence):
 
 
 def test_long_texts_are_told_once(bert):
-    with pytest.warns(BertkitWarning, match="1 text was cut to 16 tokens; the longest, text number 1"):
+    with pytest.warns(BertkitWarning, match="1 text was cut to 16 tokens; the longest, text 2 "):
         assert len(bert.search("a", ["b", "c " * 50])) == 2
 
 
@@ -174,7 +174,7 @@ def test_files_that_hold_no_vectors(bert, tmp_path):
         "narrow.npy": (good[:, :5], "5 numbers in a row, but this model's vectors have 16"),
         "whole.npy": (np.ones((3, 16), dtype=np.int64), "3x16 numbers of type int64; rows of floats"),
         "flat.npy": (good[0], "holds 16 numbers of type float32"),
-        "nan.npy": (np.where(np.arange(8)[:, None] == 5, np.nan, good), "the vector in row 5 has numbers that are not"),
+        "nan.npy": (np.where(np.arange(8)[:, None] == 5, np.nan, good), r"vector 6 \(counted from 1\) has numbers"),
     }
     for name, (array, sentence) in files.items():
         np.save(tmp_path / name, array)
@@ -188,6 +188,10 @@ def test_files_that_hold_no_vectors(bert, tmp_path):
     for name in ("text.npy", "empty.npy", "pickled.npy", "torn.npy"):
         with pytest.raises(RequestError, match=f"{name} is not a whole .npy file of numbers"):
             bert.search("a", vectors=tmp_path / name)
+    with pytest.raises(RequestError, match="the lines of a text file are given as open"):
+        bert.search("a", tmp_path / "text.npy")
+    with pytest.raises(RequestError, match="must be a NumPy array or the path of a .npy file, not list"):
+        bert.search("a", vectors=[[1.0] * 16])
     with pytest.raises(RequestError, match="missing.npy cannot be read: No such file"):
         bert.search("a", vectors=tmp_path / "missing.npy")
     np.savez(tmp_path / "many.npz", good)

@@ -24,6 +24,7 @@ from bertkit.serve.http.auth import Keys
 from bertkit.serve.http.listener import bind
 from bertkit.serve.http.server import make_server
 from bertkit.serve.models import Models
+from bertkit.serve.routes.why import Explain
 from bertkit.serve.service import Service
 from bertkit.serve.settings import ServeSettings
 from bertkit.text.tokenizer import Tokenizer
@@ -79,8 +80,9 @@ def running(
     *,
     local: bool = False,
     loop: str = "auto",
+    explain: Explain = quick_why,
 ) -> Iterator[Running]:
-    app = create_app(models, settings, keys, local=local, explain=quick_why)
+    app = create_app(models, settings, keys, local=local, explain=explain)
     listener = bind("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     server = make_server(app)

@@ -114,7 +114,7 @@ def test_a_port_that_never_answers_is_not_waited_for(said, rate):
         assert taken
 
 
-def test_the_command(server, bertkit_command):
+def test_the_command(server, bertkit_command, command_here):
     options = ("--seconds", "0.1", "--clients", "1,2", "--batch", "1", "--length", "2,3", "--json")
     done = bertkit_command("bench", server.url, *options)
     assert done.returncode == 0, done.stderr
@@ -126,8 +126,8 @@ def test_the_command(server, bertkit_command):
         ("clients", 1),
         ("clients", 2),
     ]
-    assert bertkit_command("bench", server.url, "--clients", "many").returncode == 2
-    assert bertkit_command("bench", "http://127.0.0.1:9").returncode == 1
+    assert command_here("bench", server.url, "--clients", "many").returncode == 2
+    assert command_here("bench", "http://127.0.0.1:9").returncode == 1
 
 
 def test_the_dockerfile_is_in_order():

@@ -55,9 +55,9 @@ def test_python_gives_their_vectors(folder, expected):
     assert bert.embed([]).shape == (0, 6)
 
 
-def test_files_and_http_give_the_same(folder, expected, tmp_path, bertkit_command):
+def test_files_and_http_give_the_same(folder, expected, tmp_path, command_here):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS[:2]) + "\n")
-    done = bertkit_command("embed", tmp_path / "texts.txt", "--model", folder, "--out", tmp_path / "vectors.npy")
+    done = command_here("embed", tmp_path / "texts.txt", "--model", folder, "--out", tmp_path / "vectors.npy")
     assert done.returncode == 0, done.stderr
     np.testing.assert_allclose(np.load(tmp_path / "vectors.npy"), expected[:2], atol=NEAR)
     with running(load_models([f"dense={folder}"], torch.device("cpu"))) as server:

@@ -8,19 +8,22 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 import torch
-from serving import fill_folder, running, same
+from serving import fill_folder, running, same, wait_until
 
 import bertkit
 from bertkit.data.examples import TextExample
 from bertkit.data.tables import Location
+from bertkit.errors import BertkitError
 from bertkit.finetuning.evaluate import make_windows, run_model
 from bertkit.finetuning.explore.features import read_features
 from bertkit.finetuning.explore.features_model import save_layer
 from bertkit.finetuning.fine_tuning import open_data
 from bertkit.finetuning.settings import read_settings
+from bertkit.inside.attribution.attribution import quick_why
 from bertkit.serve.models import Models, load_models, share_encoders
 from bertkit.serve.routes.fill import plan_fill
 from bertkit.serve.routes.tasks import converted
@@ -99,10 +102,14 @@ def test_choose(server):
 
 def test_fill(server):
     bert = server.berts["fill"]
-    texts = ["a [MASK] c", "[MASK] [MASK]", "a b " * 30 + "[MASK]" + " c d" * 30]
+    texts = ["a [MASK] c", "[MASK] [MASK]", "a[MASK] b", "a b " * 30 + "[MASK]" + " c d" * 30]
     found = results(server.post("/fill", {"text": texts, "top": 3}), "fill")
     for own, text in zip(found, texts, strict=True):
         same(own, plain(bert.fill(text, top=3)))
+    everything = {"text": "a [MASK] c", "top": bert.tokenizer.size, "whole_words": False}
+    [found] = results(server.post("/fill", everything), "fill")
+    same(found, plain(bert.fill("a [MASK] c", top=bert.tokenizer.size, whole_words=False)))
+    assert len(found) == bert.tokenizer.size
     reply = server.post("/fill", {"text": "no blank"})
     assert reply.status_code == 422
     assert "write [MASK] or ___ where a word is missing" in reply.json()["error"]
@@ -124,7 +131,9 @@ def test_more_words_for_blanks_than_a_reply_holds_are_refused(models):
 def test_predictions_are_told_off_the_event_loop(server):
     """A reply of many candidates would else hold up everybody."""
     service = server.service
-    plan = partial(plan_fill, service.models.named("fill"), ["[MASK]"] * 2, 1, "window", service.settings)
+    plan = partial(
+        plan_fill, service.models.named("fill"), ["[MASK]"] * 2, 1, "window", service.settings, whole_words=True
+    )
     told = partial(converted, plan, lambda _: threading.current_thread().name)
     answer = asyncio.run_coroutine_threadsafe(service.answer(told), service._loop).result(20)
     assert [name.split("_")[0] for name in answer.value] == ["small", "small"]
@@ -337,3 +346,55 @@ def test_the_model_card_describes_the_model(server):
     assert card["parameters"] == sum(each.numel() for each in model.parameters())
     assert card["bytes"] == 4 * card["parameters"]
     assert (card["dtype"], card["unknown"], card["bundled"]) == ("float32", "[UNK]", False)
+
+
+class Steps:
+    """`explain` of a server that waits before each batch, and counts them."""
+
+    def __init__(self) -> None:
+        self.begun, self.go, self.batches, self.stopped = threading.Event(), threading.Event(), 0, threading.Event()
+        self.threads: list[int] = []
+
+    def __call__(self, bert, text, pair, *, target, word, before_batch):
+        def each(tokens: int) -> None:
+            self.begun.set()
+            assert self.go.wait(20)
+            try:
+                before_batch(tokens)
+            except BertkitError:
+                self.stopped.set()
+                raise
+            self.batches += 1
+            self.threads.append(torch.get_num_threads())
+
+        return quick_why(bert, text, pair, target=target, word=word, before_batch=each)
+
+
+def test_why_stops_when_its_client_is_gone(models):
+    steps = Steps()
+    with running(models, explain=steps) as server:
+        body = {"text": "a cat sat " * 60, "model": "classify"}
+        with pytest.raises(httpx.ReadTimeout):
+            server.http.post("/why", json=body, timeout=httpx.Timeout(20, read=0.5))
+        assert steps.begun.wait(20)
+        wait_until(lambda: server.service.in_progress == 0)
+        steps.go.set()
+        assert steps.stopped.wait(20)
+        assert steps.batches == 0, "no batch is computed for nobody"
+        assert server.post("/why", body).status_code == 200
+        assert steps.batches > 0
+
+
+def test_why_uses_the_cores_that_are_free(models, monkeypatch):
+    steps = Steps()
+    steps.go.set()
+    body = {"text": "a cat sat " * 60, "model": "classify"}
+    with running(models, explain=steps) as server:
+        workers = server.service.workers
+        monkeypatch.setattr(workers, "_cores", 2)
+        for busy, threads in ((0, 2), (1, 1)):
+            monkeypatch.setattr(workers, "_busy", busy)
+            steps.threads.clear()
+            assert server.post("/why", body).status_code == 200
+            assert set(steps.threads) == {threads}
+        assert workers.free_threads(8) == 1, "few tokens are faster with one thread"

@@ -139,9 +139,9 @@ def test_ports_hosts_and_times_that_cannot_be():
         (["--max-tokens", "0"], "max-tokens=0 must be at least 1"),
     ],
 )
-def test_requests_that_cannot_be(bertkit_command, folders, arguments, said):
-    environment = {name: value for name, value in os.environ.items() if name != "BERTKIT_API_KEY"}
-    done = bertkit_command("serve", folders["fill"], "--port", "0", *arguments, env=environment)
+def test_requests_that_cannot_be(command_here, folders, arguments, said, monkeypatch):
+    monkeypatch.delenv("BERTKIT_API_KEY", raising=False)
+    done = command_here("serve", folders["fill"], "--port", "0", *arguments)
     assert done.returncode == 2
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
@@ -164,11 +164,11 @@ def test_models_that_cannot_be(folders, tmp_path):
     assert list(named.by_name) == ["one", "tag"]
 
 
-def test_a_port_that_is_taken(bertkit_command, folders):
+def test_a_port_that_is_taken(command_here, folders):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        done = bertkit_command("serve", folders["fill"], "--port", other.getsockname()[1])
+        done = command_here("serve", folders["fill"], "--port", other.getsockname()[1])
     assert done.returncode == 1
     assert "cannot be listened at: Address already in use; choose another --port" in done.stderr
 

@@ -1,13 +1,15 @@
 """What a person sees who starts a server: models while they load, the address, short lines of the log."""
 
 import io
+import itertools
 import json
 import logging
+from types import SimpleNamespace
 
 import pytest
 
 from bertkit.checkpoint.bundled import bundled_folder
-from bertkit.cli import serve
+from bertkit.cli import serve, serve_screen
 from bertkit.cli.serve_screen import print_frame, shown_load
 from bertkit.serve.http import logs
 
@@ -56,13 +58,15 @@ def test_the_address_is_in_a_frame(capsys):
     assert {len(line) for line in lines} == {len(lines[0])}
 
 
-def test_each_model_is_named_while_it_loads(capsys):
+def test_each_model_is_named_while_it_loads(capsys, monkeypatch):
+    seconds = itertools.count(step=2.5)
+    monkeypatch.setattr(serve_screen, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     assert shown_load(lambda path: f"loaded {path}")("run") == "loaded run"
-    assert "✓ run 0.0 s" in capsys.readouterr().err
+    assert "✓ run 2.5 s" in capsys.readouterr().err
     shown_load(lambda path: None)(None)
-    assert "✓ the bundled model 0.0 s" in capsys.readouterr().err
+    assert "✓ the bundled model 2.5 s" in capsys.readouterr().err
     shown_load(lambda path: None)(str(bundled_folder() / "sentences"))
-    assert "✓ the bundled model sentences 0.0 s" in capsys.readouterr().err
+    assert "✓ the bundled model sentences 2.5 s" in capsys.readouterr().err
 
 
 def test_the_page_is_opened_when_the_server_listens(monkeypatch, command_here):

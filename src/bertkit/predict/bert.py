@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from bertkit.predict.onnx.export import Exported
     from bertkit.predict.quantize import Fidelity
     from bertkit.predict.questions import JudgedWord
-    from bertkit.predict.search import Found, Searched, Stored
+    from bertkit.predict.search import Found
     from bertkit.predict.trace import TextTrace
     from bertkit.predict.write import Writer
     from bertkit.report.page import PageResult
@@ -169,19 +169,29 @@ class Bert:
 
     @overload
     def search(  # type: ignore[overload-overlap]
-        self, query: str, texts: "Searched | None" = None, k: int = 10, *, vectors: "Stored | None" = None
+        self,
+        query: str,
+        texts: "Iterable[str] | np.ndarray | Path | None" = None,
+        k: int = 10,
+        *,
+        vectors: "np.ndarray | Path | str | None" = None,
     ) -> "list[Found]": ...
     @overload
     def search(
-        self, query: Sequence[str], texts: "Searched | None" = None, k: int = 10, *, vectors: "Stored | None" = None
+        self,
+        query: Sequence[str],
+        texts: "Iterable[str] | np.ndarray | Path | None" = None,
+        k: int = 10,
+        *,
+        vectors: "np.ndarray | Path | str | None" = None,
     ) -> "list[list[Found]]": ...
     def search(
         self,
         query: str | Sequence[str],
-        texts: "Searched | None" = None,
+        texts: "Iterable[str] | np.ndarray | Path | None" = None,
         k: int = 10,
         *,
-        vectors: "Stored | None" = None,
+        vectors: "np.ndarray | Path | str | None" = None,
     ) -> "list[Found] | list[list[Found]]":
         """The `k` texts nearest to the query by cosine, exactly: a Found each, best first, equal ones in input order.
 
@@ -200,16 +210,25 @@ class Bert:
         candidates: Sequence[str] | None = None,
         pieces: int = 1,
         together: bool = False,
+        whole_words: bool = True,
         too_long: TooLong = "window",
     ) -> "list[Filled] | list[FilledTogether] | list[list[Filled] | list[FilledTogether]]":
         """The best words for each [MASK] of the text, with probabilities; for several texts, a list of such lists.
 
         `candidates`: scores these words only, of any number of pieces. `pieces`: whole words of up to so many pieces.
         `together`: the best words for all blanks jointly. `fill_words.py` says how several pieces are scored.
+        `whole_words=False`: every token is a candidate, such as ##s or [UNK], also where a blank stands alone.
         """
         from bertkit.predict.fill_words import BlankSettings, fill_text
 
-        how = BlankSettings(top=top, candidates=candidates, pieces=pieces, together=together, too_long=too_long)
+        how = BlankSettings(
+            top=top,
+            candidates=candidates,
+            pieces=pieces,
+            together=together,
+            whole_words=whole_words,
+            too_long=too_long,
+        )
         filled = [fill_text(self.checkpoint, each, how) for each in _listed(text)]
         return filled[0] if isinstance(text, str) else filled
 

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,11 +15,13 @@ from bertkit.engine.batches import Passage, last_layer, truncate, window_passage
 from bertkit.engine.threads import threads_for
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.model import BertModel
+from bertkit.text.characters import in_word
 from bertkit.text.length import LengthReport, TooLong, report_lengths
 from bertkit.text.tokenizer import Encoding, Tokenizer
 from bertkit.text.windows import window_cuts
 
 BLANK = re.compile(r"_{2,}|<mask>|\[mask\]", re.IGNORECASE)  # ways to write a blank besides the model's own token
+BlankKind = Literal["word", "rest", "any"]  # what may be filled in: a whole word, the rest of one, or either
 MAX_BLANKS = 1000  # of one text: every candidate carries the whole text
 
 
@@ -39,6 +42,7 @@ class Blanks:
     text: str
     encoding: Encoding
     positions: list[int]  # token positions of the blanks
+    kinds: tuple[BlankKind, ...] | None  # of the blanks; None: every token is a candidate
     report: LengthReport
 
     @cached_property
@@ -46,21 +50,38 @@ class Blanks:
         """The sequences that the model reads, each with its blanks: (number of the blank, position in the sequence)."""
         return _views(self.encoding, self.positions, self.report.limit, self.report.policy)
 
+    def kinds_in(self, inside: Sequence[tuple[int, int]]) -> tuple[BlankKind, ...] | None:
+        """The kinds of the blanks of a view."""
+        return None if self.kinds is None else tuple(self.kinds[blank] for blank, _ in inside)
 
-def fill(model: BertModel, tokenizer: Tokenizer, text: str, *, top: int, limit: int, too_long: TooLong) -> list[Filled]:
+
+def fill(
+    model: BertModel,
+    tokenizer: Tokenizer,
+    text: str,
+    *,
+    top: int,
+    limit: int,
+    too_long: TooLong,
+    whole_words: bool = True,
+) -> list[Filled]:
     """The `top` words for each blank, blank by blank, best first."""
-    blanks = find_blanks(model, tokenizer, text, top=top, limit=limit, too_long=too_long)
+    blanks = find_blanks(model, tokenizer, text, top=top, limit=limit, too_long=too_long, whole_words=whole_words)
     if blanks.report.long:
         warnings.warn(str(blanks.report), BertkitWarning, stacklevel=3)
-    best = [
-        _best_tokens(model, passage, [position for _, position in inside], top, tokenizer.size)
-        for passage, inside in blanks.views
-    ]
+    best = [_read_blanks(model, tokenizer, blanks, *view, top) for view in blanks.views]
     return fill_blanks(tokenizer, blanks, [(values.tolist(), tokens.tolist()) for values, tokens in best])
 
 
 def find_blanks(
-    model: BertModel, tokenizer: Tokenizer, text: str, *, top: int, limit: int, too_long: TooLong
+    model: BertModel,
+    tokenizer: Tokenizer,
+    text: str,
+    *,
+    top: int,
+    limit: int,
+    too_long: TooLong,
+    whole_words: bool = True,
 ) -> Blanks:
     """The blanks of a text; a model, text or `top` that cannot work is refused here."""
     if "masked_word" not in model.heads:
@@ -83,7 +104,32 @@ def find_blanks(
     if len(positions) > MAX_BLANKS:
         raise RequestError(f"the text has {len(positions):,} blanks; at most {MAX_BLANKS:,} are filled at a time")
     report = report_lengths([len(encoding.ids)], limit, too_long)
-    return Blanks(text, encoding, positions, report)
+    kinds = blank_kinds(tokenizer, text, encoding, positions) if whole_words else None
+    return Blanks(text, encoding, positions, kinds, report)
+
+
+def blank_kinds(tokenizer: Tokenizer, text: str, encoding: Encoding, positions: Sequence[int]) -> tuple[BlankKind, ...]:
+    """The kind of each blank by what is directly before it: after a letter or digit it is the rest of a word.
+
+    Vocabularies with a mark for the space before a token read a blank alike with and without a space before it, and
+    the first word of a text has no mark: then it may be either.
+    """
+    spans = [word_span(text, encoding.offsets[position]) for position in positions]
+    ends = {end for _, end in spans}
+
+    def kind(start: int) -> BlankKind:
+        before = text[:start][-1:]
+        if start in ends or (tokenizer.marks_spaces and not before.isspace()):
+            return "any"
+        return "rest" if before and in_word(before) else "word"
+
+    return tuple(kind(start) for start, _ in spans)
+
+
+def word_span(text: str, span: tuple[int, int]) -> tuple[int, int]:
+    """Characters of a blank, without the space before it that some mask tokens include."""
+    start, end = span
+    return end - len(text[start:end].lstrip()), end
 
 
 def mark_blanks(text: str, mask: str) -> str:
@@ -103,7 +149,8 @@ def fill_blanks(
     for (_, inside), (probabilities, tokens) in zip(blanks.views, best, strict=True):
         for (blank, _), row, words in zip(inside, probabilities, tokens, strict=True):
             span = blanks.encoding.offsets[blanks.positions[blank]]
-            filled += [fill_in(tokenizer, blanks.text, span, *pair, blank) for pair in zip(words, row, strict=True)]
+            pairs = [pair for pair in zip(words, row, strict=True) if pair[1] >= 0]
+            filled += [fill_in(tokenizer, blanks.text, span, *pair, blank) for pair in pairs]
     return sorted(filled, key=lambda candidate: candidate.blank)  # stable: best first within each blank
 
 
@@ -128,15 +175,36 @@ def _views(
     return [(passages[window], inside) for window, inside in by_window.items()]
 
 
-def _best_tokens(
-    model: BertModel, passage: Passage, positions: Sequence[int], top: int, vocab_size: int
+def _read_blanks(
+    model: BertModel, tokenizer: Tokenizer, blanks: Blanks, passage: Passage, inside: list[tuple[int, int]], top: int
 ) -> tuple[Tensor, Tensor]:
-    """Probabilities and ids, [blanks, top] each; rows of the embedding table beyond `vocab_size` are no words."""
+    """`best_tokens` of the blanks of one view."""
     with torch.inference_mode(), threads_for(len(passage.ids), model.device):
         batch, hidden_TD = last_layer(model.encoder, [passage], model.device)
-        logits_NV = model.read("masked_word", hidden_TD[list(positions)], batch)[:, :vocab_size].float()
-        best = logits_NV.softmax(dim=-1).topk(top)
-        return best.values.cpu(), best.indices.cpu()
+        logits_NV = model.read("masked_word", hidden_TD[[position for _, position in inside]], batch)
+        return best_tokens(logits_NV, tokenizer, blanks.kinds_in(inside), top)
+
+
+def best_tokens(
+    logits_NV: Tensor, tokenizer: Tokenizer, kinds: Sequence[BlankKind] | None, top: int
+) -> tuple[Tensor, Tensor]:
+    """Probabilities and ids, [blanks, top] each; a token that is no candidate for its blank has a probability of -1.
+
+    Rows of the embedding table beyond the vocabulary are no tokens.
+    """
+    probabilities_NV = logits_NV[:, : tokenizer.size].float().softmax(dim=-1)
+    if kinds is not None:
+        masks = candidate_tokens(tokenizer)
+        allowed_NV = torch.stack([masks[kind] for kind in kinds]).to(logits_NV.device)
+        probabilities_NV = probabilities_NV.masked_fill(~allowed_NV, -1.0)
+    best = probabilities_NV.topk(top)
+    return best.values.cpu(), best.indices.cpu()
+
+
+def candidate_tokens(tokenizer: Tokenizer) -> dict[BlankKind, Tensor]:
+    """V bool: the candidates for each kind of blank; special tokens are never among them."""
+    words, starts = map(torch.from_numpy, (tokenizer.word_tokens, tokenizer.word_starts))
+    return {"word": starts, "rest": words & ~starts, "any": words}
 
 
 def fill_in(
@@ -144,8 +212,10 @@ def fill_in(
 ) -> Filled:
     """One candidate; a piece that continues a word is written ##piece, and joined to the text before the blank."""
     word = tokenizer.decode([token]).strip().removeprefix("##") or tokenizer.tokens([token])[0]
-    start, end = span
-    start = end - len(text[start:end].lstrip())  # the mask tokens of some vocabularies include the space before them
-    if tokenizer.starts_word(token):
+    start, end = word_span(text, span)
+    before = text[:start][-1:]
+    # The first word of a text, or after a bracket, has no mark of a space.
+    unmarked = tokenizer.marks_spaces and not (before and (before.isspace() or in_word(before)))
+    if unmarked or tokenizer.starts_word(token):
         return Filled(word, probability, text[:start] + word + text[end:], blank)
     return Filled(f"##{word}", probability, text[:start].rstrip() + word + text[end:], blank)

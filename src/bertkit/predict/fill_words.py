@@ -18,7 +18,7 @@ from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.engine.batches import TOKENS_PER_BATCH, Passage, last_layer, truncate
 from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.model import BertModel
-from bertkit.predict.fill import Blanks, Filled, fill, fill_in, find_blanks
+from bertkit.predict.fill import Blanks, Filled, candidate_tokens, fill, fill_in, find_blanks, word_span
 from bertkit.text.length import TooLong, report_lengths
 from bertkit.text.tokenizer import Encoding, Tokenizer
 
@@ -62,31 +62,39 @@ class BlankSettings:
     candidates: Sequence[str] | None
     pieces: int
     together: bool
+    whole_words: bool
     too_long: TooLong
 
     def __post_init__(self) -> None:
         if [self.candidates is not None, self.pieces != 1, self.together].count(True) > 1:
             raise RequestError("candidates, pieces and together are three ways to fill; choose one of them")
+        if self.pieces != 1 and not self.whole_words:
+            raise RequestError("pieces gives whole words; leave whole_words=False out")
 
 
 def fill_text(checkpoint: Checkpoint, text: str, how: BlankSettings) -> list[Filled] | list[FilledTogether]:
     """The best words for each blank of a text, or for all of them together."""
     model, tokenizer, limit = checkpoint.model, checkpoint.required_tokenizer, checkpoint.max_length
-    chains = ChainFiller(model, tokenizer, limit, how.too_long)
+    chains = ChainFiller(model, tokenizer, limit, how.too_long, how.whole_words)
     if how.candidates is not None:
         return chains.candidates(text, how.candidates)
     if how.together:
         return chains.together(text, how.top)
     if how.pieces != 1:
         return chains.whole_words(text, how.top, how.pieces)
-    return fill(model, tokenizer, text, top=how.top, limit=limit, too_long=how.too_long)
+    limits = {"top": how.top, "limit": limit}
+    return fill(model, tokenizer, text, **limits, too_long=how.too_long, whole_words=how.whole_words)
 
 
 class ChainFiller:
-    """Fills the blanks of a text piece by piece; `limit` and `too_long` as in `fill`."""
+    """Fills the blanks of a text piece by piece; `limit`, `too_long` and `whole_words` as in `fill`."""
 
-    def __init__(self, model: BertModel, tokenizer: Tokenizer, limit: int, too_long: TooLong) -> None:
+    def __init__(
+        self, model: BertModel, tokenizer: Tokenizer, limit: int, too_long: TooLong, whole_words: bool = True
+    ) -> None:
         self.model, self.tokenizer, self.limit, self.too_long = model, tokenizer, limit, too_long
+        self.only_words = whole_words
+        self._tokens = candidate_tokens(tokenizer)
 
     def together(self, text: str, top: int, beam: int = BEAM_WIDTH) -> list[FilledTogether]:
         """The best fillings of all blanks at once, by beam search; special tokens are never filled in."""
@@ -97,8 +105,9 @@ class ChainFiller:
                 f"the text has {len(blanks.positions)} blanks; at most {MAX_BLANKS_TOGETHER} are filled together"
             )
         masked = self._masked(blanks.encoding, blanks.positions)
-        starts, continues = self._word_pieces()
-        chains = self.best_chains(masked, [starts | continues] * len(blanks.positions), max(top, beam))
+        tokens, kinds = self._tokens, blanks.kinds
+        allowed = [tokens[kind] for kind in kinds] if kinds else [tokens["any"]] * len(blanks.positions)
+        chains = self.best_chains(masked, allowed, max(top, beam))
         return [self._fill_all(blanks, chain, probability) for chain, probability in chains[:top]]
 
     def whole_words(self, text: str, top: int, pieces: int, beam: int = BEAM_WIDTH) -> list[Filled]:
@@ -107,7 +116,7 @@ class ChainFiller:
         if isinstance(pieces, bool) or not isinstance(pieces, int) or not 1 <= pieces <= MAX_PIECES:
             raise RequestError(f"pieces={pieces!r} must be from 1 to {MAX_PIECES}")
         blanks = self._blanks(text)
-        starts, continues = self._word_pieces()
+        starts, continues = self._tokens["word"], self._tokens["rest"]
         filled: list[Filled] = []
         for blank, position in enumerate(blanks.positions):
             chains: list[tuple[Chain, float]] = []
@@ -123,7 +132,7 @@ class ChainFiller:
         blanks = self._blanks(text)
         filled = []
         for blank in range(len(blanks.positions)):
-            start, end = blank_span(blanks, blank)
+            start, end = word_span(text, blanks.encoding.offsets[blanks.positions[blank]])
             read = [self._read_candidate(text, (start, end), word) for word in _checked_words(words)]
             probabilities = self.probabilities([masked for masked, _ in read], [chain for _, chain in read])
             texts = [text[:start] + word + text[end:] for word in words]
@@ -173,7 +182,15 @@ class ChainFiller:
             start = chosen.stop
 
     def _blanks(self, text: str) -> Blanks:
-        blanks = find_blanks(self.model, self.tokenizer, text, top=1, limit=self.limit, too_long=self.too_long)
+        blanks = find_blanks(
+            self.model,
+            self.tokenizer,
+            text,
+            top=1,
+            limit=self.limit,
+            too_long=self.too_long,
+            whole_words=self.only_words,
+        )
         if blanks.report.long:
             warnings.warn(str(blanks.report), BertkitWarning, stacklevel=5)
         return blanks
@@ -197,19 +214,6 @@ class ChainFiller:
         ids, segments = (_part(row, start, room) for row in (encoding.ids, encoding.segments))
         return Masked(ids, segments, tuple(position - start + 1 for position in positions))
 
-    def _word_pieces(self) -> tuple[Tensor, Tensor]:
-        """V bool each: the pieces that begin a word, and those that continue one; special tokens are neither."""
-        tokenizer = self.tokenizer
-        starts, continues = (torch.zeros(tokenizer.size, dtype=torch.bool) for _ in range(2))
-        for piece in set(tokenizer.vocab.values()) - self._special:
-            (starts if tokenizer.starts_word(piece) else continues)[piece] = True
-        return starts, continues
-
-    @property
-    def _special(self) -> set[int]:
-        tokenizer = self.tokenizer
-        return {tokenizer.pad_id, tokenizer.unknown_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id}
-
     def _read_candidate(self, text: str, span: tuple[int, int], word: str) -> tuple[Masked, Chain]:
         """The text with the word in it and the word's pieces masked; and those pieces."""
         start, end = span
@@ -219,7 +223,7 @@ class ChainFiller:
         tokens = enumerate(zip(encoding.offsets, encoding.words, strict=True))
         positions = [n for n, ((a, b), word_index) in tokens if word_index is not None and a < stop and b > start]
         chain = tuple(encoding.ids[position] for position in positions)
-        if not chain or self._special & set(chain):
+        if not chain or not self._tokens["any"][list(chain)].all():
             raise RequestError(f"the candidate {word!r} is not made of pieces that this vocabulary has; leave it out")
         inside = filled[encoding.offsets[positions[0]][0] : encoding.offsets[positions[-1]][1]]
         if inside.strip() != word.strip():
@@ -230,7 +234,7 @@ class ChainFiller:
         return self._masked(Encoding(ids, encoding.segments, encoding.offsets, encoding.words), positions), chain
 
     def _fill_word(self, blanks: Blanks, blank: int, chain: Chain, probability: float) -> Filled:
-        start, end = blank_span(blanks, blank)
+        start, end = word_span(blanks.text, blanks.encoding.offsets[blanks.positions[blank]])
         word = self.tokenizer.decode(chain).strip() or "".join(self.tokenizer.tokens(chain))
         return Filled(word, probability, blanks.text[:start] + word + blanks.text[end:], blank)
 
@@ -242,12 +246,6 @@ class ChainFiller:
             filled = fill_in(self.tokenizer, text, blanks.encoding.offsets[position], piece, probability, 0)
             text, words = filled.text, [filled.word, *words]
         return FilledTogether(tuple(words), probability, text)
-
-
-def blank_span(blanks: Blanks, blank: int) -> tuple[int, int]:
-    """Characters of a blank in its text, without the space before it that some mask tokens include."""
-    start, end = blanks.encoding.offsets[blanks.positions[blank]]
-    return end - len(blanks.text[start:end].lstrip()), end
 
 
 def _widened(encoding: Encoding, position: int, count: int) -> Encoding:

@@ -27,7 +27,7 @@ from bertkit.errors import BertkitWarning, RequestError
 from bertkit.model.heads import HEADS
 from bertkit.tasks.row import RequestField, RequestOption, check_same_count
 from bertkit.text.characters import with_marks
-from bertkit.text.length import report_lengths
+from bertkit.text.length import numbered, report_lengths
 from bertkit.text.tokenizer import Encoding, Tokenizer
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class QuestionInputs:
         if long and not row.windows:
             number, tokens = long[0]
             raise RequestError(
-                f"pair number {number} has {tokens} tokens, over the limit of {limit}; shorten its texts"
+                f"{numbered('pair', number)} has {tokens} tokens, over the limit of {limit}; shorten its texts"
             )
         return cls(row, [Asked(text, each, known_segments(model.config, each.segments), limit) for text, each in pairs])
 

@@ -2,16 +2,18 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from bertkit.errors import RequestError
+from bertkit.text.length import numbered
 from bertkit.text_inputs import each_text, refuse_unlisted
 
-Stored = np.ndarray | Path | str  # vectors in an array, or the path of a .npy file
-Searched = Iterable[str] | np.ndarray | Path
+VectorsOrFile = np.ndarray | Path | str  # vectors in an array, or the path of a .npy file
+TextsOrVectors = Iterable[str] | np.ndarray | Path
 ROWS_PER_BLOCK = 8192  # stored vectors compared at a time: 50 MB at width 768 in float64
 
 
@@ -55,7 +57,7 @@ class NearestSoFar:
 
 def search_blocks(queries_QD: np.ndarray, blocks: Iterable[VectorBlock], k: int) -> list[list[Found]]:
     """The `k` nearest by cosine for each query, best first; memory does not grow with the number of blocks."""
-    unit_QD = _unit(queries_QD, "query number {}".format)
+    unit_QD = _unit(queries_QD, partial(numbered, "query"))
     best = [NearestSoFar(np.zeros(0, np.float32), np.zeros(0, np.int64), []) for _ in unit_QD]
     done = 0
     for block in blocks:
@@ -67,7 +69,7 @@ def search_blocks(queries_QD: np.ndarray, blocks: Iterable[VectorBlock], k: int)
 
 def search_all(queries_QD: np.ndarray, vectors_ND: np.ndarray, k: int) -> list[list[tuple[int, float]]]:
     """The slow twin: all cosines at once, sorted whole; (index, score) pairs."""
-    scores_QN = cosines(_unit(queries_QD, "query number {}".format), vectors_ND, 0)
+    scores_QN = cosines(_unit(queries_QD, partial(numbered, "query")), vectors_ND, 0)
     ranked = [sorted(zip(-scores, range(len(scores)), strict=True))[:k] for scores in scores_QN]
     return [[(index, float(-score)) for score, index in row] for row in ranked]
 
@@ -77,11 +79,13 @@ def cosines(unit_QD: np.ndarray, vectors_ND: np.ndarray, first: int) -> np.ndarr
 
     Computed in float64 and rounded, so that equal vectors have equal scores in every block.
     """
-    scores_QN: np.ndarray = unit_QD @ _unit(vectors_ND, lambda row: f"the vector in row {first + row}").T
+    scores_QN: np.ndarray = unit_QD @ _unit(vectors_ND, lambda row: numbered("vector", first + row)).T
     return scores_QN.astype(np.float32)
 
 
-def texts_and_vectors(texts: Searched | None, vectors: Stored | None) -> tuple[Iterator[str] | None, Stored | None]:
+def texts_and_vectors(
+    texts: TextsOrVectors | None, vectors: VectorsOrFile | None
+) -> tuple[Iterator[str] | None, VectorsOrFile | None]:
     """Checked texts and vectors, one of which may be None; vectors may be passed as `texts`."""
     if isinstance(texts, Path) or (isinstance(texts, np.ndarray) and texts.ndim == 2):
         if vectors is not None:
@@ -93,15 +97,20 @@ def texts_and_vectors(texts: Searched | None, vectors: Stored | None) -> tuple[I
 
 
 def searched_blocks(
-    texts: Searched | None, vectors: Stored | None, width: int, embed: Callable[[Iterable[str]], Iterator[VectorBlock]]
+    texts: TextsOrVectors | None,
+    vectors: VectorsOrFile | None,
+    width: int,
+    embed: Callable[[Iterable[str]], Iterator[VectorBlock]],
 ) -> Iterator[VectorBlock]:
     """Blocks of stored vectors; where there are none, `embed` makes them from the texts."""
     checked, stored = texts_and_vectors(texts, vectors)
     return embed(checked or ()) if stored is None else vector_blocks(open_vectors(stored, width), checked)
 
 
-def open_vectors(vectors: Stored, width: int) -> np.ndarray:
+def open_vectors(vectors: VectorsOrFile, width: int) -> np.ndarray:
     """The vectors as a float array [rows, width]; a .npy file is memory-mapped. `width` is that of the model."""
+    if not isinstance(vectors, np.ndarray | Path | str):
+        raise RequestError(f"vectors must be a NumPy array or the path of a .npy file, not {type(vectors).__name__}")
     name = "the array of vectors" if isinstance(vectors, np.ndarray) else str(vectors)
     array = vectors if isinstance(vectors, np.ndarray) else _mapped(Path(vectors))
     if array.ndim != 2 or array.dtype.kind != "f":
@@ -156,7 +165,10 @@ def _mapped(path: Path) -> np.ndarray:
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, EOFError) as error:
-        raise RequestError(f"{path} is not a whole .npy file of numbers: {error}") from error
+        raise RequestError(
+            f"{path} is not a whole .npy file of numbers, as bertkit embed writes it; "
+            "the lines of a text file are given as open(path)"
+        ) from error
     if not isinstance(array, np.ndarray):
         raise RequestError(f"{path} is an archive of arrays; name a .npy file, as bertkit embed writes it")
     return array

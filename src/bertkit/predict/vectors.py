@@ -13,13 +13,11 @@ from bertkit.engine.embed import Embedded, embed_blocks
 from bertkit.errors import BertkitWarning
 from bertkit.model.pooling import EmbedSettings
 from bertkit.progress import late_progress
-from bertkit.text.length import LengthReport
+from bertkit.text.length import LengthReport, name_text
 from bertkit.text_inputs import listed_texts
 
 if TYPE_CHECKING:
-    from bertkit.predict.search import Found, Searched, Stored, VectorBlock
-
-TEXT_NUMBER = "text number {}".format
+    from bertkit.predict.search import Found, TextsOrVectors, VectorBlock, VectorsOrFile
 
 
 def text_blocks(
@@ -27,7 +25,7 @@ def text_blocks(
     texts: Iterable[str],
     settings: EmbedSettings,
     too_long: TooLong = "truncate",
-    where: Callable[[int], str] = TEXT_NUMBER,
+    where: Callable[[int], str] = name_text,
     *,
     tick: Callable[[int], None] | None = None,
 ) -> Iterator[Embedded]:
@@ -52,7 +50,11 @@ def embed_texts(
 
 
 def search_texts(
-    checkpoint: Checkpoint, query: str | Sequence[str], texts: "Searched | None", k: int, vectors: "Stored | None"
+    checkpoint: Checkpoint,
+    query: str | Sequence[str],
+    texts: "TextsOrVectors | None",
+    k: int,
+    vectors: "VectorsOrFile | None",
 ) -> "list[list[Found]]":
     """The `k` nearest texts of each query, best first; `vectors` are those of the texts, if they are known."""
     from bertkit.predict.search import check_count, search_blocks, searched_blocks
@@ -87,4 +89,5 @@ def _shown_blocks(
             reports += [block.lengths] if block.lengths.long else []
             yield block
     if reports:
-        warnings.warn(str(reduce(LengthReport.joined, reports)), BertkitWarning, stacklevel=5)
+        remedy = "; embed with too_long='window' to read whole texts" if too_long == "truncate" else ""
+        warnings.warn(f"{reduce(LengthReport.joined, reports)}{remedy}", BertkitWarning, stacklevel=5)

@@ -16,6 +16,7 @@ from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.tasks.shared.length import Seen
 from bertkit.tasks.write import Written
+from bertkit.text.length import name_text
 from bertkit.text.tokenizer import Tokenizer
 
 TOKENS_PER_BATCH = 2048  # of prompts or sources that are generated from together
@@ -154,9 +155,8 @@ class Writer:
             room = self.limit if ended else self.limit - 1
         for number, ids in enumerate(sequences):
             if len(ids) > room:
-                raise RequestError(
-                    f"text number {number} has {len(ids)} tokens, over the {room} that this model takes; shorten it"
-                )
+                name = name_text(number)
+                raise RequestError(f"{name} has {len(ids)} tokens, over the {room} that this model takes; shorten it")
         return sequences
 
     def _id(self, checkpoint: Checkpoint, name: str, default: int) -> int:

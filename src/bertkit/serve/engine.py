@@ -18,6 +18,8 @@ from bertkit.model.encoder import Encoder
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import vectors_of
 from bertkit.poolings import NO_POOLING
+from bertkit.predict.fill import BlankKind, best_tokens
+from bertkit.text.tokenizer import Tokenizer
 
 
 class Reader(Protocol):
@@ -182,16 +184,17 @@ class ReadBlanks:
     """The best words at some positions of one sequence: (probabilities, ids), [positions, top] each."""
 
     model: BertModel
-    positions: tuple[int, ...]
+    tokenizer: Tokenizer
+    positions: Sequence[int]
+    kinds: Sequence[BlankKind] | None  # as in `Blanks`
     top: int
-    vocab_size: int  # of the tokenizer; rows of the embedding table beyond it are no words
     layers: tuple[int, ...]
 
     def __call__(self, x_TD: Tensor, batch: Batch) -> list[tuple[list[list[float]], list[list[int]]]]:
         """One row, for the one sequence."""
-        logits = self.model.read("masked_word", x_TD[list(self.positions)], batch)[:, : self.vocab_size].float()
-        best = logits.softmax(dim=-1).topk(self.top)
-        return [(best.values.tolist(), best.indices.tolist())]
+        logits = self.model.read("masked_word", x_TD[list(self.positions)], batch)
+        probabilities, tokens = best_tokens(logits, self.tokenizer, self.kinds, self.top)
+        return [(probabilities.tolist(), tokens.tolist())]
 
 
 @dataclass(frozen=True, eq=False)

@@ -115,6 +115,15 @@ class Workers:
         """Estimated seconds until the tokens in the queue are computed."""
         return seconds_to_wait(self._waiting_tokens, self._tokens_per_second)
 
+    def free_threads(self, tokens: int) -> int | None:
+        """Torch threads for other work on so many tokens: all cores while nothing is computed here, else one.
+
+        Threads that wait for a busy core make all of them slow. None: torch's default, where a GPU computes.
+        """
+        if self._cores is None:
+            return None
+        return 1 if self._busy or self._waiting or tokens <= TOKENS_FOR_ONE_THREAD else self._cores
+
     def submit(self, tickets: Sequence[Ticket]) -> list[Ticket]:
         """Put requests into the queue, all before a worker takes any; returns those that it has no room for."""
         refused = []

@@ -96,7 +96,9 @@ def embed_file(
     output = Output("embedding", out, {**describe(bert, source, options), **in_common}, side_files)
     state = run_file(source, job, bert, output, options, show)
     done = "cut to" if vectors.too_long == "truncate" else "read through windows of"
-    return EmbeddedFile(state, width, long_texts(state, done, bert.checkpoint.max_length), bert.name)
+    note = long_texts(state, done, bert.checkpoint.max_length)
+    remedy = "; --too-long window reads whole texts" if note and vectors.too_long == "truncate" else ""
+    return EmbeddedFile(state, width, f"{note}{remedy}", bert.name)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ import { element } from "../inside/drawing.js";
 import { bars, percent } from "./parts.js";
 
 const CANDIDATES = 8; // for each blank
-const ASKED = 24; // of which word pieces are left out
 const UNDERSCORES = /_{3,}/g; // as people write a blank
 
 export const fill = {
@@ -25,12 +24,12 @@ export const fill = {
   actions: (panel) => [element("button", { type: "button", class: "quiet", onclick: () => insertBlank(panel) }, "Insert a blank")],
   missing: ({ text }, model) => (blanked(text, model).includes(model.mask) ? null : "Write ___ where a word is missing."),
   ask: async ({ text }, model, send) => {
-    const top = Math.min(ASKED, model.vocabulary);
+    const top = Math.min(CANDIDATES, model.vocabulary);
     return (await send("fill", { text: blanked(text, model), top })).results[0];
   },
   draw: (candidates, { text }, panel) => {
     const between = blanked(text, panel.chosen).split(panel.chosen.mask);
-    const filled = new FilledText(between, byBlank(candidates, between));
+    const filled = new FilledText(between, byBlank(candidates));
     return { nodes: filled.nodes, summary: filled.sentence, heard: true }; // it is shown as the text and the list
   },
   why: (candidates, { text }, model) => [["the word", { text: blanked(text, model) }]],
@@ -47,14 +46,11 @@ function insertBlank(panel) {
   panel.typed();
 }
 
-/** The best words of each blank; a piece such as “##ing” is one only where the blank continues a word. */
-function byBlank(candidates, between) {
+/** The candidates of each blank. */
+function byBlank(candidates) {
   const blanks = [];
   for (const candidate of candidates) (blanks[candidate.blank] ??= []).push(candidate);
-  return blanks.map((all, blank) => {
-    const words = /\S$/.test(between[blank]) ? all : all.filter(({ word }) => !word.startsWith("##"));
-    return (words.length ? words : all).slice(0, CANDIDATES);
-  });
+  return blanks;
 }
 
 /** The text with a word in each blank, and below it the candidates; choosing one puts it into the text. */

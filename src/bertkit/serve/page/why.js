@@ -38,10 +38,17 @@ export class Why {
     if (this.open && this.bodies.length) this.explain();
   }
 
+  /** Close it; the server stops, too, when the request is aborted. */
+  cancel() {
+    this.toggle();
+    this.button.focus();
+  }
+
   async explain() {
     this.running?.abort();
     const controller = (this.running = new AbortController());
-    this.answer.replaceChildren(element("p", { class: "said" }, "Computing how much each word adds …"));
+    const cancel = element("button", { type: "button", class: "quiet", onclick: () => this.cancel() }, "Cancel");
+    this.answer.replaceChildren(element("p", { class: "said" }, "Computing how much each word adds … "), cancel);
     try {
       const reply = await this.ask(this.bodies[this.targets.value], controller.signal);
       if (controller === this.running) this.answer.replaceChildren(...explanation(reply));

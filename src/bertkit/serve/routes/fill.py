@@ -28,6 +28,7 @@ class FillRequest(BaseModel):
 
     text: Texts
     top: int = Field(5, ge=1, description="Words for each blank.")
+    whole_words: bool = Field(True, description="False: every token is a candidate, such as ##s and [UNK].")
     model: str | None = MODEL
     too_long: TooLong | None = Field(None, description="By default window, unless the server refuses long texts.")
 
@@ -40,7 +41,8 @@ def fill_routes(service: Service) -> Routes:
     async def fill(request: FillRequest) -> Response:
         served = service.models.able(request.model, "fill")
         policy = fill_policy(request.too_long, service.settings)
-        plan = partial(plan_fill, served, request.text, request.top, policy, service.settings)
+        limits, whole_words = service.settings, request.whole_words
+        plan = partial(plan_fill, served, request.text, request.top, policy, limits, whole_words=whole_words)
         return await results_reply(service, served, partial(converted, plan, _as_json), size_of(request.text))
 
     return routes
@@ -56,14 +58,22 @@ def fill_policy(too_long: TooLong | None, limits: ServeSettings) -> TooLong:
 
 
 def plan_fill(
-    served: ServedModel, texts: Sequence[str], top: int, too_long: TooLong, limits: ServeSettings, field: str = "text"
+    served: ServedModel,
+    texts: Sequence[str],
+    top: int,
+    too_long: TooLong,
+    limits: ServeSettings,
+    field: str = "text",
+    *,
+    whole_words: bool,
 ) -> Plan:
     """The `top` words for each blank of each text."""
     check_texts(texts, field, limits)
     bert = served.bert
     model, tokenizer = bert.model, bert.tokenizer
     policy: TooLong = "window" if too_long == "refuse" else too_long  # `reported` below refuses, with the field's name
-    masked = [find_blanks(model, tokenizer, text, top=top, limit=served.limit, too_long=policy) for text in texts]
+    find = partial(find_blanks, model, tokenizer, top=top, limit=served.limit, too_long=policy, whole_words=whole_words)
+    masked = [find(text) for text in texts]
     lengths = [len(blanks.encoding) for blanks in masked]
     report = reported(lengths, served.limit, too_long, field, f"{field}[{{}}]".format)
     words = sum(len(blanks.positions) * top for blanks in masked)
@@ -78,7 +88,7 @@ def plan_fill(
     sequences = [
         TokenSequence(
             passage,
-            ReadBlanks(model, tuple(position for _, position in inside), top, tokenizer.size, (model.config.depth,)),
+            ReadBlanks(model, tokenizer, [at for _, at in inside], blanks.kinds_in(inside), top, (model.config.depth,)),
         )
         for blanks in masked
         for passage, inside in blanks.views

@@ -157,7 +157,7 @@ async def _fill_mask(service: Service, served: ServedModel, inputs: Any, paramet
         raise Refusal(422, "words to choose from are not taken here; leave targets out", "parameters.targets")
     texts = _texts(service, inputs)
     top, policy = _positive_int(parameters, "top_k", 5) or 5, fill_policy(None, service.settings)
-    plan = partial(plan_fill, served, texts, top, policy, service.settings, "inputs")
+    plan = partial(plan_fill, served, texts, top, policy, service.settings, "inputs", whole_words=False)
     result = await service.answer(partial(converted, plan, partial(_candidates, served)), size_of(texts))
     return _like_inputs(inputs, result)
 

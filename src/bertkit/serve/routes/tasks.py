@@ -142,7 +142,7 @@ def _length_report(windows: Sequence[Window], limit: int, field: str, refuse_lon
     if long and refuse_long:
         number, tokens = long[0]
         message = f"{field}[{number}] has {tokens} tokens, more than fit into the limit of {limit}; shorten it"
-        raise Refusal(413, f"{message}, or choose to truncate", field)
+        raise Refusal(413, f"{message}, or set too_long to 'truncate'", field)
     policy: TooLong = "truncate" if any(text.cut for text in seen.values()) else "window"
     return LengthReport(limit, policy, long, f"{field}[{{}}]".format)
 

@@ -4,6 +4,7 @@ The workers compute no gradients, so attribution has one thread of its own, for 
 """
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -14,7 +15,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from bertkit.engine.threads import set_thread_count
-from bertkit.errors import RequestError
+from bertkit.errors import BertkitError, RequestError
 from bertkit.serve.http.endpoint import check_texts, reply
 from bertkit.serve.http.routing import Routes
 from bertkit.serve.models import ServedModel
@@ -25,7 +26,7 @@ from bertkit.serve.service import Service
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# (model, text, pair, target=, word=) -> the result of `bertkit.why`; given to the server, which does not import it.
+# (model, text, pair, target=, word=, before_batch=) -> as `bertkit.why`; given to the server, which does not import it.
 Explain = Callable[..., "DataclassInstance"]
 MAX_WAITING = 8  # requests; 429 beyond
 MAX_CHARACTERS = 20_000  # of one text; 413 beyond
@@ -49,7 +50,7 @@ def why_routes(service: Service, explain: Explain | None) -> Routes:
     routes = Routes()
     if explain is None:
         return routes
-    queue = ExplainQueue(explain)
+    queue = ExplainQueue(explain, service)
     able = [served.name for served in service.models.by_name.values() if served.explains]
 
     @routes.post("/why", summary="How much each word adds", tags=["inside"], include_in_schema=bool(able))
@@ -68,23 +69,37 @@ def why_routes(service: Service, explain: Explain | None) -> Routes:
 class ExplainQueue:
     """One thread that explains, and the requests that wait for it."""
 
-    def __init__(self, explain: Explain) -> None:
+    def __init__(self, explain: Explain, service: Service) -> None:
         self._explain = explain
-        # One core: the workers need the others, and threads that wait for a busy core make all of them slow.
+        self._service = service
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="why", initializer=partial(set_thread_count, 1))
         self._waiting = 0
 
     async def answer(self, served: ServedModel, request: WhyRequest) -> dict[str, Any]:
-        """The explanation as JSON; a request whose client leaves while it waits is not computed."""
+        """The explanation as JSON; where the client leaves, no further batch of steps is computed."""
         if self._waiting >= MAX_WAITING:
             message = f"{self._waiting} texts wait to be explained; try again in {RETRY_SECONDS} s"
             raise Refusal(429, message, headers={"Retry-After": RETRY_SECONDS})
         self._waiting += 1
+        left = threading.Event()  # whether the client has disconnected
         try:
             work = partial(self._explain, served.bert, request.text, request.pair)
-            chosen = partial(work, target=request.target, word=request.word)
+            chosen = partial(
+                work, target=request.target, word=request.word, before_batch=partial(self._before_batch, left)
+            )
             return asdict(await asyncio.get_running_loop().run_in_executor(self._thread, chosen))
+        except asyncio.CancelledError:
+            left.set()
+            raise
         except RequestError as error:
             raise Refusal(422, str(error)) from error
         finally:
             self._waiting -= 1
+
+    def _before_batch(self, left: threading.Event, tokens: int) -> None:
+        """Stop where nobody waits; use the cores that the workers leave free."""
+        if left.is_set():
+            raise BertkitError("the client has disconnected")
+        threads = self._service.workers.free_threads(tokens)
+        if threads is not None:
+            set_thread_count(threads)
