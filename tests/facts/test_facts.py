@@ -4,8 +4,6 @@ import json
 import re
 from collections import Counter
 
-import pytest
-
 from bertkit.cli.facts import facts as cli_facts
 from bertkit.facts import run
 from bertkit.facts.fact import Fact, Vocabularies, at_most, close, equal, holds
@@ -28,7 +26,6 @@ def test_every_item_has_a_row():
     assert [fact.number for fact in all_facts() if fact.absent] == ABSENT
 
 
-@pytest.mark.xdist_group("facts")
 def test_the_bare_command_counts_everything_and_exits_0(facts_run):
     assert facts_run.code == 0, facts_run.printed[-3000:]
     rows = [line for line in facts_run.printed.splitlines() if line and line[0] in "TMPFSI!"]

@@ -14,8 +14,6 @@ from bertkit.tasks.shared.decision import Decision
 
 FACTS = {fact.number: fact for fact in [*finetuning.facts, *tasks.facts]}
 
-pytestmark = pytest.mark.xdist_group("facts")  # one process pre-trains the topics' model for all
-
 
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread():

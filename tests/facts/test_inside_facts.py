@@ -14,7 +14,7 @@ from bertkit.inside.static.vectors import StaticVectors
 
 FACTS = {fact.number: fact for fact in [*inside.facts, *knowledge.facts]}
 
-pytestmark = [pytest.mark.usefixtures("_one_thread"), pytest.mark.xdist_group("facts")]
+pytestmark = pytest.mark.usefixtures("_one_thread")
 
 
 def check(number: str) -> Outcome:

@@ -25,7 +25,7 @@ from bertkit.tasks.shared.text_task import TextTask
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.train import loop
 
-pytestmark = [pytest.mark.usefixtures("_one_thread", "_nothing_kept"), pytest.mark.xdist_group("facts")]
+pytestmark = pytest.mark.usefixtures("_one_thread", "_nothing_kept")
 KEPT = (
     finetuning.fine_tuned,
     languages.tokenizer_of,

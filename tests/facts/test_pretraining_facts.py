@@ -10,7 +10,6 @@ from bertkit.facts.fact import Outcome, Vocabularies
 from bertkit.facts.random_text import equal_sentences, random_text
 from bertkit.pretraining.examples.batches import DataSettings
 
-pytestmark = pytest.mark.xdist_group("facts")
 FACTS = {fact.number: fact for fact in [*pretraining.facts, *families.facts, *pretraining.mistakes]}
 
 

@@ -13,7 +13,7 @@ from bertkit.predict.bert import Bert
 
 NUMBERS = [fact.number for fact in trained.facts]
 
-pytestmark = [pytest.mark.usefixtures("_one_thread", "_fresh_senses"), pytest.mark.xdist_group("facts")]
+pytestmark = pytest.mark.usefixtures("_one_thread", "_fresh_senses")
 
 
 @pytest.fixture

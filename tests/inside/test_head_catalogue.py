@@ -1,13 +1,15 @@
 """Heads made for the purpose are named for what they do; words are linked by the heads that link them."""
 
 import math
+import re
 from dataclasses import replace
+from importlib.resources import files
 
 import pytest
 import torch
 
 from bertkit.errors import RequestError
-from bertkit.inside.look.heads import catalogue, link, parse_link
+from bertkit.inside.look.heads import KIND_NAMES, HeadIndex, catalogue, link, parse_link
 from bertkit.inside.look.reading import read
 
 TEXT = "a b c a d b e"
@@ -113,3 +115,11 @@ def test_a_link_is_two_words_and_a_comma_is_one(words):
 def test_a_link_needs_two_words(words):
     with pytest.raises(RequestError, match="must be two words of the text with a comma, such as he,Bert"):
         parse_link(words)
+
+
+def test_page_and_command_have_the_same_names():
+    source = files("bertkit.inside.look").joinpath("page", "captions.js").read_text("utf-8")
+    patterns = re.search(r"const PATTERNS = {(.*?)};", source, re.DOTALL)[1]
+    assert dict(re.findall(r'(\w+): \[".*?", "(.*?)"\]', patterns)) == KIND_NAMES
+    assert HeadIndex(3, 7).name == "layer 3, head 7"
+    assert re.search(r"headName = .*`layer \$\{layer\}, head \$\{head\}`", source)

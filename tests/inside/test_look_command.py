@@ -19,11 +19,11 @@ def model(bert, tmp_path_factory):
     return folder
 
 
-def test_a_page_and_every_table_at_once(bertkit_command, model, tmp_path):
+def test_a_page_and_every_table_at_once(command_here, model, tmp_path):
     (tmp_path / "more.txt").write_text("up a hill\n\ndogs dig\n")
     out = tmp_path / "look.html"
     asked = ["--table", "--head", "2-1", "--word", "cab", "--heads", "--link", "cab,hill", "--prune"]
-    done = bertkit_command(
+    done = command_here(
         "look",
         "a cab up a hill",
         "--pair",
@@ -41,10 +41,20 @@ def test_a_page_and_every_table_at_once(bertkit_command, model, tmp_path):
     assert page.startswith("21 tokens in ")
     assert out.read_text().startswith("<!doctype html>")
     assert table.startswith("layer 2, head 1: what 'c' takes from each token")
-    assert [line.split()[0] for line in heads.splitlines()] == ["head", "1-1", "1-2", "2-1", "2-2"]
+    names = [f"layer {layer}, head {head}" for layer in (1, 2) for head in (1, 2)]
+    title, *rows = heads.splitlines()
+    assert title.split() == [
+        "head",
+        "looks",
+        "at",
+        *["next", "previous", "itself", "first", "separator", "same", "spread", "distance"],
+    ]
+    assert [row[:15] for row in rows[:4]] == names
+    assert rows[4].startswith("looks at  "), "the legend"
     assert len(link.splitlines()) == 5
+    assert sorted(row[:15] for row in link.splitlines()[1:]) == names
     assert prune.startswith("masked-word loss with every head: ")
-    assert prune.count("without head") == 4
+    assert prune.count("without layer") == 4
 
 
 def test_json_holds_the_same(model, tmp_path, capsys):
@@ -60,8 +70,8 @@ def test_json_holds_the_same(model, tmp_path, capsys):
 
 def test_heads_prints_what_was_asked_for_and_else_the_list(model, capsys):
     assert run(["heads", "a cab", "--model", str(model)]) == 0
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["head", "1-1", "1-2", "2-1", "2-2"]
-    assert run(["heads", "a cab", "--model", str(model), "--link", "cab,a", "--json"]) == 0
+    assert [line[:15] for line in capsys.readouterr().out.splitlines()[1:3]] == ["layer 1, head 1", "layer 1, head 2"]
+    assert run(["heads", "a cab", "--model", str(model), "--from-to", "cab,a", "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)) == {"link"}
 
 
@@ -70,7 +80,7 @@ def test_old_spellings_say_the_new_ones(model, capsys):
     shown = capsys.readouterr()
     assert "note: 'bertkit look --heads' is now 'bertkit heads'; the old spelling goes in 0.3\n" in shown.err
     assert "note: 'bertkit look --table' is now 'bertkit heads --table'" in shown.err
-    assert "1-2" in shown.out
+    assert "layer 1, head 2" in shown.out
 
 
 REFUSED = [
@@ -78,14 +88,14 @@ REFUSED = [
     (["heads", "a", "--table", "--head", "9"], "--head 9 must be a layer and a head"),
     (["heads", "a", "--table", "--head", "9-1"], "layers are 1 to 2"),
     (["heads", "a", "--table", "--word", "dog"], "the text has no word 'dog'; its words are: a"),
-    (["heads", "a", "--link", "he"], "--link he must be two words"),
+    (["heads", "a", "--from-to", "he"], "--from-to he must be two words"),
     (["a", "--table", "--texts", "x.txt"], "--texts goes with --heads or --prune"),
     (["heads", "a", "--texts", "missing.txt"], "missing.txt"),
-    (["a", "--prune", "--pair", "b"], "--pair goes with --out or --table or --heads or --link or --why"),
+    (["a", "--prune", "--pair", "b"], "--pair goes with --out or --table or --heads or --from-to or --why"),
     (["a", "--heads", "--word", "a"], "--word goes with --table or --why"),
     (["a", "--heads", "--head", "2-1"], "--head goes with --table"),
     (["heads", "a", "--table", "--texts", "x.txt"], "--texts goes with --prune or the list of heads"),
-    (["heads", "a", "--prune", "--pair", "b"], "--pair goes with --table or --link or the list of heads"),
+    (["heads", "a", "--prune", "--pair", "b"], "--pair goes with --table or --from-to or the list of heads"),
     (["heads", "a", "--word", "a"], "--word goes with --table\n"),
     (["why", "a [MASK]", "--word", "a"], "word=a goes with a model that tags words; leave it out"),
     (["heads", "", "--prune"], "no token that could be masked"),

@@ -185,5 +185,11 @@ def test_correlations_are_scipys_and_constant_rows_are_zero():
 
 
 def test_lengths_count_alike_and_only_from_5_to_50():
-    assert mean_over_lengths({4: [1.0], 5: [0.0, 0.5], 50: [0.75] * 9, 51: [1.0]}) == 0.5
-    assert mean_over_lengths({4: [1.0], 51: [1.0]}) is None
+    lengths, values = np.array([4, 5, 5, *[50] * 9, 51]), np.array([[1.0], [0.0], [0.5], *[[0.75]] * 9, [1.0]])
+    once = np.ones(len(lengths), int)
+    assert mean_over_lengths(lengths, values, once) == 0.5
+    assert mean_over_lengths(lengths, values, once * (lengths != 5)) == 0.75
+    assert mean_over_lengths(lengths, values, once + (np.arange(len(lengths)) == 2)) == pytest.approx(
+        (1 / 3 + 0.75) / 2
+    )
+    assert np.isnan(mean_over_lengths(lengths[[0, -1]], values[[0, -1]], once[:2]))

@@ -9,11 +9,11 @@ import torch
 from bertkit.data.examples import Location
 from bertkit.facts.knowledge import tree_vectors
 from bertkit.inside.probes.data import ProbeSettings
-from bertkit.inside.probes.page import draw_space, draw_tree
+from bertkit.inside.probes.page import draw_space, draw_tree, probe_table
 from bertkit.inside.probes.structural import StructureSettings, _loss, fit_structure, squared_distances
 from bertkit.inside.probes.structure import chain_predictions, principal_components, probe_structure, score_trees
 from bertkit.inside.probes.tree_files import Tree
-from bertkit.inside.probes.trees import tree_depths, tree_distances
+from bertkit.inside.probes.trees import row_correlations, spanning_tree, tree_depths, tree_distances, tree_edges
 
 WIDTH = 16
 SETTINGS = StructureSettings(rank=WIDTH, epochs=20, rate=5e-3)
@@ -115,6 +115,39 @@ def test_true_distances_score_in_full_and_wrong_ones_do_not(sides):
     [score] = score_trees((tree, -distances, -depths) for tree, distances, depths in found)
     assert score.distance_spearman == pytest.approx(-1)
     assert score.uuas < 0.6
+
+
+def test_intervals_are_those_of_resampled_sentences(sides, report):
+    trees = sides[1][1][:25]
+    predicted = list(chain_predictions(trees))
+    [score] = score_trees(predicted)
+    draws = np.random.default_rng(3).integers(len(trees), size=(80, len(trees)))
+    slow = [score_trees_once([predicted[n] for n in draw]) for draw in draws]
+    assert score.intervals.keys() == {"uuas", "distance_spearman", "root", "depth_spearman"}
+    for name, (low, high) in score.intervals.items():
+        value, error = getattr(score, name), np.std([row[name] for row in slow], ddof=1)
+        assert low < value < high
+        assert high - value == pytest.approx(1.96 * error, rel=0.3), name
+    low, high = report.layers[0].intervals["uuas"]
+    assert low < report.layers[0].uuas < high <= 1
+    cells = probe_table(report).rows[0]
+    assert cells[1] == f"{100 * report.layers[0].uuas:.1f} ±{100 * (report.layers[0].uuas - low):.1f}"
+
+
+def score_trees_once(predicted):
+    """The slow twin of a resample: as in the paper, sentence by sentence."""
+    edges = found = roots = 0
+    rows, depths = {}, {}
+    for tree, (distance,), (depth,) in predicted:
+        gold = tree_edges(tree.heads, tree.counted)
+        edges, found = edges + len(gold), found + len(gold & spanning_tree(distance, tree.counted))
+        roots += min(tree.counted, key=lambda word: depth[word]) == tree.root
+        length = len(tree.words)
+        rows.setdefault(length, []).extend(row_correlations(tree_distances(tree.heads), distance))
+        depths.setdefault(length, []).append(float(row_correlations(tree_depths(tree.heads), depth)))
+    means = [float(np.mean([np.mean(some) for some in values.values()])) for values in (rows, depths)]
+    names = ("uuas", "root", "distance_spearman", "depth_spearman")
+    return dict(zip(names, (found / edges, roots / len(predicted), *means), strict=True))
 
 
 def test_the_chain_is_counted_by_hand():

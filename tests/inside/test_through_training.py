@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from bertkit.inside.look.heads import catalogue
 from bertkit.inside.look.reading import read
 from bertkit.inside.probes.data import ProbeSettings
 from bertkit.inside.probes.probe import probe
-from bertkit.inside.through_training import HistorySettings, find_checkpoints, through_training
+from bertkit.inside.through_training import HistorySettings, _kinds, find_checkpoints, through_training
 from bertkit.predict.bert import load
 from bertkit.pretraining.pretraining import pretrain
 from bertkit.pretraining.recipe import build_recipe
@@ -61,7 +62,7 @@ def test_every_checkpoint_is_looked_at(history, trained):
         kinds = [head.kind for head in catalogue(read(bert, text) for text in TEXTS)]
         assert stage.heads == {kind: kinds.count(kind) for kind in kinds}
         assert sum(stage.heads.values()) == 4
-        filled = [each.word for each in bert.fill(TEXTS[0])]
+        filled = [each.word for each in bert.fill(TEXTS[0], whole_words=False)]
         assert stage.filled == ({"text": TEXTS[0], "words": filled},)
 
 
@@ -81,7 +82,7 @@ def test_page_json_and_lines(history, tmp_path):
     page = (tmp_path / "history.html").read_text()
     for part in (
         "Accuracy of part-of-speech probes",
-        "Heads: ",
+        "Number of heads that look at",
         "mlm loss",
         "the river [MASK]",
         "step 12",
@@ -89,6 +90,10 @@ def test_page_json_and_lines(history, tmp_path):
     ):
         assert part in page
     assert "<script" not in page
+    assert "<svg" not in page, "three points are a table"
+    step = history.stages[-1]
+    more = replace(history, stages=(*history.stages, replace(step, step=16)))
+    assert more.html.count("<svg") == 2 + len(_kinds(more)), "four are charts; held-out numbers are of two steps"
     assert json.loads((tmp_path / "history.json").read_text())["stages"][0]["step"] == 4
     head, *rows = str(history).splitlines()
     assert head.split()[0] == "step"

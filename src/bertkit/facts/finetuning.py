@@ -87,7 +87,7 @@ def fine_tuned_on_all() -> tuple[FineTuned, Mapping[str, Tensor], Checkpoint]:
 @cache
 def curve() -> list[CurvePoint]:
     """The accuracy with few and with many labeled texts, from the pre-trained model and from random weights."""
-    data, settings = prepared(train=96, dev=100)[0], read_settings(*SMALL_MODEL, "epochs=10")
+    data, settings = prepared(train=96, dev=60)[0], read_settings(*SMALL_MODEL, "epochs=7")
     with tempfile.TemporaryDirectory() as folder, torch.enable_grad():
         return learning_curve(data, pretrained(), settings, (FEW, 96), Path(folder))
 
@@ -134,7 +134,7 @@ def all_weights_change() -> Outcome:
 
 @facts("F3b", "A85, C220", "freezing is optional: with frozen=1 the embeddings and the first layer do not change")
 def frozen_weights() -> Outcome:
-    _, before, model = fine_tuned(FEW, frozen="1")
+    _, before, model = fine_tuned(FEW, frozen="1", epochs="2")
     same = {name for name, after in model.model.state_dict().items() if torch.equal(before[name], after)}
     lower = {name for name in before if name.startswith(("encoder.embeddings.", "encoder.layers.0."))}
     return equal((len(lower), set()), (len(same), same ^ lower))

@@ -29,7 +29,7 @@ from bertkit.text.wordpiece import SPECIALS
 TOPICS, WORDS, SHARED = 3, 40, 20  # topics, words of each, words that all topics share
 TOPIC_SHARE = 0.6  # of the words of a document
 DOCUMENTS, LENGTH = 4000, 30  # a document with [CLS] and [SEP] is a sequence of 32 tokens
-STEPS, LEARNING_RATE = 250, 4e-3
+STEPS, LEARNING_RATE = 220, 4e-3
 # A model of 85,000 parameters needs a larger learning rate than one of 100 million.
 SMALL_MODEL = ("learning_rate=2e-3", "batch=8")
 

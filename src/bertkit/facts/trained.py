@@ -72,8 +72,8 @@ def by_trace(reading: Reading, head: LinkedHead, source: str, target: str) -> fl
 @facts(
     "I3",
     "D547-560, D699, E345",
-    '`heads --link`: a head links "stuff" to "ridiculous", "it" to the animal more than to the street; "he" to Bert, '
-    "but also to Ernie",
+    '`heads --from-to`: a head links "stuff" to "ridiculous", "it" to the animal more than to the street; "he" to '
+    "Bert, but also to Ernie",
 )
 def linking_heads() -> Outcome:
     hat, street = read(bundled(), HAT), read(bundled(), STREET)

@@ -13,7 +13,7 @@ from typing import Any
 
 from bertkit.errors import RequestError
 from bertkit.files import whole_file
-from bertkit.inside.look.heads import catalogue
+from bertkit.inside.look.heads import KIND_NAMES, catalogue
 from bertkit.inside.look.reading import read
 from bertkit.inside.probes.data import ProbeData, ProbeSettings, read_probe_files
 from bertkit.inside.probes.labels import fit_and_predict, label_task
@@ -22,18 +22,12 @@ from bertkit.inside.probes.word_vectors import word_vectors
 from bertkit.predict.bert import Bert, load
 from bertkit.pretraining.samples import BLANK, SENTENCES, fill_samples
 from bertkit.progress import ShowProgress, silent
-from bertkit.report.chart import COUNT_AXIS, LINEAR_AXIS, ZERO_AXIS, Line, Point, chart
+from bertkit.report.chart import COUNT_AXIS, LINEAR_AXIS, MIN_POINTS, ZERO_AXIS, Line, Point, chart
 from bertkit.report.page import JsonResult, PageResult, render_page
 from bertkit.train.records import read_records
 from bertkit.train.report import filled_table
 from bertkit.train.runs import Run, read_progress
 
-KIND_TITLES = {
-    "same_word": "other occurrences of the same word",
-    "itself": "the token itself",
-    "first": "the first token",
-}
-KIND_TITLES |= {"next": "the next token", "previous": "the previous token", "separator": "separators"}
 PROBE_SENTENCES = 1000  # to train probes on at every checkpoint; more give smoother curves
 
 
@@ -84,9 +78,9 @@ def history_lines(history: TrainingHistory) -> Iterator[str]:
     """A line for each checkpoint: its heads, and the best layer of its probes."""
     kinds = _kinds(history)
     probed = "  best layer" if history.stages[0].accuracy else ""
-    yield f"{history.along:>8}  " + "  ".join(f"{kind.replace('_', ' '):>9}" for kind in kinds) + probed
+    yield f"{history.along:>8}  " + "  ".join(f"{KIND_NAMES[kind]:>13}" for kind in kinds) + probed
     for stage in history.stages:
-        counts = "  ".join(f"{stage.heads.get(kind, 0):9}" for kind in kinds)
+        counts = "  ".join(f"{stage.heads.get(kind, 0):13}" for kind in kinds)
         best = f"{_best_layer(stage):>6}: {max(stage.accuracy):.1%}" if stage.accuracy else ""
         yield f"{stage.step:8,}  {counts}{best}"
     yield from history.notes
@@ -137,10 +131,15 @@ def _probe_charts(history: TrainingHistory) -> Iterator[str]:
 
 
 def _head_charts(history: TrainingHistory) -> Iterator[str]:
-    for kind in _kinds(history):
-        points = [(stage.step, float(stage.heads.get(kind, 0))) for stage in history.stages]
-        name = KIND_TITLES.get(kind, kind)
-        yield chart(f"Heads: {name}", [Line("", points)], axis=COUNT_AXIS, along=history.along)
+    lines = [
+        Line(KIND_NAMES[kind], [(stage.step, float(stage.heads.get(kind, 0))) for stage in history.stages])
+        for kind in _kinds(history)
+    ]
+    if len(history.stages) < MIN_POINTS:  # one table
+        yield chart("Number of heads that look at", lines, along=history.along)
+        return
+    for line in lines:
+        yield chart(f"Heads that look at: {line.name}", [Line("", line.points)], axis=COUNT_AXIS, along=history.along)
 
 
 def _held_out_charts(history: TrainingHistory) -> Iterator[str]:

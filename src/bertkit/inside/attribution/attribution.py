@@ -6,7 +6,7 @@ add up to the difference between the scores at both ends; the number of steps is
 [CLS], [SEP], positions, segments and [MASK] of the text are equal at both ends, so only words get shares.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.predict.bert import Bert
+from bertkit.predict.fill import best_tokens, blank_kinds
 from bertkit.report.why import MAX_GAP, Why, WordShare
 from bertkit.settings import pick
 from bertkit.tasks.shared.explain import ReadOutput, Request, Target, refuse_word, text_tokens
@@ -25,7 +26,8 @@ from bertkit.tasks.table import task_heads
 METHODS = {"integrated": "mask", "gradient": "zero"}  # method -> default baseline
 BASELINES = ("mask", "pad", "zero")
 MAX_STEPS = 1024
-TOKENS_AT_ONCE = 4096
+TOKENS_AT_ONCE = {"cpu": 512}  # of one batch; a CPU gains nothing from larger ones, and can be stopped between them
+MAX_TOKENS_AT_ONCE = 4096  # on other devices
 QUICK_TOKENS = 8192  # of one step count of `quick_why`: some seconds for a model of BERT's size on a CPU
 MIN_DIFFERENCE = 1e-4  # smaller differences of scores are below the precision of float32 logits
 
@@ -70,12 +72,22 @@ def why(
 
 
 def quick_why(
-    bert: Bert, text: str, pair: str | None = None, *, target: str | None = None, word: str | None = None
+    bert: Bert,
+    text: str,
+    pair: str | None = None,
+    *,
+    target: str | None = None,
+    word: str | None = None,
+    before_batch: Callable[[int], None] | None = None,
 ) -> Why:
-    """`why` for a server: the longer the text, the fewer steps, so that no request takes long; see `Why.complete`."""
+    """`why` for a server: the longer the text, the fewer steps, so that no request takes long; see `Why.complete`.
+
+    `before_batch` is called with the number of tokens of each batch before it is computed; its error ends the work.
+    """
     request = Request(text, pair, target, word)
     found = find_target(bert, request)
-    return _explain(bert, request, found, WhySettings(max_steps=max(16, QUICK_TOKENS // len(found.tokens.ids))))
+    settings = WhySettings(max_steps=max(16, QUICK_TOKENS // len(found.tokens.ids)))
+    return _explain(bert, request, found, settings, before_batch)
 
 
 @dataclass(frozen=True)
@@ -87,6 +99,7 @@ class InterpolationLine:
     start: Tensor
     end: Tensor
     read: ReadOutput
+    before_batch: Callable[[int], None] | None = None
 
     def scores(self, points: Sequence[float]) -> list[float]:
         """The score at each point of the line: 0 is the baseline, 1 the text."""
@@ -96,9 +109,11 @@ class InterpolationLine:
     def shares(self, points: Sequence[float], weights: Sequence[float]) -> Tensor:
         """L: each token's difference times the weighted sum of the gradients at these points."""
         total = torch.zeros_like(self.start)
-        size = max(1, TOKENS_AT_ONCE // len(self.start))
+        size = max(1, TOKENS_AT_ONCE.get(self.start.device.type, MAX_TOKENS_AT_ONCE) // len(self.start))
         for first in range(0, len(points), size):
             chunk = slice(first, first + size)
+            if self.before_batch is not None:
+                self.before_batch(len(points[chunk]) * len(self.start))
             with torch.enable_grad():
                 scores, inputs = self._run(torch.tensor(points[chunk]), torch.tensor(weights[chunk]), track=True)
                 [gradient] = torch.autograd.grad(scores.sum(), inputs)
@@ -120,11 +135,17 @@ def from_sums(model: BertModel, summed_TE: Tensor, batch: Batch) -> Tensor:
     return encoder.from_embeddings(encoder.embeddings.from_sum(summed_TE, dtype=encoder.dtype), batch)
 
 
-def _explain(bert: Bert, request: Request, target: Target, settings: WhySettings) -> Why:
+def _explain(
+    bert: Bert,
+    request: Request,
+    target: Target,
+    settings: WhySettings,
+    before_batch: Callable[[int], None] | None = None,
+) -> Why:
     training = bert.model.training
     bert.model.eval()
     try:
-        line = _interpolation(bert, target, settings.baseline_name)
+        line = replace(_interpolation(bert, target, settings.baseline_name), before_batch=before_batch)
         baseline_score, score = line.scores([0.0, 1.0])
         baseline_probability, probability = _probabilities(bert, line, target)
         if settings.method == "gradient":
@@ -231,8 +252,11 @@ def _masked_word(bert: Bert, request: Request) -> Target:
 
     if request.target is None:
         batch = Batch.pack([tokens.ids], [tokens.segments]).to(bert.model.device)
+        encoding = tokenizer.encode(request.text, request.pair)
+        source = request.pair if encoding.part[position] else request.text
+        kind = blank_kinds(tokenizer, source or "", encoding, [position])
         with torch.inference_mode():
-            chosen = int(log_probabilities(bert.model(batch), batch)[0].argmax())
+            chosen = int(best_tokens(log_probabilities(bert.model(batch), batch), tokenizer, kind, 1)[1])
     else:
         [pieces] = tokenizer.encode_ids([request.target])
         if len(pieces) != 1 or pieces[0] == tokenizer.unknown_id:

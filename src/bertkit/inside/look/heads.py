@@ -13,6 +13,16 @@ from bertkit.inside.look.reading import Reading
 MIN_SHARE = 0.5  # a head is named for what gets more than this share of its weight
 MIN_BREADTH = 0.8  # else, a head whose entropy is this share of the maximum is called broad
 SHARES = ("next", "previous", "itself", "first", "separator", "same_word")
+KIND_NAMES = {  # what a head of each kind looks at; the page has the same names
+    "next": "next word",
+    "previous": "previous word",
+    "same_word": "same word",
+    "itself": "itself",
+    "mixed": "other words",
+    "separator": "separator",
+    "first": "first token",
+    "broad": "everything",
+}
 
 
 @dataclass(frozen=True)
@@ -24,8 +34,8 @@ class HeadIndex:
 
     @property
     def name(self) -> str:
-        """The name in options, such as 3-7."""
-        return f"{self.layer}-{self.head}"
+        """The name in tables and on pages."""
+        return f"layer {self.layer}, head {self.head}"
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,11 @@ class HeadKind(HeadIndex):
     first: float  # [CLS]
     separator: float  # every [SEP]
     same_word: float  # other tokens with the same id, if there are any
+
+    @property
+    def spread(self) -> float:
+        """Over how many tokens the attention is spread: uniform attention over as many has this entropy."""
+        return float(2**self.entropy)
 
 
 @dataclass(frozen=True)
@@ -80,7 +95,7 @@ def parse_link(words: str) -> tuple[str, str]:
     comma = words.find(",", 1)  # a comma at the start is the first word
     source, target = words[:comma], words[comma + 1 :]
     if comma < 0 or not (source.strip() and target.strip()):
-        raise RequestError(f"--link {words} must be two words of the text with a comma, such as he,Bert")
+        raise RequestError(f"--from-to {words} must be two words of the text with a comma, such as he,Bert")
     return source, target
 
 

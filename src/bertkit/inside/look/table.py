@@ -79,7 +79,7 @@ def parse_head(name: str) -> tuple[int, int]:
     """The layer and head of a name such as `3-7`."""
     layer, dash, head = name.partition("-")
     if not (dash and layer.isdecimal() and head.isdecimal()):
-        raise RequestError(f"--head {name} must be a layer and a head with a dash, from 1, such as 3-7")
+        raise RequestError(f"--head {name} must be a layer and a head with a dash, from 1, such as 3-2")
     return int(layer), int(head)
 
 

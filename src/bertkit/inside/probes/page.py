@@ -1,7 +1,7 @@
 """The report of a probe as a table, and as an HTML page with charts and trees."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,12 +100,25 @@ def _structure_table(report: StructureReport, notes: Sequence[str]) -> ProbeTabl
     ]
     rows.append((*_structure_row("chain", report.chain), "", ""))
     title = f"{WHATS['structure']}: structural probes of rank {report.rank}; UUAS and root in percent"
+    title += "; ± is the 95 % interval"
     return ProbeTable(title, columns, tuple(rows), (*notes, PUBLISHED))
 
 
 def _structure_row(name: str, score: StructureScore) -> tuple[str, ...]:
-    correlations = map(_decimal, (score.distance_spearman, score.depth_spearman))
-    return name, _percent(score.uuas), next(correlations), _percent(score.root), next(correlations)
+    return (
+        name,
+        _percent(score.uuas) + _margin(score, "uuas", _percent),
+        _decimal(score.distance_spearman) + _margin(score, "distance_spearman", _decimal),
+        _percent(score.root),
+        _decimal(score.depth_spearman),
+    )
+
+
+def _margin(score: StructureScore, name: str, text: Callable[[float], str]) -> str:
+    """Half the interval of a score, which is empty where it has none."""
+    if name not in score.intervals:
+        return ""
+    return f" ±{text(getattr(score, name) - score.intervals[name][0])}"
 
 
 def _charts(report: LabelReport | StructureReport) -> Iterator[str]:

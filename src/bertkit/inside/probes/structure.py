@@ -1,12 +1,12 @@
 """Structural probes of all layers, with two baselines: a chain of neighbors and an untrained encoder."""
 
-from collections import defaultdict
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bertkit.inside.probes.data import ProbeReport, ProbeSettings
 from bertkit.inside.probes.structural import StructuralProbe, StructureSettings, fit_structure
@@ -23,6 +23,7 @@ from bertkit.inside.probes.trees import (
 )
 from bertkit.inside.probes.word_vectors import TrainAndTest, Untrained, WordVectors
 from bertkit.progress import ShowProgress, silent
+from bertkit.tasks.metrics.intervals import Interval, score_intervals
 
 DRAWN_SENTENCES = 4  # in the report
 DRAWN_WORDS = range(8, 17)
@@ -38,6 +39,7 @@ class StructureScore:
     distance_spearman: float | None  # over sentences of 5 to 50 words; None if there are none
     root: float  # share of sentences whose root has the smallest predicted depth
     depth_spearman: float | None
+    intervals: dict[str, Interval] = field(default_factory=dict)  # of 95 %, by the names above
 
 
 @dataclass(frozen=True)
@@ -124,38 +126,71 @@ def chain_predictions(trees: Iterable[Tree]) -> Iterator[Prediction]:
 
 
 def score_trees(predicted: Iterable[Prediction]) -> tuple[StructureScore, ...]:
-    """UUAS, root accuracy and both correlations at every layer, as in the paper."""
-    correct_edges: Any = 0
-    correct_roots: Any = 0
-    edges = sentences = 0
-    distance_correlations: dict[int, list[Floats]] = defaultdict(list)  # by sentence length
-    depth_correlations: dict[int, list[Floats]] = defaultdict(list)
-    for tree, distances, depths in predicted:
-        gold, counted = tree_edges(tree.heads, tree.counted), list(tree.counted)
-        correct_edges = correct_edges + np.array([len(gold & spanning_tree(matrix, counted)) for matrix in distances])
-        edges, sentences = edges + len(gold), sentences + 1
-        if counted:
-            correct_roots = correct_roots + (np.array(counted)[depths[:, counted].argmin(axis=1)] == tree.root)
-        length = len(tree.words)
-        distance_correlations[length].append(row_correlations(tree_distances(tree.heads), distances))
-        depth_correlations[length].append(row_correlations(tree_depths(tree.heads), depths)[:, None])
-    layers = len(next(iter(distance_correlations.values()))[0])
-    uuas, root = np.zeros(layers) + correct_edges / max(edges, 1), np.zeros(layers) + correct_roots / max(sentences, 1)
+    """UUAS, root accuracy and both correlations at every layer, as in the paper, with their intervals."""
+    counts = TreeCounts.of(predicted)
+    scores = counts.scores()
+    layers, sentences = counts.correct_edges.shape[1], len(counts.lengths)
+    found = {f"{name} {layer}": values[layer] for name, values in scores.items() for layer in range(layers)}
+
+    def resampled(chosen: Sequence[int]) -> dict[str, float]:
+        rows = counts.scores(np.bincount(chosen, minlength=sentences)).items()
+        return {f"{name} {layer}": values[layer] for name, values in rows for layer in range(layers)}
+
+    intervals = score_intervals(resampled, sentences, found)
     return tuple(
         StructureScore(
             layer,
-            float(uuas[layer]),
-            _layer_mean(distance_correlations, layer),
-            float(root[layer]),
-            _layer_mean(depth_correlations, layer),
+            uuas=float(scores["uuas"][layer]),
+            distance_spearman=_known(scores["distance_spearman"][layer]),
+            root=float(scores["root"][layer]),
+            depth_spearman=_known(scores["depth_spearman"][layer]),
+            intervals={name: intervals[key] for name in scores if (key := f"{name} {layer}") in intervals},
         )
         for layer in range(layers)
     )
 
 
-def _layer_mean(correlations: dict[int, list[Floats]], layer: int) -> float | None:
-    of_layer = {length: np.concatenate([rows[layer] for rows in some]) for length, some in correlations.items()}
-    return mean_over_lengths(of_layer)
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+@dataclass(frozen=True)
+class TreeCounts:
+    """What the scores are made of: a row for each of S sentences, a column for each of N layers."""
+
+    lengths: NDArray[np.int64]  # words of each sentence
+    edges: NDArray[np.int64]  # gold edges of each
+    correct_edges: Floats  # S N
+    correct_roots: Floats  # S N
+    distances: Floats  # S N: mean correlation of the words' rows of distances
+    depths: Floats  # S N
+
+    @classmethod
+    def of(cls, predicted: Iterable[Prediction]) -> "TreeCounts":
+        """The counts of each sentence."""
+        return cls(*(np.array(column) for column in zip(*map(_tree_counts, predicted), strict=True)))
+
+    def scores(self, times: NDArray[np.int64] | None = None) -> dict[str, Floats]:
+        """Metric -> N values, with each sentence counted so many times, by default once; NaN: there is none."""
+        times = np.ones(len(self.lengths), np.int64) if times is None else times
+        return {
+            "uuas": times @ self.correct_edges / max(int(times @ self.edges), 1),
+            "distance_spearman": mean_over_lengths(self.lengths, self.distances, times),
+            "root": times @ self.correct_roots / times.sum(),
+            "depth_spearman": mean_over_lengths(self.lengths, self.depths, times),
+        }
+
+
+def _tree_counts(predicted: Prediction) -> tuple[int, int, Floats, Floats, Floats, Floats]:
+    """The fields of `TreeCounts` for one sentence."""
+    tree, distances, depths = predicted
+    gold, counted = tree_edges(tree.heads, tree.counted), list(tree.counted)
+    correct = np.array([float(len(gold & spanning_tree(matrix, counted))) for matrix in distances])
+    roots = np.zeros(len(depths))
+    if counted:
+        roots += np.array(counted)[depths[:, counted].argmin(axis=1)] == tree.root
+    correlations = row_correlations(tree_distances(tree.heads), distances).mean(axis=-1)
+    return len(tree.words), len(gold), correct, roots, correlations, row_correlations(tree_depths(tree.heads), depths)
 
 
 def _drawn_tree(probe: StructuralProbe, vectors: WordVectors, tree: Tree, number: int, layer: int) -> DrawnTree:

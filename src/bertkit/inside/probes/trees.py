@@ -5,7 +5,7 @@ punctuation; Spearman's correlation is computed for each word's row of distances
 length, then over lengths from 5 to 50.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +77,8 @@ def row_correlations(gold: Floats | NDArray[np.int16], predicted: Floats) -> Flo
     return correlations
 
 
-def mean_over_lengths(values: Mapping[int, Sequence[float] | Floats]) -> float | None:
-    """The mean over lengths of the mean of each length; None if no sentence has 5 to 50 words."""
-    means = [np.mean(some) for length, some in sorted(values.items()) if MIN_LENGTH <= length <= MAX_LENGTH]
-    return float(np.mean(means)) if means else None
+def mean_over_lengths(lengths: NDArray[np.int64], values_SN: Floats, times: NDArray[np.int64]) -> Floats:
+    """N: the mean over lengths of the mean of each length, of sentences counted `times` times; NaN without any."""
+    shown = [length for length in range(MIN_LENGTH, MAX_LENGTH + 1) if times[lengths == length].any()]
+    means = [np.average(values_SN[lengths == n], axis=0, weights=times[lengths == n]) for n in shown]
+    return np.mean(means, axis=0) if means else np.full(values_SN.shape[1], np.nan)

@@ -4,7 +4,7 @@ const MAX_START_ROW = 12; // the first chosen token is among these, so that it i
 const PIECE_MARK = /^(##|[Ġ▁])+/u; // WordPiece, byte-level and SentencePiece vocabularies
 const PUNCTUATION = /^[\p{P}\p{S}]+$/u;
 
-/** kind of the catalogue -> [caption, short name of what is attended to]; the order is that of the list of heads. */
+/** kind of the catalogue -> [caption, short name of what is attended to, as in inside/look/heads.py]; the order is that of the list of heads. */
 const PATTERNS = {
   next: ["each word looks at the next one", "next word"],
   previous: ["each word looks at the one before it", "previous word"],
@@ -31,8 +31,7 @@ export function minorTokens({ tokens, special = [] }) {
 /** What a head does in this text: its pattern, and the share of the attention that follows it. */
 export function headCaption(row, tokens) {
   const share = row[row.kind];
-  const spread = Math.max(1, Math.round(2 ** row.entropy)); // uniform attention over as many tokens has this entropy
-  const measure = share === undefined ? `about ${spread} of ${tokens} tokens` : `${Math.round(100 * share)} %`;
+  const measure = share === undefined ? `about ${Math.max(1, Math.round(spread(row)))} of ${tokens} tokens` : `${Math.round(100 * share)} %`;
   return `Layer ${row.layer}, head ${row.head}: ${PATTERNS[row.kind][0]} (${measure})`;
 }
 
@@ -43,6 +42,15 @@ export function worthSeeing(catalogue) {
     return rows.length ? [{ row: rows.reduce((best, row) => (clearness(row) > clearness(best) ? row : best)), name }] : [];
   });
 }
+
+/** The short name of what heads of a kind look at. */
+export const kindName = (kind) => PATTERNS[kind][1];
+
+/** Over how many tokens a head's attention is spread: uniform attention over as many has this entropy. */
+export const spread = ({ entropy }) => 2 ** entropy;
+
+/** A head as it is called everywhere; both numbers are counted from 1. */
+export const headName = ({ layer, head }) => `layer ${layer}, head ${head}`;
 
 const clearness = (row) => row[row.kind] ?? (row.kind === "broad" ? row.breadth : -row.entropy);
 

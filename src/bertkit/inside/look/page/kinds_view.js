@@ -1,10 +1,12 @@
 // The head catalogue: what each head mostly attends to in this text, how broadly and how far.
 
+import { headName, kindName, spread } from "./captions.js";
 import { element, headColor, number } from "./drawing.js";
 
+const SHARES = ["next", "previous", "itself", "first", "separator", "same_word"];
 const COLUMNS = {
-  layer: "layer", head: "head", kind: "kind", entropy: "entropy, bits", distance: "distance", next: "next",
-  previous: "previous", itself: "itself", first: "first", separator: "separator", same_word: "same word",
+  layer: "layer", head: "head", kind: "looks at", ...Object.fromEntries(SHARES.map((name) => [name, kindName(name)])),
+  entropy: "spread", distance: "distance",
 };
 
 export class KindsView {
@@ -19,7 +21,7 @@ export class KindsView {
   }
 
   draw() {
-    this.app.showStatus("What each head attends to in this text, as mean weights. Click a heading to sort, a number to open the head.");
+    this.app.showStatus("What each head looks at in this text, and the share of a word's attention that goes to it, averaged over all words. Spread: over how many tokens; distance: how many tokens away. Click a heading to sort, a head to open it.");
     const heads = Object.entries(COLUMNS).map(([name, shown]) => this.heading(name, shown));
     const rows = [...this.app.data.catalogue].sort((one, other) => this.compare(one, other)).map((row) => this.row(row));
     const table = element("table", {}, element("thead", {}, element("tr", {}, ...heads)), element("tbody", {}, ...rows));
@@ -47,7 +49,7 @@ export class KindsView {
   row(row) {
     const open = () => this.app.set({ layer: row.layer - 1, head: row.head - 1, heads: new Set([row.head - 1]), view: "heads" });
     const cells = Object.keys(COLUMNS).map((name) => this.cell(row, name));
-    const name = element("button", { type: "button", class: "plain", onclick: open, "aria-label": `open layer ${row.layer}, head ${row.head}` }, `${row.head}`);
+    const name = element("button", { type: "button", class: "plain", onclick: open, "aria-label": `open ${headName(row)}` }, `${row.head}`);
     name.style.setProperty("--color", headColor(row.head - 1, this.app.data.heads));
     cells[1].replaceChildren(name);
     return element("tr", {}, ...cells);
@@ -56,9 +58,10 @@ export class KindsView {
   cell(row, name) {
     const value = row[name];
     if (name === "layer" || name === "head") return element("td", {}, `${value}`);
-    if (typeof value === "string") return element("td", { class: "kind" }, value.replace("_", " "));
-    const cell = element("td", {}, number(value, 2));
-    if (name !== "entropy" && name !== "distance") cell.style.setProperty("--shade", Math.min(1, value));
+    if (typeof value === "string") return element("td", { class: "kind" }, kindName(value));
+    if (!SHARES.includes(name)) return element("td", {}, number(name === "entropy" ? spread(row) : value, 1));
+    const cell = element("td", {}, `${Math.round(100 * value)} %`);
+    cell.style.setProperty("--shade", Math.min(1, value));
     return cell;
   }
 }

@@ -1,7 +1,7 @@
 // Seven views of one text. `mount(element, data)` draws them into any element.
 
 import { Layer } from "./numbers.js";
-import { minorTokens, tellingHead, tellingToken, worthSeeing } from "./captions.js";
+import { headName, minorTokens, tellingHead, tellingToken, worthSeeing } from "./captions.js";
 import { element, fadeEdges, headColor } from "./drawing.js";
 import { footer, header, help, offerMore } from "./header.js";
 import { HeadView, PAIR_FILTERS } from "./head_view.js";
@@ -116,9 +116,9 @@ class App {
 
   /** Buttons that open the clearest head of each kind. */
   worthControl() {
-    const buttons = worthSeeing(this.data.catalogue ?? []).map(({ row: { layer, head }, name }) => {
-      const open = () => this.set({ layer: layer - 1, head: head - 1, heads: new Set([head - 1]) });
-      return element("button", { type: "button", class: "link", onclick: open, "aria-label": `${name}: layer ${layer}, head ${head}` }, `${name} ${layer}-${head}`);
+    const buttons = worthSeeing(this.data.catalogue ?? []).map(({ row, name }) => {
+      const open = () => this.set({ layer: row.layer - 1, head: row.head - 1, heads: new Set([row.head - 1]) });
+      return element("button", { type: "button", class: "link", onclick: open }, `${name}: ${headName(row)}`);
     });
     return element("p", { class: "worth" }, "Heads worth seeing: ", ...buttons);
   }
