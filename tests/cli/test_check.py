@@ -65,8 +65,8 @@ def test_the_report_counts_what_is_there(bertkit_command, place):
     assert report["stops"] == []
 
 
-def test_with_a_recipe_it_says_what_training_makes_of_it(bertkit_command, place):
-    done = bertkit_command("check", "many", "--recipe", "recipe.toml", cwd=place)
+def test_with_a_recipe_it_says_what_training_makes_of_it(command_here, place):
+    done = command_here("check", "many", "--recipe", "recipe.toml", cwd=place)
     assert done.returncode == 0, done.stderr
     assert "every checksum as written" in done.stdout
     examples = re.search(r"examples +([\d,]+) in an epoch; the recipe reads them ([\d.]+) times", done.stdout)
@@ -78,13 +78,13 @@ def test_with_a_recipe_it_says_what_training_makes_of_it(bertkit_command, place)
     assert "stop:" not in done.stdout
 
 
-def test_what_training_would_trip_over_is_exit_1(bertkit_command, place):
-    done = bertkit_command("check", "one", "--recipe", "recipe.toml", cwd=place)
+def test_what_training_would_trip_over_is_exit_1(command_here, place):
+    done = command_here("check", "one", "--recipe", "recipe.toml", cwd=place)
     assert done.returncode == 1
     assert "note: there is one document, so objective nsp is refused" in done.stdout
     assert "stop: objective nsp takes texts from other documents" in done.stdout
     assert done.stderr == ""
-    without = bertkit_command("check", "one", cwd=place)
+    without = command_here("check", "one", cwd=place)
     assert without.returncode == 0, "only a recipe can be refused"
 
 
@@ -132,13 +132,13 @@ def test_lengths_of_a_list():
 
 
 @pytest.mark.parametrize(("file", "words"), [("tokens.bin", "is damaged"), ("manifest.json", "is damaged")])
-def test_a_flipped_bit_is_found(bertkit_command, place, tmp_path, uncased_vocab, file, words):
+def test_a_flipped_bit_is_found(command_here, place, tmp_path, uncased_vocab, file, words):
     write_shards([place / "many.txt"], uncased_vocab, tmp_path / "made", processes=1)
     path = next((tmp_path / "made").rglob(file))
     data = bytearray(path.read_bytes())
     data[0] ^= 1
     path.write_bytes(data)
-    done = bertkit_command("check", tmp_path / "made")
+    done = command_here("check", tmp_path / "made")
     assert done.returncode == 2
     assert words in done.stderr
     assert done.stdout == ""
@@ -162,8 +162,8 @@ def test_wrong_requests_are_one_sentence(command_here, place, fault):
     assert "Traceback" not in done.stderr
 
 
-def test_masks_are_pairs_of_lines(bertkit_command, place):
-    done = bertkit_command("check", "--masks", "many", "--recipe", "recipe.toml", "--count", 3, cwd=place)
+def test_masks_are_pairs_of_lines(command_here, place):
+    done = command_here("check", "--masks", "many", "--recipe", "recipe.toml", "--count", 3, cwd=place)
     assert done.returncode == 0, done.stderr
     *pairs, last = done.stdout.strip().split("\n\n")
     heads = [pair.splitlines()[0] for pair in pairs if pair.startswith("(")]
@@ -177,8 +177,8 @@ def test_masks_are_pairs_of_lines(bertkit_command, place):
     assert re.fullmatch(r"[\d.]+% of \d+ tokens chosen; of these .+ masked, .+ replaced, .+ kept", last)
 
 
-def test_masks_as_json_are_the_examples_of_training(bertkit_command, place):
-    done = bertkit_command("check", "--masks", "many", "--recipe", "recipe.toml", "--json", "--count", 2, cwd=place)
+def test_masks_as_json_are_the_examples_of_training(command_here, place):
+    done = command_here("check", "--masks", "many", "--recipe", "recipe.toml", "--json", "--count", 2, cwd=place)
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     settings = read_recipe(place / "recipe.toml", "shards=x").data
     expected, _ = masked_examples(open_shards(place / "many"), settings, 2)

@@ -15,8 +15,8 @@ def place(tmp_path):
     return tmp_path
 
 
-def test_a_clean_file_leaves_with_0(bertkit_command, place):
-    done = bertkit_command("check", "train.tsv", cwd=place)
+def test_a_clean_file_leaves_with_0(command_here, place):
+    done = command_here("check", "train.tsv", cwd=place)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
         "task      classify",
@@ -25,8 +25,8 @@ def test_a_clean_file_leaves_with_0(bertkit_command, place):
     ]
 
 
-def test_json_with_a_dev_file_and_a_model(bertkit_command, place, minilm):
-    done = bertkit_command("check", "train.tsv", "--dev", "dev.tsv", "--model", minilm, "--json", cwd=place)
+def test_json_with_a_dev_file_and_a_model(command_here, place, minilm):
+    done = command_here("check", "train.tsv", "--dev", "dev.tsv", "--model", minilm, "--json", cwd=place)
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
     assert [stop["what"] for stop in report["stops"]] == ["labels in dev that are not in train"]
@@ -34,12 +34,12 @@ def test_json_with_a_dev_file_and_a_model(bertkit_command, place, minilm):
     assert report["files"][0]["lengths"] == {"mean": 5.0, "median": 5, "most": 5, "longest": 5, "limit": 256, "over": 0}
 
 
-def test_columns_are_named(bertkit_command, place):
-    done = bertkit_command("check", "odd.csv", cwd=place)
+def test_columns_are_named(command_here, place):
+    done = command_here("check", "odd.csv", cwd=place)
     assert done.returncode == 2
     assert "no column looks like the text" in done.stderr
     assert "remark, verdict" in done.stderr
-    done = bertkit_command("check", "odd.csv", "text=remark", "label=verdict", "--task", "classify", cwd=place)
+    done = command_here("check", "odd.csv", "text=remark", "label=verdict", "--task", "classify", cwd=place)
     assert done.returncode == 0, done.stderr
     assert "text = remark, label = verdict (2 labels, 2 rows)" in done.stdout
 

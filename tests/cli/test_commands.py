@@ -10,8 +10,10 @@ import pytest
 
 import bertkit
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
+from bertkit.cli.main import share_cores
 from bertkit.config import family_config
 from bertkit.model.model import new_model
+from bertkit.tasks.table import TASKS
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.wordpiece import SPECIALS
 
@@ -88,18 +90,19 @@ def test_info(command_here, model):
 def test_wrong_words(fails):
     fails(2, "no command 'embd'; did you mean 'embed'? choose from: vocab", "embd")
     fails(2, "no command 'sing'; choose from: vocab", "sing")
+    fails(2, "no command 'train'; 'bertkit finetune' trains on labeled examples, 'bertkit pretrain' on plain", "train")
+    fails(2, "no command 'search'; in Python: bertkit.load().search(query, texts); ", "search")
     fails(2, "No such option: --pitch", "fill", "text", "--pitch", "high")
     fails(2, "Missing argument", "fill")
     fails(2, "Missing option '--out'", "embed", "x.txt")
 
 
-def test_fill(bertkit_command, model):
-    done = bertkit_command("fill", "a [MASK] c", "--model", model, "--top", 3)
+def test_fill(command_here, model):
+    done = command_here("fill", "a [MASK] c", "--model", model, "--top", 3)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 3
     rows = [
-        json.loads(line)
-        for line in bertkit_command("fill", "a [MASK] c", "--model", model, "--json").stdout.splitlines()
+        json.loads(line) for line in command_here("fill", "a [MASK] c", "--model", model, "--json").stdout.splitlines()
     ]
     assert [row["word"] for row in rows] == [c.word for c in bertkit.load(model).fill("a [MASK] c")]
 
@@ -140,26 +143,54 @@ def test_embed_reads_standard_input(bertkit_command, model, tmp_path):
     assert np.load(tmp_path / "v.npy").shape == (2, 128)
 
 
-def test_embed_says_what_was_cut(bertkit_command, model, tmp_path):
+def test_quiet_keeps_errors_and_verbose_says_where_they_come_from(command_here):
+    quiet, verbose = (command_here("fill", "no blank", option) for option in ("--quiet", "--verbose"))
+    assert quiet.stderr.startswith("bertkit: the text has no blank: ")
+    assert quiet.stderr.count("\n") == 1
+    assert verbose.stderr.startswith("Traceback (most recent call last):\n")
+    assert verbose.stderr.endswith(quiet.stderr)
+    assert quiet.returncode == verbose.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("load", "given", "policy"), [(9e9, None, "passive"), (9e9, "active", "active"), (0.0, None, None)]
+)
+def test_threads_sleep_while_they_wait_only_on_a_busy_machine(load, given, policy, monkeypatch):
+    monkeypatch.setenv("OMP_WAIT_POLICY", given or "")  # so that it is restored afterwards
+    if given is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load), raising=False)
+    share_cores()
+    assert os.environ.get("OMP_WAIT_POLICY") == policy
+
+
+def test_help_lists_the_fields_of_predictions(command_here):
+    shown = command_here("predict", "--help").stdout
+    for row in TASKS.values():
+        assert f"    {row.name:<11} {', '.join(row.output)}\n" in shown
+
+
+def test_embed_says_what_was_cut(command_here, model, tmp_path):
     (tmp_path / "in.txt").write_text("a\n" + "b " * 100 + "\n")
     arguments = ["embed", tmp_path / "in.txt", "--model", model]
-    done = bertkit_command(*arguments, "--out", tmp_path / "a.npy")
+    done = command_here(*arguments, "--out", tmp_path / "a.npy")
     assert done.returncode == 0
-    assert (
-        f"bertkit: note: 1 text was cut to 32 tokens; the longest, {tmp_path}/in.txt, line 2, has 102\n" in done.stderr
-    )
-    done = bertkit_command(*arguments, "--out", tmp_path / "b.npy", "--too-long", "window")
+    said = f"bertkit: note: 1 text was cut to 32 tokens; the longest, {tmp_path}/in.txt, line 2, has 102; "
+    assert f"{said}--too-long window reads whole texts\n" in done.stderr
+    done = command_here(*arguments, "--out", tmp_path / "quiet.npy", "-q")
+    assert (done.stdout, done.stderr) == (f"2 vectors of 128 in {tmp_path}/quiet.npy\n", "")
+    done = command_here(*arguments, "--out", tmp_path / "b.npy", "--too-long", "window")
     assert "read through windows of 32 tokens" in done.stderr
-    done = bertkit_command(*arguments, "--out", tmp_path / "c.npy", "--too-long", "refuse")
+    done = command_here(*arguments, "--out", tmp_path / "c.npy", "--too-long", "refuse")
     assert done.returncode == 2
     assert f"{tmp_path}/in.txt, line 2 has 102 tokens, over the limit of 32" in done.stderr
     assert not (tmp_path / "c.npy").exists()
 
 
-def test_embed_reads_jsonl_and_compressed_files(bertkit_command, model, tmp_path):
+def test_embed_reads_jsonl_and_compressed_files(command_here, model, tmp_path):
     rows = "".join(json.dumps({"text": text, "id": 1}) + "\n" for text in ("a b", "c"))
     (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress(rows.encode()))
-    done = bertkit_command("embed", tmp_path / "in.jsonl.gz", "--model", model, "--out", tmp_path / "v.npy")
+    done = command_here("embed", tmp_path / "in.jsonl.gz", "--model", model, "--out", tmp_path / "v.npy")
     assert done.returncode == 0, done.stderr
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), bertkit.load(model).embed(["a b", "c"]), atol=1e-5)
 
@@ -175,11 +206,11 @@ def test_embed_takes_what_is_left_of_standard_input(model, tmp_path):
     assert np.load(tmp_path / "v.npy").shape == (2, 128)
 
 
-def test_embed_in_many_blocks_is_in_order(bertkit_command, model, tmp_path):
+def test_embed_in_many_blocks_is_in_order(command_here, model, tmp_path):
     lines = [f"{'abcdefghij'[i % 10]} " * (i % 7 + 1) for i in range(5000)]
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))
     for name in ("v.npy", "v.parquet"):
-        assert bertkit_command("embed", tmp_path / "in.txt", "--model", model, "--out", tmp_path / name).returncode == 0
+        assert command_here("embed", tmp_path / "in.txt", "--model", model, "--out", tmp_path / name).returncode == 0
     expected = bertkit.load(model).embed(lines)
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected, atol=1e-5)
     table = pq.read_table(tmp_path / "v.parquet").to_pydict()
@@ -254,16 +285,16 @@ def test_a_full_disk_loses_nothing(bertkit_command, model, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt"]
 
 
-def test_convert(bertkit_command, model, tmp_path, fails):
+def test_convert(command_here, model, tmp_path, fails):
     import transformers
 
-    done = bertkit_command("convert", model, tmp_path / "copy")
+    done = command_here("convert", model, tmp_path / "copy")
     assert done.returncode == 0, done.stderr
     assert "0 dropped, 0 newly made" in done.stdout
     assert "BertForMaskedLM" in done.stdout
     loaded = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "copy")
     assert loaded.config.hidden_size == 128
-    done = bertkit_command("convert", model, tmp_path / "json", "--json")
+    done = command_here("convert", model, tmp_path / "json", "--json")
     assert json.loads(done.stdout)["class"] == "BertForMaskedLM"
     fails(2, "exists already", "convert", model, tmp_path / "copy")
     (tmp_path / "broken").mkdir()
@@ -271,14 +302,14 @@ def test_convert(bertkit_command, model, tmp_path, fails):
     assert not (tmp_path / "never").exists()
 
 
-def test_convert_an_old_pickle_with_a_tokenizer_from_elsewhere(bertkit_command, antiberty, tmp_path):
-    done = bertkit_command("convert", antiberty, tmp_path / "out", "--tokenizer", antiberty.parent / "vocab.txt")
+def test_convert_an_old_pickle_with_a_tokenizer_from_elsewhere(command_here, antiberty, tmp_path):
+    done = command_here("convert", antiberty, tmp_path / "out", "--tokenizer", antiberty.parent / "vocab.txt")
     assert done.returncode == 0, done.stderr
     assert "dropped  cls.species.weight: no part of this model" in done.stdout
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert "model.safetensors" in names
     assert not any(name.endswith(".bin") for name in names)
-    assert bertkit_command("fill", "E V Q [MASK] V E S G", "--model", tmp_path / "out").returncode == 0
+    assert command_here("fill", "E V Q [MASK] V E S G", "--model", tmp_path / "out").returncode == 0
 
 
 def test_sigterm_clears_up(tmp_path, model):

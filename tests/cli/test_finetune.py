@@ -13,6 +13,7 @@ import pytest
 from bertkit.cli.finetune import _few_rows, _print_result
 from bertkit.data.tables import Columns
 from bertkit.finetuning.result import FineTuned
+from bertkit.progress import VERBOSITY
 from bertkit.tasks.table import TASKS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "finetuning"))
@@ -33,7 +34,7 @@ def words(model, folder, *more, task="classify"):
     return ("finetune", task, "--from", model, "--train", train, "--dev", dev, "--out", folder / "run", *more)
 
 
-def test_it_teaches_and_tells(model, tmp_path, bertkit_command):
+def test_it_teaches_and_tells(model, tmp_path, bertkit_command, command_here):
     done = bertkit_command(*words(model, tmp_path, *QUICK))
     assert done.returncode == 0, done.stderr
     assert "text = text, label = label (2 labels, 256 rows)" in done.stdout
@@ -43,7 +44,7 @@ def test_it_teaches_and_tells(model, tmp_path, bertkit_command):
     assert "fine-tuning: scoring the best weights on dev and saving the model\n" in done.stderr
     assert "writing the report: done in" in done.stderr
     assert "fine-tuning: done in" in done.stderr
-    again = bertkit_command(*words(model, tmp_path, *QUICK, "--resume", "--json"))
+    again = command_here(*words(model, tmp_path, *QUICK, "--resume", "--json"))
     found = json.loads(again.stdout)
     assert found["finished"]
     assert set(found["scores"]) == {"accuracy", "matthews", "macro_f1", "weighted_f1", "f1", "loss"}
@@ -107,11 +108,13 @@ def test_ctrl_c_keeps_the_best_so_far(model, tmp_path):
     out, errors = run.communicate(timeout=120)
     assert run.returncode == 130, errors
     assert "stopped; best of" in out
+    assert f"report: {tmp_path / 'run' / 'report.html'}\n" in out
+    assert "stopped before its end" in (tmp_path / "run" / "report.html").read_text()
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
     assert "Traceback" not in errors
 
 
-def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(model, tmp_path, bertkit_command):
+def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(model, tmp_path, command_here):
     long = words(model, tmp_path, "epochs=2000", "batch=8", "log_every=1", "save_minutes=0.001")
     first = subprocess.Popen([sys.executable, "-m", "bertkit", *map(str, long)], stderr=subprocess.DEVNULL)
     saved, deadline = tmp_path / "run" / "checkpoints", time.monotonic() + 120
@@ -119,7 +122,7 @@ def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(model, tmp_
         time.sleep(0.05)
     try:
         for more in ((), ("--resume",)):
-            second = bertkit_command(*long, *more)
+            second = command_here(*long, *more)
             assert second.returncode == 2, second.stderr
             said = f"bertkit: another process is writing to {tmp_path / 'run'}; wait for it, or stop it\n"
             assert second.stderr == said
@@ -138,13 +141,50 @@ def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(model, tmp_
     assert stopped.returncode == 130
 
 
-def test_a_run_that_learned_nothing_says_so_last_and_retry_starts_it_again(model, tmp_path, bertkit_command):
-    done = bertkit_command(*words(model, tmp_path, "epochs=1", "learning_rate=1e-9", "--retry"))
+def test_a_run_that_learned_nothing_says_so_last_and_retry_starts_it_again(model, tmp_path, command_here):
+    done = command_here(*words(model, tmp_path, "epochs=1", "learning_rate=1e-9", "--retry"))
     assert done.returncode == 0, done.stderr
     assert "attempt 2 learned nothing; started again with learning_rate=1.11e-10" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("the model learned nothing: all 64 dev examples get the same answer")
-    refused = bertkit_command(*words(model, tmp_path, "--search", "--retry"))
+    refused = command_here(*words(model, tmp_path, "--search", "--retry"))
     assert "--retry does not go with --search" in refused.stderr
+
+
+def test_scores_have_intervals_and_meanings_and_a_test_of_their_own(model, tmp_path, command_here):
+    done = command_here(*words(model, tmp_path, *QUICK, "--test-share", "0.25"))
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    low, high = result["intervals"]["accuracy"]
+    lines = done.stdout.splitlines()
+    dev = lines.index("on 64 dev examples:")
+    assert lines[dev + 1].split() == [
+        *("accuracy", f"{result['scores']['accuracy']:.4f}", "95", "%", "interval", f"{low:.3f}–{high:.3f}"),
+        *["(share", "of", "correct", "answers)"],
+    ]
+    assert "(Matthews correlation: 1 perfect, 0 guessing)" in lines[dev + 2]
+    assert "the dev examples also chose the weights, so new examples may score lower" in lines
+    assert "no test file: 64 of 256 training examples are held out" in lines
+    test = lines.index("on 64 test examples, which had no part in training:")
+    assert lines[test + 1].split()[1] == f"{result['test']['scores']['accuracy']:.4f}"
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "on test" in page
+    assert "new examples may score lower." in page
+    refused = command_here(*words(model, tmp_path, "--test", "x.tsv", "--search"))
+    assert "--test does not go with --search" in refused.stderr
+
+
+def test_quiet_leaves_out_notes_and_hints(capsys):
+    numbers = {"scores": {"accuracy": 0.9}, "plain": {}, "calibration": {}, "best_step": 2, "steps": 4}
+    done = FineTuned(task="classify", metric="accuracy", finished=True, notes=("said",), chosen_on_dev=True, **numbers)
+    usual = VERBOSITY.set(-1)
+    _print_result(done, Path("run"), as_json=False)
+    VERBOSITY.reset(usual)
+    assert capsys.readouterr().out.splitlines() == [
+        "scores:",
+        "  accuracy 0.9000    (share of correct answers)",
+        f"best of 4 steps: 2; model in {Path('run/model')}",
+        f"report: {Path('run/report.html')}",
+    ]
 
 
 def test_it_ends_with_the_report_and_the_next_command(capsys):
@@ -168,6 +208,7 @@ def test_few_rows_a_label_get_frozen_features(model, tmp_path, command_here):
     assert done.returncode == 0, done.stderr
     assert "no dev file: 2 of 20 training examples are held out\nlayer " in done.stdout
     assert done.stdout.count("accuracy") == 1
+    assert " on 2 dev examples), chosen on the training data; model in " in done.stdout
     assert "note: 10 rows a label are few to fine-tune all layers, so a classifier on frozen features" in done.stderr
     assert done.stdout.endswith(
         f"try: bertkit predict {tmp_path / 'run'} TEXT, or bertkit serve {tmp_path / 'run'} --open\n"
@@ -180,15 +221,15 @@ def test_few_rows_a_label_get_frozen_features(model, tmp_path, command_here):
     assert not _few_rows("classify", tmp_path / "more.csv", Columns())
 
 
-def test_features_save_a_model_that_the_other_commands_use(model, tmp_path, bertkit_command):
+def test_features_save_a_model_that_the_other_commands_use(model, tmp_path, command_here):
     asked, dev = words(model, tmp_path, "--features"), tmp_path / "dev.tsv"
-    done = bertkit_command(*asked)
+    done = command_here(*asked)
     assert done.returncode == 0, done.stderr
     rows = done.stdout.splitlines()
     assert len({line.index("accuracy") for line in rows[:-2]}) == 1, "the columns stand below each other"
     assert f"chosen on the training data; model in {tmp_path / 'run' / 'model'}" in rows[-2]
     said_file = tmp_path / "said.jsonl"
-    assert bertkit_command("predict", tmp_path / "run" / "model", dev, "--out", said_file).returncode == 0
+    assert command_here("predict", tmp_path / "run" / "model", dev, "--out", said_file).returncode == 0
     said = [json.loads(line) for line in said_file.read_text().splitlines()]
     found = bertkit.load(tmp_path / "run").classify([row["text"] for row in said])
     assert [row["predicted_label"] for row in said] == [each.label for each in found]
@@ -196,4 +237,4 @@ def test_features_save_a_model_that_the_other_commands_use(model, tmp_path, bert
     told = next(float(line.split("accuracy ")[1].split()[0]) for line in rows if line.startswith(f"layer {layer} "))
     right = sum(row["predicted_label"] == row["label"] for row in said)
     assert right / len(said) == pytest.approx(told, abs=1e-4)
-    assert "exists already" in bertkit_command(*asked).stderr
+    assert "exists already" in command_here(*asked).stderr

@@ -3,22 +3,19 @@
 `python tests/cli/test_frozen.py` writes the file anew.
 """
 
-from importlib import import_module
 from pathlib import Path
 
 import pytest
-import typer
 
 from bertkit.cli.completion import completion_script, verb_options
-from bertkit.cli.verbs import OLD_SPELLINGS, PANELS, VERBS
+from bertkit.cli.main import verb_command
+from bertkit.cli.verbs import OLD_OPTIONS, OLD_SPELLINGS, PANELS, VERBS
 
 SNAPSHOT = Path(__file__).parent / "frozen.txt"
 
 
 def parameters(verb: str):
-    app = typer.Typer(add_completion=False)
-    app.command()(getattr(import_module(f"bertkit.cli.{verb}"), verb))
-    return typer.main.get_command(app).params
+    return verb_command(verb).params
 
 
 def described(parameter) -> str:
@@ -39,6 +36,8 @@ def snapshot() -> str:
             shown = [each for each in parameters(verb) if not getattr(each, "hidden", False)]
             lines += [f"{panel}: {verb}", *(f"    {described(each)}" for each in shown), ""]
     lines += [f"old: {old} -> {' '.join(new)}" for old, new in OLD_SPELLINGS.items()]
+    renamed = [(verb, *names) for verb, options in OLD_OPTIONS.items() for names in options.items()]
+    lines += [f"old: {verb} {old} -> {verb} {new}" for verb, old, new in renamed]
     lines += [f"old: look {name}" for each in parameters("look") if each.hidden for name in each.opts]
     return "\n".join(lines) + "\n"
 
@@ -59,6 +58,7 @@ def test_completion_knows_the_options_that_typer_knows():
             for each in parameters(verb)
             if each.param_type_name == "option" and not each.hidden
             for name in (*each.opts, *each.secondary_opts)
+            if name.startswith("--")
         ]
         assert verb_options(verb) == known, verb
 
@@ -157,3 +157,20 @@ def test_an_old_spelling_names_the_file_that_failed(monkeypatch, capsys):
     monkeypatch.setattr(main, "_run_verb", fails)
     assert main.run(["vectors", "shards"]) == 1
     assert "shards/manifest.json: Permission denied" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "old", "new"),
+    [
+        (("probe", "none.conllu", "--what", "pos"), "probe --what", "probe --task"),
+        (("senses", "bank", "none.txt", "--most=5"), "senses --most", "senses --max-uses"),
+        (("heads", "a", "--link", "he"), "heads --link", "heads --from-to"),
+    ],
+)
+def test_an_old_option_works_and_says_the_new_one(capsys, words, old, new):
+    from bertkit.cli.main import run
+
+    assert run([*words]) == 2  # the files are not there, or the words are not two
+    note, error = capsys.readouterr().err.splitlines()
+    assert note == f"bertkit: note: 'bertkit {old}' is now 'bertkit {new}'; the old spelling goes in 0.3"
+    assert "option" not in error

@@ -45,11 +45,11 @@ def test_two_processes_write_the_bytes_of_one_and_leave_nothing(model, tmp_path,
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-def test_fewer_bits_are_asked_for(model, tmp_path, bertkit_command, dtype):
+def test_fewer_bits_are_asked_for(model, tmp_path, command_here, dtype):
     (tmp_path / "in.txt").write_text("a b\nc\n")
     words = ("predict", model, tmp_path / "in.txt", "--out")
     for name, more in (("full.jsonl", ()), ("rough.jsonl", ("--dtype", dtype))):
-        done = bertkit_command(*words, tmp_path / name, *more, env=ENVIRONMENT)
+        done = command_here(*words, tmp_path / name, *more)
         assert done.returncode == 0, done.stderr
     full, rough = (
         [json.loads(row)["probability"] for row in (tmp_path / name).read_text().splitlines()]

@@ -22,7 +22,8 @@ def test_a_page_of_few_rows_says_what_is_missing(tmp_path):
     family = script("benchmarks/family.py")
     training = {"date": "2026-01-02", "device": "cpu", "minutes": 3.0, "tokens": 4e8, "targets": 6e7, "parameters": 2e7}
     training |= {"parameters_in_layers": 9.5e6, "target_share": 0.15, "heldout": {"mlm_loss": 2.5}}
-    training |= {"curve": {"training": [], "heldout": [[2e8, 90.0, 3.0], [4e8, 180.0, 2.5]]}}
+    heldout = [[n * 1e8, n * 45.0, 4 - n * 0.375] for n in (1, 2, 3, 4)]
+    training |= {"curve": {"training": [], "heldout": heldout}}
     tasks = script("benchmarks/glue_scores.py").METRICS
     row = {"training": training, "blimp": {"score": 70.0}}
     row["features"] = {task: {"mixture": 60.0} for task in tasks}

@@ -81,7 +81,7 @@ COMMANDS = {
     "why --fill-model": ["why", "a good film", "--model", "taught", "--flip", "--fill-model", "{}"],
     "tokenize --model": ["tokenize", "a good film", "--model", "{}"],
     "info": ["info", "{}"],
-    "probe --model": ["probe", "trees.conllu", "trees.conllu", "--model", "{}", "--what", "pos"],
+    "probe --model": ["probe", "trees.conllu", "trees.conllu", "--model", "{}", "--task", "pos"],
     "senses --model": ["senses", "film", "text.txt", "--model", "{}"],
     "convert": ["convert", "{}", "out"],
     "convert --tokenizer": ["convert", "bundled", "out", "--tokenizer", "{}"],

@@ -13,8 +13,6 @@ from bertkit.errors import RequestError
 from bertkit.text.shards.writer import write_shards
 from bertkit.train.records import Records
 
-pytestmark = pytest.mark.xdist_group("recipes")  # one process makes the fixtures
-
 SHAPE = "depth=1 width=16 heads=2 inner=32 embedding_width=8 max_length=32"
 TRAIN = "length=24 block=4 batch=8 steps=6 warmup=1 log_every=1 evaluate_every=3 save_every=2 stages="
 TINY = f"{SHAPE} {TRAIN}"

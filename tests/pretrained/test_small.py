@@ -120,11 +120,11 @@ def test_real_weights_keep_their_meaning(minilm, tmp_path):
     assert (tmp_path / "small" / SMALL_FILE).stat().st_size < 0.27 * (minilm / "model.safetensors").stat().st_size
 
 
-def test_convert_makes_a_full_folder_of_it_that_transformers_loads(tmp_path, bertkit_command):
+def test_convert_makes_a_full_folder_of_it_that_transformers_loads(tmp_path, command_here):
     import transformers
 
     save_small(tiny(), tmp_path / "small")
-    done = bertkit_command("convert", tmp_path / "small", tmp_path / "full")
+    done = command_here("convert", tmp_path / "small", tmp_path / "full")
     assert done.returncode == 0, done.stderr
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "full").eval()
     bert = bertkit.load(tmp_path / "small")

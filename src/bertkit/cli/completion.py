@@ -56,8 +56,14 @@ def completion_script(shell: str = "") -> str:
 
 def verb_options(verb: str) -> list[str]:
     """The options of a verb as its source declares them, without hidden ones."""
-    function = next(node for node in _parsed(verb) if isinstance(node, ast.FunctionDef) and node.name == verb)
-    return [name for parameter in function.args.args for name in _option_names(parameter)]
+    parameters = [*_parameters(verb, verb), *_parameters("options", "common_options")]
+    names = [name for parameter in parameters for name in _option_names(parameter)]
+    return [name for name in names if name.startswith("--")]
+
+
+def _parameters(module: str, name: str) -> list[ast.arg]:
+    functions = (node for node in _parsed(module) if isinstance(node, ast.FunctionDef))
+    return next(function for function in functions if function.name == name).args.args
 
 
 @cache

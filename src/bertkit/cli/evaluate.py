@@ -1,12 +1,14 @@
 """`bertkit evaluate`: score a model on labeled examples, minimal pairs, blanks or similarities."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bertkit.cli.options import AsJson, ColumnNames, FineTunedModel
+from bertkit.progress import is_quiet
 
 
 def evaluate(
@@ -20,6 +22,10 @@ def evaluate(
             "(text, answers) or similarity (two texts, score). Default: recognized by the columns."
         ),
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Write an HTML report: scores, baseline, labels, confusions, calibration, worst errors."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Score a fine-tuned model on labeled examples, by the metrics of its task; another model by a yardstick.
@@ -29,5 +35,8 @@ def evaluate(
     from bertkit.api import evaluate as run_evaluation
 
     column_names = dict(column.partition("=")[::2] for column in columns or [])
-    result = run_evaluation(model, examples, by=by, **column_names)
-    print(json.dumps(result.to_json(), ensure_ascii=False) if as_json else result)
+    result = run_evaluation(model, examples, by=by, report=report, **column_names)
+    shown = replace(result, note="") if is_quiet() else result
+    print(json.dumps(result.to_json(), ensure_ascii=False) if as_json else shown)
+    if report and not as_json:
+        print(f"report: {report}")

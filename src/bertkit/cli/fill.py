@@ -15,6 +15,9 @@ def fill(
     candidates: Annotated[str | None, typer.Option(help="Score only these words, separated by commas.")] = None,
     pieces: Annotated[int, typer.Option(help="Consider words of up to this many tokens.")] = 1,
     together: Annotated[bool, typer.Option("--together", help="Choose the words for all blanks jointly.")] = False,
+    all_tokens: Annotated[
+        bool, typer.Option("--all-tokens", help="Also print tokens that are no whole words, such as ##s and [UNK].")
+    ] = False,
     too_long: Annotated[str, typer.Option(help="A text over the limit: window, truncate or refuse.")] = "window",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per word.")] = False,
 ) -> None:
@@ -27,7 +30,7 @@ def fill(
     policy = pick(POLICIES, too_long, "length policy")
     words = None if candidates is None else [word.strip() for word in candidates.split(",")]
     options = {"top": top, "candidates": words, "pieces": pieces, "together": together, "too_long": policy}
-    for filled in load(model).fill(text, **options):  # type: ignore[call-overload]
+    for filled in load(model).fill(text, whole_words=not all_tokens, **options):  # type: ignore[call-overload]
         word = filled.word if isinstance(filled, Filled) else " ".join(filled.words)
         if as_json:
             print(json.dumps(asdict(filled), ensure_ascii=False))

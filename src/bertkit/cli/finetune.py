@@ -1,7 +1,7 @@
 """`bertkit finetune`: fine-tune a model on labeled files."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ import typer
 
 from bertkit.cli.common import INTERRUPTED, parse_integers, print_note
 from bertkit.cli.options import AsJson, ResumeRun
+from bertkit.progress import is_quiet
 from bertkit.report.page import REPORT_FILE
 from bertkit.tasks.table import TASKS
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from bertkit.data.tables import Columns
     from bertkit.finetuning.result import FineTuned
     from bertkit.finetuning.settings import FineTuneSettings
+    from bertkit.tasks.metrics.intervals import Interval
 
 VECTORS = "vectors"  # tunes embeddings: not a task of the table
 GLUE = "glue"  # every GLUE task of a folder
@@ -41,6 +43,10 @@ def finetune(
     train: Annotated[Path | None, typer.Option(help="A file of labeled examples to train on.")] = None,
     dev: Annotated[
         Path | None, typer.Option(help="A file of labeled examples to evaluate on; by default a tenth of --train.")
+    ] = None,
+    test: Annotated[
+        Path | None,
+        typer.Option(help="Labeled examples to score the model on at the end; or a part of --train: --test-share 0.1."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -81,7 +87,7 @@ def finetune(
     Often used settings: --epochs 3 --batch 32 --lr 2e-4 --seed 1 --patience 3 --frozen 6 --class-weights balanced.
     Without --epochs there are 3, or as many as make 500 steps (20 at most): small files need more than 3.
     The model that is best on the dev file is kept, calibrated on that file; report.html describes the run.
-    SIGTERM and Ctrl-C keep the best model so far and exit with code 130; --resume continues.
+    SIGTERM and Ctrl-C keep the best model so far, write its report and exit with code 130; --resume continues.
     bertkit finetune glue FOLDER fine-tunes on every GLUE task in a folder and prints one table.
     """
     options = {**locals(), "seeds": seeds != 1}
@@ -108,7 +114,8 @@ def finetune(
         return _run_experiment("features", task, parsed, data, out, [], as_json, brief=True)
     from bertkit.finetuning.fine_tuning import fine_tune
 
-    tune: Callable[..., FineTuned] = partial(fine_tune, task, teacher=teacher, resume=resume, retry=retry, **data)
+    data |= {"test_file": test, "teacher": teacher, "resume": resume, "retry": retry}
+    tune: Callable[..., FineTuned] = partial(fine_tune, task, **data)
     _print_result(tune(parsed, out=out), out, as_json) if seeds == 1 else _tune_seeds(tune, parsed, seeds, out, as_json)
 
 
@@ -146,17 +153,17 @@ def _refuse_options(task: str, given: set[str]) -> None:
             raise RequestError("of the options, --from, --out, --seeds, --only and --json go with glue")
         return
     pick(dict.fromkeys((*TASKS, VECTORS)), task, "task")
-    if "then" in given and (comparing or given & {"retry", "teacher"}):
+    if "then" in given and (comparing or given & {"retry", "teacher", "test"}):
         raise RequestError("--then goes with --from, --train, --dev, --out, --resume, --json and settings alone")
     if "only" in given:
         raise RequestError("--only goes with glue")
-    if task == VECTORS and (comparing or "retry" in given):
-        raise RequestError("--seeds, --search, --find-rate, --features, --curve and --retry do not go with vectors")
+    if task == VECTORS and (comparing or given & {"retry", "test"}):
+        wrong = "--test, --seeds, --search, --find-rate, --features, --curve and --retry"
+        raise RequestError(f"{wrong} do not go with vectors")
     if len(comparing) > 1:
         raise RequestError("choose one of --seeds, --search, --find-rate, --features and --curve")
-    if given & set(EXPERIMENTS) and given & {"retry", "teacher"}:
-        wrong = "--retry" if "retry" in given else "--teacher"
-        raise RequestError(f"{wrong} does not go with --search, --find-rate, --features and --curve")
+    if given & set(EXPERIMENTS) and (others := given & {"retry", "teacher", "test"}):
+        raise RequestError(f"--{min(others)} does not go with --search, --find-rate, --features and --curve")
 
 
 def _fine_tune_chain(
@@ -259,6 +266,7 @@ def _run_experiment(
     from bertkit.finetuning.explore import curve, features, features_model, search
     from bertkit.finetuning.fine_tuning import open_data
     from bertkit.finetuning.learner import load_start
+    from bertkit.tasks.metrics.intervals import format_interval, wilson
 
     if name == "features":
         refuse_to_overwrite(out)  # before the data is read
@@ -284,7 +292,11 @@ def _run_experiment(
             meter.update(2)
             meter.say("choosing a layer on the training data")
             layer = features_model.save_best_layer(begin, prepared, layers, model)
-        last = f"saved: layer {layer}, chosen on the training data; model in {model}\ntry: {_next_command(task, out)}"
+        share = next(row.accuracy for row in rows if row.layers == f"layer {layer}")
+        count = len(layers.dev_labels)
+        interval = f"95 % interval {format_interval(wilson(share, count))} on {count:,} dev {prepared.task.answer_unit}"
+        last = f"saved: layer {layer} ({interval}), chosen on the training data; model in {model}"
+        last += f"\ntry: {_next_command(task, out)}"
     if brief:
         rows = [*prepared.notes, *(row for row in rows if row.layers == f"layer {layer}")]
     lines = [*([] if sizes else map(str, rows)), *([last] if last else [])]
@@ -307,20 +319,42 @@ def _next_command(task: str, out: Path) -> str:
     return f"bertkit predict {out} TEXT, or bertkit serve {out} --open"
 
 
+def _score_lines(result: "FineTuned") -> Iterator[str]:
+    """A line for each score on dev and on test, with its interval and its meaning."""
+    yield f"on {result.examples:,} dev examples:" if result.examples else "scores:"
+    yield from _score_table(result.scores, result.intervals, result.metric)
+    if result.chosen_on_dev and not is_quiet():
+        remedy = "" if result.test or result.task == VECTORS else "; --test FILE or --test-share 0.1 measures that"
+        yield f"the dev examples also chose the weights, so new examples may score lower{remedy}"
+    if result.test:
+        yield f"on {result.test.examples:,} test examples, which had no part in training:"
+        yield from _score_table(result.test.scores, result.test.intervals, result.metric)
+
+
+def _score_table(scores: "Mapping[str, float]", intervals: "Mapping[str, Interval]", metric: str) -> Iterator[str]:
+    from bertkit.tasks.metrics.intervals import format_interval
+    from bertkit.tasks.metrics.table import MEANINGS
+
+    names, width = sorted(scores, key=lambda name: name != metric), max(map(len, scores))
+    bounds = {name: f"95 % interval {format_interval(interval)}" for name, interval in intervals.items()}
+    room = max(map(len, bounds.values()), default=0)
+    for name in names:
+        meaning = f"({MEANINGS[name]})" if name in MEANINGS else ""
+        yield f"  {name:<{width}} {scores[name]:.4f}  {bounds.get(name, ''):<{room}}  {meaning}".rstrip()
+
+
 def _print_result(result: "FineTuned", out: Path, as_json: bool) -> None:
     """Print the scores and where the model is; exit with code 130 if the run was interrupted."""
     if as_json:
         print(json.dumps({**result.to_json(), "out": str(out)}))
     else:
-        names = [result.metric, *(name for name in result.scores if name != result.metric)]
         summary = f"best of {result.steps:,} steps: {result.best_step:,}; model in {out / 'model'}"
-        print(*result.notes, ", ".join(f"{name} {result.scores[name]:.4f}" for name in names), sep="\n")
+        print(*([] if is_quiet() else result.notes), *_score_lines(result), sep="\n")
         print(summary if result.finished else f"stopped; {summary}; --resume goes on")
-        if result.finished:
-            print(f"report: {out / REPORT_FILE}")
+        print(f"report: {out / REPORT_FILE}")
         if result.collapsed:
             print(result.collapsed)
-        elif result.finished:
+        elif result.finished and not is_quiet():
             print(f"try: {_next_command(result.task, out)}")
     if not result.finished:
         raise typer.Exit(INTERRUPTED)

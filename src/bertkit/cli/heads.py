@@ -15,9 +15,9 @@ def heads(
     model: Model = None,
     texts: Annotated[Path | None, typer.Option(help="More texts, one per line, for the list and --prune.")] = None,
     table: Annotated[bool, typer.Option("--table", help="Print the attention of one head, step by step.")] = False,
-    head: Annotated[str | None, typer.Option(help="With --table: layer and head, counted from 1, such as 3-7.")] = None,
+    head: Annotated[str | None, typer.Option(help="With --table: layer and head, counted from 1, such as 3-2.")] = None,
     word: Annotated[str | None, typer.Option(help="With --table: the word whose query is used.")] = None,
-    link: Annotated[
+    from_to: Annotated[
         str | None, typer.Option(help="Rank heads by the attention from one word to another, such as he,Bert.")
     ] = None,
     prune: Annotated[bool, typer.Option("--prune", help="Measure how much removing each head costs.")] = False,
@@ -25,6 +25,6 @@ def heads(
 ) -> None:
     """List what each attention head mostly attends to in a text; or show one head's arithmetic, links or pruning costs.
 
-    Example: bertkit heads "Bert was tired, so he slept." --link he,Bert
+    Example: bertkit heads "Bert was tired, so he slept." --from-to he,Bert
     """
-    show(ViewRequest(verb="heads", heads=not (table or link or prune), **locals()))
+    show(ViewRequest(verb="heads", heads=not (table or from_to or prune), **locals()))

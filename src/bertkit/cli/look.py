@@ -7,10 +7,16 @@ import typer
 
 from bertkit.cli.options import AsJson, Model, Pair
 from bertkit.cli.verbs import note_old_spelling
-from bertkit.cli.views import ViewRequest, check_request, flag, show, with_default_page
+from bertkit.cli.views import ViewRequest, check_request, show, with_default_page
 
-# option -> the verb that has it now; here it works for one more version
-MOVED_OPTIONS = {"table": "heads", "heads": "heads", "link": "heads", "prune": "heads", "why": "why"}
+# option -> (how it was written here, how it is written now); the old spelling works for one more version
+MOVED_OPTIONS = {
+    "table": ("look --table", "heads --table"),
+    "heads": ("look --heads", "heads"),
+    "from_to": ("look --link", "heads --from-to"),
+    "prune": ("look --prune", "heads --prune"),
+    "why": ("look --why", "why"),
+}
 
 
 def look(
@@ -29,7 +35,7 @@ def look(
     head: Annotated[str | None, typer.Option(hidden=True)] = None,
     word: Annotated[str | None, typer.Option(hidden=True)] = None,
     heads: Annotated[bool, typer.Option("--heads", hidden=True)] = False,
-    link: Annotated[str | None, typer.Option(hidden=True)] = None,
+    from_to: Annotated[str | None, typer.Option("--link", hidden=True)] = None,
     prune: Annotated[bool, typer.Option("--prune", hidden=True)] = False,
     why: Annotated[bool, typer.Option("--why", hidden=True)] = False,
     target: Annotated[str | None, typer.Option(hidden=True)] = None,
@@ -44,8 +50,7 @@ def look(
     request = with_default_page(ViewRequest(**options))
     check_request(request)
     for name in request.given(*MOVED_OPTIONS):
-        verb = MOVED_OPTIONS[name]
-        note_old_spelling(f"look {flag(name)}", verb if name in MOVED_OPTIONS.values() else f"{verb} {flag(name)}")
+        note_old_spelling(*MOVED_OPTIONS[name])
     show(request)
     if open_page and request.out:
         import webbrowser

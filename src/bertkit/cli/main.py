@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from importlib import import_module
@@ -14,14 +15,16 @@ from typing import Any, NoReturn
 
 from bertkit._version import __version__
 from bertkit.cli.common import INTERRUPTED, print_note
-from bertkit.cli.verbs import OLD_SPELLINGS, VERBS, help_text, note_old_spelling
+from bertkit.cli.verbs import OLD_OPTIONS, OLD_SPELLINGS, OTHER_WORDS, VERBS, help_text, note_old_spelling
 from bertkit.errors import BertkitError, BertkitWarning, RequestError, UnknownSetting
+from bertkit.progress import VERBOSITY
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one verb and exit with its code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     warnings.showwarning = show_warning
+    share_cores()
     signal.signal(signal.SIGTERM, _interrupt)  # as Ctrl-C: partial outputs are removed
     if sys.stdout is None:  # closed by the caller
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - for the rest of the process
@@ -39,8 +42,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(code)
 
 
+def share_cores() -> None:
+    """On a busy machine, let OpenMP's threads sleep while they wait for each other, instead of keeping a core busy.
+
+    Must be called before torch is imported, which reads the variable. Measured in docs/LOG.md.
+    """
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Windows has none
+    if load > (os.cpu_count() or 1):
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
 def run(words: list[str]) -> int:
     """Run `bertkit *words` and return its exit code; errors are printed as one sentence."""
+    usual = VERBOSITY.set(0)
     try:
         return _dispatch(words)
     except BertkitError as error:
@@ -53,6 +67,8 @@ def run(words: list[str]) -> int:
         if (error.errno == errno.EPIPE and _stdout_is_closed()) or not set(words[:1]) & {*VERBS, *OLD_SPELLINGS}:
             raise  # standard output could not be written
         return _fail(f"{error.filename or 'the work failed'}: {error.strerror or error}", 1)
+    finally:
+        VERBOSITY.reset(usual)
 
 
 def _dispatch(words: list[str]) -> int:
@@ -76,7 +92,7 @@ def _dispatch(words: list[str]) -> int:
         return _run_verb(verb, rest)
     else:
         near = _nearest(verb, [*VERBS, *OLD_SPELLINGS])
-        hint = f"did you mean '{near}'? " if near else ""
+        hint = f"{OTHER_WORDS[verb]}; " if verb in OTHER_WORDS else f"did you mean '{near}'? " if near else ""
         return _fail(f"no command '{verb}'; {hint}choose from: {', '.join(VERBS)}", 2)
     return 0
 
@@ -91,10 +107,8 @@ def _run_verb(verb: str, words: list[str]) -> int:
     """Parse the verb's options with typer and call it."""
     import typer
 
-    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    function: Callable[..., Any] = getattr(import_module(f"bertkit.cli.{verb}"), verb)
-    app.command(name=verb, context_settings={"help_option_names": ["-h", "--help"]})(function)
-    command = typer.main.get_command(app)
+    command = verb_command(verb)
+    words = _with_new_options(verb, words)
     options = ["--help", *(name for option in command.params for name in (*option.opts, *option.secondary_opts))]
     takes_settings = "settings" in options
     arguments = _settings_from_options(verb, words, options) if takes_settings else words
@@ -118,6 +132,41 @@ def _run_verb(verb: str, words: list[str]) -> int:
     if code == INTERRUPTED:  # typer returns Ctrl-C as this code
         return _fail("stopped", INTERRUPTED)
     return code if isinstance(code, int) else 0
+
+
+def verb_command(verb: str) -> Any:
+    """The command of a verb with its options and those of every verb."""
+    from bertkit.cli.options import common_options
+
+    command = _typer_command(verb, getattr(import_module(f"bertkit.cli.{verb}"), verb))
+    for option in _typer_command(verb, common_options).params:
+        option.expose_value, option.callback = False, _choose_verbosity  # the verb's function does not take it
+        command.params.append(option)
+    return command
+
+
+def _choose_verbosity(_context: Any, option: Any, given: bool) -> None:
+    if given:
+        VERBOSITY.set({"quiet": -1, "verbose": 1}[option.name])
+
+
+def _typer_command(name: str, function: Callable[..., Any]) -> Any:
+    import typer
+
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command(name=name, context_settings={"help_option_names": ["-h", "--help"]})(function)
+    return typer.main.get_command(app)
+
+
+def _with_new_options(verb: str, words: list[str]) -> list[str]:
+    """The words with options of an earlier version replaced, and a note on each."""
+    renamed = OLD_OPTIONS.get(verb, {})
+    for place, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if new := renamed.get(name):
+            note_old_spelling(f"{verb} {name}", f"{verb} {new}")
+            words = [*words[:place], f"{new}{equals}{value}", *words[place + 1 :]]
+    return words
 
 
 def _settings_from_options(verb: str, words: list[str], known: Collection[str]) -> list[str]:
@@ -175,6 +224,9 @@ def _stdout_is_closed() -> bool:
 
 
 def _fail(sentence: str, code: int) -> int:
+    """Print an error, with --verbose also where it comes from, and return the exit code."""
+    if VERBOSITY.get() > 0:
+        traceback.print_exc()
     print(f"bertkit: {sentence}", file=sys.stderr)
     return code
 
@@ -184,6 +236,6 @@ def _interrupt(*_: Any) -> NoReturn:
 
 
 def show_warning(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    """Print bertkit's own warnings as notes, and no others."""
-    if issubclass(category, BertkitWarning):
+    """Print bertkit's own warnings as notes; those of other packages only with --verbose."""
+    if issubclass(category, BertkitWarning) or VERBOSITY.get() > 0:
         print_note(str(message))

@@ -37,3 +37,12 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; by defaul
 Dtype = Annotated[
     str | None, typer.Option(help="float32, bfloat16, float16 or int8; by default bfloat16 on a GPU, else float32.")
 ]
+
+
+def common_options(
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result and errors.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print all warnings, and tracebacks of errors.")
+    ] = False,
+) -> None:
+    """The options of every verb, which only set how much is printed."""

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ import typer
 from bertkit.cli.common import print_note, print_skipped
 from bertkit.cli.options import AsJson, Cluster, Device, Dtype, FineTunedModel, OnError, ResumeFile, Workers
 from bertkit.errors import RequestError
+from bertkit.tasks.row import LENGTH_COLUMNS
 from bertkit.tasks.table import TASKS
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ def predict(
     """Answer what the model was fine-tuned for, for one text or for each row of a file, in order, with constant memory.
 
     Where the file has labels, the score is printed too. After a kill or a full disk, --resume continues; no row is
-    lost. The columns are those of the model's task:
+    lost.
     """
     from bertkit.predict.files.pipeline import RunOptions
     from bertkit.predict.files.rows import PREDICT_SETTINGS, read_file_settings
@@ -149,4 +151,17 @@ def _predict_file(
             print(f"score: {scores}")
 
 
-predict.__doc__ = f"{predict.__doc__}{'; '.join(f'{row.name}: {row.main_columns}' for row in TASKS.values())}."
+def _output_fields() -> str:
+    """The fields of the output for each task, for --help."""
+    rows = {row.name: ", ".join(row.output) for row in TASKS.values()}
+    rows["all tasks"] = ", ".join(f"{name} ({meaning})" for name, meaning in LENGTH_COLUMNS.items())
+    with_probabilities = ", ".join(row.name for row in TASKS.values() if row.has_probabilities)
+    with_candidates = ", ".join(row.name for row in TASKS.values() if row.candidate)
+    lines = ["Fields of the output (JSONL, CSV, Parquet), beside the columns of the input:"]
+    lines += [f"  {name:<11} {fields}" for name, fields in rows.items()]
+    lines += [f"probabilities=true adds probabilities of all labels or choices: {with_probabilities}."]
+    lines += [f"best=5 adds candidates, the best five: {with_candidates}."]
+    return "\b\n" + "\n".join(lines)
+
+
+predict.__doc__ = f"{cleandoc(predict.__doc__ or '')}\n\n{_output_fields()}"

@@ -18,7 +18,7 @@ def probe(
         typer.Argument(help="CoNLL-U or column files: train on all but the last file, test on the last."),
     ],
     model: Model = None,
-    what: Annotated[str, typer.Option(help="pos, ner, arcs (relations to heads), or structure (whole trees).")] = "pos",
+    task: Annotated[str, typer.Option(help="pos, ner, arcs (relations to heads), or structure (whole trees).")] = "pos",
     out: Annotated[Path | None, typer.Option(help="A new folder for report.html and result.json.")] = None,
     column: Annotated[
         str | None, typer.Option(help="The column of the labels, such as xpos or 4; by default UPOS or the last one.")
@@ -32,7 +32,7 @@ def probe(
     """Train linear probes on each layer, and compare with a control task and an untrained encoder.
 
     With a single file, the last fifth of it is held out for testing.
-    Example: bertkit probe train.conllu dev.conllu --model model/ --what structure --out probe/
+    Example: bertkit probe train.conllu dev.conllu --model model/ --task structure --out probe/
     """
     from bertkit.files import refuse_to_overwrite
     from bertkit.inside.probes.data import ProbeSettings
@@ -41,7 +41,7 @@ def probe(
     from bertkit.predict.bert import load
     from bertkit.progress import progress
 
-    settings = ProbeSettings(what=what, pieces=pieces, column=column, sentences=sentences, rank=rank, seed=seed)
+    settings = ProbeSettings(what=task, pieces=pieces, column=column, sentences=sentences, rank=rank, seed=seed)
     if out:
         refuse_to_overwrite(out)
     bert = load(model)

@@ -29,7 +29,7 @@ def senses(
     vectors: Annotated[
         Path | None, typer.Option(help="Static word vectors to compare with, if senses are labeled.")
     ] = None,
-    most: Annotated[int, typer.Option(help="Use a random sample of at most this many uses.")] = 1000,
+    max_uses: Annotated[int, typer.Option(help="Use a random sample of at most this many uses.")] = 1000,
     as_json: AsJson = False,
 ) -> None:
     """Find a word in texts and draw a map of its contextual vectors: one point per use, near where contexts are alike.
@@ -48,7 +48,7 @@ def senses(
     from bertkit.progress import progress
 
     static = None if vectors is None else open_vectors(vectors)
-    uses = read_uses(word, texts, most=most, show=progress)
+    uses = read_uses(word, texts, most=max_uses, show=progress)
     sense_map = map_senses(load(model), word, uses, layer=layer, clusters=clusters, static=static, show=progress)
     if out is not None:
         sense_map.save(out)

@@ -30,7 +30,7 @@ PANELS = {
         "look": ("show what a model computes, as page", 'bertkit look "The animal was tired."'),
         "why": ("which words lead to a prediction", 'bertkit why "What a lovely film." --model run/model'),
         "heads": ("what each attention head attends to", 'bertkit heads "The animal was tired." --model model/'),
-        "probe": ("what probes find in each layer", "bertkit probe train.conllu dev.conllu --what pos"),
+        "probe": ("what probes find in each layer", "bertkit probe train.conllu dev.conllu --task pos"),
         "senses": ("map the uses of a word", "bertkit senses bank books/*.txt --out bank.html"),
         "word2vec": ("train one vector per word", "bertkit word2vec shards/ --method skip-gram --out vectors/"),
         "facts": ("check claims about BERT", "bertkit facts"),
@@ -44,6 +44,17 @@ PANELS = {
 VERBS = {verb: texts for verbs in PANELS.values() for verb, texts in verbs.items()}
 # verb of version 0.1 -> how it is written now
 OLD_SPELLINGS = {"vectors": ["word2vec"], "glue": ["finetune", "glue"]}
+# words that people try -> what does it here
+OTHER_WORDS = {
+    "train": "'bertkit finetune' trains on labeled examples, 'bertkit pretrain' on plain text",
+    "search": "in Python: bertkit.load().search(query, texts); 'bertkit embed' stores the vectors of texts",
+}
+# verb -> option of version 0.1 -> how it is written now
+OLD_OPTIONS = {
+    "heads": {"--link": "--from-to"},
+    "probe": {"--what": "--task"},
+    "senses": {"--most": "--max-uses"},
+}
 
 
 def help_text() -> str:

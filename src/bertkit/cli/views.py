@@ -17,10 +17,16 @@ if TYPE_CHECKING:
     from bertkit.predict.bert import Bert
     from bertkit.report.why import Flips, Why
 
+HEADS_LEGEND = (
+    "looks at  what gets more than half of the attention; else everything (attention is even) or other words",
+    "next ...  the share of a word's attention on the next word, the previous word, itself, the first token,",
+    "          separators and the same word elsewhere, averaged over all words of the text",
+    "spread    how many tokens share the attention;  distance  how many tokens away they are on average",
+)
 SHOWN_HEADS = 10  # of a ranking that is printed; JSON has all of them
 # option -> the views that it belongs to
 BELONGS_TO = {
-    "pair": ("out", "table", "heads", "link", "why"),
+    "pair": ("out", "table", "heads", "from_to", "why"),
     "head": ("table",),
     "word": ("table", "why"),
     "texts": ("heads", "prune", "runs"),
@@ -46,7 +52,7 @@ class ViewRequest:
     head: str | None = None
     word: str | None = None
     heads: bool = False
-    link: str | None = None
+    from_to: str | None = None
     prune: bool = False
     why: bool = False
     target: str | None = None
@@ -71,7 +77,7 @@ class Subject:
         from bertkit.text.corpus import CorpusReport, read_lines
 
         self.request, self.text = request, request.text or ""
-        self.words = parse_link(request.link) if request.link else ("", "")
+        self.words = parse_link(request.from_to) if request.from_to else ("", "")
         self.layer, self.head = parse_head(request.head or "1-1")
         lines = read_lines(request.texts, report=CorpusReport()) if request.texts else ()
         self.more_texts = [line for _, line in lines if line.strip()]
@@ -126,14 +132,15 @@ def _heads(subject: Subject) -> "list[HeadKind]":
 
 
 def _format_heads(rows: "list[HeadKind]") -> str:
-    from bertkit.inside.look.heads import SHARES
+    from bertkit.inside.look.heads import KIND_NAMES, SHARES
 
-    names = " ".join(f"{name.replace('_', ' '):>9}" for name in SHARES)
-    lines = [f"head   kind       bits  distance {names}"]
+    columns = [(KIND_NAMES[name].split()[0], name) for name in SHARES]
+    names = " ".join(f"{shown:>9}" for shown, _ in columns)
+    lines = [f"{'head':17} {'looks at':13} {names}  spread  distance"]
     for row in rows:
-        shares = " ".join(f"{getattr(row, name):9.2f}" for name in SHARES)
-        lines.append(f"{row.name:6} {row.kind.replace('_', ' '):9} {row.entropy:5.2f}  {row.distance:8.2f} {shares}")
-    return "\n".join(lines)
+        shares = " ".join(f"{getattr(row, name):9.0%}" for _, name in columns)
+        lines.append(f"{row.name:17} {KIND_NAMES[row.kind]:13} {shares} {row.spread:7.1f} {row.distance:9.1f}")
+    return "\n".join([*lines, *HEADS_LEGEND])
 
 
 def _link(subject: Subject) -> "list[LinkedHead]":
@@ -154,7 +161,7 @@ def _prune(subject: Subject) -> "PruneReport":
 def _format_costs(report: "PruneReport") -> str:
     half = SHOWN_HEADS // 2  # the cheapest, and the most expensive
     rows = (*report.alone[:half], *report.alone[half:][-half:])
-    alone = [f"without head {row.name:6} {row.cost:+.5f}" for row in rows]
+    alone = [f"without {row.name:17} {row.cost:+.5f}" for row in rows]
     together = [f"without the {count} cheapest together {cost:+.5f}" for count, cost in report.together]
     return "\n".join([f"{report.measure} with every head: {report.whole:.4f}", *alone, *together])
 
@@ -218,9 +225,11 @@ VIEWS = {
     "table": View("table", _table),
     "heads": View("heads", _heads, _format_heads),
     "link": View(
-        "link",
+        "from_to",
         _link,
-        lambda rows: "\n".join(["head   weight", *(f"{row.name:6} {row.weight:6.4f}" for row in rows[:SHOWN_HEADS])]),
+        lambda rows: "\n".join(
+            [f"{'head':17} weight", *(f"{row.name:17} {row.weight:6.4f}" for row in rows[:SHOWN_HEADS])]
+        ),
     ),
     "prune": View("prune", _prune, _format_costs),
     "why": View("why", _why, _format_why),
@@ -286,5 +295,5 @@ def _view_flags(verb: str, views: Sequence[str]) -> Iterator[str]:
     if verb != "heads":
         yield from map(flag, views)
     else:
-        yield from (flag(name) for name in views if name in ("table", "link", "prune"))
+        yield from (flag(name) for name in views if name in ("table", "from_to", "prune"))
         yield from ("the list of heads" for name in views if name == "heads")
