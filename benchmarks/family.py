@@ -104,6 +104,7 @@ class Bench:
     recipe: tuple[str, ...]  # changes of every recipe, to try things out
     finetune: tuple[str, ...]
     pairs: int | None  # of each set of BLiMP
+    train_only: bool
 
     def scoring(self, row: Row, task: str) -> Scoring:
         """How a row is fine-tuned for a task."""
@@ -317,7 +318,9 @@ def measure(names: Sequence[str], bench: Bench, facts: Facts) -> int:
             print(f"{run.row.name} failed:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
             failed += 1
         free_memory()
-    calls = [call for run in runs for call in run.missing()]
+    if bench.train_only:
+        return 1 if failed else 0
+    calls = sorted((call for run in runs for call in run.missing()), key=lambda call: call[3])  # seed by seed
     try:
         for keys, result in results_of(evaluate_part, calls, min(bench.jobs, max(1, len(calls)))):
             facts.get("rows", *keys, make=lambda result=result: result)
@@ -340,6 +343,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=3.0, help="of pre-training, each row")
     parser.add_argument("--seeds", type=int, default=3, help="of fine-tuning, each task")
     parser.add_argument("--jobs", type=int, default=1, help="fine-tunings at once: one of them leaves a GPU idle")
+    parser.add_argument("--train-only", action="store_true", help="leave the evaluation to a later command")
     parser.add_argument("--epochs", type=int, default=STATIC_EPOCHS, help="of word2vec")
     parser.add_argument("--pairs", type=int, help="of each set of BLiMP, to try things out")
     for name in ("recipe", "finetune"):

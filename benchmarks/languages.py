@@ -1,6 +1,6 @@
 """Two languages in one model: how often it finds a caption's translation, though nobody told it what translates what.
 
-    python benchmarks/languages.py --data DIR --work DIR --out RESULT.json [--steps 4000]
+    python benchmarks/languages.py --data DIR --work DIR --out RESULT.json [--steps 4000] [--jobs 4]
 
 DIR holds tasks/multi30k (captions in English and German). Small models of one shape, one cased vocabulary and as many
 steps read different text: captions of both languages, each a document; the same where no image has captions in both
@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from domain import Facts
 from finetune_tasks import find_file
+from many_runs import results_of
 
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.model.model import new_model
@@ -62,12 +63,12 @@ def recipe(options: argparse.Namespace, shards: Path) -> Recipe:
     settings = SHAPE | {"shards": str(shards), "objective": "mlm", "length": "128", "rate": "0.2"}
     settings |= {"dropout": "0.1", "attention_dropout": "0.1", "optimizer": "muon", "learning_rate": "1e-3"}
     settings |= {"steps": str(options.steps), "warmup": "100", "batch": str(options.batch), "keep": "1"}
-    settings |= {"block": str(min(256, options.batch)), "save_every": "100000", "seed": "1"}
+    settings |= {"block": str(options.batch), "save_every": "100000", "seed": "1"}
     return build_recipe(settings | dict(pair.split("=", 1) for pair in options.settings))
 
 
-def trained(options: argparse.Namespace, name: str, texts: Sequence[str]) -> dict[str, Any]:
-    """Pre-train one model; its run in a few numbers."""
+def trained(options: argparse.Namespace, name: str, texts: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """Pre-train one model; its name, and its run in a few numbers."""
     folder = options.work / name.replace(" ", "-").replace(",", "")
     text, shards = folder.with_suffix(".txt"), folder.with_suffix(".shards")
     text.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
@@ -78,7 +79,8 @@ def trained(options: argparse.Namespace, name: str, texts: Sequence[str]) -> dic
     words = sum(len(each.split()) for each in texts)
     facts = {"model": str(folder / "model"), "documents": len(texts), "words": words}
     facts |= {"wall_seconds": round(time.perf_counter() - began, 1)}
-    return facts | ({"steps": report.progress.step, "loss": round(report.losses["mlm"], 3)} if report else {})
+    ended = {"steps": report.progress.step, "loss": round(report.losses["mlm"], 3)} if report else {}
+    return name, facts | ended
 
 
 def untrained(options: argparse.Namespace) -> Path:
@@ -141,6 +143,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=4000, help="for each of the four models")
     parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--jobs", type=int, default=1, help="models at once")
     parser.add_argument("--vocabulary", type=int, default=12_000)
     parser.add_argument("--most", type=int, help="captions of each file, at most: to try things out")
     parser.add_argument("--settings", nargs="*", default=[], metavar="KEY=VALUE", help="changes to the recipe")
@@ -156,8 +159,10 @@ def main() -> None:
         make_vocabulary([text], VocabularySettings(size=options.vocabulary, lowercase=False)).save(
             options.work / "vocab"
         )
-    for name, texts in documents(english, german).items():
-        facts.get("training", name, make=lambda a=name, b=texts: trained(options, a, b))
+    known = facts.content.get("training", {})
+    calls = [(options, name, texts) for name, texts in documents(english, german).items() if name not in known]
+    for name, result in results_of(trained, calls, options.jobs):
+        facts.get("training", name, make=lambda result=result: result)
     folders = {"untrained": str(untrained(options))} | {
         name: facts.content["training"][name]["model"] for name in MODELS
     }

@@ -29,7 +29,7 @@ from bertkit.errors import RequestError
 from bertkit.files import whole_file
 from bertkit.finetuning.embeddings.data import TextRows, read_pairs
 from bertkit.finetuning.embeddings.session import pair_spearman
-from bertkit.finetuning.embeddings.settings import VectorTuning, read_vector_settings
+from bertkit.finetuning.embeddings.settings import VectorTuning, read_vector_request
 from bertkit.finetuning.embeddings.tuning import tune_vectors
 from bertkit.model.pooling import EmbedSettings
 from bertkit.progress import progress
@@ -159,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-model", action="store_true", help="do not bring the tuned model home")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings of finetune vectors")
     options = vars(parser.parse_args(arguments))
-    settings = read_vector_settings([*SETTINGS, *options.pop("set")])
+    settings = read_vector_request(*SETTINGS, *options.pop("set"))[0]
     with_model = not options.pop("no_model")
     given = Bench(**options, settings=settings)
     for folder in (given.work, given.out):
