@@ -20,9 +20,10 @@ $(READY): pyproject.toml constraints.txt
 demo: setup
 	@$(BIN)/python tools/demo.py
 
-test: setup lint types browser
-	@echo "== tests"
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+# mypy keeps one core busy, so it runs beside the first tests; either may fail.
+test: setup lint browser
+	@echo "== mypy and tests"
+	@$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -n 2; tests=$$?; wait $$types && exit $$tests
 
 lint: setup
 	@echo "== ruff"

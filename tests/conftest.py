@@ -13,9 +13,13 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parents[1]
 OFFLINE = ROOT / "tests" / "offline"
+SHARING = ("tests/browser/", "tests/facts/", "tests/serve/")  # folders with a server or measured facts for all files
+ALONE = ("tests/prose/test_prose.py",)  # files of long tests that share nothing: they keep both workers busy to the end
 
 
 def _load(path: Path, name: str):
@@ -42,13 +46,32 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+class ByFixtures(LoadScopeScheduling):
+    """Tests that share fixtures run in one worker, which makes them once: those of a file, or of a folder of SHARING.
+
+    (`--dist loadgroup` of pytest-xdist 3.8 groups nothing with pytest 9.2.)
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        if path in ALONE:
+            return nodeid
+        return next((folder for folder in SHARING if path.startswith(folder)), path)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    return ByFixtures(config, log)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _two_workers_two_cores():
-    """pytest-xdist gives each worker one core; torch would otherwise start two threads in each."""
+    """pytest-xdist gives each worker one core; torch would otherwise start two threads in each, and in its children."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         import torch
 
         torch.set_num_threads(1)
+        os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="session")
@@ -101,7 +124,7 @@ def bertkit_command() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.fixture
 def command_here() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """The same without a child process, which takes two seconds to import torch: for what is refused in many ways."""
+    """The same without a child process, which takes two seconds to import torch: one test of a verb needs one."""
     from bertkit.cli.main import run, show_warning
 
     def call(*arguments: object, cwd: Path | str = ".") -> subprocess.CompletedProcess[str]:

@@ -1,14 +1,18 @@
 """README and docs are executed: Python sessions as doctests, console blocks as commands, tables of files as files.
 
 A console line that starts with `$ ` is run with bash in a scratch folder that holds links to real checkpoints; what
-follows must be what it prints, with `...` for anything.
+follows must be what it prints, with `...` for anything. The first command of each verb is a process of its own; of
+the others, `bertkit` is a small program that lets the test's process do the work, which has imported torch already.
 """
 
 import doctest
+import json
 import os
 import re
+import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -79,14 +83,62 @@ def commands(text: str) -> list[tuple[str, str]]:
     return [(part.partition("\n")[0], part.partition("\n")[2]) for part in parts]
 
 
-@pytest.mark.parametrize("block", [b for b in blocks("console") if "make " not in b[2]], ids=name)
-def test_console_blocks_print_what_they_say(block, scratch):
+CONSOLE = [block for block in blocks("console") if "make " not in block[2]]
+VERB = re.compile(r"\bbertkit ([a-z]\w+)")
+# verb -> the block where the pages use it first
+FIRST = {verb: name(block) for block in reversed(CONSOLE) for verb in VERB.findall(block[2])}
+BERTKIT = f"""#!{sys.executable} -SE
+import json, os, socket, sys
+with socket.socket(socket.AF_UNIX) as done, done.makefile("rw") as lines:
+    done.connect("{{socket}}")
+    print(json.dumps([os.getcwd(), sys.argv[1:]]), file=lines, flush=True)
+    code, out, err = json.loads(lines.readline())
+sys.stderr.write(err)
+sys.stdout.write(out)
+sys.exit(code)
+"""
+
+
+@pytest.fixture
+def bash(scratch, command_here, tmp_path_factory):
+    """`bash("bertkit fill ...", here=True)` gives the output of a command line; `here`: done by this process."""
+    folder = tmp_path_factory.mktemp("bin")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "s"))
+        listener.listen()
+        listener.settimeout(0.02)
+        (folder / "bertkit").write_text(BERTKIT.format(socket=folder / "s"))
+        (folder / "bertkit").chmod(0o755)
+
+        def answer(connection: socket.socket) -> None:
+            connection.settimeout(None)
+            with connection, connection.makefile("rw") as lines:
+                cwd, words = json.loads(lines.readline())
+                done = command_here(*words, cwd=cwd)
+                print(json.dumps([done.returncode, done.stdout, done.stderr]), file=lines, flush=True)
+
+        def run(command: str, *, here: bool) -> str:
+            paths = f"{folder}{os.pathsep}{os.environ['PATH']}" if here else os.environ["PATH"]
+            with (scratch / ".out").open("w+") as out, (scratch / ".err").open("w+") as err:
+                environment = os.environ | {"PATH": paths}
+                with subprocess.Popen(["bash", "-c", command], stdout=out, stderr=err, env=environment) as process:
+                    while process.poll() is None:
+                        with suppress(TimeoutError):
+                            answer(listener.accept()[0])
+                return (scratch / ".out").read_text() + (scratch / ".err").read_text()
+
+        yield run
+
+
+@pytest.mark.parametrize("block", CONSOLE, ids=name)
+def test_console_blocks_print_what_they_say(block, bash):
     pairs = commands(block[2])
     assert pairs
-    checker = doctest.OutputChecker()
+    checker, first = doctest.OutputChecker(), {verb for verb, place in FIRST.items() if place == name(block)}
     for command, expected in pairs:
-        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300, check=False)
-        got = done.stdout + done.stderr
+        verbs = set(VERB.findall(command))
+        got = bash(command, here="torchrun" not in command and not verbs & first)
+        first -= verbs
         assert checker.check_output(expected, got, FLAGS), f"{command}\n--- expected\n{expected}\n--- got\n{got}"
 
 
