@@ -141,8 +141,13 @@ def visit_colors(page: Page) -> tuple[int, int]:
     return ink, paper
 
 
-def questions(page: Page) -> list[dict]:
-    """What the page asks from now on."""
+def questions(page: Page, route: str = "") -> list[dict]:
+    """What the page asks from now on: at one route, or everywhere, the token counts after a pause included."""
     asked: list[dict] = []
-    page.on("request", lambda request: request.method == "POST" and asked.append(request.post_data_json))
+
+    def note(request) -> None:
+        if request.method == "POST" and request.url.endswith(route):
+            asked.append(request.post_data_json)
+
+    page.on("request", note)
     return asked

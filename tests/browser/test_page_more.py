@@ -30,10 +30,10 @@ WHY = {
 def test_why_shades_the_words_by_what_they_add(visit, page_server, tool):
     page = visit(page_server.url, tool=tool, **WHY[tool])
     page.focus("main .why button")
-    asked = questions(page)
+    asked = questions(page, "/why")
     page.keyboard.press("Enter")
     page.wait_for_selector("main .why .legend")
-    [body] = [each for each in asked if "inputs" not in each]  # which are the counted tokens
+    [body] = asked
     reply = page_server.post("/why", body).json()
     largest = max(abs(word["share"]) for word in reply["words"])
     strong = [word for word in reply["words"] if abs(word["share"]) >= 0.05 * largest]

@@ -181,7 +181,7 @@ def test_search_reads_each_line_once(visit, page_server):
         float(bar.evaluate("bar => bar.style.getPropertyValue('--share')")) for bar in page.locator(".bars div").all()
     ]
     assert (shares[0], shares[-1]) == (1, 0), "from the least similar line to the most similar"
-    asked = questions(page)
+    asked = questions(page, "/embed")
     before = turn(page)
     page.fill("main [name=query]", "dog")
     page.press("main [name=query]", "Enter")
