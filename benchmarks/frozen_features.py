@@ -107,7 +107,7 @@ class TaskExamples:
     def parts(self) -> tuple[list[Example], list[Example]]:
         """Training and dev examples."""
         files = DataFiles(train=Path(self.data.train), dev=Path(self.data.dev))
-        train, dev, _ = read_files(self.data.task.task, files, seed=0)
+        train, dev, *_ = read_files(self.data.task.task, files, seed=0)
         whole: Any = Prepared(None, Dataset(train, [[] for _ in train]), Dataset([], []), ())  # type: ignore[arg-type]
         return training_subset(whole, min(self.rows, len(train)), seed=0).train.examples, dev
 

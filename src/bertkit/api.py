@@ -25,6 +25,7 @@ from bertkit.progress import progress
 from bertkit.report.page import REPORT_FILE, save_page
 from bertkit.report.tables import html_table
 from bertkit.settings import as_text, pick
+from bertkit.tasks.folder import trained_columns
 from bertkit.tasks.metrics.intervals import format_interval
 from bertkit.tasks.read import data_checksum, read_examples
 from bertkit.tasks.table import TASKS
@@ -274,7 +275,7 @@ def _by_task(bert: Bert, path: Path, columns: Columns, report: Path | None) -> E
     if report is not None:
         refuse_taken(report, REPORT_FILE)
     answers, task = bert.answers, bert.answers.task
-    file = read_examples(task.name, path, columns)
+    file = read_examples(task.name, path, columns, trained=trained_columns(bert.checkpoint))
     predictions: list[Any] = []
     with progress("evaluating", len(file.examples)) as meter:
         for start in range(0, len(file.examples), EXAMPLES_AT_ONCE):

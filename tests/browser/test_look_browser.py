@@ -11,7 +11,8 @@ from accessibility import accessibility_faults
 import bertkit
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.config import BertConfig, family_config, override
-from bertkit.inside.look.data import lens
+from bertkit.errors import RequestError
+from bertkit.inside.look.data import lens, page_data
 from bertkit.inside.look.heads import KIND_NAMES, catalogue
 from bertkit.inside.look.look import look, module
 from bertkit.inside.look.look import page as look_page
@@ -140,6 +141,17 @@ def told(bert, tmp_path_factory):
     return path
 
 
+def test_the_page_begins_with_the_head_that_was_asked_for(open_page, bert, tmp_path):
+    path = tmp_path / "asked.html"
+    path.write_text(look_page(page_data(bert, read(bert, TEXT), head=(3, 2))), encoding="utf-8")
+    page = open_page(path)
+    page.wait_for_selector("#look[data-layer='3']")
+    assert page.inner_text(".head-caption").startswith("Layer 3, head 2: ")
+    assert page.locator(".chip[aria-pressed=true]").all_inner_texts() == ["2"]
+    with pytest.raises(RequestError, match="layer 9, head 1 is not there: layers are 1 to "):
+        page_data(bert, read(bert, TEXT), head=(9, 1))
+
+
 @pytest.mark.parametrize(("width", "dark"), [(1280, True), (390, False)])
 def test_the_page_begins_with_one_telling_head_and_one_token(open_page, told, bert, width, dark):
     page = open_page(told, width=width, dark=dark)
@@ -221,7 +233,7 @@ def test_every_column_has_its_number_and_the_model_fills_the_width(open_page, to
         assert page.locator(".numbers span").all_inner_texts() == ["1", "2", "3"]
         assert "the layers of “" in page.inner_text("figcaption")
         tabs = page.locator(".tabs")
-        assert tabs.get_attribute("data-fade") == ("" if width == 1280 else "start")
+        assert tabs.get_attribute("data-fade") == ("" if width == 1280 else "both")
         selected = page.locator("[aria-selected=true]").bounding_box()
         assert tabs.bounding_box()["x"] <= selected["x"]
 

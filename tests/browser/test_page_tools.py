@@ -213,7 +213,7 @@ def test_the_views_of_look_open_here(visit, page_server):
     page = visit(page_server.url, tool="inside", text="a cab can back up", pair="dogs dig", model="fill")
     page.wait_for_selector("#look[data-turn]")
     views = page.locator("#look [role=tab]")
-    assert views.all_inner_texts() == ["Heads", "Model", "Neurons", "Vectors", "Fills", "Catalogue"]
+    assert views.all_inner_texts() == ["Heads", "Model", "Neurons", "Vectors", "Predictions", "All heads"]
     body = {"text": "a cab can back up", "pair": "dogs dig", "layer": 2, "model": "fill"}
     reply = page_server.post("/attention", body).json()
     page.click("#look .chip.all")

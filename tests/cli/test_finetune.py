@@ -166,6 +166,10 @@ def test_scores_have_intervals_and_meanings_and_a_test_of_their_own(model, tmp_p
     assert "no test file: 64 of 256 training examples are held out" in lines
     test = lines.index("on 64 test examples, which had no part in training:")
     assert lines[test + 1].split()[1] == f"{result['test']['scores']['accuracy']:.4f}"
+    rows = [json.loads(line) for line in (tmp_path / "run" / "test_predictions.jsonl").read_text().splitlines()]
+    assert list(rows[0])[:5] == ["location", "texts", "gold", "label", "probability"]
+    correct = sum(row["gold"] == row["label"] for row in rows) / 64
+    assert correct == pytest.approx(result["test"]["scores"]["accuracy"])
     page = (tmp_path / "run" / "report.html").read_text()
     assert "on test" in page
     assert "new examples may score lower." in page
@@ -238,3 +242,27 @@ def test_features_save_a_model_that_the_other_commands_use(model, tmp_path, comm
     right = sum(row["predicted_label"] == row["label"] for row in said)
     assert right / len(said) == pytest.approx(told, abs=1e-4)
     assert "exists already" in command_here(*asked).stderr
+
+
+def test_columns_of_training_need_no_name_later(model, tmp_path, command_here):
+    """Named once, or the only ones left, the columns are in the model's training record."""
+    rows = [("a b c a b c", "left"), ("d e f d e f", "right")] * 8
+    (tmp_path / "all.csv").write_text("words,side\n" + "".join(f"{text},{side}\n" for text, side in rows))
+    (tmp_path / "more.csv").write_text("id,side,words\n" + "".join(f"7,{side},{text}\n" for text, side in rows))
+    done = command_here(
+        "finetune", "classify", "--from", model, "--train", tmp_path / "all.csv", *QUICK, "--out", tmp_path / "run"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "text = words, label = side" in done.stdout + done.stderr
+    evaluated = command_here("evaluate", tmp_path / "run" / "model", tmp_path / "more.csv")
+    assert "text = words, label = side" in evaluated.stdout, evaluated.stderr
+    predicted = command_here("predict", tmp_path / "run" / "model", tmp_path / "more.csv")
+    assert "(16 rows, label = side)" in predicted.stderr
+    (tmp_path / "run" / "model" / "bertkit.json").write_text(
+        json.dumps(
+            json.loads((tmp_path / "run" / "model" / "bertkit.json").read_text())
+            | {"record": {"columns": {"text": 3, "header": "x", "label": "side"}}}
+        )
+    )
+    odd = command_here("evaluate", tmp_path / "run" / "model", tmp_path / "more.csv", "text=words")
+    assert "text = words, label = side" in odd.stdout, odd.stderr

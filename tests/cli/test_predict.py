@@ -33,6 +33,27 @@ def test_from_a_pipe_as_lines_and_as_a_table(model, tmp_path, bertkit_command):
     assert json.loads(theirs[1])["n"] == "2"
 
 
+@pytest.mark.parametrize(
+    ("content", "format"),
+    [
+        ("review,stars\na b,1\nc,2\n", "csv"),
+        ("review\tstars\na b\t1\n", "tsv"),
+        ('{"review": "a b"}\n', "jsonl"),
+        ("a b, and c.\nd, e f.\n", None),
+        ("a b\n\nc\n", None),
+        ("", None),
+    ],
+)
+def test_lines_that_look_like_a_table_are_noted(model, tmp_path, command_here, content, format):
+    (tmp_path / "in.dat").write_text(content)
+    done = command_here("predict", model, tmp_path / "in.dat")
+    assert done.returncode == (0 if content else 2), done.stderr
+    note = f"each line is read as a text; if this is a table, add format={format}"
+    assert (note in done.stderr) is (format is not None)
+    if format:
+        assert command_here("predict", model, tmp_path / "in.dat", f"format={format}").returncode == 0
+
+
 def test_two_processes_write_the_bytes_of_one_and_leave_nothing(model, tmp_path, bertkit_command):
     (tmp_path / "in.txt").write_text("".join(f"a {'b ' * (n % 29)}\n" for n in range(5000)))
     for name, workers in (("one.csv", 0), ("two.csv", 2)):

@@ -1,6 +1,7 @@
 """What the data decide: labels and their order, what is held out, weights; and settings that do not fit a task."""
 
 import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -55,8 +56,21 @@ def test_no_label_is_held_out_with_its_last_example():
         assert len({example.label for example in rest}) == 21
         assert {example.label for example in apart} <= {"common"}
         assert len(rest) + len(apart) == 80
-    assert any(len(hold_out(examples, seed, labeled=True)[1]) < 8 for seed in range(20))
+        assert len(apart) == 8
+    several = labeled(*[("common",)] * 60, *[("common", f"rare {number}") for number in range(20)])
+    sizes = {len(hold_out(several, seed, labeled=True)[1]) for seed in range(20)}
+    assert min(sizes) < max(sizes) == 8, "a label's only example stays"
     assert all(len(hold_out(examples, seed)[1]) == 8 for seed in range(20))
+
+
+def test_every_label_has_its_share_of_what_is_held_out():
+    examples = labeled(*["a"] * 100, *["b"] * 40, *["c"] * 10)
+    parts = [hold_out(examples, seed, labeled=True)[1] for seed in range(10)]
+    for apart in parts:
+        assert Counter(example.label for example in apart) == {"a": 10, "b": 4, "c": 1}
+    assert len({tuple(example.location.line for example in apart) for apart in parts}) == 10, "at random"
+    half = hold_out(examples, 0, labeled=True, share=0.5)[1]
+    assert Counter(example.label for example in half) == {"a": 50, "b": 20, "c": 5}
 
 
 def test_where_nothing_can_be_held_out_a_dev_file_is_asked_for(model, tmp_path):

@@ -391,6 +391,49 @@ def test_a_dev_file_is_read_like_its_training_file(write):
         read_files("classify", DataFiles(train=train, dev=lacking), 0)
 
 
+TOPICS = [("the parcel never came", "delivery"), ("money back please", "refund")] * 6
+
+
+@pytest.mark.parametrize("order", [("complaint", "department"), ("department", "complaint")])
+def test_the_only_columns_left_are_text_and_label(write, order):
+    """Names that say nothing: the longer column is the text, and a label is repeated."""
+    rows = [dict(zip(("complaint", "department"), row, strict=True)) for row in TOPICS]
+    lines = [",".join(row[name] for name in order) for row in rows]
+    found = read_examples("classify", write("a.csv", "\n".join([",".join(order), *lines])))
+    assert (found.columns.text, found.columns.label) == ("complaint", "department")
+    assert found.roles == {"text": "complaint", "label": "department"}
+    assert guess_task(write("b.csv", "\n".join([",".join(order), *lines]))) == "classify"
+
+
+def test_one_column_beside_the_text_is_the_label_if_it_can_be_one(write):
+    known = write("known.csv", "text,kind\n" + "".join(f"{text},{label}\n" for text, label in TOPICS))
+    assert read_examples("classify", known).columns.label == "kind"
+    numbered = write("numbered.csv", "text,row\n" + "".join(f"{text},{n}\n" for n, (text, _) in enumerate(TOPICS)))
+    for task in ("classify", "regress"):
+        with pytest.raises(NoLabels, match=r"no column looks like the label; name it with label=... It has: text, row"):
+            read_examples(task, numbered)
+    scored = write("scored.csv", "text,price\n" + "".join(f"{text},{n / 4}\n" for n, (text, _) in enumerate(TOPICS)))
+    assert read_examples("regress", scored).columns.label == "price"
+    more = write("more.csv", "text,kind,source\n" + "".join(f"{text},{label},web\n" for text, label in TOPICS))
+    with pytest.raises(NoLabels, match="looks like the label"):
+        read_examples("classify", more)
+    numbers = write("numbers.csv", "row,label\n1,a\n2,a\n3,b\n4,b\n")
+    with pytest.raises(RequestError, match="no column looks like the text"):
+        read_examples("classify", numbers)
+
+
+def test_columns_of_training_are_found_again(write):
+    trained = {"text": "complaint", "label": "department"}
+    path = write("new.csv", "id,text,complaint,department\n1,x,late parcel,delivery\n2,y,no money,refund\n")
+    assert read_examples("classify", path, trained=trained).roles == trained
+    named = read_examples("classify", path, Columns(text="text"), trained=trained)
+    assert named.roles == {"text": "text", "label": "department"}, "what the user names comes first"
+    other = write("other.csv", "text,label\nlate parcel,delivery\n")
+    assert read_examples("classify", other, trained=trained).roles == {"text": "text", "label": "label"}
+    bare = write("bare.tsv", "".join(f"{text}\t{label}\n" for text, label in TOPICS))
+    assert read_examples("classify", bare, trained=trained).roles == {}
+
+
 def test_columns_from_the_command_line():
     assert named_columns(["text=review", "quotes=false", "separator=|"]) == Columns(
         text="review", quotes=False, separator="|"

@@ -68,6 +68,13 @@ def test_two_looks_of_equal_strength_are_mixed(reading):
     assert {row.kind for row in catalogue([with_weights(reading, weights)])} == {"mixed"}
 
 
+def test_first_token_and_separators_together_are_special_tokens(reading):
+    weights = 0.4 * looks(reading, "first") + 0.3 * looks(reading, "separator") + 0.3 * looks(reading, "next")
+    rows = catalogue([with_weights(reading, weights)])
+    assert {row.kind for row in rows} == {"special"}
+    assert all(row.special == pytest.approx(row.first + row.separator) and row.special > 0.7 for row in rows)
+
+
 def test_every_head_has_a_row_and_texts_count_by_their_tokens(bert):
     short, long = read(bert, "a b"), read(bert, "c d e f g h")
     one, other, both = (catalogue(each) for each in ([short], [long], [short, long]))

@@ -32,7 +32,9 @@ def look(
     texts: Annotated[Path | None, typer.Option(help="With --runs: a file with more texts, one per line.")] = None,
     as_json: AsJson = False,
     table: Annotated[bool, typer.Option("--table", hidden=True)] = False,
-    head: Annotated[str | None, typer.Option(hidden=True)] = None,
+    head: Annotated[
+        str | None, typer.Option(help="The head to begin with: layer and head, counted from 1, such as 3-2.")
+    ] = None,
     word: Annotated[str | None, typer.Option(hidden=True)] = None,
     heads: Annotated[bool, typer.Option("--heads", hidden=True)] = False,
     from_to: Annotated[str | None, typer.Option("--link", hidden=True)] = None,

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from bertkit.report.why import Flips, Why
 
 HEADS_LEGEND = (
-    "looks at  what gets more than half of the attention; else everything (attention is even) or other words",
+    "looks at  what gets more than half of the attention (special tokens: the first token and separators together);",
+    "          else everything (attention is even) or other words",
     "next ...  the share of a word's attention on the next word, the previous word, itself, the first token,",
     "          separators and the same word elsewhere, averaged over all words of the text",
     "spread    how many tokens share the attention;  distance  how many tokens away they are on average",
@@ -27,7 +28,7 @@ SHOWN_HEADS = 10  # of a ranking that is printed; JSON has all of them
 # option -> the views that it belongs to
 BELONGS_TO = {
     "pair": ("out", "table", "heads", "from_to", "why"),
-    "head": ("table",),
+    "head": ("table", "out"),
     "word": ("table", "why"),
     "texts": ("heads", "prune", "runs"),
     "target": ("why",),
@@ -114,7 +115,8 @@ def _page(subject: Subject) -> dict[str, Any]:
 
     out, reading = subject.request.out, subject.reading
     assert out is not None  # this view is chosen by --out
-    Look(page_data(subject.bert, reading)).save(out)
+    head = (subject.layer, subject.head) if subject.request.head else None
+    Look(page_data(subject.bert, reading, head=head)).save(out)
     return {"out": str(out), "tokens": len(reading.tokens), "bytes": out.stat().st_size}
 
 
@@ -136,10 +138,10 @@ def _format_heads(rows: "list[HeadKind]") -> str:
 
     columns = [(KIND_NAMES[name].split()[0], name) for name in SHARES]
     names = " ".join(f"{shown:>9}" for shown, _ in columns)
-    lines = [f"{'head':17} {'looks at':13} {names}  spread  distance"]
+    lines = [f"{'head':17} {'looks at':14} {names}  spread  distance"]
     for row in rows:
         shares = " ".join(f"{getattr(row, name):9.0%}" for _, name in columns)
-        lines.append(f"{row.name:17} {KIND_NAMES[row.kind]:13} {shares} {row.spread:7.1f} {row.distance:9.1f}")
+        lines.append(f"{row.name:17} {KIND_NAMES[row.kind]:14} {shares} {row.spread:7.1f} {row.distance:9.1f}")
     return "\n".join([*lines, *HEADS_LEGEND])
 
 

@@ -1,7 +1,7 @@
 """Which column holds the text, the pair and the label: named by the user, or guessed from names and content."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,6 +56,7 @@ WORD_NAMES = ("tokens", "words")
 TAG_NAMES = ("ner_tags", "tags", "labels", "label", "pos_tags", "upos")
 
 MAX_LISTED_COLUMNS = 20  # in an error message
+MAX_LABEL = 200  # characters of a cell that may be a label
 
 MakeExample = Callable[[Row], Example]
 ExampleReader = tuple[Columns, MakeExample]  # the columns to read, and a function that makes an example of a row
@@ -77,6 +78,13 @@ ONE_NUMBER = LabelColumn("number", SCORE_NAMES + LABEL_NAMES)
 def named_columns(pairs: Sequence[str]) -> Columns:
     """`["text=review", "label=stars"]` as Columns; unknown names and wrong values are refused."""
     return read_pairs(pairs, Columns(), what="column setting")[0]
+
+
+def with_trained(table: Table, columns: Columns, trained: Mapping[str, str]) -> Columns:
+    """Columns that the user did not name are those of training, by their role, where the table has them."""
+    known = {role: name for role, name in trained.items() if getattr(columns, role) is None and table.header}
+    has = set(table.names)
+    return replace(columns, **{role: name for role, name in known.items() if set(name.split(",")) <= has})
 
 
 def find_column(table: Table, name: str, role: str) -> str:
@@ -149,7 +157,30 @@ def _guess_by_name(table: Table, named: Columns, label_column: LabelColumn) -> C
     if label is None and label_column.kind == "names":
         binary = [name for name in table.names if name not in (text, pair) and _is_binary_column(table, name)]
         label = ",".join(binary) if len(binary) > 1 else None
-    return replace(named, text=text, pair=pair, label=label)
+    return _guess_the_rest(table, replace(named, text=text, pair=pair, label=label), label_column)
+
+
+def _guess_the_rest(table: Table, chosen: Columns, label_column: LabelColumn) -> Columns:
+    """Text and label without a usual name, where no other columns are left: the longer one is the text."""
+    free = [name for name in table.names if name not in (chosen.text, chosen.pair, *(chosen.label or "").split(","))]
+    rows = [row for row in table.sample if not row.fault]
+    if not rows or len(free) > (chosen.text is None) + (chosen.label is None):
+        return chosen
+    text, label = chosen.text, chosen.label
+    texts = [name for name in free if not all(map(is_number, _cells(rows, name)))]
+    text = text or max(texts, key=lambda name: _mean_length(rows, name), default=None)
+    [only] = [name for name in free if name != text] or [None]
+    if label is None and only is not None and _looks_like_labels(label_column, _cells(rows, only)):
+        label = only
+    return replace(chosen, text=text, label=label) if label or len(table.names) == 1 else chosen
+
+
+def _looks_like_labels(label_column: LabelColumn, cells: Sequence[str]) -> bool:
+    """Whether a column may hold labels: names that repeat, or numbers that are not the numbers of the rows."""
+    if label_column.kind == "number":
+        is_row_number = len(set(cells)) == len(cells) and all(cell.strip().isdecimal() for cell in cells)
+        return all(map(is_number, cells)) and not is_row_number
+    return len(set(cells)) <= len(cells) / 2 and all(0 < len(cell.strip()) <= MAX_LABEL for cell in cells)
 
 
 def _fold(name: str | None) -> str:
@@ -195,7 +226,7 @@ def _likely_label(label_column: LabelColumn, rows: Sequence[Row], free: Sequence
     """The first column of numbers if labels are numbers; else the column of short cells with fewest values."""
     if label_column.kind == "number":
         return next((name for name in free if all(map(is_number, _cells(rows, name)))), None)
-    usable = [name for name in free if all(0 < len(cell) <= 200 for cell in _cells(rows, name))]
+    usable = [name for name in free if all(0 < len(cell) <= MAX_LABEL for cell in _cells(rows, name))]
     return min(usable, key=lambda name: len(set(_cells(rows, name))), default=None)
 
 

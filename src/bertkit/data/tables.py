@@ -35,6 +35,9 @@ class Location:
         return f"{self.file}, {self.unit} {self.line}"
 
 
+COLUMN_ROLES = ("text", "pair", "label")
+
+
 @dataclass(frozen=True)
 class Columns:
     """The user's settings for reading a file; None is guessed. A file without a header has columns 1, 2, 3, ...
@@ -57,7 +60,7 @@ class Columns:
             raise RequestError("separator= is empty; name the character between labels, for example separator=|")
 
     def __str__(self) -> str:
-        roles = {"text": self.text, "pair": self.pair, "label": self.label}
+        roles = {role: getattr(self, role) for role in COLUMN_ROLES}
         return ", ".join(f"{role} = {_column(name)}" for role, name in roles.items() if name is not None)
 
 

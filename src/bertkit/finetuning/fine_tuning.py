@@ -18,7 +18,7 @@ from bertkit.finetuning.learner import load_start
 from bertkit.finetuning.new_start import NEW, is_default, new_start
 from bertkit.finetuning.prepare import DataFiles, Prepared, prepare, read_files
 from bertkit.finetuning.result import DecidedDev, FineTuned, HeldOut, result_from_json
-from bertkit.finetuning.run_state import RESULT, begin_folder, finished, locked_folder, write_json
+from bertkit.finetuning.run_state import RESULT, begin_folder, finished, locked_folder, write_json, write_json_lines
 from bertkit.finetuning.session import open_session
 from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.model.model import BertModel
@@ -34,6 +34,7 @@ from bertkit.train.runs import Run
 if TYPE_CHECKING:
     from bertkit.finetuning.scored import Scored
 
+TEST_PREDICTIONS = "test_predictions.jsonl"
 MAX_RETRIES = 2  # of a run that learned nothing; its results are kept in collapsed-1, collapsed-2
 RATE_DIVISOR = 3  # each retry divides the learning rate by it
 
@@ -57,7 +58,8 @@ def fine_tune(
     """Fine-tune a model for a task; the model is in `out/model` at the end.
 
     SIGTERM and Ctrl-C save a checkpoint, keep the best model so far, and stop; `resume` continues from there. The saved
-    model is scored on `test_file`, or on the setting `test_share` of the training examples, at the end. With `retry`,
+    model is scored on `test_file`, or on the setting `test_share` of the training examples, at the end; its predictions
+    for them are in `out/test_predictions.jsonl`. With `retry`,
     a run that learned nothing starts again at a third of its learning rate, at most twice.
     """
     run, description = Run(Path(out)), describe_run(task, settings, model, train_file, dev_file, teacher, test_file)
@@ -146,7 +148,7 @@ def open_data(
     dev, test = (Path(path) if path else None for path in (dev_file, test_file))
     files = DataFiles(train=Path(train_file), dev=dev, test=test, columns=columns)
     if str(model) == NEW:
-        train = read_files(task, files, settings.learning.seed, settings.run.test_share)[0]
+        train = read_files(task, files, settings.learning.seed, settings.run.test_share).train
         base = new_start(row, row.all_texts(train), settings)
     elif is_default(settings.shape):
         base = load_checkpoint(model)
@@ -165,6 +167,7 @@ def write_result_report(
     """
     from bertkit.finetuning.explore.features import doubtful_labels  # scikit-learn takes a second to import
     from bertkit.finetuning.report import Evaluated, write_report
+    from bertkit.finetuning.scored import predicted_rows
 
     with process_group(device) as ranks:  # on the device of training: on a CPU, the data of a GPU run take minutes
         decided = result.decided or _read_data(run, prepared.dev, ranks.device)
@@ -172,6 +175,8 @@ def write_result_report(
         test = _score_test(run, prepared, result.metric, ranks.device) if prepared.test and result.finished else None
     content = Evaluated(prepared, result, decided, doubts, test)
     measured = replace(result, intervals=content.dev.intervals, test=_held_out(test))
+    if test is not None:
+        write_json_lines(run.folder / TEST_PREDICTIONS, predicted_rows(test))
     write_json(run.folder / RESULT, measured.to_json())
     write_report(run.folder, content)
     return measured
@@ -229,7 +234,8 @@ def archive_attempt(run: Run) -> None:
     run.remove_partial()  # remove what a kill in this function left
     draft = run.folder / ".collapsed.part"
     draft.mkdir()
-    for name in (RESULT, REPORT_FILE, run.metrics.name):  # the result first: without it the attempt is not finished
+    # The result first: without it the attempt is not finished.
+    for name in (RESULT, REPORT_FILE, TEST_PREDICTIONS, run.metrics.name):
         if (run.folder / name).exists():
             (run.folder / name).rename(draft / name)
     for name in ("model", "checkpoints"):

@@ -1,9 +1,11 @@
 """Reads the files of a run and makes the task and its windows; invalid data and settings are refused here."""
 
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,6 +37,7 @@ class Prepared:
     notes: tuple[str, ...]  # what was guessed or truncated
     test: Dataset | None = None  # for the score at the end
     checksums: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the files, by their role
+    columns: Mapping[str, str] = field(default_factory=dict)  # of the training file, by their role
 
     @property
     def fingerprint(self) -> int:
@@ -65,7 +68,7 @@ def prepare(
     name: str, start: Checkpoint, files: DataFiles, settings: FineTuneSettings, show: ShowProgress = silent
 ) -> Prepared:
     """Read the files, build the task with the labels of the training data, and make all windows."""
-    train, dev, test, notes = read_files(name, files, settings.learning.seed, settings.run.test_share)
+    train, dev, test, notes, columns = read_files(name, files, settings.learning.seed, settings.run.test_share)
     arguments = TASKS[name].arguments_from_data(train, files.train)
     if TASKS[name].generates:
         arguments |= asdict(settings.generation)
@@ -81,7 +84,7 @@ def prepare(
         datasets.append(Dataset(examples, windows))
     notes = (*notes, *task.score_notes, *_length_notes(files.train, datasets[0], task))
     held_out = datasets[2] if test else None
-    return Prepared(task, datasets[0], datasets[1], notes, held_out, files.checksums())
+    return Prepared(task, datasets[0], datasets[1], notes, held_out, files.checksums(), columns)
 
 
 def refuse_mismatch(task: Task, settings: FineTuneSettings) -> None:
@@ -97,10 +100,18 @@ def refuse_mismatch(task: Task, settings: FineTuneSettings) -> None:
         pick(dict.fromkeys([*task.metrics, "loss"]), settings.run.metric, "metric")
 
 
-def read_files(
-    name: str, files: DataFiles, seed: int, test_share: float = 0.0
-) -> tuple[list[Example], list[Example], list[Example], tuple[str, ...]]:
-    """(training examples, dev examples, test examples or none, notes on what was guessed about the files)."""
+class ReadFiles(NamedTuple):
+    """The examples of a run's files."""
+
+    train: list[Example]
+    dev: list[Example]
+    test: list[Example]  # may be empty
+    notes: tuple[str, ...]  # on what was guessed about the files
+    columns: dict[str, str]  # of the training file, by their role
+
+
+def read_files(name: str, files: DataFiles, seed: int, test_share: float = 0.0) -> ReadFiles:
+    """Read all files; what has no file of its own is held out of the training examples."""
     file = read_examples(name, files.train, files.columns)
     if len(file.examples) < 2:
         _refuse_other_task(name, files)
@@ -117,7 +128,7 @@ def read_files(
         dev, note = _read_like_train(name, files, file, files.dev)
     else:
         train, dev, note = _split(files.train, train, seed, name, "dev")
-    return train, dev, test, (*notes, note)
+    return ReadFiles(train, dev, test, (*notes, note), file.roles)
 
 
 def _read_like_train(name: str, files: DataFiles, train: ExampleFile, path: Path) -> tuple[list[Example], str]:
@@ -154,8 +165,13 @@ def _refuse_other_task(name: str, files: DataFiles) -> None:
 def hold_out(
     examples: Sequence[Example], seed: int, *, labeled: bool = False, share: float = HELD_OUT_SHARE
 ) -> tuple[list[Example], list[Example]]:
-    """(training examples, held-out examples): a random share is held out, but never the last example of a label."""
+    """(training examples, held-out examples): a random share is held out, but never the last example of a label.
+
+    Where each example has one label, the share is the same for every label, up to rounding.
+    """
     order = np.random.Generator(np.random.Philox(key=seed)).permutation(len(examples)).tolist()
+    if labeled and all(len(example.names) == 1 for example in examples):
+        order = _evenly_by_label(order, [example.names[0] for example in examples])
     held_out = set(order[: max(1, round(share * len(examples)))])
     if labeled:
         train_labels = set(count_labels([example for n, example in enumerate(examples) if n not in held_out]))
@@ -166,6 +182,16 @@ def hold_out(
                 train_labels |= labels
     train = [example for number, example in enumerate(examples) if number not in held_out]
     return train, [examples[number] for number in sorted(held_out)]
+
+
+def _evenly_by_label(order: Sequence[int], labels: Sequence[str]) -> list[int]:
+    """The order with the examples of each label at even distances, so that every part of it has all labels' shares."""
+    counts, seen = Counter(labels), Counter[str]()
+    position: dict[int, float] = {}
+    for number in order:
+        position[number] = (seen[labels[number]] + 0.5) / counts[labels[number]]
+        seen[labels[number]] += 1
+    return sorted(order, key=position.__getitem__)
 
 
 def loss_settings(task: Task, train: Dataset, settings: FineTuneSettings) -> LossSettings:

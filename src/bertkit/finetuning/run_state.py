@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -127,6 +127,12 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file atomically."""
     with whole_file(path) as draft:
         draft.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a JSONL file atomically."""
+    with whole_file(path) as draft, draft.open("w", encoding="utf-8", errors="backslashreplace") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def _require_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:

@@ -1,7 +1,7 @@
 """A model's predictions for labeled examples: their scores with intervals, and the parts of a report that show them."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,6 +13,7 @@ from bertkit.report.chart import ZERO_AXIS, Bar, Line, chart
 from bertkit.report.page import render_page
 from bertkit.tasks.metrics.classes import LabelScore, confusion_matrix
 from bertkit.tasks.metrics.intervals import Interval, format_interval, score_intervals
+from bertkit.tasks.row import Detail
 from bertkit.tasks.shared.calibration import confidences, reliability
 from bertkit.tasks.shared.decision import Decision
 from bertkit.tasks.task import Dataset, Prediction, Task
@@ -93,6 +94,14 @@ def mistakes(scored: Scored) -> Iterable[tuple[float, str, str, str, str]]:
         mistake = scored.task.mistake(example, prediction)
         if mistake is not None:
             yield mistake.weight, mistake.text, mistake.truth, mistake.predicted, str(example.location)
+
+
+def predicted_rows(scored: Scored) -> Iterator[dict[str, object]]:
+    """For each example its location, texts and label, and the fields of the prediction."""
+    for example, prediction in zip(scored.examples, scored.predictions, strict=True):
+        gold = sorted(example.outcome) if isinstance(example.outcome, frozenset) else example.outcome
+        inputs = {"location": str(example.location), "texts": example.texts, "gold": gold}
+        yield {**inputs, **scored.task.row.cells(example, prediction, Detail())}
 
 
 def _score(value: float | None) -> str:

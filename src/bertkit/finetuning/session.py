@@ -219,7 +219,7 @@ class FineTuneSession(BestSession):
 
     def _checkpoint(self, fitted: FittedDecision, result: FineTuned) -> Checkpoint:
         record = {"scores": dict(result.scores), "best_step": result.best_step, "settings": self.settings.flat()}
-        record |= {"sha256": dict(self.prepared.checksums)}
+        record |= {"sha256": dict(self.prepared.checksums), "columns": dict(self.prepared.columns)}
         task = self.prepared.task
         return task_checkpoint(self.start, self.module.model, task, fitted.decision, record)
 

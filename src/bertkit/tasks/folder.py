@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.data.tables import COLUMN_ROLES
 from bertkit.errors import RequestError
 from bertkit.model.model import BertModel
 from bertkit.settings import pick
@@ -89,6 +90,14 @@ def task_name(checkpoint: Checkpoint) -> str | None:
         return str(checkpoint.task["name"])
     has_head = any(head in checkpoint.model.heads for head in task_heads())
     return _name_by_head(checkpoint) if has_head else None
+
+
+def trained_columns(checkpoint: Checkpoint) -> dict[str, str]:
+    """The columns of the training file by their role, from the training record; empty if it has none."""
+    record = checkpoint.task.get("record")
+    columns = record.get("columns") if isinstance(record, dict) else None
+    known = columns if isinstance(columns, dict) else {}
+    return {role: name for role, name in known.items() if role in COLUMN_ROLES and isinstance(name, str)}
 
 
 def _checked(saved: Mapping[str, Any]) -> dict[str, Any]:

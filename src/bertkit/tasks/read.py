@@ -1,15 +1,16 @@
 """Files to examples, for every task and format; what was guessed about a file is reported in its summary."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
-from bertkit.data.columns import MakeExample
+from bertkit.data.columns import MakeExample, with_trained
 from bertkit.data.examples import Example
 from bertkit.data.glue import is_excluded
 from bertkit.data.parallel import parallel_files
-from bertkit.data.tables import Columns, Row, Table, ending, made_examples, open_table
+from bertkit.data.tables import COLUMN_ROLES, Columns, Row, Table, ending, made_examples, open_table
 from bertkit.data.texts import names_from_labels_txt, replace_label_numbers
 from bertkit.errors import RequestError
 from bertkit.settings import pick
@@ -27,6 +28,12 @@ class ExampleFile:
     names: tuple[str, ...] = ()  # label names from labels.txt, if the labels are numbers
     header: bool | None = None  # whether the file has a header line
 
+    @property
+    def roles(self) -> dict[str, str]:
+        """The names of the columns by their role; empty where columns have no names."""
+        roles = {role: getattr(self.columns, role) for role in COLUMN_ROLES}
+        return {role: name for role, name in roles.items() if name} if self.header else {}
+
 
 def read_examples(
     task: str,
@@ -35,13 +42,14 @@ def read_examples(
     *,
     labeled: bool = True,
     names: tuple[str, ...] | None = None,
+    trained: Mapping[str, str] = MappingProxyType({}),
 ) -> ExampleFile:
     """All examples of a file; an invalid row raises RequestError with its location and a remedy.
 
     Labels are not read unless `labeled`. `names` are the names of numbered labels (for a dev file those of the training
-    file); None: from a labels.txt beside the file, if it fits.
+    file); None: from a labels.txt beside the file, if it fits. `trained` are the columns of the training file by role.
     """
-    return _read(pick(TASKS, task, "task"), Path(path), columns or Columns(), labeled, None, names)
+    return _read(pick(TASKS, task, "task"), Path(path), columns or Columns(), labeled, None, names, trained)
 
 
 def scan_examples(
@@ -92,11 +100,12 @@ def _read(
     labeled: bool,
     faults: list[str] | None,
     names: tuple[str, ...] | None,
+    trained: Mapping[str, str] = MappingProxyType({}),
 ) -> ExampleFile:
     table = _open(task, path, columns, labeled)
     if all(row.fault for row in table.sample):
         raise RequestError(table.sample[0].fault)
-    used, make = task.reader(table, columns, labeled)
+    used, make = task.reader(table, with_trained(table, columns, trained), labeled)
     left_out: list[Row] = []
     examples = made_examples(_without_excluded(table, used.label, left_out), lambda row: _example(row, make), faults)
     notes = [*table.notes]

@@ -18,6 +18,7 @@ from torch import Tensor
 from bertkit._version import __version__
 from bertkit.inside.look.heads import catalogue
 from bertkit.inside.look.reading import Reading, SourceText, states
+from bertkit.inside.look.table import check_head
 from bertkit.model.attention import AttentionWindow
 from bertkit.model.encoder import LayerTrace
 from bertkit.model.layer import SelfAttention
@@ -77,11 +78,13 @@ def lens(model: BertModel, tokenizer: Tokenizer, reading: Reading, top: int = LE
     return Lens(ids, probabilities, words)
 
 
-def page_data(bert: Bert, reading: Reading) -> dict[str, Any]:
-    """The data for `mount(element, data)` of the page."""
+def page_data(bert: Bert, reading: Reading, *, head: tuple[int, int] | None = None) -> dict[str, Any]:
+    """The data for `mount(element, data)` of the page, which begins with `head` (layer and head, counted from 1)."""
     decoder, trace = bert.model.decoder if reading.source else None, reading.trace
     stack = bert.model.encoder if decoder is None else decoder.stack
     config, heads = stack.config, len(trace.layers[0].weights)  # 0: recurrent layers
+    if head is not None:
+        check_head(reading, *head)
     numbers = 2 * config.depth * config.width * len(reading.tokens)
     dtype = "float32" if 4 * numbers <= MAX_FLOAT32_BYTES else "float16"
     part = "" if decoder is None else "the decoder of "
@@ -97,6 +100,7 @@ def page_data(bert: Bert, reading: Reading) -> dict[str, Any]:
         "special": list(reading.encoding.special),
         "parts": list(reading.parts),
         "heads": heads,
+        "start": None if head is None else dict(zip(("layer", "head"), head, strict=True)),
         "precision": dtype,
         "layers": [_layer(traced, layer.attention, dtype) for traced, layer in rows],
         "thumbnails": pack(_thumbnails(trace.layers), "uint8") if heads else None,

@@ -21,6 +21,7 @@ KIND_NAMES = {  # what a head of each kind looks at; the page has the same names
     "mixed": "other words",
     "separator": "separator",
     "first": "first token",
+    "special": "special tokens",
     "broad": "everything",
 }
 
@@ -42,7 +43,7 @@ class HeadIndex:
 class HeadKind(HeadIndex):
     """What a head attends to in some texts. Shares are mean weights from all tokens but special ones."""
 
-    kind: str  # one of SHARES, broad or mixed
+    kind: str  # one of SHARES, special, broad or mixed
     entropy: float  # bits: 3 corresponds to uniform attention over 8 tokens
     breadth: float  # entropy relative to the maximum for the length
     distance: float  # mean distance in tokens between query and key
@@ -52,6 +53,7 @@ class HeadKind(HeadIndex):
     first: float  # [CLS]
     separator: float  # every [SEP]
     same_word: float  # other tokens with the same id, if there are any
+    special: float  # the first token and separators together
 
     @property
     def spread(self) -> float:
@@ -144,6 +146,7 @@ def _sum_and_count(values: Tensor, rows: Tensor) -> Tensor:
 
 def _named(means: dict[str, list[list[float]]], layer: int, head: int) -> HeadKind:
     row = {name: values[layer][head] for name, values in means.items()}
+    row["special"] = row["first"] + row["separator"]
     largest = max(SHARES, key=row.__getitem__)
-    kind = largest if row[largest] > MIN_SHARE else "broad" if row["breadth"] >= MIN_BREADTH else "mixed"
-    return HeadKind(layer + 1, head + 1, kind, **row)
+    named = next((name for name in (largest, "special") if row[name] > MIN_SHARE), None)
+    return HeadKind(layer + 1, head + 1, named or ("broad" if row["breadth"] >= MIN_BREADTH else "mixed"), **row)

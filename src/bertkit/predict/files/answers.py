@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bertkit.data.columns import with_trained
 from bertkit.data.tables import Columns, Row, Table
 from bertkit.errors import RequestError
 from bertkit.predict.answers import Answers
@@ -33,6 +34,7 @@ from bertkit.predict.files.pipeline import (
 from bertkit.predict.files.resume import ROWS_STREAM, State, check_outputs
 from bertkit.predict.files.rows import FileSettings, Item, RowSource, open_source
 from bertkit.progress import ShowProgress, silent
+from bertkit.tasks.folder import trained_columns
 from bertkit.tasks.read import read_examples
 from bertkit.tasks.row import Detail, TaskRow
 from bertkit.tasks.table import TASKS
@@ -156,7 +158,7 @@ class _Work:
     bert: Bert
     source: RowSource
     job: "AnswerJob"
-    columns: Columns  # as the user named them
+    columns: Columns  # as the user named them, or as in training
     predictions: dict[str, Any] = field(default_factory=dict)  # by location
 
     def collect(self, computed: Computed) -> None:
@@ -193,7 +195,8 @@ def _open_work(
     bert = options.hardware.load(model)
     task, detail = bert.answers.task, file.detail
     detail.check(task.row, TASKS.values())
-    source = open_source(task.row, rows, file.columns, file.format)
+    trained = trained_columns(bert.checkpoint)
+    source = open_source(task.row, rows, file.columns, file.format, trained)
     say(source.note)
     types = task.row.columns(task.labels, detail)
     say_names = (lambda _: None) if form == TERMINAL else say  # a terminal shows no columns
@@ -202,9 +205,10 @@ def _open_work(
     schema = None
     if form == ".parquet":
         schema = arrow_schema(source.table, kept, {names[column]: kind for column, kind in types.items()})
-    scored = file.format is None and _has_labels(task.row, source, file.columns)
+    columns_read = with_trained(source.table, file.columns, trained)
+    scored = file.format is None and _has_labels(task.row, source, columns_read)
     job = AnswerJob(model, options.hardware, options.skip, form, columns, names, kept, detail, schema, scored)
-    return _Work(bert, source, job, file.columns)
+    return _Work(bert, source, job, columns_read)
 
 
 def _has_labels(row: TaskRow, source: RowSource, columns: Columns) -> bool:

@@ -1,9 +1,11 @@
 """An input file of any size as examples: read in blocks of bounded size, each row with its location or its error."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.tables import TABLE_FORMATS, Columns, Row, Table, ending, open_table, present_text
@@ -19,6 +21,7 @@ ENDINGS = {end[1:]: name for name, row in TABLE_FORMATS.items() for end in row.e
 FORMATS = {**ENDINGS, **{name: name for name in TABLE_FORMATS}}
 # A block is computed, written and flushed together; texts are sorted by length within it.
 ROWS_PER_BLOCK = 2048
+SNIFFED_LINES = 20  # of a file without a known ending, which may be a table
 CHARACTERS_PER_BLOCK = 1 << 20  # of all cells: about 250,000 tokens, which take some 50 MB
 READ_SETTINGS = ("text", "header", "quotes", "encoding", "format")
 EMBED_SETTINGS = (*READ_SETTINGS, "id")
@@ -109,8 +112,18 @@ class Item:
     example: Any
 
 
-def open_source(task: "TaskRow | None", path: Path, columns: Columns, format: str | None = None) -> RowSource:
-    """Open a file for a task, or without one for `embed`; `-` is standard input. Columns not named are guessed."""
+def open_source(
+    task: "TaskRow | None",
+    path: Path,
+    columns: Columns,
+    format: str | None = None,
+    trained: Mapping[str, str] = MappingProxyType({}),
+) -> RowSource:
+    """Open a file for a task, or without one for `embed`; `-` is standard input.
+
+    Columns not named are those that the model was `trained` on, by their role, or guessed.
+    """
+    guessed = format is None
     path, report = STDIN if str(path) == "-" else path, CorpusReport()
     format = _format_of(path, columns) if format is None else pick(FORMATS, format, "format")
     if format == "lines" and task is not None and task.missing_from_lines:
@@ -121,8 +134,14 @@ def open_source(task: "TaskRow | None", path: Path, columns: Columns, format: st
     table = _open(task, path, columns, format, report)
     if all(row.fault for row in table.sample):
         raise RequestError(table.sample[0].fault)
+    if trained:  # not needed to embed
+        from bertkit.data.columns import with_trained
+
+        columns = with_trained(table, columns, trained)
     used, make_example = _text_maker(table, columns) if task is None else task.unlabeled_reader(table, columns)
-    note = "" if format == "lines" else f"{path}: {', '.join([str(used), *table.notes])}"
+    note = f"{path}: {', '.join([str(used), *table.notes])}"
+    if format == "lines":
+        note = _table_note(table) if guessed else ""
     return RowSource(table, used, make_example, note, report)
 
 
@@ -130,6 +149,17 @@ def _format_of(path: Path, columns: Columns) -> str:
     """The format by the file's ending; an unknown ending is lines of text, or a table where columns are named."""
     named = columns.text or columns.pair or columns.header is not None
     return FORMATS.get(ending(path)[1:], "tsv" if named else "lines")
+
+
+def _table_note(table: Table) -> str:
+    """A note where lines that were read as texts look like a table; else empty."""
+    first, *others = [str(row.values["text"]) for row in table.sample[:SNIFFED_LINES] if not row.fault] or [""]
+    format = "jsonl" if re.match(r"\s*\{\s*\"", first) else None
+    for name, mark in (("tsv", "\t"), ("csv", ",")):
+        is_header = mark in first and all(re.fullmatch(r'\s*"?[\w .-]{1,40}"?\s*', cell) for cell in first.split(mark))
+        if others and is_header and all(line.count(mark) >= first.count(mark) for line in others if line):
+            format = format or name
+    return f"{table.path}: each line is read as a text; if this is a table, add format={format}" if format else ""
 
 
 def _open(task: "TaskRow | None", path: Path, columns: Columns, format: str, report: CorpusReport) -> Table:

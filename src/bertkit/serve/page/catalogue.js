@@ -51,6 +51,7 @@ function means(sums, count, repeated, length) {
 
 function named(layer, head, row) {
   const largest = KINDS.reduce((best, name) => (row[name] > row[best] ? name : best));
-  const kind = row[largest] > MIN_SHARE ? largest : row.breadth >= BROAD_ENTROPY ? "broad" : "mixed";
+  row.special = row.first + row.separator;
+  const kind = [largest, "special"].find((name) => row[name] > MIN_SHARE) ?? (row.breadth >= BROAD_ENTROPY ? "broad" : "mixed");
   return { layer, head, kind, ...row };
 }

@@ -13,6 +13,7 @@ const PATTERNS = {
   mixed: ["each word looks at other words, in no simple pattern", "other words"],
   separator: ["each word looks at the separator", "separator"],
   first: ["each word looks at the first token", "first token"],
+  special: ["each word looks at the first token and the separators", "special tokens"],
   broad: ["each word looks at almost everything", "everything"],
 };
 const TELLING = ["next", "previous", "same_word"]; // kinds that a reader sees at once

@@ -7,7 +7,7 @@ import { TokenView, element, number, tokenText } from "./drawing.js";
 const COLUMN_WIDTH = 84;
 
 export class FillView extends TokenView {
-  static title = "Fills";
+  static title = "Predictions";
   static needs = "lens";
 
   constructor(app) {

@@ -1,4 +1,4 @@
-// The head catalogue: what each head mostly attends to in this text, how broadly and how far.
+// The table of all heads: what each head mostly attends to in this text, how broadly and how far.
 
 import { headName, kindName, spread } from "./captions.js";
 import { element, headColor, number } from "./drawing.js";
@@ -10,14 +10,14 @@ const COLUMNS = {
 };
 
 export class KindsView {
-  static title = "Catalogue";
+  static title = "All heads";
   static needs = "heads";
 
   constructor(app) {
     this.app = app;
     this.sortedBy = "layer";
     this.descending = false;
-    this.element = element("div", { class: "table", tabindex: "0", role: "region", "aria-label": "head catalogue" });
+    this.element = element("div", { class: "table", tabindex: "0", role: "region", "aria-label": "all heads" });
   }
 
   draw() {

@@ -49,9 +49,9 @@ class App {
     new ResizeObserver(() => this.resized()).observe(this.host);
   }
 
-  /** Begin with one head that has a clear pattern, and one token; without heads, with the first view. */
+  /** Begin with the head that was asked for, else with one that has a clear pattern, and one token; without heads, with the first view. */
   async start() {
-    const row = tellingHead(this.data.catalogue ?? []);
+    const row = this.data.start ?? tellingHead(this.data.catalogue ?? []);
     if (!row) return this.set({});
     const [layer, head] = [row.layer - 1, row.head - 1];
     const token = tellingToken(await this.layer("heads", layer), head, this.minor, this.data.tokens);
