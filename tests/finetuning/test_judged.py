@@ -120,8 +120,10 @@ ERROR = "calibration error (mean gap between confidence and accuracy)"
         ([(0.5, 0.7)], False),  # nothing to compare with
         ([(0.5, 0.7), (0.6, 0.6)], True),
         ([(0.5, 0.7), (0.6, 0.695)], False),  # the loss hardly falls
-        ([(0.5, 0.7), (0.7, 0.6), (0.6, 0.5)], False),  # an earlier score is better
-        ([(0.5, 0.7), (0.5, 0.6)], False),
+        ([(0.5, 0.7), (0.7, 0.6), (0.6, 0.58)], False),  # an earlier score is better
+        ([(0.5, 0.7), (0.7, 0.6), (0.6, 0.5)], True),  # but the loss falls much
+        ([(0.5, 0.7), (0.7, 0.4), (0.6, 0.6), (0.6, 0.5)], False),  # not below that of an earlier step
+        ([(0.5, 0.7), (0.5, 0.69)], False),
         ([(0.5, None), (0.6, None)], True),  # without a loss the score alone counts
         ([(0.5, 0.7), (None, 0.1)], False),
     ],

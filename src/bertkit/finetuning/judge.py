@@ -22,6 +22,7 @@ from bertkit.train.records import number
 
 MAX_LISTED_LABELS = 5
 MIN_LOSS_DROP = 0.02  # between the last two evaluations, relative, from which on more training probably helps
+MIN_LOSS_DROP_ALONE = 0.05  # the same, where the metric is not the best at the end
 MIN_GAIN_OF_CONSTANT = 0.5  # as MIN_GAIN, for a model that gives the same answer to everything
 
 
@@ -96,13 +97,19 @@ def _never_predicted(task: Task, dev: Dataset, predictions: Sequence[Prediction]
 
 
 def still_improving(evaluations: Sequence[Mapping[str, Any]], metric: str) -> bool:
-    """Whether the last evaluation is the best by the metric, with a loss that fell clearly since the one before."""
+    """Whether the last evaluation is the best by the metric with a loss that fell, or has a loss that fell much.
+
+    A metric of few examples moves in steps, and may stand still while the model still learns.
+    """
     if len(evaluations) < 2:
         return False
     *_, before, last = evaluations
     best = all(is_better(metric, number(last.get(metric)), number(each.get(metric))) for each in evaluations[:-1])
     losses = number(before.get("loss")), number(last.get("loss"))
-    return best and (not math.isfinite(losses[0]) or losses[1] < (1 - MIN_LOSS_DROP) * losses[0])
+    if not all(map(math.isfinite, losses)):
+        return best
+    min_drop = MIN_LOSS_DROP if best else MIN_LOSS_DROP_ALONE
+    return losses[1] < (1 - min_drop) * losses[0] and losses[1] <= min(number(each["loss"]) for each in evaluations)
 
 
 def random_halves(count: int, seed: int) -> tuple[list[int], list[int]]:

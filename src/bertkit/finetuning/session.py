@@ -231,7 +231,7 @@ class FineTuneSession(BestSession):
             return ()
         learning, epochs = self.settings.learning, self.total // self.plan.steps
         longer = f"minutes={2 * learning.minutes:g}" if learning.minutes else f"epochs={2 * epochs}"
-        return (f"{self.metric} on dev was still improving at the last step: try {longer}",)
+        return (f"the model was still improving on dev at the last step: try {longer}",)
 
     @property
     def _weights(self) -> LossSettings:
