@@ -106,10 +106,11 @@ def still_improving(evaluations: Sequence[Mapping[str, Any]], metric: str) -> bo
     *_, before, last = evaluations
     best = all(is_better(metric, number(last.get(metric)), number(each.get(metric))) for each in evaluations[:-1])
     losses = number(before.get("loss")), number(last.get("loss"))
-    if not all(map(math.isfinite, losses)):
+    if not all(map(math.isfinite, losses)) or not math.isfinite(number(last.get(metric))):
         return best
     min_drop = MIN_LOSS_DROP if best else MIN_LOSS_DROP_ALONE
-    return losses[1] < (1 - min_drop) * losses[0] and losses[1] <= min(number(each["loss"]) for each in evaluations)
+    lowest = min(number(each.get("loss")) for each in evaluations)
+    return losses[1] < (1 - min_drop) * losses[0] and losses[1] <= lowest
 
 
 def random_halves(count: int, seed: int) -> tuple[list[int], list[int]]:
