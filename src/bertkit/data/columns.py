@@ -169,7 +169,7 @@ def _guess_the_rest(table: Table, chosen: Columns, label_column: LabelColumn) ->
     text, label = chosen.text, chosen.label
     texts = [name for name in free if not all(map(is_number, _cells(rows, name)))]
     text = text or max(texts, key=lambda name: _mean_length(rows, name), default=None)
-    [only] = [name for name in free if name != text] or [None]
+    only = next((name for name in free if name != text), None)
     if label is None and only is not None and _looks_like_labels(label_column, _cells(rows, only)):
         label = only
     return replace(chosen, text=text, label=label) if label or len(table.names) == 1 else chosen
