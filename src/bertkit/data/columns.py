@@ -7,7 +7,7 @@ from typing import Any
 
 from bertkit.data.examples import Example
 from bertkit.data.glue import LAYOUTS, LabelKind
-from bertkit.data.tables import Columns, NoLabels, Row, Table
+from bertkit.data.tables import COLUMN_ROLES, Columns, NoLabels, Row, Table
 from bertkit.errors import RequestError
 from bertkit.settings import read_pairs
 
@@ -82,9 +82,10 @@ def named_columns(pairs: Sequence[str]) -> Columns:
 
 def with_trained(table: Table, columns: Columns, trained: Mapping[str, str]) -> Columns:
     """Columns that the user did not name are those of training, by their role, where the table has them."""
-    known = {role: name for role, name in trained.items() if getattr(columns, role) is None and table.header}
-    has = set(table.names)
-    return replace(columns, **{role: name for role, name in known.items() if set(name.split(",")) <= has})
+    has = set(table.names) if table.header else set()
+    known = {role: name for role, name in trained.items() if set(name.split(",")) <= has}
+    text, pair, label = (getattr(columns, role) or known.get(role) for role in COLUMN_ROLES)
+    return replace(columns, text=text, pair=pair, label=label)
 
 
 def find_column(table: Table, name: str, role: str) -> str:
