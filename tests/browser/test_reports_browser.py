@@ -115,7 +115,7 @@ def test_every_report_fits_and_has_no_grave_fault(open_page, pages, width, dark)
 def test_what_a_narrow_window_shows_of_fine_tuning(open_page, pages):
     page = open_page(pages["finetune"], width=390, ready="main footer")
     assert page.inner_text("h1") == "classify: tiny on train.tsv"
-    assert page.inner_text(".watched .badge >> nth=0") == "watched"
+    assert page.inner_text(".watched .badge >> nth=0") == "main metric"
     [_, score, interval, baseline] = page.locator(".scores .watched").locator("th, td").all_inner_texts()
     low, high = map(float, interval.split("–"))
     assert low < float(score) < high

@@ -63,7 +63,7 @@ def test_every_view_is_in_the_table_and_says_what_it_needs(bert):
     assert len(rows) == 7
     data = bertkit.look(bert, "a cab").data | {"source": True}  # which an encoder-decoder has
     for source in sources:
-        assert re.search(r'^  static title = "\w+";$', source, re.M)
+        assert re.search(r'^  static title = "[\w ]+";$', source, re.M)
         controls = re.findall(r"^  static controls = (\[.*\]);$", source, re.M)
         assert set(json.loads(controls[0] if controls else "[]")) <= {"layer", "heads", "filter", "hide"}
         assert all(data[name] for name in re.findall(r'^  static needs = "(\w+)";$', source, re.M))
