@@ -126,6 +126,7 @@ def test_head_view(open_page, saved, bert):
     assert inked(page, ".pane canvas") < everything
     page.click(".cell.left[data-row='4']")
     page.mouse.move(2, 2)
+    page.wait_for_function("document.querySelector('.status').textContent.includes('(position 4) attends to')")
     assert f"{float(weights[2, 2, 4].max()):.3f}" in said(page)
 
 

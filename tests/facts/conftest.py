@@ -22,14 +22,25 @@ class FactsRun:
     statuses: dict[str, str]
     seconds: dict[str, float]
     with_settings: set[str]  # facts that ask for pre-training's DataSettings
+    unit: float  # CPU seconds of a fixed piece of work: CPUs differ by a factor of three
 
     def wrong(self, numbers):
         """Those that do not hold."""
         return {number: self.statuses[number] for number in numbers if self.statuses[number] != "ok"}
 
     def time(self, numbers):
-        """CPU seconds of these together."""
-        return sum(self.seconds[number] for number in numbers)
+        """CPU time of these together, in units of `unit_seconds`."""
+        return sum(self.seconds[number] for number in numbers) / self.unit
+
+
+def unit_seconds() -> float:
+    """CPU seconds of 200 forward and backward passes of a tiny layer, after as many that are not counted."""
+    layer, x = torch.nn.TransformerEncoderLayer(64, 2, 256, batch_first=True), torch.randn(8, 32, 64)
+    for _ in range(2):
+        began = time.process_time()
+        for _ in range(200):
+            layer(x).sum().backward()
+    return time.process_time() - began
 
 
 @pytest.fixture(scope="session")
@@ -64,6 +75,6 @@ def facts_run():
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
         patch.setattr(run, "run_facts", timed)
         patch.setattr(pretraining, "DataSettings", noted)
-        code = run_command(["facts"])
+        code, unit = run_command(["facts"]), unit_seconds()
     torch.set_num_threads(threads)
-    return FactsRun(code, printed.getvalue(), statuses, seconds, with_settings)
+    return FactsRun(code, printed.getvalue(), statuses, seconds, with_settings, unit)

@@ -34,7 +34,7 @@ def small(family="bert", **numbers):
 
 
 @settings(max_examples=60)
-@given(st.integers(1, 9), st.integers(1, 40), st.floats(1e-6, 1e6), st.sampled_from([63, 127]), st.integers(0, 99))
+@given(st.integers(1, 9), st.integers(1, 40), st.floats(1e-6, 1e6), st.sampled_from([90, 127]), st.integers(0, 99))
 def test_rounding_is_within_half_a_step_of_each_row(rows, width, size, most, seed):
     x = torch.randn(rows, width, generator=torch.Generator().manual_seed(seed)) * size
     rounded, scale = round_rows(x.clone(), most)
@@ -132,7 +132,7 @@ def test_a_model_that_cannot_take_it_is_refused_with_the_number_and_left_alone(m
     model = small(init_std=0.1)
     before = linear_layers(model)
     monkeypatch.setattr(quantizing, "MIN_MEAN_COSINE", 0.9999999)
-    with pytest.raises(RequestError, match=r"mean cosine with float32 is [01]\.\d{4} on 24 samples, under 0.9999999; "):
+    with pytest.raises(RequestError, match=r"mean cosine with float32 is [01]\.\d{5} on 24 samples, under 0.9999999; "):
         quantize(model, "int8")
     assert linear_layers(model) == before
 
@@ -144,7 +144,7 @@ def test_hard_maps_are_spared_first_from_below(monkeypatch):
         model.encoder.layers[0].feed_forward.up.bias[:1] = 300.0
         model.encoder.layers[0].feed_forward.down.weight[:, 1:] *= 100
     monkeypatch.setattr(quantizing, "MIN_MEAN_COSINE", 0.99997)
-    assert quantize(model, "int8").spared == 0.5
+    assert quantize(model, "int8").spared == 1 / 8
     kinds = {name: isinstance(linear, ReplacedLinear) for name, linear in linear_layers(model).items()}
     assert [name for name, quick in kinds.items() if not quick] == ["layers.0.feed_forward.down"]
 
@@ -211,7 +211,7 @@ def test_own_samples_are_what_is_measured(minilm):
 def test_without_vnni_sums_of_two_products_fit_16_bits(monkeypatch):
     int8.levels.cache_clear()
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
-    assert (2 * int8.levels() + 1) * 127 * 2 <= 2**15 - 1
+    assert (2 * int8.levels() + 1) * int8.levels() * 2 <= 2**15 - 1
     linear, x = torch.nn.Linear(64, 8), torch.randn(5, 64)
     with torch.inference_mode():
         near = Int8Linear.of(linear, x.abs().amax(0), 0.5)(x)

@@ -3,6 +3,7 @@
 import json
 from functools import cache
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -62,6 +63,9 @@ def test_every_task_is_learned_and_answered(family, task, tuned):
     alone = [bert.answers.predict([example])[0] for example in examples]
     options = {option.name: option.default for option in TASKS[task].options}
     first, second = ([TASKS[task].reply(each, **options) for each in found] for found in (together, alone))
+    for one, other in zip(first, second, strict=True):
+        if "choice" in one and np.diff(np.sort(one["probabilities"])[-2:]) < 1e-4:  # the last digits decide
+            one["choice"], one["text"] = other["choice"], other["text"]
     same(json.loads(json.dumps(first)), json.loads(json.dumps(second)))
     if family not in WITH_CLASSES:
         return
