@@ -28,8 +28,8 @@ QUANTIZERS: dict[str, Quantize] = {"int8": "int8"}
 MIN_MEAN_COSINE = 0.999  # with float32 on the samples; a model under it is refused
 # SmoothQuant's alpha, the part of an input column's scale that moves to the weights: the best for each layer of MiniLM.
 SMOOTHING = {"qkv": 0.8, "out": 0.5, "up": 0.5, "down": 0.6}
-# Shares of the layers, from the lowest, whose second and first feed-forward layer stays in float32, tried in this order:
-# the second makes two thirds of the error, most of it in the lower layers. The last step helps CPUs without VNNI.
+# Shares of the layers, from the lowest, whose feed-forward linear layers stay in float32, tried in this order: the
+# second one makes two thirds of the error, most of it in the lower layers. CPUs without VNNI need the last step.
 FLOAT_SHARES: tuple[dict[str, float], ...] = ({}, {"down": 0.5}, {"down": 1.0}, {"down": 1.0, "up": 1.0})
 
 
