@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 from bertkit.client import Client
-from bertkit.connection import Json
+from bertkit.connection import ClosedAtExit, Json
 from bertkit.errors import RequestError
 
 # bert-as-a-service's names of poolings.
@@ -21,7 +21,7 @@ POOLING_STRATEGIES = {
 }
 
 
-class BertClient:
+class BertClient(ClosedAtExit):
     """bert-as-a-service's client: programs written for it change only the import and the port.
 
     `pooling_strategy` and `pooling_layer`, options of its server, are options here, with the same defaults.
@@ -99,12 +99,6 @@ class BertClient:
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
-
-    def __enter__(self) -> "BertClient":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _checked(self, texts: Sequence[Any], is_tokenized: bool) -> list[str]:
         checked = [] if isinstance(texts, str) else [" ".join(words) if is_tokenized else words for words in texts]

@@ -25,7 +25,7 @@ from bertkit.calls import (
     WriteOptions,
     overloaded,
 )
-from bertkit.connection import Connection, Json, without_none
+from bertkit.connection import ClosedAtExit, Connection, Json, without_none
 from bertkit.embedding_requests import embedded, layer_list
 from bertkit.text_inputs import refuse_unlisted
 
@@ -183,7 +183,7 @@ class ModelReply(TypedDict):
     normalize: bool
 
 
-class Client:
+class Client(ClosedAtExit):
     """The models of a server. Failed requests are retried, which is safe since they change nothing on the server.
 
     Threads may share a client. The default key is that of BERTKIT_API_KEY.
@@ -303,12 +303,6 @@ class Client:
     def close(self) -> None:
         """Close this thread's connection."""
         self._connection.close()
-
-    def __enter__(self) -> "Client":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _request(self, method: str, path: str, body: Mapping[str, object] | None) -> Any:
         return self._connection.request(method, path, body)

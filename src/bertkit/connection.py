@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Self, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
 from bertkit.errors import BertkitError, RequestError
@@ -53,6 +53,20 @@ def key_header(key: str | None) -> dict[str, bytes]:
         raise RequestError("a key has no spaces in it; give one key")
     # As bytes, since http.client would encode a str in latin-1; bytes of the environment that are not UTF-8 are kept.
     return {"authorization": b"Bearer " + keys[0].encode("utf-8", "surrogateescape")}
+
+
+class ClosedAtExit:
+    """A context manager that closes itself at the end of the block."""
+
+    def close(self) -> None:
+        """Close what is open."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class TooLarge(RequestError):

@@ -79,6 +79,7 @@ class CachedOperations(Operations):
         self.visible = 0  # slots that attention reads, the longest sequence's at least
         self._first_pass, self._layer, self._cross_layer, self._state = True, 0, 0, 0
         self._mask: Tensor | None = None  # N 1 1 C, where sequences have different lengths
+        self._slot: int | None = None  # of every sequence's new token, where they have one length
 
     # A pass calls these, in the order of the layers.
 
@@ -105,9 +106,13 @@ class CachedOperations(Operations):
             return self._attend_prompts(qkv_TX, batch, pattern, dropout)
         layer = self.layers[self._layer]
         self._layer += 1
-        rows = torch.arange(len(query_THK), device=query_THK.device)
-        layer.keys[rows, :, batch.positions] = key_THK
-        layer.values[rows, :, batch.positions] = value_THK
+        if self._slot is None:
+            rows = torch.arange(len(query_THK), device=query_THK.device)
+            layer.keys[rows, :, batch.positions] = key_THK
+            layer.values[rows, :, batch.positions] = value_THK
+        else:
+            layer.keys.select(2, self._slot).copy_(key_THK)
+            layer.values.select(2, self._slot).copy_(value_THK)
         keys, values = layer.keys[:, :, : self.visible], layer.values[:, :, : self.visible]
         mixed_NH1K = F.scaled_dot_product_attention(query_THK[:, :, None], keys, values, attn_mask=self._mask)
         return mixed_NH1K.flatten(1)
@@ -147,8 +152,10 @@ class CachedOperations(Operations):
 
     def next_batch(self, ids_N: Tensor) -> Batch:
         """A batch of one new token for each sequence, at the position after its last one."""
-        positions_N = self.advance(ids_N.device)
-        return self.at_positions(ids_N, positions_N, max(self.lengths), masked=len(set(self.lengths)) > 1)
+        positions_N, equal = self.advance(ids_N.device), len(set(self.lengths)) == 1
+        batch = self.at_positions(ids_N, positions_N, max(self.lengths), masked=not equal)
+        self._slot = self.lengths[0] - 1 if equal else None
+        return batch
 
     def advance(self, device: torch.device) -> Tensor:
         """N: the positions of the next tokens, which count as cached from now on."""
@@ -159,7 +166,7 @@ class CachedOperations(Operations):
 
     def at_positions(self, ids_N: Tensor, positions_N: Tensor, visible: int, *, masked: bool) -> Batch:
         """One token for each sequence; attention reads `visible` slots, those after a position only if not `masked`."""
-        self.visible, self._mask = visible, None
+        self.visible, self._mask, self._slot = visible, None, None
         if masked:
             slots_C = torch.arange(visible, device=ids_N.device)
             self._mask = (slots_C <= positions_N[:, None])[:, None, None]

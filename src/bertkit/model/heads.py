@@ -67,9 +67,14 @@ class MaskedWordHead(nn.Module):
         """T D -> T V."""
         return self.aligned(x_TD)[..., : self.decoder.out_features]
 
+    def transformed(self, x_TD: Tensor) -> Tensor:
+        """T D -> T E: what is compared with the table of words."""
+        x_TE: Tensor = self.norm(self.activation(self.dense(x_TD)))
+        return x_TE
+
     def aligned(self, x_TD: Tensor) -> Tensor:
         """T D -> T V; on CUDA V is rounded up to COLUMN_MULTIPLE, and the columns after the vocabulary mean nothing."""
-        x_TE = self.norm(self.activation(self.dense(x_TD)))
+        x_TE = self.transformed(x_TD)
         # The tied table may have more precision than the layers.
         table = self.decoder.weight.to(x_TE.dtype)
         bias = None if self.decoder.bias is None else self.decoder.bias.to(x_TE.dtype)

@@ -55,18 +55,8 @@ class Blanks:
         return None if self.kinds is None else tuple(self.kinds[blank] for blank, _ in inside)
 
 
-def fill(
-    model: BertModel,
-    tokenizer: Tokenizer,
-    text: str,
-    *,
-    top: int,
-    limit: int,
-    too_long: TooLong,
-    whole_words: bool = True,
-) -> list[Filled]:
+def fill(model: BertModel, tokenizer: Tokenizer, blanks: Blanks, top: int) -> list[Filled]:
     """The `top` words for each blank, blank by blank, best first."""
-    blanks = find_blanks(model, tokenizer, text, top=top, limit=limit, too_long=too_long, whole_words=whole_words)
     if blanks.report.long:
         warnings.warn(str(blanks.report), BertkitWarning, stacklevel=3)
     best = [_read_blanks(model, tokenizer, blanks, *view, top) for view in blanks.views]

@@ -82,8 +82,10 @@ def fill_text(checkpoint: Checkpoint, text: str, how: BlankSettings) -> list[Fil
         return chains.together(text, how.top)
     if how.pieces != 1:
         return chains.whole_words(text, how.top, how.pieces)
-    limits = {"top": how.top, "limit": limit}
-    return fill(model, tokenizer, text, **limits, too_long=how.too_long, whole_words=how.whole_words)
+    blanks = find_blanks(
+        model, tokenizer, text, top=how.top, limit=limit, too_long=how.too_long, whole_words=how.whole_words
+    )
+    return fill(model, tokenizer, blanks, how.top)
 
 
 class ChainFiller:

@@ -8,7 +8,9 @@ from torch import Tensor
 
 from bertkit.engine.batches import Passage, fastest, make_batch
 from bertkit.engine.cache import CachedOperations
+from bertkit.engine.cpu import on_cpu
 from bertkit.engine.cuda_graph import CudaRecorder, Recorder
+from bertkit.engine.linear import pack_words
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
@@ -37,6 +39,7 @@ class CachedDecoder:
             batch = make_batch(sources, self.device)
             self.source = Source(fastest(model.encoder)(batch), batch)
         self.cache = CachedOperations(fastest(self.stack).ops, self.prompts.longest + new_tokens)
+        self._project = pack_words(self.words.decoder) if on_cpu(self.stack) else None
         self._record: Recorder | None = CudaRecorder(self.device) if self.device.type == "cuda" else None
         self._recorded: dict[int, tuple[Tensor, Tensor, Callable[[], Any], Callable[[], Tensor]]] = {}
 
@@ -75,7 +78,10 @@ class CachedDecoder:
         return output()
 
     def _scores(self, hidden_ND: Tensor) -> Tensor:
-        scores_NV: Tensor = self.words(hidden_ND).float()
+        if self._project is None:
+            scores_NV: Tensor = self.words(hidden_ND).float()
+        else:
+            scores_NV = self._project(self.words.transformed(hidden_ND))
         if self.vocabulary is not None and self.vocabulary < scores_NV.shape[-1]:
             scores_NV[:, self.vocabulary :] = -torch.inf
         return scores_NV
