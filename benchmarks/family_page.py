@@ -97,7 +97,7 @@ def page(rows: Sequence["Row"], known: Mapping[str, Facts], pictures: Mapping[st
     minutes = sorted(
         {f"{each['minutes']:g}" for row, each in zip(rows, trained, strict=True) if row.name != "word2vec"}
     )
-    devices = sorted({each["device"] for each in trained})
+    devices = sorted({each["device"] for row, each in zip(rows, trained, strict=True) if row.name != "word2vec"})
     yield "# The family tree, measured\n"
     yield joined(
         f"""{len(rows)} models, from word2vec to ELECTRA, with about ten million parameters in their layers,
@@ -122,8 +122,8 @@ def page(rows: Sequence["Row"], known: Mapping[str, Facts], pictures: Mapping[st
     yield "## Fine-tuned\n"
     seeds = sorted({len(each) for row in rows for each in known[row.name].get("fine-tuned", {}).values()})
     yield joined(
-        f"""Dev scores at the last step, mean and standard deviation of {" or ".join(map(str, seeds)) or "no"}
-        seeds; SST-2 with a fixed 10,000 of its rows."""
+        f"""Dev scores at the last step, mean and standard deviation of {span(list(map(str, seeds))) if seeds else "no"}
+        seeds (a score without ± has one); SST-2 with a fixed 10,000 of its rows."""
     )
     yield ""
     yield from score_table(rows, known, "fine-tuned")

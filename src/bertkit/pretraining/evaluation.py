@@ -31,7 +31,7 @@ def evaluate(
         for first in range(0, EVALUATION_BLOCKS, ranks.size):
             number = first + ranks.rank
             counts = number < EVALUATION_BLOCKS
-            torch.manual_seed(number)  # for the samples of ELECTRA's generator
+            ranks.seed(number)  # for the samples of ELECTRA's generator
             for name, values in module(*inputs(heldout.block(number if counts else 0)), **module.evaluation).items():
                 sums = torch.stack([value.double() for value in values]) * counts
                 totals[name] = totals[name] + sums if name in totals else sums

@@ -38,6 +38,15 @@ class Ranks:
         count = len(items) // self.size
         return items[self.rank * count : (self.rank + 1) * count]
 
+    def seed(self, seed: int) -> None:
+        """Seed the generators of the CPU and of this rank's device, as `torch.manual_seed` does.
+
+        That also visits every kind of device that is not there, each with a formatted stack: 0.2 ms a step, and more from deep code.
+        """
+        torch.default_generator.manual_seed(seed)
+        if self.device.type != "cpu":
+            torch.get_device_module(self.device).manual_seed_all(seed)
+
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum of the tensor over all ranks, on every rank (in place)."""
         if self.size > 1:

@@ -171,7 +171,7 @@ def _backward(
     for index, part in enumerate(parts):
         last = index == len(parts) - 1
         no_sync = module.no_sync() if isinstance(module, DistributedDataParallel) and not last else nullcontext()
-        torch.manual_seed(part.seed)  # dropout and sampling depend on (seed, step, block), not on earlier steps
+        ranks.seed(part.seed)  # dropout and sampling depend on (seed, step, block), not on earlier steps
         with no_sync, torch.autocast(ranks.device.type, torch.bfloat16, enabled=autocast):
             sums: Sums = module(*part.inputs)
             # DDP averages over ranks, but the counts are those of all ranks: so multiply by the number of ranks.
@@ -242,7 +242,7 @@ def _nonfinite_output(module: nn.Module, parts: Sequence[MicroBatch], ranks: Ran
     try:
         with torch.no_grad(), torch.compiler.set_stance("force_eager"), bfloat16:
             for part in parts:
-                torch.manual_seed(part.seed)
+                ranks.seed(part.seed)
                 module(*part.inputs)
     finally:
         for hook in hooks:

@@ -71,7 +71,7 @@ class Replay:
         self.rate.fill_(rate)
         for name, share in self.shares.items():
             share.fill_(1 / max(part.counts[name], 1))
-        torch.manual_seed(part.seed)  # a graph draws from the current state of the generator
+        context.ranks.seed(part.seed)  # a graph draws from the current state of the generator
         recorded.replay()
         numbers = recorded.output().clone()  # the next replay overwrites it
         return dict(zip(context.weights, numbers[:-1].view(-1, 3), strict=True)), numbers[-1], part.tokens
