@@ -100,6 +100,14 @@ def test_dropout_depends_on_the_seed_of_the_part_and_not_on_history():
     assert torch.equal(first["words"], second["words"])
 
 
+def test_seeding_draws_what_torch_draws():
+    Ranks().seed(11)
+    ours = torch.rand(4), torch.randint(99, (3,)), torch.nn.functional.dropout(torch.ones(64))
+    torch.manual_seed(11)
+    theirs = torch.rand(4), torch.randint(99, (3,)), torch.nn.functional.dropout(torch.ones(64))
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
 def test_a_part_without_targets_counts_nothing():
     rows, _ = data(4)
     nothing = torch.zeros(4, dtype=torch.bool)
