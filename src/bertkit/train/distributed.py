@@ -41,7 +41,7 @@ class Ranks:
     def seed(self, seed: int) -> None:
         """Seed the generators of the CPU and of this rank's device, as `torch.manual_seed` does.
 
-        That also visits every kind of device that is not there, each with a formatted stack: 0.2 ms a step, and more from deep code.
+        That also visits every kind of device that is not there, each with a formatted stack: 0.2 ms a step or more.
         """
         torch.default_generator.manual_seed(seed)
         if self.device.type != "cpu":
