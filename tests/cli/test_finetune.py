@@ -54,6 +54,7 @@ def test_it_teaches_and_tells(model, tmp_path, bertkit_command, command_here):
     ("change", "sentence"),
     [
         (("epoch=2",), "unknown setting 'epoch'; choose from:"),
+        ((__file__,), f"{__file__} is a file and not a setting; the training file is given as --train"),
         (("text=nothing",), "has no column 'nothing'"),
         (("--train", "missing.tsv"), "missing.tsv does not exist"),
         (("--from", "missing"), "missing is not a folder"),

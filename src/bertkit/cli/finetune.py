@@ -11,6 +11,7 @@ import typer
 
 from bertkit.cli.common import INTERRUPTED, parse_integers, print_note
 from bertkit.cli.options import AsJson, ResumeRun
+from bertkit.errors import RequestError
 from bertkit.progress import is_quiet
 from bertkit.report.page import REPORT_FILE
 from bertkit.tasks.table import TASKS
@@ -97,6 +98,8 @@ def finetune(
         return _fine_tune_glue(settings or [], start, out or Path("glue"), seeds, only, as_json)
     default = "bundled" if task == VECTORS else TASKS[task].default_start
     start, out, pairs = start or Path(default), out or Path("run"), settings or []
+    if files := [word for word in pairs if "=" not in word and Path(word).is_file()]:
+        raise RequestError(f"{files[0]} is a file and not a setting; the training file is given as --train {files[0]}")
     if then:
         return _fine_tune_chain(task, pairs, train, dev, then, start, out, resume, as_json)
     if task == VECTORS:
@@ -121,7 +124,6 @@ def finetune(
 
 def _few_rows(task: str, train: Path, columns: "Columns") -> bool:
     """Whether labels have too few rows to fine-tune a whole model; then a note says what is done instead."""
-    from bertkit.errors import RequestError
     from bertkit.tasks.read import read_examples
     from bertkit.tasks.shared.labels import count_labels
 
@@ -144,7 +146,6 @@ def _few_rows(task: str, train: Path, columns: "Columns") -> bool:
 
 def _refuse_options(task: str, given: set[str]) -> None:
     """Refuse options that cannot be combined, before any work is done."""
-    from bertkit.errors import RequestError
     from bertkit.settings import pick
 
     comparing = given & {"seeds", *EXPERIMENTS}
@@ -196,7 +197,6 @@ def _fine_tune_chain(
 
 
 def _train_file(train: Path | None, kind: str = "a file") -> Path:
-    from bertkit.errors import RequestError
 
     if train is None:
         raise RequestError(f"name {kind} to learn from: --train FILE")
@@ -207,7 +207,6 @@ def _fine_tune_glue(
     words: list[str], start: Path | None, out: Path, seeds: int, only: str | None, as_json: bool
 ) -> None:
     """Fine-tune every task in a folder and print one table with published scores; finished tasks are not run again."""
-    from bertkit.errors import RequestError
     from bertkit.finetuning.explore.glue import find_tasks, glue_table, run_glue
     from bertkit.finetuning.settings import read_settings
     from bertkit.progress import progress
@@ -304,7 +303,6 @@ def _run_experiment(
 
 
 def _curve_sizes(text: str | None) -> list[int]:
-    from bertkit.errors import RequestError
 
     sizes = [] if text is None else parse_integers(text, "--curve", "100,300,1000")
     if any(size < 2 for size in sizes):
