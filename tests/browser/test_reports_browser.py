@@ -158,7 +158,7 @@ def test_two_checkpoints_are_tables_and_no_charts(open_page, pages):
     rows = [row.locator("th, td").all_inner_texts() for row in table.locator("tr").all()]
     assert rows[0] == ["step", "100", "200"]
     assert ["everything", "1", "2"] in rows
-    assert ["other words", "3", "0"] in rows
+    assert ["mixed", "3", "0"] in rows
     assert page.locator("figure", has_text="mlm loss").locator("td").all_inner_texts() == ["8.5", "7.25"]
 
 

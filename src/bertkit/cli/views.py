@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 HEADS_LEGEND = (
     "looks at  what gets more than half of the attention (special tokens: the first token and separators together);",
-    "          else everything (attention is even) or other words",
+    "          else everything (attention is even) or mixed (no half for any of them)",
     "next ...  the share of a word's attention on the next word, the previous word, itself, the first token,",
-    "          separators and the same word elsewhere, averaged over all words of the text",
+    "          separators and the same word elsewhere, averaged over all words of the text; they overlap where the",
+    "          next word is a separator, so a row may add up to more than 100%",
     "spread    how many tokens share the attention;  distance  how many tokens away they are on average",
 )
 SHOWN_HEADS = 10  # of a ranking that is printed; JSON has all of them

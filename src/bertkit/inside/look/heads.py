@@ -18,7 +18,7 @@ KIND_NAMES = {  # what a head of each kind looks at; the page has the same names
     "previous": "previous word",
     "same_word": "same word",
     "itself": "itself",
-    "mixed": "other words",
+    "mixed": "mixed",
     "separator": "separator",
     "first": "first token",
     "special": "special tokens",

@@ -10,7 +10,7 @@ const PATTERNS = {
   previous: ["each word looks at the one before it", "previous word"],
   same_word: ["each word looks at the same word elsewhere in the text", "same word"],
   itself: ["each word looks at itself", "itself"],
-  mixed: ["each word looks at other words, in no simple pattern", "other words"],
+  mixed: ["each word looks at several kinds of tokens, at none of them with half of its attention", "mixed"],
   separator: ["each word looks at the separator", "separator"],
   first: ["each word looks at the first token", "first token"],
   special: ["each word looks at the first token and the separators", "special tokens"],
