@@ -197,7 +197,6 @@ def _fine_tune_chain(
 
 
 def _train_file(train: Path | None, kind: str = "a file") -> Path:
-
     if train is None:
         raise RequestError(f"name {kind} to learn from: --train FILE")
     return train
@@ -303,7 +302,6 @@ def _run_experiment(
 
 
 def _curve_sizes(text: str | None) -> list[int]:
-
     sizes = [] if text is None else parse_integers(text, "--curve", "100,300,1000")
     if any(size < 2 for size in sizes):
         raise RequestError(f"--curve {text} must be whole numbers over 1, such as 100,300,1000")
