@@ -102,7 +102,8 @@ def page(rows: Sequence["Row"], known: Mapping[str, Facts], pictures: Mapping[st
     yield joined(
         f"""{len(rows)} models, from word2vec to ELECTRA, with about ten million parameters in their layers,
         trained on the same text with the same vocabulary for the same time: {" or ".join(minutes) or "no"} minutes
-        each on {", ".join(devices)}, {span([each["date"] for each in trained])} (word2vec: five epochs on a CPU). Then each is measured in the same
+        each on {", ".join(devices)}, {span([each["date"] for each in trained])} (word2vec: five epochs on a CPU).
+        Then each is measured in the same
         two ways: by a small classifier on its frozen vectors, and by fine-tuning."""
     )
     yield ""

@@ -79,7 +79,7 @@ def levels() -> int:
     """The number of int8 levels of activations and weights on each side of zero.
 
     Without VNNI, pairs of products are added in 16 bits: 255 x 127 x 2 would overflow there, 181 x 90 x 2 does not.
-    (63 levels of activations and 127 of weights fit as well: twice the error in MiniLM's embeddings.)
+    (63 levels of activations and 127 of weights fit as well, with 1.5 times the error in MiniLM's embeddings.)
     """
     return 127 if torch.cpu._is_vnni_supported() else 90
 
