@@ -93,7 +93,11 @@ class Rows {
       this.heading, pane, this.body,
     );
     this.stage.addEventListener("scroll", () => this.schedule(), { passive: true });
-    this.stage.addEventListener("click", (event) => view.choose(this.at(event), event));
+    // Not "click": it is lost where the rows were drawn again between its press and its release.
+    this.stage.addEventListener("pointerdown", (event) => { this.pressed = event.button === 0 ? this.at(event) : undefined; });
+    this.stage.addEventListener("pointerup", (event) => {
+      if (event.button === 0 && this.at(event) === this.pressed) view.choose(this.pressed, event);
+    });
     this.stage.addEventListener("mousemove", (event) => view.hover(this.at(event), event));
     this.stage.addEventListener("mouseleave", () => view.hover(null, null));
     this.stage.addEventListener("keydown", (event) => this.step(event));

@@ -53,8 +53,9 @@ export class HeadView extends TokenView {
 
   choose(row, event) {
     const token = row === null ? undefined : this.shown.left[row];
-    if (token === undefined || (event.type === "click" && this.side(event) === "right")) return;
-    this.app.set({ token: token === this.app.state.token && event.type === "click" ? null : token });
+    const mouse = event.type !== "keydown";
+    if (token === undefined || (mouse && this.side(event) === "right")) return;
+    this.app.set({ token: mouse && token === this.app.state.token ? null : token });
   }
 
   side(event) {
