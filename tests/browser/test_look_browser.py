@@ -191,8 +191,8 @@ def test_colors_are_weights_on_an_absolute_scale_with_a_strip_for_each_head(open
     page = open_page(told)
     show_all(page, layer=2)
     page.click(".cell.left[data-row='4']")
+    page.mouse.move(2, 2)  # what is under the mouse looks chosen, too
     page.wait_for_selector(".cell.left.chosen[data-row='4']")
-    page.mouse.move(2, 2)
     weights = read(bert, TEXT + ".").trace.layers[1].weights[:, 4]
     shades = page.eval_on_selector_all(
         ".cell.right", "all => all.map((cell) => +cell.style.getPropertyValue('--shade'))"

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import gc
 import json
 import random
 import threading
@@ -14,7 +15,7 @@ from serving import Hold, running, wait_until
 from bertkit.serve.http.middleware import CONTAINER_VALUES, ValueCounter
 from bertkit.serve.settings import OFF_LOOP_SIZE, ServeSettings
 
-MOST_SECONDS = 0.05  # of the event loop's CPU time, for one callback
+MAX_SHARE = 0.75  # of the time that parsing a million short texts takes, for one callback of the event loop
 JSON = {"content-type": "application/json"}
 
 
@@ -119,7 +120,10 @@ def sections(monkeypatch):
         longest[name] = max(longest.get(name, 0.0), time.thread_time() - started)
 
     monkeypatch.setattr(asyncio.Handle, "_run", timed)
-    return longest
+    gc.collect()
+    gc.freeze()  # objects of other tests are not searched for garbage inside a callback
+    yield longest
+    gc.unfreeze()
 
 
 IDS = b"[" + b",".join([b"7"] * 199_000) + b"]"
@@ -137,8 +141,19 @@ LARGE_BODIES = {
 }
 
 
+@pytest.fixture(scope="module")
+def parse_seconds() -> float:
+    """What this machine's CPU takes to parse a million short texts: the measure of "long" for a callback."""
+    seconds = []
+    for _ in range(3):
+        started = time.thread_time()
+        json.loads(LARGE_BODIES["1 million short texts"][1])
+        seconds.append(time.thread_time() - started)
+    return min(seconds)
+
+
 @pytest.mark.parametrize("name", LARGE_BODIES)
-def test_large_bodies_do_not_hold_up_the_event_loop(models, sections, name):
+def test_large_bodies_do_not_hold_up_the_event_loop(models, sections, parse_seconds, name):
     path, body, status = LARGE_BODIES[name]
     with running(models, loop="asyncio") as server, concurrent.futures.ThreadPoolExecutor(12) as threads:
 
@@ -148,4 +163,4 @@ def test_large_bodies_do_not_hold_up_the_event_loop(models, sections, name):
         sections.clear()
         found = {each.result() for each in [threads.submit(ask) for _ in range(12)]}
         assert status in found <= {status, 429}
-        assert sections.pop(server.thread) < MOST_SECONDS
+        assert sections.pop(server.thread) < MAX_SHARE * parse_seconds
