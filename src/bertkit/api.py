@@ -26,7 +26,7 @@ from bertkit.report.page import REPORT_FILE, save_page
 from bertkit.report.tables import html_table
 from bertkit.settings import as_text, pick
 from bertkit.tasks.folder import trained_columns
-from bertkit.tasks.metrics.intervals import format_interval
+from bertkit.tasks.metrics.intervals import format_interval, score_intervals
 from bertkit.tasks.read import data_checksum, read_examples
 from bertkit.tasks.table import TASKS
 from bertkit.tasks.task import Dataset
@@ -90,7 +90,7 @@ class EvaluationResult:
     scores: Mapping[str, float]
     note: str  # which columns were read
     groups: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of each label or group of examples
-    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # 95 %, of a fine-tuned model's scores
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # 95 %, by resampling the examples
 
     @property
     def score(self) -> float:
@@ -255,17 +255,19 @@ def _by_yardstick(bert: Bert, path: Path, columns: Columns, name: str | None) ->
     from bertkit.evaluation.yardstick import recognized, yardstick
 
     row, rows = recognized(path, columns) if name is None else ((found := yardstick(name)), found.read(path, columns))
-    scores = row.ask(bert, rows)
+    asked = row.ask(bert, rows)
+    scores = row.total(asked)
     groups = {
-        name: row.total([each for each in scores if each.group == name]) for name in {each.group: 0 for each in scores}
+        name: row.total([each for each in asked if each.group == name]) for name in {each.group: 0 for each in asked}
     }
     return EvaluationResult(
         task=row.name,
         examples=len(rows),
         metric=row.metric,
-        scores=row.total(scores),
+        scores=scores,
         note=row.note(bert),
         groups=groups if len(groups) > 1 else {},
+        intervals=score_intervals(lambda picked: row.total([asked[n] for n in picked]), len(rows), scores),
     )
 
 

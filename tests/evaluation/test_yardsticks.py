@@ -89,6 +89,11 @@ def test_minimal_pairs_are_averaged_by_group_and_ties_are_wrong(bert, tmp_path):
     assert found.groups == {"a": {"accuracy": (right[0] + right[1]) / 2}, "b": {"accuracy": right[2]}}
     assert found.score == ((right[0] + right[1]) / 2 + right[2]) / 2
     assert (found.task, found.examples) == ("minimal-pairs", 3)
+    mixed = [{"sentence_good": one, "sentence_bad": other} for one in TEXTS for other in TEXTS if one != other]
+    found = bertkit.evaluate(bert, mixed * 10)
+    low, high = found.intervals["accuracy"]
+    assert (high - low) / 2 == pytest.approx(1.96 * math.sqrt(0.5 * 0.5 / 60), rel=0.2)
+    assert (low + high) / 2 == pytest.approx(found.score) == pytest.approx(0.5)
     same = [{"sentence_good": "dogs bark", "sentence_bad": "dogs bark"}]
     assert bertkit.evaluate(bert, same).score == 0.0
 

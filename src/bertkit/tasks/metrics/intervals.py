@@ -10,7 +10,7 @@ Z = 1.96  # standard deviations of a normal distribution that 95 % lie within
 MAX_SCORED = 50_000  # examples in all resamples together: about half a second
 MIN_RESAMPLES, MAX_RESAMPLES = 30, 200
 
-SHARES = ("accuracy", "exact_match")  # metrics that are a share of the examples
+SHARES = ("accuracy", "exact_match", "first", "first_5")  # metrics that are a share of the examples
 
 Interval = tuple[float, float]
 
@@ -43,7 +43,8 @@ def score_intervals(
         if half > 1e-9:  # equal values differ by rounding
             highest = 1.0 if value <= 1.0 else math.inf
             if math.isfinite(half - value) and math.isfinite(half + value):
-                intervals[name] = (value - half, min(highest, value + half))
+                lowest = 0.0 if name in SHARES else -math.inf
+                intervals[name] = (max(lowest, value - half), min(highest, value + half))
         elif values and value in (0.0, 1.0) and name in SHARES:
             intervals[name] = wilson(value, count)
     return intervals
