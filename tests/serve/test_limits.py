@@ -16,6 +16,7 @@ from bertkit.serve.http.middleware import CONTAINER_VALUES, ValueCounter
 from bertkit.serve.settings import OFF_LOOP_SIZE, ServeSettings
 
 MAX_SHARE = 0.75  # of the time that parsing a million short texts takes, for one callback of the event loop
+ROUNDS = 3  # work in the event loop is there in every round; page faults and pauses of a shared machine are not
 JSON = {"content-type": "application/json"}
 
 
@@ -160,7 +161,12 @@ def test_large_bodies_do_not_hold_up_the_event_loop(models, sections, parse_seco
         def ask() -> int:
             return httpx.post(server.url + path, content=body, headers=JSON, timeout=60).status_code
 
-        sections.clear()
-        found = {each.result() for each in [threads.submit(ask) for _ in range(12)]}
-        assert status in found <= {status, 429}
-        assert sections.pop(server.thread) < MAX_SHARE * parse_seconds
+        longest = []
+        for _ in range(ROUNDS):
+            sections.clear()
+            found = {each.result() for each in [threads.submit(ask) for _ in range(12)]}
+            assert status in found <= {status, 429}
+            longest.append(sections.pop(server.thread))
+            if longest[-1] < MAX_SHARE * parse_seconds:
+                return
+        pytest.fail(f"the longest callbacks of {ROUNDS} rounds: {longest}; parsing takes {parse_seconds}")
