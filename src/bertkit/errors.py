@@ -3,7 +3,13 @@
 The command line prints the message and exits with the class's code; Python callers can catch one base class.
 """
 
+import sys
+import warnings
 from collections.abc import Collection
+from pathlib import Path
+from types import FrameType
+
+PACKAGE = str(Path(__file__).parent)
 
 
 class BertkitError(Exception):
@@ -32,3 +38,12 @@ class UnknownSetting(RequestError):
 
 class BertkitWarning(UserWarning):
     """The work was done, but not quite as requested: a text was truncated, a tensor was left out."""
+
+
+def warn(message: str) -> None:
+    """Give a warning at the line that called this package: the `skip_file_prefixes` of Python 3.12."""
+    frame: FrameType | None = sys._getframe()
+    level = 0
+    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, BertkitWarning, stacklevel=level + 1)

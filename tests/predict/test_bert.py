@@ -2,6 +2,7 @@
 
 import warnings
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -109,6 +110,17 @@ def test_nothing_is_cut_in_silence(bert):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bert.embed(["a", " ".join((LETTERS * 5)[:30])])
+
+
+def test_a_warning_names_the_line_of_the_caller(bert, tmp_path):
+    for long_answer in (
+        lambda: bert.embed(LONG),
+        lambda: bert.fill("[MASK] " + LONG, top=1),
+        lambda: bertkit.look(bert, LONG),
+    ):
+        with pytest.warns(BertkitWarning) as given:
+            long_answer()
+        assert {Path(each.filename) for each in given} == {Path(__file__)}
 
 
 def test_windows_read_every_token(bert):

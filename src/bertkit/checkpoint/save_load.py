@@ -1,7 +1,6 @@
 """Load and save a model folder: config.json, weights, tokenizer, and bertkit.json for everything else."""
 
 import json
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,7 +18,7 @@ from bertkit.checkpoint.hugging_face import NATIVE_TYPE, LoadReport, architectur
 from bertkit.checkpoint.small import write_small
 from bertkit.checkpoint.tensors import read_object, read_tensors, write_tensors
 from bertkit.config import BertConfig
-from bertkit.errors import BertkitWarning, RequestError
+from bertkit.errors import RequestError, warn
 from bertkit.families.family import FAMILIES
 from bertkit.files import whole_folder
 from bertkit.model.heads import HEADS as OUTPUT_HEADS
@@ -323,7 +322,7 @@ def _check_vocabulary(tokenizer: Tokenizer | None, config: BertConfig, folder: P
         )
     if tokenizer.size < 0.9 * config.vocab_size:
         sizes = f"{folder}: the tokenizer has {tokenizer.size} entries for the model's {config.vocab_size} rows"
-        warnings.warn(f"{sizes}; make sure that they belong together", BertkitWarning, stacklevel=4)
+        warn(f"{sizes}; make sure that they belong together")
     if max(tokenizer.encode("").segments) >= max(config.segments, 1):
         raise RequestError(f"{folder}: the tokenizer gives segments that the model has no rows for")
 

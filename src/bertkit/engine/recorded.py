@@ -10,7 +10,6 @@ A graph reads weights at their addresses: it sees new values, but not tensors th
 the owner of a model that stays in place, such as the server, and not to the model.
 """
 
-import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from torch import Tensor
 
 from bertkit.engine.batches import Passage, RowReader, layer_vectors
 from bertkit.engine.cuda_graph import Recorder
-from bertkit.errors import BertkitWarning
+from bertkit.errors import warn
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import Encoder
 
@@ -144,7 +143,7 @@ class RecordedPasses:
                 return
             self._failed = True  # a kernel that cannot be part of a graph
             reason = str(error).strip().splitlines()[0]
-            warnings.warn(f"batches are launched one kernel at a time, which is slower ({reason})", BertkitWarning)
+            warn(f"batches are launched one kernel at a time, which is slower ({reason})")
         if len(self._recordings) > self._max_recordings:
             self._recordings.popitem(last=False)
 

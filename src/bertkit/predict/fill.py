@@ -1,7 +1,6 @@
 """Masked words: the most probable words for each blank, a [MASK], of a text."""
 
 import re
-import warnings
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from bertkit.engine.batches import Passage, last_layer, truncate, window_passages
 from bertkit.engine.threads import threads_for
-from bertkit.errors import BertkitWarning, RequestError
+from bertkit.errors import RequestError, warn
 from bertkit.model.model import BertModel
 from bertkit.text.characters import in_word
 from bertkit.text.length import LengthReport, TooLong, report_lengths
@@ -58,7 +57,7 @@ class Blanks:
 def fill(model: BertModel, tokenizer: Tokenizer, blanks: Blanks, top: int) -> list[Filled]:
     """The `top` words for each blank, blank by blank, best first."""
     if blanks.report.long:
-        warnings.warn(str(blanks.report), BertkitWarning, stacklevel=3)
+        warn(str(blanks.report))
     best = [_read_blanks(model, tokenizer, blanks, *view, top) for view in blanks.views]
     return fill_blanks(tokenizer, blanks, [(values.tolist(), tokens.tolist()) for values, tokens in best])
 

@@ -6,7 +6,6 @@ piece has the head's own probability, and a long word gets no credit for later p
 certain once the others are seen. The number of pieces is given by the number of blanks, and has no cost.
 """
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.engine.batches import TOKENS_PER_BATCH, Passage, last_layer, truncate
-from bertkit.errors import BertkitWarning, RequestError
+from bertkit.errors import RequestError, warn
 from bertkit.model.model import BertModel
 from bertkit.predict.fill import Blanks, Filled, candidate_tokens, fill, fill_in, find_blanks, word_span
 from bertkit.text.length import TooLong, report_lengths
@@ -194,7 +193,7 @@ class ChainFiller:
             whole_words=self.only_words,
         )
         if blanks.report.long:
-            warnings.warn(str(blanks.report), BertkitWarning, stacklevel=5)
+            warn(str(blanks.report))
         return blanks
 
     def _masked(self, encoding: Encoding, positions: Sequence[int]) -> Masked:

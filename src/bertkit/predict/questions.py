@@ -3,7 +3,6 @@
 A row is all that a question needs: the method of `Bert`, the HTTP route and the page's tool loop over the table.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +22,7 @@ from bertkit.engine.batches import (
     token_budget,
     window_passages,
 )
-from bertkit.errors import BertkitWarning, RequestError
+from bertkit.errors import RequestError, warn
 from bertkit.model.heads import HEADS
 from bertkit.tasks.row import RequestField, RequestOption, check_same_count
 from bertkit.text.characters import with_marks
@@ -195,7 +194,7 @@ def ask(name: str, model: "BertModel", tokenizer: Tokenizer, limit: int, **input
     reading = QuestionInputs.of(row, model, tokenizer, limit, **inputs)
     report = report_lengths(reading.lengths, limit, "window")
     if report.long:
-        warnings.warn(str(report), BertkitWarning, stacklevel=4)
+        warn(str(report))
     passages = reading.passages
     lengths = [len(passage.ids) for passage in passages]
     rows: dict[int, np.ndarray] = {}

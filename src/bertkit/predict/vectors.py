@@ -1,6 +1,5 @@
 """Embeddings of texts by a loaded model, with progress and a note on long texts: `Bert.embed` and `Bert.search`."""
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from functools import partial, reduce
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ import numpy as np
 from bertkit.calls import TooLong
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.engine.embed import Embedded, embed_blocks
-from bertkit.errors import BertkitWarning
+from bertkit.errors import warn
 from bertkit.model.pooling import EmbedSettings
 from bertkit.progress import late_progress
 from bertkit.text.length import LengthReport, name_text
@@ -90,4 +89,4 @@ def _shown_blocks(
             yield block
     if reports:
         remedy = "; embed with too_long='window' to read whole texts" if too_long == "truncate" else ""
-        warnings.warn(f"{reduce(LengthReport.joined, reports)}{remedy}", BertkitWarning, stacklevel=5)
+        warn(f"{reduce(LengthReport.joined, reports)}{remedy}")

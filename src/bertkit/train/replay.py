@@ -5,7 +5,6 @@ as long as computing them takes the device. A graph contains forward, backward, 
 of a small model is two thousand kernels, which a slow host cannot launch as fast as they run.
 """
 
-import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeGuard
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.engine.cuda_graph import CudaRecorder, Recorder
-from bertkit.errors import BertkitWarning
+from bertkit.errors import warn
 from bertkit.train.loop import MicroBatch, StepContext, take_step
 
 MAX_GRAPHS = 64  # each graph holds memory for its activations
@@ -97,7 +96,7 @@ class Replay:
             self.disabled = True
             context.module.zero_grad(set_to_none=True)
             first = str(error).strip().splitlines()[0]
-            warnings.warn(f"steps are launched one kernel at a time, which is slower ({first})", BertkitWarning)
+            warn(f"steps are launched one kernel at a time, which is slower ({first})")
             return None
         self.recorded[form] = RecordedStep(inputs, replay, output)
         return self.recorded[form]

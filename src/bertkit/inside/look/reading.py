@@ -1,13 +1,12 @@
 """One text or pair with the full trace of a model: the input of every view."""
 
-import warnings
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from bertkit.engine.batches import Passage, known_segments, make_batch
-from bertkit.errors import BertkitWarning, RequestError
+from bertkit.errors import RequestError, warn
 from bertkit.model.batch import Batch
 from bertkit.model.encoder import RECURRENT, Trace
 from bertkit.predict.bert import Bert
@@ -106,7 +105,7 @@ def _truncated(encoding: Encoding, limit: int, pair: str | None) -> Encoding:
         return encoding
     if pair is not None:
         raise RequestError(f"the pair has {len(encoding)} tokens, over the limit of {limit}; shorten one of the texts")
-    warnings.warn(f"the text has {len(encoding)} tokens; the first {limit} are shown", BertkitWarning, stacklevel=4)
+    warn(f"the text has {len(encoding)} tokens; the first {limit} are shown")
     return encoding.truncated(limit)
 
 
