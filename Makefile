@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint types browser setup wheel clean
+.PHONY: demo test test-peers lint types browser setup wheel clean
 
 setup: $(READY)
 
@@ -25,6 +25,15 @@ test: setup lint browser
 	@echo "== mypy and tests"
 	@$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -n 2; tests=$$?; wait $$types && exit $$tests
 
+# Clients and libraries that need other versions of packages than constraints.txt names have an environment of their own.
+PEERS := .venv-peers
+
+test-peers: setup
+	@$(PYTHON) -m venv $(PEERS)
+	@$(PEERS)/bin/pip install -q torch==$$(sed -n 's/^torch==//p' constraints.txt) numpy
+	@$(PEERS)/bin/pip install -q -e ".[serve]" -r peers/requirements.txt
+	@$(PEERS)/bin/python -m pytest peers
+
 lint: setup
 	@echo "== ruff"
 	@$(BIN)/ruff check .
@@ -44,4 +53,4 @@ wheel: setup
 	@$(BIN)/python tools/build_wheel.py dist
 
 clean:
-	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) .cache .pytest_cache .mypy_cache .ruff_cache
