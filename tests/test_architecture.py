@@ -37,6 +37,7 @@ ORDER += [
     "pretraining",
     "finetuning",
     "predict",
+    "search",
     "evaluation",
     "inside",
     "serve",

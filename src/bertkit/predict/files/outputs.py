@@ -164,9 +164,10 @@ def arrow_bytes(rows: Sequence[Mapping[str, Any]], schema: Any) -> bytes:
     return bytes(pa.RecordBatch.from_arrays(arrays, schema=schema).serialize())
 
 
-def npy_header(rows: int, width: int) -> bytes:
-    """The header of a .npy file, [rows, width] float32."""
-    described = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {width}), }}"
+def npy_header(rows: int, width: int | None, dtype: str = "<f4") -> bytes:
+    """The header of a .npy file, [rows, width], or [rows] without a width."""
+    shape = f"({rows},)" if width is None else f"({rows}, {width})"
+    described = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}"
     magic = b"\x93NUMPY\x01\x00" + (NPY_HEADER - 10).to_bytes(2, "little")
     return magic + described.encode().ljust(NPY_HEADER - 11) + b"\n"
 

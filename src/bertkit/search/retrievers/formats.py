@@ -1,0 +1,137 @@
+"""How vectors are stored, and how the nearest are found in each format: first by quick scores, then exactly.
+
+The quick scores of a format are off by at most a known margin. Documents within two margins of the k-th best are scored
+again, from the stored numbers in float64; no other document can be among the best, so the result is that of scoring all.
+Only bits have no margin: there the best of many candidates are taken.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bertkit.engine.int8 import levels
+from bertkit.predict.search import cosines
+from bertkit.search.arrays import ArrayWriter, open_array
+
+Rows = NDArray[Any]  # [documents, width]
+ROWS_AT_A_TIME = 1024  # of floats that are converted for quick scores: they stay in the cache
+ROUNDING = 1e-4  # how far a float32 product of two vectors of length 1 is off, at most
+BYTE = 127
+
+
+@dataclass(frozen=True)
+class QuickQuery:
+    """A query of length 1, prepared for quick scores; `margin` is how far they are off, at most."""
+
+    unit_D: NDArray[np.float64]
+    prepared: Any
+    margin: float | None  # None: not known
+
+
+@dataclass(frozen=True)
+class VectorFormat:
+    """A row of FORMATS. Files are named by their arrays: those of `encode`, "vectors" always."""
+
+    dtypes: Mapping[str, str]  # array -> dtype on disk
+    encode: Callable[[NDArray[np.float32]], Mapping[str, Rows]]
+    prepare: Callable[[NDArray[np.float64]], QuickQuery]
+    quick: Callable[[Mapping[str, Rows], Any], NDArray[np.float32]]
+
+    def open(self, folder: Path) -> dict[str, Rows]:
+        """The arrays of a segment, memory-mapped."""
+        return {name: open_array(folder / f"{name}.npy") for name in self.dtypes}
+
+
+def exact_scores(query: QuickQuery, vectors_ND: Rows) -> NDArray[np.float32]:
+    """Cosines between the query and stored vectors, as `predict.search.search_all` computes them."""
+    scores: NDArray[np.float32] = cosines(query.unit_D[None], vectors_ND, 0)[0]
+    return scores
+
+
+def _float_query(unit_D: NDArray[np.float64]) -> QuickQuery:
+    return QuickQuery(unit_D, torch.from_numpy(unit_D.astype(np.float32)), ROUNDING)
+
+
+def _float_scores(arrays: Mapping[str, Rows], query_D: torch.Tensor) -> NDArray[np.float32]:
+    blocks = torch.from_numpy(arrays["vectors"]).split(ROWS_AT_A_TIME)
+    scores: NDArray[np.float32] = torch.cat([block.float() @ query_D for block in blocks]).numpy()
+    return scores
+
+
+def _int8(vectors_ND: NDArray[np.float32]) -> Mapping[str, Rows]:
+    """Each vector times a number that makes its largest value 127; `scales` makes the length 1 again."""
+    largest_N1 = np.abs(vectors_ND).max(axis=1, keepdims=True)
+    rounded = np.rint(vectors_ND * (BYTE / np.where(largest_N1 > 0, largest_N1, 1))).astype(np.int8)
+    lengths = np.linalg.norm(rounded.astype(np.float32), axis=1)
+    return {"vectors": rounded, "scales": np.where(lengths > 0, 1 / np.where(lengths > 0, lengths, 1), 0)}
+
+
+def _int8_query(unit_D: NDArray[np.float64]) -> QuickQuery:
+    """The query in int8: rounding moves it by a vector, whose length is the most that a cosine can change."""
+    # Without VNNI, pairs of products are added in 16 bits: of 127 and 127 they would overflow there.
+    step = float(np.abs(unit_D).max()) / (BYTE if levels() == BYTE else BYTE // 2) or 1.0
+    rounded = np.rint(unit_D / step)
+    margin = float(np.linalg.norm(unit_D - rounded * step)) + ROUNDING
+    return QuickQuery(unit_D, (torch.from_numpy(rounded.astype(np.int8))[:, None], step), margin)
+
+
+def _int8_scores(arrays: Mapping[str, Rows], query: tuple[torch.Tensor, float]) -> NDArray[np.float32]:
+    column_D1, step = query
+    products = torch._int_mm(torch.from_numpy(arrays["vectors"]), column_D1)[:, 0]
+    return products.numpy() * (arrays["scales"] * np.float32(step))
+
+
+def _binary(vectors_ND: NDArray[np.float32]) -> Mapping[str, Rows]:
+    """A bit for the sign of each number; the int8 vectors are kept for exact scores of the candidates."""
+    return {"bits": _bits(vectors_ND), **_int8(vectors_ND)}
+
+
+def _bits(vectors_ND: NDArray[Any]) -> NDArray[np.uint64]:
+    """[documents, width / 64, rounded up]."""
+    packed = np.packbits(vectors_ND > 0, axis=1)
+    return np.pad(packed, ((0, 0), (0, -packed.shape[1] % 8))).view(np.uint64)
+
+
+def _binary_scores(arrays: Mapping[str, Rows], query_B: NDArray[np.uint64]) -> NDArray[np.float32]:
+    """Minus the number of bits that differ."""
+    return -np.bitwise_count(arrays["bits"] ^ query_B).sum(axis=1, dtype=np.float32)
+
+
+# The first is the default. Bytes of a vector of 384 numbers: 384, 1,536, 768, and 48 that every query reads.
+FORMATS: dict[str, VectorFormat] = {
+    "int8": VectorFormat({"vectors": "|i1", "scales": "<f4"}, _int8, _int8_query, _int8_scores),
+    "float32": VectorFormat({"vectors": "<f4"}, lambda vectors: {"vectors": vectors}, _float_query, _float_scores),
+    "float16": VectorFormat({"vectors": "<f2"}, lambda vectors: {"vectors": vectors}, _float_query, _float_scores),
+    "binary": VectorFormat(
+        {"bits": "<u8", "vectors": "|i1", "scales": "<f4"},
+        _binary,
+        lambda unit_D: QuickQuery(unit_D, _bits(unit_D[None])[0], None),
+        _binary_scores,
+    ),
+}
+
+
+class VectorsWriter:
+    """Vectors of one segment in a format, written as they come."""
+
+    def __init__(self, folder: Path, form: VectorFormat) -> None:
+        self.folder, self.form = folder, form
+        self._files: dict[str, ArrayWriter] = {}
+
+    def append(self, vectors_ND: NDArray[np.float32]) -> None:
+        """Append vectors."""
+        for name, rows in self.form.encode(vectors_ND).items():
+            if name not in self._files:
+                width = rows.shape[1] if rows.ndim == 2 else None
+                self._files[name] = ArrayWriter(self.folder / f"{name}.npy", self.form.dtypes[name], width)
+            self._files[name].append(rows)
+
+    def close(self) -> None:
+        """Complete the files."""
+        for file in self._files.values():
+            file.close()
