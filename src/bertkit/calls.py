@@ -45,6 +45,15 @@ class TextsCall(Protocol[One, Many]):
     def __call__(self, texts: Sequence[str | Sequence[str]]) -> Many: ...
 
 
+class SidedCall(Protocol[One, Many]):
+    """A call with one text, or with several, which are documents or queries."""
+
+    @overload
+    def __call__(self, texts: str, *, query: bool = False) -> One: ...
+    @overload
+    def __call__(self, texts: Sequence[str], *, query: bool = False) -> Many: ...
+
+
 class PairsCall(Protocol[One, Many]):
     """A call with one text or pair of texts, or with several."""
 

@@ -13,6 +13,8 @@ from torch import Tensor
 from bertkit._version import __version__
 from bertkit.checkpoint import hugging_face, sentence_transformers
 from bertkit.checkpoint.bundled import has_tokenizer, model_folder, model_name, tokenizer_folder, with_tokenizer
+from bertkit.checkpoint.folders.modules import transformer_folder
+from bertkit.checkpoint.folders.retrieval import read_retrieval, write_retrieval
 from bertkit.checkpoint.hub import download_hint
 from bertkit.checkpoint.hugging_face import NATIVE_TYPE, LoadReport, architecture, config_from_json, config_to_json
 from bertkit.checkpoint.small import write_small
@@ -24,6 +26,7 @@ from bertkit.files import whole_folder
 from bertkit.model.heads import HEADS as OUTPUT_HEADS
 from bertkit.model.model import BertModel, hide_masks
 from bertkit.model.pooling import EmbedSettings, Layers
+from bertkit.model.retrieval import RetrievalSettings, SparseSettings
 from bertkit.text.tokenizer import Tokenizer
 
 MAX_LABELS = 1_000_000
@@ -53,6 +56,7 @@ class Checkpoint:
     tokenizer: Tokenizer | None = None
     labels: tuple[str, ...] = ()  # of the classify or tag head, in the order of its outputs
     embed: EmbedSettings | None = None  # None: the folder does not say
+    retrieval: RetrievalSettings | None = None  # of models with sparse vectors, or vectors of tokens
     max_length: int = 512  # tokens of a text, [CLS] and [SEP] included
     settings: Mapping[str, Any] = field(default_factory=dict)  # of config.json, for other tools: see KEPT_FIELDS
     task: Mapping[str, Any] = field(default_factory=dict)  # of a fine-tuned model: name, decision, length policy, ...
@@ -105,13 +109,17 @@ def load_checkpoint(
     model, report = _build_model(source, heads, seed)
     loaded_tokenizer = Tokenizer.load(tokenizer_folder(tokenizer)) if tokenizer else _tokenizer(source.folder)
     _check_vocabulary(loaded_tokenizer, source.config, folder)
+    retrieval = read_retrieval(folder, source.config.width) if _is_sentence_transformers(folder) else None
+    if isinstance(retrieval, SparseSettings) and heads is None and not model.fills:
+        raise RequestError(f"{folder} is a sparse model, but its weights have no masked-word head; copy it again")
     if loaded_tokenizer is not None:
         hide_masks(model, loaded_tokenizer.mask_id)
     return Checkpoint(
         model=model.eval(),
         tokenizer=loaded_tokenizer,
         labels=_labels(source.settings) if _named_outputs(model.heads) else (),
-        embed=_embed(folder, source),
+        embed=_embed(folder, source) if retrieval is None else None,
+        retrieval=retrieval,
         max_length=_max_length(folder, source),
         settings={key: source.settings[key] for key in KEPT_FIELDS if key in source.settings},
         task=_task(source.folder),
@@ -157,8 +165,10 @@ def _save(
         if tokenizer is not None and (known is None or known.hash != tokenizer.hash):
             tokenizer.save(folder, cls_last=model.config.parts.two_streams)
             state_length(folder / "tokenizer_config.json", checkpoint.max_length)
+        if checkpoint.retrieval is not None:
+            write_retrieval(folder, checkpoint.retrieval)
         # sentence-transformers cannot load small weights; its files are then needed only for dense layers.
-        if checkpoint.embed is not None and (not small or checkpoint.embed.dense is not None):
+        elif checkpoint.embed is not None and (not small or checkpoint.embed.dense is not None):
             sentence_transformers.write_settings(folder, checkpoint.embed, model.config.width, checkpoint.max_length)
         _write_json(folder / "bertkit.json", bertkit_settings(checkpoint))
 
@@ -227,7 +237,7 @@ def _read_source(folder: Path) -> _Source:
         raise RequestError(f"{folder} is not a folder; a model is a folder with config.json and weights{hint}")
     _refuse_broken_links(folder)
     if _is_sentence_transformers(folder):
-        folder = sentence_transformers.transformer_folder(folder)
+        folder = transformer_folder(folder)
     settings = read_object(folder / "config.json")
     config = config_from_json(settings, str(folder / "config.json"))
     return _Source(config, settings, read_tensors(folder), folder)

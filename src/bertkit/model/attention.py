@@ -162,11 +162,21 @@ def grouped(
 
 
 def padded(
-    qkv_T3HK: Tensor, batch: Batch, window: AttentionWindow, dropout: float = 0.0, bias: ScoreBias | None = None
+    qkv_T3HK: Tensor,
+    batch: Batch,
+    window: AttentionWindow,
+    dropout: float = 0.0,
+    bias: ScoreBias | None = None,
+    seen_T: Tensor | None = None,
 ) -> Tensor:
-    """One fused call over the padded view. No row is fully masked: a query of padding sees the first token."""
+    """One fused call over the padded view. No row is fully masked: a query of padding sees the first token.
+
+    `seen_T`: the tokens that others see; the first of each sequence must be one of them.
+    """
     q_NHLK, k_NHLK, v_NHLK = batch.pad(qkv_T3HK).permute(2, 0, 3, 1, 4).unbind(0)
     window_LL, mask, scale = window.mask(batch.longest, qkv_T3HK.device), batch.pairs, None
+    if seen_T is not None:
+        mask = mask & batch.pad(seen_T)[:, None, None]
     if window_LL is not None:
         mask = mask & (window_LL | ~batch.mask[:, None, :, None])
     if bias is not None:

@@ -18,6 +18,7 @@ from bertkit.calls import (
     Layers,
     PairsCall,
     PassageCall,
+    SidedCall,
     TextCall,
     TextsCall,
     TooLong,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from bertkit.predict.onnx.export import Exported
     from bertkit.predict.quantize import Fidelity
     from bertkit.predict.questions import JudgedWord
+    from bertkit.predict.retrieval import SparseVector
     from bertkit.predict.search import Found
     from bertkit.predict.trace import TextTrace
     from bertkit.predict.write import Writer
@@ -134,6 +136,28 @@ class Bert:
         source = (self if pooling is not None or layers is not None else self.embedder).checkpoint
         settings = source.embed_settings(pooling=pooling, layers=layers, normalize=normalize)
         return embed_texts(source, texts, settings, too_long)
+
+    @overloaded(SidedCall["SparseVector", "list[SparseVector]"])
+    def sparse(self, texts: str | Sequence[str], *, query: bool = False) -> "SparseVector | list[SparseVector]":
+        """A SparseVector (SPLADE) for a text: weights of word pieces; for several, a list. `query`: texts are queries.
+
+        Only of models that were trained for it, such as folders of sentence-transformers' SparseEncoder.
+        """
+        from bertkit.predict.retrieval import sparse_texts
+
+        return sparse_texts(self.checkpoint, texts, query=query)
+
+    @overloaded(SidedCall[NDArray[np.float32], list[NDArray[np.float32]]])
+    def token_vectors(
+        self, texts: str | Sequence[str], *, query: bool = False
+    ) -> NDArray[np.float32] | list[NDArray[np.float32]]:
+        """The vectors by which late interaction (ColBERT) compares: float32 [tokens, width]; for several texts a list.
+
+        Only of models that were trained for it, such as folders of sentence-transformers' MultiVectorEncoder.
+        """
+        from bertkit.predict.retrieval import token_vectors
+
+        return token_vectors(self.checkpoint, texts, query=query)
 
     @property
     def embedder(self) -> "Bert":
