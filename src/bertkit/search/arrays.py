@@ -37,7 +37,10 @@ def save_array(path: Path, rows: np.ndarray) -> None:
 
 
 def open_array(path: Path) -> np.ndarray[Any, Any]:
-    """An array, memory-mapped; what is damaged is refused. It is never written, though torch wants to see that it could be."""
+    """An array, memory-mapped; what is damaged is refused.
+
+    The mode "c" is for torch, which warns of arrays that cannot be written; they are not.
+    """
     try:
         array: np.ndarray[Any, Any] = np.load(path, mmap_mode="c", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:

@@ -25,6 +25,7 @@ SNIFFED_LINES = 20  # of a file without a known ending, which may be a table
 CHARACTERS_PER_BLOCK = 1 << 20  # of all cells: about 250,000 tokens, which take some 50 MB
 READ_SETTINGS = ("text", "header", "quotes", "encoding", "format")
 EMBED_SETTINGS = (*READ_SETTINGS, "id")
+INDEX_SETTINGS = (*EMBED_SETTINGS, "title")
 PREDICT_SETTINGS = (*READ_SETTINGS, "pair", "keep", "probabilities", "best")
 MakeExample = Callable[[Row], Any]
 
@@ -42,7 +43,8 @@ class FileSettings:
     quotes: bool | None = None
     encoding: str = "utf-8"
     format: str | None = None
-    id: str | None = None  # embed: the column with the ids of rows
+    id: str | None = None  # embed, index: the column with the ids of rows
+    title: str | None = None  # index: the column with the titles of documents
     keep: str | None = None  # predict: columns to copy to the output, with commas between them; None: all
     probabilities: bool = False  # predict: write those of every label or choice
     best: int = 0  # predict, answer: number of candidates to write
@@ -138,7 +140,7 @@ def open_source(
         from bertkit.data.columns import with_trained
 
         columns = with_trained(table, columns, trained)
-    used, make_example = _text_maker(table, columns) if task is None else task.unlabeled_reader(table, columns)
+    used, make_example = text_maker(table, columns) if task is None else task.unlabeled_reader(table, columns)
     note = f"{path}: {', '.join([str(used), *table.notes])}"
     if format == "lines":
         note = _table_note(table) if guessed else ""
@@ -174,20 +176,37 @@ def _open(task: "TaskRow | None", path: Path, columns: Columns, format: str, rep
     return open_table(path, columns, format=format, labeled=False, report=report)
 
 
-def row_blocks(rows: Iterable[Row]) -> Iterator[RowBlock]:
-    """Blocks of up to ROWS_PER_BLOCK rows or about CHARACTERS_PER_BLOCK characters; they depend on the rows alone."""
-    block: list[Row] = []
-    size, digest = 0, blake2b(digest_size=16)
-    for row in rows:
+class RowsDigest:
+    """A checksum of rows, which shows whether a file has changed in the rows that were read before."""
+
+    def __init__(self) -> None:
+        self._hash = blake2b(digest_size=16)
+
+    def add(self, row: Row) -> int:
+        """Take the next row in; returns its size, about in characters."""
         content = f"{row.values!r}{bool(row.fault)}\n".encode("utf-8", "surrogatepass")
-        digest.update(content)
+        self._hash.update(content)
+        return len(content)
+
+    def __str__(self) -> str:
+        return self._hash.hexdigest()
+
+
+def row_blocks(rows: Iterable[Row], digest: RowsDigest | None = None) -> Iterator[RowBlock]:
+    """Blocks of up to ROWS_PER_BLOCK rows or about CHARACTERS_PER_BLOCK characters; they depend on the rows alone.
+
+    `digest` is that of rows before these.
+    """
+    block: list[Row] = []
+    size, digest = 0, RowsDigest() if digest is None else digest
+    for row in rows:
+        size += digest.add(row)
         block.append(row)
-        size += len(content)
         if len(block) == ROWS_PER_BLOCK or size >= CHARACTERS_PER_BLOCK:
-            yield RowBlock(tuple(block), digest.hexdigest(), full=True)
+            yield RowBlock(tuple(block), str(digest), full=True)
             block, size = [], 0
     if block:
-        yield RowBlock(tuple(block), digest.hexdigest(), full=False)
+        yield RowBlock(tuple(block), str(digest), full=False)
 
 
 def items_of(
@@ -203,8 +222,8 @@ def items_of(
             yield str(error)
 
 
-def _text_maker(table: Table, columns: Columns) -> tuple[Columns, MakeExample]:
-    """The text column to embed, and the function that gives a row's text."""
+def text_maker(table: Table, columns: Columns) -> tuple[Columns, MakeExample]:
+    """The text column to read, and the function that gives a row's text."""
     if columns.pair:
         raise RequestError(f"pair={columns.pair}: a vector is made of one text; leave it out")
     if columns.text is None and table.names == ("text",):  # as in lines of text: there is nothing to guess

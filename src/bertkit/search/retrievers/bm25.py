@@ -140,7 +140,7 @@ def words_of(text: str) -> list[str]:
 
 @cache
 def _word() -> re.Pattern[str]:
-    """One character of a script without spaces, or a run of others with their marks, which are not in Python's \\w."""
+    r"""One character of a script without spaces, or a run of others with their marks, which Python's \w lacks."""
     marks = "".join(char for char in map(chr, range(sys.maxunicode)) if unicodedata.category(char)[0] == "M")
     alone = UNSPACED.pattern
     return re.compile(f"{alone}[{marks}]*|(?:(?!{alone})(?:[^\\W_]|[{marks}]))+")

@@ -52,7 +52,7 @@ class Dense(Retriever[Mapping[str, NDArray[Any]]]):
     def _embedding(self) -> EmbedSettings:
         return self.bert.checkpoint.embed_settings(normalize=True).one_vector()
 
-    @property
+    @cached_property
     def identity(self) -> Mapping[str, str]:
         """The model's checksum, how it makes vectors, and how they are stored."""
         checksum = model_digest(self.bert.checkpoint)
@@ -105,7 +105,7 @@ def nearest(
 ) -> Hits:
     """The `k` documents nearest to a query by the vectors as they are stored."""
     query = form.prepare(query_D / (float(np.linalg.norm(query_D)) or 1.0))
-    numbers, quick = _candidates(segments, form, query, k)
+    numbers = _candidates(segments, form, query, k)
     if not len(numbers):
         return NO_HITS
     firsts = [segment.first for segment in segments]
@@ -120,8 +120,8 @@ def nearest(
 
 def _candidates(
     segments: Sequence[Segment[Mapping[str, NDArray[Any]]]], form: VectorFormat, query: QuickQuery, k: int
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The documents that may be among the best, in order, with quick scores."""
+) -> NDArray[np.int64]:
+    """The documents that may be among the best, in order of their numbers."""
     count = k if query.margin is not None else max(CANDIDATES * k, FEWEST)
     slack = 2 * (query.margin or 0.0)
     numbers, scores, least = np.zeros(0, np.int64), np.zeros(0, np.float32), -np.inf
@@ -133,4 +133,4 @@ def _candidates(
             least = np.partition(scores, len(scores) - count)[len(scores) - count] - slack
             among = scores >= least
             numbers, scores = numbers[among], scores[among]
-    return numbers, scores
+    return numbers

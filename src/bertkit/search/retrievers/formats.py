@@ -1,7 +1,7 @@
 """How vectors are stored, and how the nearest are found in each format: first by quick scores, then exactly.
 
-The quick scores of a format are off by at most a known margin. Documents within two margins of the k-th best are scored
-again, from the stored numbers in float64; no other document can be among the best, so the result is that of scoring all.
+The quick scores of a format are off by at most a known margin. Documents within two margins of the k-th best are
+scored again, from the stored numbers in float64; no other can be among the best, so the result is that of scoring all.
 Only bits have no margin: there the best of many candidates are taken.
 """
 

@@ -1,7 +1,7 @@
 """The protocol of retrievers: how one builds its part of an index, opens it and answers queries.
 
-An index is a list of segments, each of some thousand documents, written once and never changed: a killed build loses the
-segment that it was writing, and appending adds segments. A retriever has a folder of its own in every segment.
+An index is a list of segments, each of some thousand documents, written once and never changed: a killed build loses
+the segment that it was writing, and appending adds segments. A retriever has a folder of its own in every segment.
 """
 
 from abc import ABC, abstractmethod
