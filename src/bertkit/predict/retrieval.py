@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bertkit.checkpoint.save_load import Checkpoint
@@ -234,3 +235,9 @@ def skipped_ids(settings: LateSettings, side: str, tokenizer: Tokenizer) -> Tens
 def token_ids(tokens: Sequence[str], tokenizer: Tokenizer) -> list[int]:
     """The ids of those that are in the vocabulary."""
     return [tokenizer.vocab[token] for token in tokens if token in tokenizer.vocab]
+
+
+def maxsim(query_LW: NDArray[Any], document_LW: NDArray[Any], *, mean: bool = False) -> float:
+    """The score of late interaction: for each token of the query its best match in the document, summed."""
+    best_L = (query_LW @ document_LW.T).max(axis=1)
+    return float(best_L.mean() if mean else best_L.sum())

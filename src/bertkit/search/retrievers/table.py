@@ -9,5 +9,7 @@ from bertkit.search.retrievers.retriever import RetrieverRow
 ROWS: tuple[RetrieverRow, ...] = (
     RetrieverRow("bm25", "words in common, rare ones counting more", "bm25:Bm25"),
     RetrieverRow("dense", "one vector for each document", "dense:Dense", model="a model for embeddings"),
+    RetrieverRow("sparse", "weights of word pieces (SPLADE)", "sparse:Sparse", model="a model for sparse vectors"),
+    RetrieverRow("late", "a vector for each token (ColBERT)", "late:Late", model="a model for token vectors"),
 )
 RETRIEVERS: Mapping[str, RetrieverRow] = MappingProxyType({row.name: row for row in ROWS})
