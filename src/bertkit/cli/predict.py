@@ -80,7 +80,7 @@ def predict(
     to_stdout = out is None or str(out) == "-"
     if resume and to_stdout:
         raise RequestError("--resume goes with --out FILE")
-    if not _is_file(source):
+    if not is_file(source):
         if not to_stdout:
             raise RequestError(f"{source:.60}: no such file; --out goes with a file of texts, or - for standard input")
         return _predict_text(model, source, pair or [], reading, options, as_json)
@@ -91,7 +91,7 @@ def predict(
     _predict_rows(model, Path(source), reading, options, plain=as_json or out is not None)
 
 
-def _is_file(source: str) -> bool:
+def is_file(source: str) -> bool:
     """Whether an argument names a file or standard input; a name that ends as a file's does is one, too."""
     if source == "-":
         return True

@@ -19,6 +19,8 @@ PANELS = {
     "use": {
         "predict": ("answers of a fine-tuned model", 'bertkit predict run/ "What a lovely film."'),
         "embed": ("compute vectors of texts", "bertkit embed texts.txt --model model/ --out vectors.npy"),
+        "index": ("index documents for search", "bertkit index corpus.jsonl --out index/"),
+        "search": ("find documents of an index", 'bertkit search index/ "lost my card"'),
         "fill": ("predict the missing words of a text", 'bertkit fill "Paris is the ___ of France."'),
         "follows": ("whether a text follows another", 'bertkit follows "She left." "It rained." --model run/model'),
         "replaced": ("which words of a text look replaced", 'bertkit replaced "The chef ate it." --model electra/'),
@@ -47,7 +49,6 @@ OLD_SPELLINGS = {"vectors": ["word2vec"], "glue": ["finetune", "glue"]}
 # words that people try -> what does it here
 OTHER_WORDS = {
     "train": "'bertkit finetune' trains on labeled examples, 'bertkit pretrain' on plain text",
-    "search": "in Python: bertkit.load().search(query, texts); 'bertkit embed' stores the vectors of texts",
 }
 # verb -> option of version 0.1 -> how it is written now
 OLD_OPTIONS = {
