@@ -7,6 +7,7 @@ that the forward passes of a step can be added.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +28,21 @@ class VectorTargets:
     rows: int  # number of pairs, or of texts without pairs
     names: Tensor  # T: a number for each text, the same for equal texts
     values: Tensor | None = None  # scores of pairs in [0, 1], or a teacher's vectors, a row for each text
+
+    def sums(self, vectors_TD: Tensor, loss: "Loss") -> tuple[Tensor, Tensor, Tensor]:
+        """(sum of losses, number of rows, number of correct pairs)."""
+        total, correct = loss(vectors_TD, self)
+        return total, total.new_full((), self.rows), correct
+
+
+Loss = Callable[[Tensor, VectorTargets], tuple[Tensor, Tensor]]
+
+
+class Targets(Protocol):
+    """What a batch of texts is trained on."""
+
+    def sums(self, vectors_TD: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor]:
+        """(sum of losses, number of rows, number of correct pairs)."""
 
 
 def contrastive_loss(vectors_TD: Tensor, targets: VectorTargets, temperature: float) -> tuple[Tensor, Tensor]:
@@ -61,11 +77,21 @@ def score_loss(vectors_TD: Tensor, targets: VectorTargets, temperature: float) -
     return F.mse_loss((first_ND * second_ND).sum(dim=1), targets.values, reduction="sum"), vectors_TD.new_zeros(())
 
 
-LOSSES: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
-    "twins": contrastive_loss,
-    "pairs": contrastive_loss,
-    "scores": score_loss,
-    "teacher": teacher_loss,
+@dataclass(frozen=True)
+class VectorLoss:
+    """A row of LOSSES."""
+
+    function: Callable[[Tensor, VectorTargets, float], tuple[Tensor, Tensor]]  # of vectors, targets, temperature
+    compares: bool = True  # whether the loss of a row depends on the other rows of the step
+    counts: bool = False  # whether it counts correct pairs
+
+
+CONTRASTIVE = VectorLoss(contrastive_loss, counts=True)
+LOSSES: dict[str, VectorLoss] = {
+    "twins": CONTRASTIVE,
+    "pairs": CONTRASTIVE,
+    "scores": VectorLoss(score_loss, compares=False),
+    "teacher": VectorLoss(teacher_loss),
 }
 
 
@@ -77,13 +103,12 @@ class VectorLearner(LossModule):
     def __init__(self, model: BertModel, objective: str, temperature: float) -> None:
         super().__init__()
         self.model = model
-        self.loss = partial(LOSSES[objective], temperature=temperature)
+        self.loss: Loss = partial(LOSSES[objective].function, temperature=temperature)
 
-    def forward(self, batch: Batch, targets: VectorTargets) -> Sums:
+    def forward(self, batch: Batch, targets: Targets) -> Sums:
         """(sum of losses, number of rows, number of correct pairs)."""
         vectors_TD = F.normalize(pool(self.model(batch).float(), batch, "mean"), dim=-1)
-        loss, correct = self.loss(vectors_TD, targets)
-        return {TASK: (loss, loss.new_full((), targets.rows), correct)}
+        return {TASK: targets.sums(vectors_TD, self.loss)}
 
 
 def _log_similarities(vectors_TD: Tensor, targets: VectorTargets, temperature: float) -> Tensor:

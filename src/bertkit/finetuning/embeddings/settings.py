@@ -7,6 +7,7 @@ from bertkit.data.tables import Columns
 from bertkit.finetuning.settings import LARGEST_SEED
 from bertkit.settings import Count, Natural, NotNegative, Positive, Range, Share, check_fields, read_pairs
 
+TOKENS = {"cuda": 65_536, "cpu": 16_384}  # by device; their activations are some GB in either case
 Objective = Literal["auto", "twins", "neighbors", "pairs", "scores", "teacher"]
 
 
@@ -19,7 +20,7 @@ class VectorTuning:
     epochs: Count = 1
     minutes: Positive | None = None  # time limit of the run
     batch: Annotated[int, Range(2)] = 128  # texts or pairs in a step; all are compared with each other
-    tokens: Annotated[int, Range(64)] = 65_536  # at most in one forward pass; a larger step is split
+    tokens: Annotated[int, Range(64)] | None = None  # at most in one forward pass; None: see TOKENS
     max_length: Annotated[int, Range(8)] = 128  # tokens of a text in training; longer texts are cut
     most: Annotated[int, Range(2)] | None = None  # texts to learn from, an equal share from each file; None: all
     learning_rate: Positive = 1e-4

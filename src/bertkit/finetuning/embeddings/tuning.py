@@ -23,7 +23,7 @@ from bertkit.finetuning.embeddings.data import TextRows, read_pairs, read_texts,
 from bertkit.finetuning.embeddings.losses import VectorLearner
 from bertkit.finetuning.embeddings.low_rank import LowRank
 from bertkit.finetuning.embeddings.session import SPEARMAN, Encoded, VectorData, VectorSession
-from bertkit.finetuning.embeddings.settings import VectorTuning
+from bertkit.finetuning.embeddings.settings import TOKENS, VectorTuning
 from bertkit.finetuning.learner import freeze_below
 from bertkit.finetuning.result import FineTuned, result_from_json
 from bertkit.finetuning.run_state import begin_folder, finished, locked_folder
@@ -150,7 +150,8 @@ def open_vectors(
     learner = VectorLearner(model, data.objective, settings.temperature)
     module = LowRank(learner, settings.rank, seed=settings.seed) if settings.rank else learner
     lengths = data.encoded.lengths[data.train.rows].sum(axis=1) * (2 if data.objective == "twins" else 1)
-    plan = EpochPlan(tuple(lengths.tolist()), settings.batch, settings.seed, settings.tokens)
+    tokens = settings.tokens or TOKENS.get(ranks.device.type, TOKENS["cpu"])
+    plan = EpochPlan(tuple(lengths.tolist()), settings.batch, settings.seed, tokens)
     session = VectorSession(
         run=run, ranks=ranks, module=module, start=start, plan=plan, metric=SPEARMAN, data=data, settings=settings
     )
