@@ -51,12 +51,15 @@ def read_settings(folder: Path, hidden: int) -> EmbedSettings:
     for kind, path in modules:
         pooling = _pooling(path / "config.json") if kind == "Pooling" else pooling
     settings = EmbedSettings(pooling=pooling, normalize="Normalize" in kinds, prefix=_prompt(folder))
+    dimensions = _dimensions(folder)
     layers: list[nn.Module] = []
     width = settings.width(hidden)
     for path in (path for kind, path in modules if kind == "Dense"):
         linear, activation = _dense(path, width)
         layers, width = [*layers, linear, activation], linear.out_features
-    return replace(settings, dense=nn.Sequential(*layers).eval() if layers else None)
+    dense = nn.Sequential(*layers).eval() if layers else None
+    settings = replace(settings, dense=dense, dimensions=None if dimensions is None else min(dimensions, width))
+    return settings
 
 
 def read_length(folder: Path) -> int | None:
@@ -85,8 +88,10 @@ def write_settings(folder: Path, settings: EmbedSettings, width: int, max_length
     _write_json(folder / "modules.json", modules)
     _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **flags})
     _write_json(folder / LENGTH_FILE, {"max_seq_length": max_length, "do_lower_case": False})
-    if settings.prefix:
-        _write_json(folder / PROMPT_FILE, {"prompts": {"default": settings.prefix}, "default_prompt_name": "default"})
+    described = {"prompts": {"default": settings.prefix}, "default_prompt_name": "default"} if settings.prefix else {}
+    described |= {} if settings.dimensions is None else {"truncate_dim": settings.dimensions}
+    if described:
+        _write_json(folder / PROMPT_FILE, described)
 
 
 def _prompt(folder: Path) -> str:
@@ -98,6 +103,15 @@ def _prompt(folder: Path) -> str:
     if not isinstance(prompts, dict) or not isinstance(prompts.get(name), str):
         raise RequestError(f"{folder / PROMPT_FILE}: default_prompt_name is {name!r}, but prompts has no such text")
     return str(prompts[name])
+
+
+def _dimensions(folder: Path) -> int | None:
+    """How many leading numbers of a vector the folder keeps; None: all."""
+    settings = read_object(folder / PROMPT_FILE) if (folder / PROMPT_FILE).is_file() else {}
+    count = settings.get("truncate_dim")
+    if count is not None and (type(count) is not int or count < 1):
+        raise RequestError(f"{folder / PROMPT_FILE}: truncate_dim={count!r} must be a whole number from 1")
+    return count
 
 
 def _refuse_lowercasing(folder: Path) -> None:

@@ -4,7 +4,7 @@ A batch has the first texts of all pairs, then the second ones; vectors are norm
 that the forward passes of a step can be added.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -61,6 +61,17 @@ def contrastive_loss(vectors_TD: Tensor, targets: VectorTargets, temperature: fl
     return (forth + back) / 2, (logits_NN.argmax(dim=1) == partners).sum()
 
 
+def matryoshka(loss: Loss, prefixes: Sequence[int]) -> Loss:
+    """The mean of the loss over whole vectors and over their prefixes at length 1; (loss, correct of whole vectors)."""
+
+    def mean_loss(vectors_TD: Tensor, targets: VectorTargets) -> tuple[Tensor, Tensor]:
+        whole, correct = loss(vectors_TD, targets)
+        shorter = [loss(F.normalize(vectors_TD[:, :count], dim=-1), targets)[0] for count in prefixes]
+        return torch.stack([whole, *shorter]).mean(), correct
+
+    return mean_loss
+
+
 def teacher_loss(vectors_TD: Tensor, targets: VectorTargets, temperature: float) -> tuple[Tensor, Tensor]:
     """(loss, 0): KL divergence from the teacher's softmax over cosines / temperature, of each text to all others."""
     assert targets.values is not None
@@ -100,10 +111,10 @@ class VectorLearner(LossModule):
 
     weights = ONE_LOSS
 
-    def __init__(self, model: BertModel, objective: str, temperature: float) -> None:
+    def __init__(self, model: BertModel, objective: str, temperature: float, prefixes: Sequence[int] = ()) -> None:
         super().__init__()
         self.model = model
-        self.loss: Loss = partial(LOSSES[objective].function, temperature=temperature)
+        self.loss = matryoshka(partial(LOSSES[objective].function, temperature=temperature), prefixes)
 
     def forward(self, batch: Batch, targets: Targets) -> Sums:
         """(sum of losses, number of rows, number of correct pairs)."""

@@ -154,7 +154,9 @@ class VectorSession(BestSession):
             examples=len(self.data.dev.rows) if self.data.dev else 0,
             chosen_on_dev=best.state is not None,
         )
-        return self.leave(result, replace(self.start, model=self.model(), embed=VECTORS, labels=(), task={}))
+        model = self.model()
+        embed = replace(VECTORS, prefixes=self.settings.prefixes(model.config.width))
+        return self.leave(result, replace(self.start, model=model, embed=embed, labels=(), task={}))
 
     @property
     def row(self) -> VectorLoss:

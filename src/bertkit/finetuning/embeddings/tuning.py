@@ -74,6 +74,7 @@ def tune_vectors(
         dev = read_pairs(dev_file, _dev_columns(files[0], dev_file, columns), scored=True) if dev_file else None
         data = VectorData(objective_of(rows, teacher), rows, encode(start, rows.texts, settings.max_length, show), dev)
         config_with_dropout(start.model.config, settings, data.objective)  # may refuse, before a folder is made
+        settings.prefixes(start.model.config.width)
         begin_folder(run, {**description, "data": fingerprint(data)}, resume=resume)
         result = _run(run, data, start, loaded_teacher, settings, device, show)
         write_report(run.folder)
@@ -147,7 +148,8 @@ def open_vectors(
     model.encoder.load_state_dict(start.model.encoder.state_dict())
     model.to(ranks.device).train()
     freeze_below(model, settings.frozen + 1 if settings.frozen else 0)
-    learner = VectorLearner(model, data.objective, settings.temperature)
+    prefixes = settings.prefixes(model.config.width)
+    learner = VectorLearner(model, data.objective, settings.temperature, prefixes)
     module = LowRank(learner, settings.rank, seed=settings.seed) if settings.rank else learner
     lengths = data.encoded.lengths[data.train.rows].sum(axis=1) * (2 if data.objective == "twins" else 1)
     tokens = settings.tokens or TOKENS.get(ranks.device.type, TOKENS["cpu"])
