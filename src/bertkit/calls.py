@@ -170,6 +170,7 @@ class VectorOptions(TypedDict, total=False):
 
     layers: Layers | None
     normalize: bool | None
+    dimensions: int | None
     too_long: TooLong
 
 
@@ -178,6 +179,7 @@ class RequestOptions(TypedDict, total=False):
 
     layers: Layers | None
     normalize: bool | None
+    dimensions: int | None
     too_long: TooLong | None
     pairs: bool
 

@@ -100,7 +100,8 @@ class Rule:
         if self.optional and text.lower() == "none":
             return None
         if typing.get_origin(self.kind) is tuple:
-            return tuple(part.strip() for part in text.split(",") if part.strip())
+            item = replace(self, kind=typing.get_args(self.kind)[0], optional=False)
+            return tuple(item.cast(part.strip()) for part in text.split(",") if part.strip())
         if not text:
             raise RequestError(f"setting '{self.name}' needs a value: {self.name}=...")
         if self.choices:

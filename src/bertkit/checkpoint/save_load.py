@@ -76,10 +76,18 @@ class Checkpoint:
         return self.tokenizer
 
     def embed_settings(
-        self, *, pooling: str | None = None, layers: Layers | None = None, normalize: bool | None = None
+        self,
+        *,
+        pooling: str | None = None,
+        layers: Layers | None = None,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
     ) -> EmbedSettings:
-        """The folder's settings with these changes."""
-        return (self.embed or EmbedSettings()).changed(pooling=pooling, layers=layers, normalize=normalize)
+        """The folder's settings with these changes; more dimensions than vectors have are refused."""
+        changes: dict[str, Any] = {"pooling": pooling, "layers": layers, "normalize": normalize}
+        settings = (self.embed or EmbedSettings()).changed(**changes, dimensions=dimensions)
+        settings.width(self.model.config.width)
+        return settings
 
 
 @dataclass(frozen=True)

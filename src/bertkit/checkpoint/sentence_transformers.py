@@ -36,7 +36,9 @@ def read_settings(folder: Path, hidden: int) -> EmbedSettings:
     normalize = any(kind == "Normalize" for kind, _ in modules)
     settings = EmbedSettings(pooling=pooling, normalize=normalize, prefix=_prompt(folder))
     paths = (path for kind, path in modules if kind == "Dense")
-    return replace(settings, dense=read_dense(paths, settings.width(hidden), SENTENCE))
+    settings = replace(settings, dense=read_dense(paths, settings.width(hidden), SENTENCE))
+    dimensions = _dimensions(folder)
+    return replace(settings, dimensions=None if dimensions is None else min(dimensions, settings.width(hidden)))
 
 
 def read_length(folder: Path) -> int | None:
@@ -58,8 +60,10 @@ def write_settings(folder: Path, settings: EmbedSettings, width: int, max_length
     for path, (linear, activation) in zip(paths[2:], dense, strict=False):
         write_dense(path, linear, activation)
     write_json(folder / LENGTH_FILE, {"max_seq_length": max_length, "do_lower_case": False})
-    if settings.prefix:
-        write_json(folder / PROMPT_FILE, {"prompts": {"default": settings.prefix}, "default_prompt_name": "default"})
+    described = {"prompts": {"default": settings.prefix}, "default_prompt_name": "default"} if settings.prefix else {}
+    described |= {} if settings.dimensions is None else {"truncate_dim": settings.dimensions}
+    if described:
+        write_json(folder / PROMPT_FILE, described)
 
 
 def _prompt(folder: Path) -> str:
@@ -71,6 +75,15 @@ def _prompt(folder: Path) -> str:
     if not isinstance(prompts, dict) or not isinstance(prompts.get(name), str):
         raise RequestError(f"{folder / PROMPT_FILE}: default_prompt_name is {name!r}, but prompts has no such text")
     return str(prompts[name])
+
+
+def _dimensions(folder: Path) -> int | None:
+    """How many leading numbers of a vector the folder keeps; None: all."""
+    settings = read_object(folder / PROMPT_FILE) if (folder / PROMPT_FILE).is_file() else {}
+    count = settings.get("truncate_dim")
+    if count is not None and (type(count) is not int or count < 1):
+        raise RequestError(f"{folder / PROMPT_FILE}: truncate_dim={count!r} must be a whole number from 1")
+    return count
 
 
 def _pooling(path: Path) -> str:

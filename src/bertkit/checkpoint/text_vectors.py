@@ -10,7 +10,7 @@ from torch import Tensor
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.engine.batches import Passage, make_batch, token_batches, truncate
 from bertkit.errors import RequestError
-from bertkit.model.pooling import EmbedSettings, vectors_of
+from bertkit.model.pooling import EmbedSettings
 from bertkit.progress import ShowProgress, silent
 from bertkit.text.tokenizer import Tokenizer
 
@@ -65,4 +65,4 @@ def _vectors(checkpoint: Checkpoint, passages: Sequence[Passage], settings: Embe
     batch = make_batch(passages, model.device)
     with torch.autocast(model.device.type, torch.bfloat16, enabled=model.device.type == "cuda"):
         hidden_TD = model(batch)
-    return vectors_of(hidden_TD.float(), batch, settings.pooling, normalize=settings.normalize, dense=settings.dense)
+    return settings.vectors(hidden_TD.float(), batch)

@@ -27,6 +27,9 @@ def embed(
     pooling: Annotated[str | None, typer.Option(help=f"Pooling of the tokens: {', '.join(TEXT_POOLINGS)}.")] = None,
     layers: Annotated[str | None, typer.Option(help="Layers to concatenate, such as -1,-2; -1 is the last.")] = None,
     normalize: Annotated[bool | None, typer.Option(help="Scale each vector to Euclidean length 1.")] = None,
+    dimensions: Annotated[
+        int | None, typer.Option(help="Keep this many leading numbers of each vector, at length 1.")
+    ] = None,
     too_long: Annotated[str, typer.Option(help="Texts over the limit: truncate, window or refuse.")] = "truncate",
     resume: ResumeFile = False,
     on_error: OnError = "stop",
@@ -49,7 +52,8 @@ def embed(
 
     policy = pick(POLICIES, too_long, "length policy")
     chosen = None if layers is None else parse_integers(layers, "--layers", "-1,-2")
-    vectors = VectorSettings(pooling=pooling, layers=chosen, normalize=normalize, too_long=policy)
+    how: dict[str, Any] = {"pooling": pooling, "layers": chosen, "normalize": normalize, "dimensions": dimensions}
+    vectors = VectorSettings(**how, too_long=policy)
     reading = read_file_settings(settings or [], EMBED_SETTINGS)
     options = RunOptions(resume=resume, on_error=on_error, workers=workers, cluster=cluster, device=device, dtype=dtype)
     result = embed_file(model, texts, out, vectors, reading, options, show=progress, say=print_note)

@@ -32,7 +32,7 @@ from bertkit.engine.cpu import onnx_of
 from bertkit.engine.threads import threads_for
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
-from bertkit.model.pooling import EmbedSettings, pool_array, vectors_of
+from bertkit.model.pooling import EmbedSettings, pool_array
 from bertkit.text.length import LengthReport, TooLong, name_text, report_lengths
 from bertkit.text.tokenizer import Tokenizer
 
@@ -65,7 +65,7 @@ def stitched_vectors(parts: Sequence[Tensor], spans: Spans, settings: EmbedSetti
     x_LD = stitch(parts, spans)
     zeros = torch.zeros(len(x_LD), dtype=torch.long, device=x_LD.device)
     batch = Batch(zeros, zeros, (len(x_LD),))  # its ids are not read
-    vectors = vectors_of(x_LD, batch, settings.pooling, normalize=settings.normalize, dense=settings.dense)
+    vectors = settings.vectors(x_LD, batch)
     return vectors if settings.per_token else vectors[0]
 
 
@@ -138,7 +138,7 @@ def embed_passages(
     def compute(chosen: list[int]) -> Tensor | tuple[Tensor, ...]:
         batch = make_batch([passages[i] for i in chosen], model.device)
         x_TD = layer_vectors(forward, batch, settings.layers)
-        vectors = vectors_of(x_TD, batch, settings.pooling, normalize=settings.normalize, dense=settings.dense)
+        vectors = settings.vectors(x_TD, batch)
         return batch.split(vectors.cpu()) if settings.per_token else vectors
 
     lengths = [len(passage.ids) for passage in passages]
@@ -167,7 +167,8 @@ def _in_order(order: Sequence[int], rows: Sequence[Tensor]) -> np.ndarray:
 
 def _embed_one(model: BertModel, passage: Passage, settings: EmbedSettings) -> Vectors:
     """The same for one text, such as a query, without sorting and batching, which took longer than a layer."""
-    last_layer = settings.layers == (model.config.depth,) and not settings.per_token and settings.dense is None
+    last_layer = settings.layers == (model.config.depth,) and not settings.per_token
+    last_layer = last_layer and settings.dense is None and settings.dimensions is None
     onnx = onnx_of(model.encoder)
     if onnx is not None and last_layer and onnx.takes(passage.ids, passage.segments):
         vector_D = pool_array(onnx(passage.ids), settings.pooling)
@@ -177,7 +178,7 @@ def _embed_one(model: BertModel, passage: Passage, settings: EmbedSettings) -> V
     with torch.inference_mode(), threads_for(len(passage.ids), model.device):
         batch = make_batch([passage], model.device)
         x_TD = layer_vectors(model.encoder, batch, settings.layers)
-        vectors = vectors_of(x_TD, batch, settings.pooling, normalize=settings.normalize, dense=settings.dense)
+        vectors = settings.vectors(x_TD, batch)
         return [vectors.cpu().numpy()] if settings.per_token else vectors.cpu().numpy()
 
 

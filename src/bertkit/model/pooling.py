@@ -28,19 +28,23 @@ class EmbedSettings:
     layers: tuple[int, ...] = (-1,)  # concatenated; -1 is the last, 0 the embeddings
     normalize: bool = False  # to length 1
     prefix: str = ""  # put before every text, as some sentence models need
+    dimensions: int | None = None  # leading numbers that are kept of a vector, before it is normalized; None: all
+    prefixes: tuple[int, ...] = ()  # numbers of dimensions that the model was trained for, besides all of them
     # Linear layers, each with an activation, between pooling and normalization: sentence-transformers' Dense modules.
     dense: nn.Sequential | None = None
 
     def __post_init__(self) -> None:
         valid = isinstance(self.pooling, str) and isinstance(self.prefix, str) and isinstance(self.normalize, bool)
-        if not valid or not all(isinstance(layer, int) for layer in self.layers):
+        counts = (*self.prefixes, *([] if self.dimensions is None else [self.dimensions]))
+        if not valid or not all(isinstance(number, int) for number in (*self.layers, *counts)):
             raise RequestError(f"embedding settings of the wrong kind: {self}")
         pick(POOLING_CHOICES, self.pooling, "pooling")
 
     @classmethod
     def read(cls, saved: Mapping[str, Any]) -> "EmbedSettings":
         """The settings that `as_json` wrote; without the dense layers, whose weights are in files of their own."""
-        return cls(**{**saved, "layers": tuple(saved["layers"])})
+        lists = {name: tuple(saved[name]) for name in ("layers", "prefixes") if name in saved}
+        return cls(**{**saved, **lists})
 
     def as_json(self) -> dict[str, Any]:
         """Every field but the dense layers."""
@@ -52,7 +56,13 @@ class EmbedSettings:
         return self.pooling == NO_POOLING
 
     def width(self, hidden: int) -> int:
-        """Width of the vectors of a model whose hidden states have width `hidden`."""
+        """Width of the vectors of a model whose hidden states have width `hidden`; `dimensions` over it are refused."""
+        whole = self._whole_width(hidden)
+        if self.dimensions is not None and not 1 <= self.dimensions <= whole:
+            raise RequestError(f"dimensions={self.dimensions} must be from 1 to the model's {whole}")
+        return self.dimensions or whole
+
+    def _whole_width(self, hidden: int) -> int:
         if self.dense is not None:
             linear = self.dense[-2]
             assert isinstance(linear, nn.Linear)  # an activation follows each
@@ -60,14 +70,25 @@ class EmbedSettings:
         return hidden * len(self.layers) * (1 if self.per_token else POOLINGS[self.pooling].width)
 
     def changed(
-        self, *, pooling: str | None = None, layers: Layers | None = None, normalize: bool | None = None
+        self,
+        *,
+        pooling: str | None = None,
+        layers: Layers | None = None,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
     ) -> "EmbedSettings":
-        """A copy with the settings that are not None; dense layers are for the pooling and layers they came with."""
+        """A copy with the settings that are not None; dense layers are for the pooling and layers they came with.
+
+        With `dimensions`, vectors are normalized unless that is refused: their prefixes have other lengths.
+        """
+        if dimensions is not None and normalize is None:
+            normalize = True
         other = replace(
             self,
             pooling=self.pooling if pooling is None else pooling,
             layers=self.layers if layers is None else _layer_numbers(layers),
             normalize=self.normalize if normalize is None else normalize,
+            dimensions=self.dimensions if dimensions is None else dimensions,
         )
         same = (other.pooling, other.layers) == (self.pooling, self.layers)
         return other if same or self.dense is None else replace(other, dense=None)
@@ -75,6 +96,11 @@ class EmbedSettings:
     def resolved(self, depth: int) -> "EmbedSettings":
         """With layers counted from the bottom, 0 the embeddings, `depth` the last; a layer out of range is refused."""
         return _resolved(self, depth)
+
+    def vectors(self, x_TD: Tensor, batch: Batch) -> Tensor:
+        """`vectors_of` by these settings."""
+        how = {"normalize": self.normalize, "dense": self.dense, "dimensions": self.dimensions}
+        return vectors_of(x_TD, batch, self.pooling, **how)
 
     def one_vector(self) -> "EmbedSettings":
         """These settings; refused if they give a vector for each token."""
@@ -106,13 +132,25 @@ def pool(x_TD: Tensor, batch: Batch, name: str, scores_T: Tensor | None = None) 
 
 
 def vectors_of(
-    x_TD: Tensor, batch: Batch, pooling: str, *, normalize: bool, dense: nn.Sequential | None = None
+    x_TD: Tensor,
+    batch: Batch,
+    pooling: str,
+    *,
+    normalize: bool,
+    dense: nn.Sequential | None = None,
+    dimensions: int | None = None,
 ) -> Tensor:
     """float32 N D: a vector for each sequence of a batch; without pooling T D, one for each token."""
     vectors = (x_TD if pooling == NO_POOLING else pool(x_TD, batch, pooling)).float()
     if dense is not None:
         vectors = dense.to(vectors.device)(vectors)
-    return F.normalize(vectors, dim=-1) if normalize else vectors  # in half precision, lengths would be 0.25 % off
+    return cut_vectors(vectors, dimensions, normalize=normalize)  # in half precision, lengths would be 0.25 % off
+
+
+def cut_vectors(vectors: Tensor, dimensions: int | None, *, normalize: bool) -> Tensor:
+    """The leading numbers of vectors, at length 1 with `normalize`."""
+    kept = vectors if dimensions is None else vectors[..., :dimensions]
+    return F.normalize(kept, dim=-1) if normalize else kept
 
 
 def pool_array(x_LD: np.ndarray, name: str) -> np.ndarray:

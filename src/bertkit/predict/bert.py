@@ -124,17 +124,20 @@ class Bert:
         pooling: str | None = None,
         layers: Layers | None = None,
         normalize: bool | None = None,
+        dimensions: int | None = None,
         too_long: TooLong = "truncate",
     ) -> NDArray[np.float32] | list[NDArray[np.float32]]:
         """Embeddings: float32 [texts, width], or [width] for one text; with pooling='none' a list of [tokens, width].
 
         pooling: a name of `bertkit.poolings`, or none. layers: any of them, concatenated; -1 is the last, 0 the
         embedding layer. Texts over the limit are truncated with a warning, read through windows, or refused.
+        dimensions: so many leading numbers are kept, at length 1 again unless normalize=False.
         None is the setting of the folder of `embedder`, else the mean over the last layer. Where pooling or layers are
         given, the vectors are those of this model itself.
         """
         source = (self if pooling is not None or layers is not None else self.embedder).checkpoint
-        settings = source.embed_settings(pooling=pooling, layers=layers, normalize=normalize)
+        how: dict[str, Any] = {"pooling": pooling, "layers": layers, "normalize": normalize, "dimensions": dimensions}
+        settings = source.embed_settings(**how)
         return embed_texts(source, texts, settings, too_long)
 
     @overloaded(SidedCall["SparseVector", "list[SparseVector]"])

@@ -115,10 +115,12 @@ class ReadPooled(RowReader):
     pooling: str
     normalize: bool
     dense: nn.Sequential | None = None
+    dimensions: int | None = None
 
     def rows(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """N D."""
-        return vectors_of(x_TD, batch, self.pooling, normalize=self.normalize, dense=self.dense)
+        how = {"normalize": self.normalize, "dense": self.dense, "dimensions": self.dimensions}
+        return vectors_of(x_TD, batch, self.pooling, **how)
 
 
 @dataclass(frozen=True)
@@ -127,10 +129,12 @@ class ReadTokens:
 
     layers: tuple[int, ...]
     normalize: bool = False
+    dimensions: int | None = None
 
     def __call__(self, x_TD: Tensor, batch: Batch) -> list[np.ndarray]:
         """float32 [L, D] each."""
-        vectors_TD = vectors_of(x_TD, batch, NO_POOLING, normalize=self.normalize).cpu()
+        how = {"normalize": self.normalize, "dimensions": self.dimensions}
+        vectors_TD = vectors_of(x_TD, batch, NO_POOLING, **how).cpu()
         return [part.numpy() for part in batch.split(vectors_TD)]
 
 

@@ -21,7 +21,7 @@ from torch import nn
 from bertkit.progress import Meter
 from bertkit.train.distributed import Ranks
 from bertkit.train.half import HalfPrecision
-from bertkit.train.loop import LoopSettings, LossModule, MicroBatch, StepReport, train
+from bertkit.train.loop import LoopSettings, LossModule, MicroBatch, StepFunction, StepReport, train
 from bertkit.train.optimizer import Optimizers
 from bertkit.train.replay import Replay
 from bertkit.train.runs import OPTIMIZER_FILE, Progress, Run, read_tensor_file
@@ -79,7 +79,7 @@ class Session(ABC, Generic[Result]):
         if self.should_end_early():
             return
         ahead = prefetching(self.micro_batches, start.step, self.ranks.device) if self.options.prefetch else None
-        take = Replay(self.ranks.device) if self.options.replay else None
+        take = self.step_function()
         with ahead or nullcontext(self.micro_batches) as micro_batches:
 
             def prepared(step: int) -> Sequence[MicroBatch]:
@@ -154,6 +154,10 @@ class Session(ABC, Generic[Result]):
     def wrap(self) -> nn.Module:
         """The module as it is called in a step."""
         return HalfPrecision(self.module) if self.on_cuda else self.module
+
+    def step_function(self) -> StepFunction | None:
+        """How a step is computed; None is `take_step`."""
+        return Replay(self.ranks.device) if self.options.replay else None
 
     # What all subclasses share.
 

@@ -4,9 +4,10 @@ A batch has the first texts of all pairs, then the second ones; vectors are norm
 that the forward passes of a step can be added.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +29,21 @@ class VectorTargets:
     names: Tensor  # T: a number for each text, the same for equal texts
     values: Tensor | None = None  # scores of pairs in [0, 1], or a teacher's vectors, a row for each text
 
+    def sums(self, vectors_TD: Tensor, loss: "Loss") -> tuple[Tensor, Tensor, Tensor]:
+        """(sum of losses, number of rows, number of correct pairs)."""
+        total, correct = loss(vectors_TD, self)
+        return total, total.new_full((), self.rows), correct
+
+
+Loss = Callable[[Tensor, VectorTargets], tuple[Tensor, Tensor]]
+
+
+class Targets(Protocol):
+    """What a batch of texts is trained on."""
+
+    def sums(self, vectors_TD: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor]:
+        """(sum of losses, number of rows, number of correct pairs)."""
+
 
 def contrastive_loss(vectors_TD: Tensor, targets: VectorTargets, temperature: float) -> tuple[Tensor, Tensor]:
     """(loss, number of correct pairs) of InfoNCE: cross-entropy over cosines / temperature, in both directions.
@@ -43,6 +59,17 @@ def contrastive_loss(vectors_TD: Tensor, targets: VectorTargets, temperature: fl
     partners = torch.arange(len(first), device=first.device)
     forth, back = (F.cross_entropy(logits, partners, reduction="sum") for logits in (logits_NN, logits_NN.T))
     return (forth + back) / 2, (logits_NN.argmax(dim=1) == partners).sum()
+
+
+def matryoshka(loss: Loss, prefixes: Sequence[int]) -> Loss:
+    """The mean of the loss over whole vectors and over their prefixes at length 1; (loss, correct of whole vectors)."""
+
+    def mean_loss(vectors_TD: Tensor, targets: VectorTargets) -> tuple[Tensor, Tensor]:
+        whole, correct = loss(vectors_TD, targets)
+        shorter = [loss(F.normalize(vectors_TD[:, :count], dim=-1), targets)[0] for count in prefixes]
+        return torch.stack([whole, *shorter]).mean(), correct
+
+    return mean_loss
 
 
 def teacher_loss(vectors_TD: Tensor, targets: VectorTargets, temperature: float) -> tuple[Tensor, Tensor]:
@@ -61,11 +88,21 @@ def score_loss(vectors_TD: Tensor, targets: VectorTargets, temperature: float) -
     return F.mse_loss((first_ND * second_ND).sum(dim=1), targets.values, reduction="sum"), vectors_TD.new_zeros(())
 
 
-LOSSES: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {
-    "twins": contrastive_loss,
-    "pairs": contrastive_loss,
-    "scores": score_loss,
-    "teacher": teacher_loss,
+@dataclass(frozen=True)
+class VectorLoss:
+    """A row of LOSSES."""
+
+    function: Callable[[Tensor, VectorTargets, float], tuple[Tensor, Tensor]]  # of vectors, targets, temperature
+    compares: bool = True  # whether the loss of a row depends on the other rows of the step
+    counts: bool = False  # whether it counts correct pairs
+
+
+CONTRASTIVE = VectorLoss(contrastive_loss, counts=True)
+LOSSES: dict[str, VectorLoss] = {
+    "twins": CONTRASTIVE,
+    "pairs": CONTRASTIVE,
+    "scores": VectorLoss(score_loss, compares=False),
+    "teacher": VectorLoss(teacher_loss),
 }
 
 
@@ -74,16 +111,15 @@ class VectorLearner(LossModule):
 
     weights = ONE_LOSS
 
-    def __init__(self, model: BertModel, objective: str, temperature: float) -> None:
+    def __init__(self, model: BertModel, objective: str, temperature: float, prefixes: Sequence[int] = ()) -> None:
         super().__init__()
         self.model = model
-        self.loss = partial(LOSSES[objective], temperature=temperature)
+        self.loss = matryoshka(partial(LOSSES[objective].function, temperature=temperature), prefixes)
 
-    def forward(self, batch: Batch, targets: VectorTargets) -> Sums:
+    def forward(self, batch: Batch, targets: Targets) -> Sums:
         """(sum of losses, number of rows, number of correct pairs)."""
         vectors_TD = F.normalize(pool(self.model(batch).float(), batch, "mean"), dim=-1)
-        loss, correct = self.loss(vectors_TD, targets)
-        return {TASK: (loss, loss.new_full((), targets.rows), correct)}
+        return {TASK: targets.sums(vectors_TD, self.loss)}
 
 
 def _log_similarities(vectors_TD: Tensor, targets: VectorTargets, temperature: float) -> Tensor:

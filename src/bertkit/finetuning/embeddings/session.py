@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.checkpoint.text_vectors import text_vectors
+from bertkit.finetuning.batches import within_budget
 from bertkit.finetuning.best_session import BestSession
-from bertkit.finetuning.embeddings.data import TextRows
-from bertkit.finetuning.embeddings.losses import VectorTargets
+from bertkit.finetuning.embeddings.data import Numbers, TextRows
+from bertkit.finetuning.embeddings.gradient_cache import GradientCache, NoLoss, VectorPart
+from bertkit.finetuning.embeddings.losses import LOSSES, VectorLearner, VectorLoss, VectorTargets
 from bertkit.finetuning.embeddings.low_rank import LowRank
 from bertkit.finetuning.embeddings.settings import VectorTuning
 from bertkit.finetuning.learner import TASK
@@ -26,7 +28,7 @@ from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings
 from bertkit.tasks.metrics.correlation import spearman
-from bertkit.train.loop import LoopSettings, MicroBatch, StepReport
+from bertkit.train.loop import LoopSettings, MicroBatch, StepFunction, StepReport
 from bertkit.train.optimizer import Optimizers, build_optimizer
 from bertkit.train.optimizer_rows import OptimizerSettings
 from bertkit.train.records import read_records
@@ -93,11 +95,18 @@ class VectorSession(BestSession):
         checkpoint = replace(self.start, model=self.model(), embed=VECTORS)
         return {SPEARMAN: pair_spearman(checkpoint, self.data.dev)}
 
+    @property
+    def learner(self) -> VectorLearner:
+        """The model with its loss, without low-rank updates."""
+        learner = self.module.module if isinstance(self.module, LowRank) else self.module
+        assert isinstance(learner, VectorLearner)
+        return learner
+
     def model(self) -> BertModel:
         """The model with the current weights; with low-rank updates, a copy that contains them."""
         if not isinstance(self.module, LowRank):
-            return _bert_model(self.module)
-        model = deepcopy(_bert_model(self.module.module))
+            return self.learner.model
+        model = deepcopy(self.learner.model)
         with torch.no_grad():
             parameters = dict(model.named_parameters())
             for name, matrix in self.module.updated_matrices().items():
@@ -123,7 +132,7 @@ class VectorSession(BestSession):
 
     def extra_metrics(self, report: StepReport) -> dict[str, Any]:
         """The number of correct pairs, for contrastive objectives."""
-        return {"right": dict(report.accuracies)} if self.data.objective in ("twins", "pairs") else {}
+        return {"right": dict(report.accuracies)} if self.row.counts else {}
 
     def end(self, progress: Progress, report: StepReport | None, *, finished: bool) -> FineTuned:
         """Load the best weights (the last ones without evaluations) and write the model folder."""
@@ -145,20 +154,59 @@ class VectorSession(BestSession):
             examples=len(self.data.dev.rows) if self.data.dev else 0,
             chosen_on_dev=best.state is not None,
         )
-        return self.leave(result, replace(self.start, model=self.model(), embed=VECTORS, labels=(), task={}))
+        model = self.model()
+        embed = replace(VECTORS, prefixes=self.settings.prefixes(model.config.width))
+        return self.leave(result, replace(self.start, model=model, embed=embed, labels=(), task={}))
+
+    @property
+    def row(self) -> VectorLoss:
+        """The loss."""
+        return LOSSES[self.data.objective]
+
+    def step_function(self) -> StepFunction | None:
+        """GradCache for losses that compare the rows of a step; others may be split."""
+        return GradientCache(self.learner.loss) if self.row.compares else None
+
+    def micro_batches(self, step: int) -> Sequence[MicroBatch]:
+        """The texts of a step: as one batch if it is within `tokens`, else in parts of about equal lengths."""
+        if not self.row.compares:
+            return super().micro_batches(step)
+        chosen = self.plan.step(step)
+        texts = self._texts(chosen)
+        order = np.argsort(-self.data.encoded.lengths[texts], kind="stable")
+        parts = list(within_budget(self.data.encoded.lengths[texts[order]].tolist(), self.plan.tokens))
+        if len(parts) == 1:
+            return [self.micro(chosen, step, 0, whole=True)]
+        targets = self._targets(chosen, texts)
+        return [self._part(targets, texts, order[part], step, number) for number, part in enumerate(parts)]
+
+    def _part(self, targets: VectorTargets, texts: Numbers, places: Numbers, step: int, part: int) -> VectorPart:
+        """The texts at these places among the `texts` of a step."""
+        device = self.ranks.device
+        batch = self.data.encoded.batch(texts[places].tolist()).to(device).laid_out()
+        count = 0 if part else targets.rows  # a row has texts in several parts
+        where = torch.from_numpy(places).to(device)
+        inputs, seed = (batch, NoLoss()), self._dropout_seed(step, part)
+        return VectorPart(inputs, {TASK: count}, len(batch.ids), seed, where, targets)
 
     def micro(self, chosen: Sequence[int], step: int, part: int, *, whole: bool) -> MicroBatch:
         """The texts of the chosen rows and their targets."""
-        indices = np.array(chosen)
-        rows = self.data.train.rows[indices]
-        twice = self.data.objective == "twins"
-        texts = (np.repeat(rows, 2, axis=1) if twice else rows).T.reshape(-1)  # the first texts, then the second ones
-        device = self.ranks.device
-        batch = self.data.encoded.batch(texts.tolist()).to(device).laid_out()
-        names = torch.from_numpy(texts.copy()).to(device)
-        targets = VectorTargets(len(chosen), names, self._target_values(indices, texts))
-        seed = (self.settings.seed * 1_000_003 + step) * 1_009 + part
-        return MicroBatch((batch, targets), {TASK: len(chosen)}, len(batch.ids), seed)
+        texts = self._texts(chosen)
+        batch = self.data.encoded.batch(texts.tolist()).to(self.ranks.device).laid_out()
+        inputs = (batch, self._targets(chosen, texts))
+        return MicroBatch(inputs, {TASK: len(chosen)}, len(batch.ids), self._dropout_seed(step, part))
+
+    def _dropout_seed(self, step: int, part: int) -> int:
+        return (self.settings.seed * 1_000_003 + step) * 1_009 + part
+
+    def _texts(self, chosen: Sequence[int]) -> Numbers:
+        """The first texts of the chosen rows, then the second ones."""
+        rows = self.data.train.rows[np.array(chosen)]
+        return (np.repeat(rows, 2, axis=1) if self.data.objective == "twins" else rows).T.reshape(-1)
+
+    def _targets(self, chosen: Sequence[int], texts: Numbers) -> VectorTargets:
+        names = torch.from_numpy(texts.copy()).to(self.ranks.device)
+        return VectorTargets(len(chosen), names, self._target_values(np.array(chosen), texts))
 
     def _target_values(self, chosen: NDArray[np.int64], texts: NDArray[np.int64]) -> Tensor | None:
         """The teacher's vectors of the texts, the scores of the chosen rows, or None, by objective."""
@@ -190,9 +238,3 @@ def pair_spearman(checkpoint: Checkpoint, pairs: TextRows) -> float:
     vectors = text_vectors(replace(checkpoint, embed=replace(checkpoint.embed or VECTORS, normalize=True)), pairs.texts)
     first, second = vectors[pairs.rows[:, 0]], vectors[pairs.rows[:, 1]]
     return spearman(pairs.scores, (first * second).sum(axis=1))
-
-
-def _bert_model(learner: nn.Module) -> BertModel:
-    model = learner.model
-    assert isinstance(model, BertModel)
-    return model

@@ -1,12 +1,15 @@
 """The settings of `finetune vectors`, given as flat keys and validated on construction."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from bertkit.data.tables import Columns
+from bertkit.errors import RequestError
 from bertkit.finetuning.settings import LARGEST_SEED
 from bertkit.settings import Count, Natural, NotNegative, Positive, Range, Share, check_fields, read_pairs
 
+TOKENS = {"cuda": 65_536, "cpu": 16_384}  # by device; their activations are some GB in either case
 Objective = Literal["auto", "twins", "neighbors", "pairs", "scores", "teacher"]
 
 
@@ -19,7 +22,7 @@ class VectorTuning:
     epochs: Count = 1
     minutes: Positive | None = None  # time limit of the run
     batch: Annotated[int, Range(2)] = 128  # texts or pairs in a step; all are compared with each other
-    tokens: Annotated[int, Range(64)] = 65_536  # at most in one forward pass; a larger step is split
+    tokens: Annotated[int, Range(64)] | None = None  # at most in one forward pass; None: see TOKENS
     max_length: Annotated[int, Range(8)] = 128  # tokens of a text in training; longer texts are cut
     most: Annotated[int, Range(2)] | None = None  # texts to learn from, an equal share from each file; None: all
     learning_rate: Positive = 1e-4
@@ -28,6 +31,7 @@ class VectorTuning:
     frozen: Natural = 0  # number of lowest layers that are not trained; then the embedding tables are not, either
     rank: Natural = 0  # of low-rank updates; embedding tables are frozen then. 0: all weights are trained
     evaluations: Count = 4  # in the whole run
+    dimensions: tuple[int, ...] = ()  # so many leading numbers of a vector are trained as vectors, too (Matryoshka)
     cache: str | None = None  # folder for the teacher's vectors; None: the run's, where they are removed at its end
     save_minutes: NotNegative = 10.0
     log_every: Count = 10
@@ -35,10 +39,22 @@ class VectorTuning:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if not all(count > 0 for count in self.dimensions):
+            raise RequestError(f"dimensions={_listed(self.dimensions)} must be at least 1 each, such as 256,128,64")
+
+    def prefixes(self, width: int) -> tuple[int, ...]:
+        """The prefixes that are trained besides vectors of the full `width`, longest first."""
+        if any(count > width for count in self.dimensions):
+            raise RequestError(f"dimensions={_listed(self.dimensions)} are more than the model's {width}; give fewer")
+        return tuple(sorted({count for count in self.dimensions if count < width}, reverse=True))
 
     def flat(self) -> dict[str, Any]:
         """Every key with its value."""
         return asdict(self)
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers))
 
 
 def read_vector_request(*pairs: str) -> tuple[VectorTuning, Columns]:

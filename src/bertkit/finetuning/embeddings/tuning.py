@@ -23,7 +23,7 @@ from bertkit.finetuning.embeddings.data import TextRows, read_pairs, read_texts,
 from bertkit.finetuning.embeddings.losses import VectorLearner
 from bertkit.finetuning.embeddings.low_rank import LowRank
 from bertkit.finetuning.embeddings.session import SPEARMAN, Encoded, VectorData, VectorSession
-from bertkit.finetuning.embeddings.settings import VectorTuning
+from bertkit.finetuning.embeddings.settings import TOKENS, VectorTuning
 from bertkit.finetuning.learner import freeze_below
 from bertkit.finetuning.result import FineTuned, result_from_json
 from bertkit.finetuning.run_state import begin_folder, finished, locked_folder
@@ -74,6 +74,7 @@ def tune_vectors(
         dev = read_pairs(dev_file, _dev_columns(files[0], dev_file, columns), scored=True) if dev_file else None
         data = VectorData(objective_of(rows, teacher), rows, encode(start, rows.texts, settings.max_length, show), dev)
         config_with_dropout(start.model.config, settings, data.objective)  # may refuse, before a folder is made
+        settings.prefixes(start.model.config.width)
         begin_folder(run, {**description, "data": fingerprint(data)}, resume=resume)
         result = _run(run, data, start, loaded_teacher, settings, device, show)
         write_report(run.folder)
@@ -147,10 +148,12 @@ def open_vectors(
     model.encoder.load_state_dict(start.model.encoder.state_dict())
     model.to(ranks.device).train()
     freeze_below(model, settings.frozen + 1 if settings.frozen else 0)
-    learner = VectorLearner(model, data.objective, settings.temperature)
+    prefixes = settings.prefixes(model.config.width)
+    learner = VectorLearner(model, data.objective, settings.temperature, prefixes)
     module = LowRank(learner, settings.rank, seed=settings.seed) if settings.rank else learner
     lengths = data.encoded.lengths[data.train.rows].sum(axis=1) * (2 if data.objective == "twins" else 1)
-    plan = EpochPlan(tuple(lengths.tolist()), settings.batch, settings.seed, settings.tokens)
+    tokens = settings.tokens or TOKENS.get(ranks.device.type, TOKENS["cpu"])
+    plan = EpochPlan(tuple(lengths.tolist()), settings.batch, settings.seed, tokens)
     session = VectorSession(
         run=run, ranks=ranks, module=module, start=start, plan=plan, metric=SPEARMAN, data=data, settings=settings
     )

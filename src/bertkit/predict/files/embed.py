@@ -43,6 +43,7 @@ class VectorSettings:
     pooling: str | None = None
     layers: Sequence[int] | None = None
     normalize: bool | None = None
+    dimensions: int | None = None
     too_long: TooLong = "truncate"
 
     def __post_init__(self) -> None:
@@ -52,7 +53,8 @@ class VectorSettings:
 
     def of(self, bert: Bert) -> EmbedSettings:
         """The settings for a model: the folder's, with these changes."""
-        settings = bert.checkpoint.embed_settings(pooling=self.pooling, layers=self.layers, normalize=self.normalize)
+        names = ("pooling", "layers", "normalize", "dimensions")
+        settings = bert.checkpoint.embed_settings(**{name: getattr(self, name) for name in names})
         return settings.one_vector()
 
 

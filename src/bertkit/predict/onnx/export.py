@@ -23,7 +23,7 @@ from bertkit.errors import BertkitError, RequestError
 from bertkit.files import refuse_to_overwrite, whole_folder
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel, parameter_count
-from bertkit.model.pooling import EmbedSettings, vectors_of
+from bertkit.model.pooling import EmbedSettings
 from bertkit.poolings import DEFAULT_POOLING
 from bertkit.predict.onnx.graph import VECTORS, Graph, named_outputs
 from bertkit.progress import ShowProgress, silent
@@ -241,7 +241,7 @@ def _expected(model: BertModel, graph: Graph, answer: str, batch: Batch) -> list
     if answer == VECTORS:
         states = model.encoder.hidden_states(batch)
         x_TD, embed = torch.cat([states[layer] for layer in graph.embed.layers], dim=-1), graph.embed
-        return [states[-1], vectors_of(x_TD, batch, embed.pooling, normalize=embed.normalize, dense=embed.dense)]
+        return [states[-1], embed.vectors(x_TD, batch)]
     return named_outputs(answer, model.logits(batch, answer))
 
 

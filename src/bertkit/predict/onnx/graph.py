@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.model.attention import AttentionPattern, AttentionWindow, Places
@@ -19,7 +18,7 @@ from bertkit.model.batch import Batch, Layout
 from bertkit.model.heads import HEADS, Pooler
 from bertkit.model.model import BertModel
 from bertkit.model.operations import Operations
-from bertkit.model.pooling import EmbedSettings, PackedTokens
+from bertkit.model.pooling import EmbedSettings, PackedTokens, cut_vectors
 from bertkit.poolings import POOLINGS
 
 VECTORS = "vectors"  # the answer that needs no head: embeddings
@@ -184,7 +183,7 @@ class Graph(nn.Module):
         x_TD = torch.cat([states[layer] for layer in self.embed.layers], dim=-1)
         pooled = POOLINGS[self.embed.one_vector().pooling].pool(batch.rows(x_TD), PaddedTokens(batch))
         pooled = pooled if self.dense is None else self.dense(pooled)
-        return F.normalize(pooled, dim=-1) if self.embed.normalize else pooled
+        return cut_vectors(pooled, self.embed.dimensions, normalize=self.embed.normalize)
 
     def _logits(self, head: str, hidden_TD: Tensor, batch: Rectangle) -> Tensor:
         """As `BertModel.read`, with pooling over a padded batch."""

@@ -164,7 +164,6 @@ class EmbeddingOptions:
     settings: EmbedSettings
     pairs: bool = False  # whether a text with ||| is two texts
     too_long: TooLong = "truncate"
-    dimensions: int | None = None  # leading numbers to keep, scaled to length 1 again
 
 
 def embedding_options(
@@ -173,10 +172,11 @@ def embedding_options(
     """The folder's settings with the request's changes."""
     try:
         layers = None if request.layers is None else tuple(request.layers)
-        settings = served.embed_settings(pooling=pooling or request.pooling, layers=layers, normalize=normalize)
+        how = {"pooling": pooling or request.pooling, "layers": layers, "normalize": normalize}
+        settings = served.embed_settings(**how, dimensions=request.dimensions)
     except RequestError as error:
         raise Refusal(422, str(error)) from error
-    return EmbeddingOptions(settings=settings, pairs=request.pairs, too_long=too_long, dimensions=request.dimensions)
+    return EmbeddingOptions(settings=settings, pairs=request.pairs, too_long=too_long)
 
 
 def plan_embeddings(
@@ -202,9 +202,6 @@ def plan_checked_inputs(
     """The same for inputs whose number and sizes are checked; `name_of(n)` is what messages call input number n."""
     settings = _resolved(options.settings, served)
     width = served.width(settings)
-    if options.dimensions is not None and not 1 <= options.dimensions <= width:
-        raise Refusal(422, f"dimensions={options.dimensions} must be from 1 to the model's {width}", "dimensions")
-
     single = [settings.prefix + text for text in inputs if isinstance(text, str) and not _is_pair(text, options)]
 
     def complete(tokens: Iterable[Passage]) -> Plan:
@@ -258,8 +255,8 @@ def _resolved(settings: EmbedSettings, served: ServedModel) -> EmbedSettings:
 
 def _reader(settings: EmbedSettings) -> ReadPooled | ReadTokens:
     if settings.per_token:
-        return ReadTokens(settings.layers, settings.normalize)
-    return ReadPooled(settings.layers, settings.pooling, settings.normalize, settings.dense)
+        return ReadTokens(settings.layers, settings.normalize, settings.dimensions)
+    return ReadPooled(settings.layers, settings.pooling, settings.normalize, settings.dense, settings.dimensions)
 
 
 def split_pair(text: str) -> tuple[str, str]:
@@ -363,14 +360,5 @@ def _finished(rows: list[Any], windows: Sequence[Spans | None], options: Embeddi
         else:
             parts = [torch.from_numpy(next(remaining)) for _ in spans]
             vector = stitched_vectors(parts, spans, options.settings).numpy()
-        vectors.append(_shortened(vector, options.dimensions))
+        vectors.append(vector)
     return vectors
-
-
-def _shortened(vector: np.ndarray, dimensions: int | None) -> np.ndarray:
-    if dimensions is None:
-        return vector
-    short = vector[..., :dimensions]
-    norm = np.linalg.norm(short, axis=-1, keepdims=True)
-    scaled: np.ndarray = (short / np.maximum(norm, 1e-12)).astype(np.float32)
-    return scaled
