@@ -137,14 +137,30 @@ def _read_late(folder: Path, modules: Sequence[tuple[str, Path]], hidden: int) -
     return LateSettings(
         dense=read_dense((path for kind, path in modules if kind == "Dense"), hidden, TOKENS),
         normalize="Normalize" in paths,
-        query_length=transformer.get("query_length"),
-        document_length=transformer.get("document_length"),
+        query_length=_length(folder, transformer, "query_length"),
+        document_length=_length(folder, transformer, "document_length"),
         expansion=None if expansion is None else _read_expansion(folder, expansion),
-        skipped=tuple(mask.get("skiplist_words") or ()),
-        skipped_on=tuple(mask.get("skiplist_tasks") or (DOCUMENT,)),
+        skipped=_names(paths, mask, "skiplist_words", ()),
+        skipped_on=_names(paths, mask, "skiplist_tasks", (DOCUMENT,)),
         mean=_similarity(folder, LATE.similarities) == LATE.similarities[1],
         **_prefixes(folder),
     )
+
+
+def _length(folder: Path, settings: Mapping[str, Any], name: str) -> int | None:
+    length = settings.get(name)
+    if length is not None and (type(length) is not int or length < 3):
+        raise RequestError(f"{LENGTH_FILE} of {folder}: {name}={length!r} must be a whole number from 3")
+    return length
+
+
+def _names(paths: Mapping[str, Path], mask: Mapping[str, Any], name: str, default: tuple[str, ...]) -> tuple[str, ...]:
+    names = mask.get(name)
+    if names is None:
+        return default
+    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+        raise RequestError(f"{paths['MultiVectorMask'] / 'config.json'}: {name} must list words, not {names!r:.80}")
+    return tuple(names)
 
 
 def _check_normalize(path: Path) -> None:
