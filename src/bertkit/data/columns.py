@@ -24,6 +24,8 @@ PAIR_NAMES = (
     ("question", "passage"),
     ("query", "passage"),
     ("query", "document"),
+    ("query", "positive"),
+    ("anchor", "positive"),
 )
 TEXT_NAMES: tuple[str, ...] = (
     "text",

@@ -1,20 +1,24 @@
-"""Reads the training data of embeddings: single texts, pairs, or pairs with scores."""
+"""Reads the training data of embeddings: single texts, pairs with or without negatives, or pairs with scores."""
 
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.data.examples import TextExample
-from bertkit.data.tables import TABLE_ENDINGS, Columns, NoLabels, ending
+from bertkit.data.tables import TABLE_ENDINGS, Columns, Location, NoLabels, Row, checked, ending, open_table
 from bertkit.errors import RequestError
 from bertkit.tasks.read import read_examples
 from bertkit.text.corpus import CorpusReport, Document, corpus_files, is_jsonl, read_documents
 from bertkit.text.sentences import split_sentences
 
 TABLE_FILE_ENDINGS = tuple(kind for kind in TABLE_ENDINGS if kind not in (".txt", ".jsonl"))
+# A column with a text that does not belong to the first one, or in JSON a list of them.
+NEGATIVE_COLUMN = re.compile(r"(hard_)?neg(ative)?s?(_?\d+)?", re.IGNORECASE)
+NO_TEXT = -1  # in place of an index, where a row has fewer texts than others
 MIN_WORDS = 4  # in a sentence of a corpus: shorter ones are headings or exclamations
 MAX_CHARACTERS = 2000  # in a sentence of a corpus: longer ones have no punctuation
 
@@ -23,10 +27,10 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TextRows:
-    """Distinct texts, and rows of one or two of them by index."""
+    """Distinct texts, and rows of them by index: one, a pair, or a pair and its negatives."""
 
     texts: Sequence[str]
-    rows: Numbers  # N 1, or N 2
+    rows: Numbers  # N 1, N 2 or wider; NO_TEXT where a row has fewer negatives
     scores: NDArray[np.float32] | None = None  # N
     kind: str = "twins"  # twins, neighbors, pairs or scores
     summary: str = ""
@@ -47,7 +51,9 @@ class _TextRowsBuilder:
 
     def finish(self, kind: str, summary: str, scores: Sequence[float] | None = None) -> TextRows:
         values = None if scores is None else np.array(scores, dtype=np.float32)
-        return TextRows(list(self.indices), np.array(self.rows, dtype=np.int64), values, kind, summary)
+        width = max(map(len, self.rows), default=0)
+        rows = [row + (NO_TEXT,) * (width - len(row)) for row in self.rows]
+        return TextRows(list(self.indices), np.array(rows, dtype=np.int64), values, kind, summary)
 
 
 def read_texts(
@@ -70,9 +76,15 @@ def read_texts(
 
 
 def read_pairs(path: Path, columns: Columns | None = None, *, scored: bool | None = None) -> TextRows:
-    """Pairs from two columns of texts, with scores from a column of numbers; `scored` None: if there is one."""
+    """Pairs from two columns of texts, with scores from a column of numbers; `scored` None: if there is one.
+
+    Where the file has negatives, these are read instead of scores.
+    """
+    negatives = read_negatives(path, columns or Columns())
+    if negatives and scored:
+        raise RequestError(f"{path} has negatives, which pairs with scores do not take; leave objective=scores out")
     try:
-        file = read_examples("regress", path, columns, labeled=scored is not False)
+        file = read_examples("regress", path, columns, labeled=scored is not False and not negatives)
     except NoLabels:
         if scored:
             raise
@@ -82,9 +94,33 @@ def read_pairs(path: Path, columns: Columns | None = None, *, scored: bool | Non
         assert isinstance(example, TextExample)
         if example.pair is None:
             raise RequestError(f"{example.location}: a pair has two texts; name the second column with pair=...")
-        builder.add(example.text, example.pair)
+        builder.add(example.text, example.pair, *negatives.get(example.location, ()))
         scores += [example.label] if isinstance(example.label, float) else []
-    return builder.finish("scores" if scores else "pairs", file.summary, scores or None)
+    summary = f"{file.summary}, {sum(map(len, negatives.values())):,} negatives" if negatives else file.summary
+    return builder.finish("scores" if scores else "pairs", summary, scores or None)
+
+
+def read_negatives(path: Path, columns: Columns) -> dict[Location, tuple[str, ...]]:
+    """The negatives of each row that has some, from columns called negative, negative_2, ... or negatives."""
+    if not path.is_file():
+        return {}  # said by whoever reads the pairs
+    table = open_table(path, columns, labeled=False)
+    names = [name for name in table.names if NEGATIVE_COLUMN.fullmatch(name) and name not in astuple(columns)]
+    rows = (row for row in table.rows if names and not row.fault)
+    found = {row.location: tuple(text for name in names for text in _negative_texts(row, name)) for row in rows}
+    return {location: texts for location, texts in found.items() if texts}
+
+
+def _negative_texts(row: Row, name: str) -> list[str]:
+    """The texts of one cell; a row without negatives has an empty cell or none, not an empty list."""
+    value = row.values.get(name)
+    texts = value if isinstance(value, list) else [] if value is None or value == "" else [value]
+    if value == [] or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise RequestError(
+            f"{row.location}: '{name}' must be a text or a list of texts, none of them empty; "
+            "a row without negatives leaves it out"
+        )
+    return [checked(text, name, row.location) for text in texts]
 
 
 def read_corpus(paths: Sequence[Path], *, kind: str = "auto", most: int | None = None) -> TextRows:

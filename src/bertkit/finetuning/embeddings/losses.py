@@ -1,7 +1,7 @@
 """Losses on text vectors: contrast within a batch, a teacher's similarities, or scores of pairs.
 
-A batch has the first texts of all pairs, then the second ones; vectors are normalized. A loss is a sum over rows, so
-that the forward passes of a step can be added.
+A batch has the first texts of all pairs, then the second ones, then all negatives; vectors are normalized. A loss is a
+sum over rows, so that the forward passes of a step can be added.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,17 +48,19 @@ class Targets(Protocol):
 def contrastive_loss(vectors_TD: Tensor, targets: VectorTargets, temperature: float) -> tuple[Tensor, Tensor]:
     """(loss, number of correct pairs) of InfoNCE: cross-entropy over cosines / temperature, in both directions.
 
-    The negatives of a text are the second texts of the other pairs, without texts that are equal to it or to its
-    partner, and without the partners of equal texts.
+    The candidates of a first text are all second texts and all negatives of the step, without those that are equal to
+    it or to its partner, and without the partners of equal texts; those of a second text are all first texts, likewise.
     """
-    first_ND, second_ND = vectors_TD.chunk(2)
-    first, second = targets.names.chunk(2)
-    diagonal = torch.eye(len(first), dtype=torch.bool, device=first.device)
-    same = ((first[:, None] == first) | (second[:, None] == second) | (first[:, None] == second)) & ~diagonal
-    logits_NN = (first_ND @ second_ND.T / temperature).masked_fill(same, MASKED_LOGIT)
-    partners = torch.arange(len(first), device=first.device)
-    forth, back = (F.cross_entropy(logits, partners, reduction="sum") for logits in (logits_NN, logits_NN.T))
-    return (forth + back) / 2, (logits_NN.argmax(dim=1) == partners).sum()
+    count = targets.rows
+    first_ND, candidates_CD = vectors_TD[:count], vectors_TD[count:]
+    first, candidates = targets.names[:count], targets.names[count:]
+    same_NC = (first[:, None] == candidates) | (candidates[:count, None] == candidates)
+    same_NC[:, :count] |= first[:, None] == first
+    same_NC.fill_diagonal_(False)
+    logits_NC = (first_ND @ candidates_CD.T / temperature).masked_fill(same_NC, MASKED_LOGIT)
+    partners = torch.arange(count, device=first.device)
+    forth, back = (F.cross_entropy(logits, partners, reduction="sum") for logits in (logits_NC, logits_NC[:, :count].T))
+    return (forth + back) / 2, (logits_NC.argmax(dim=1) == partners).sum()
 
 
 def matryoshka(loss: Loss, prefixes: Sequence[int]) -> Loss:

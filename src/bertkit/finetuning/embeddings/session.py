@@ -16,7 +16,7 @@ from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.checkpoint.text_vectors import text_vectors
 from bertkit.finetuning.batches import within_budget
 from bertkit.finetuning.best_session import BestSession
-from bertkit.finetuning.embeddings.data import Numbers, TextRows
+from bertkit.finetuning.embeddings.data import NO_TEXT, Numbers, TextRows
 from bertkit.finetuning.embeddings.gradient_cache import GradientCache, NoLoss, VectorPart
 from bertkit.finetuning.embeddings.losses import LOSSES, VectorLearner, VectorLoss, VectorTargets
 from bertkit.finetuning.embeddings.low_rank import LowRank
@@ -200,9 +200,10 @@ class VectorSession(BestSession):
         return (self.settings.seed * 1_000_003 + step) * 1_009 + part
 
     def _texts(self, chosen: Sequence[int]) -> Numbers:
-        """The first texts of the chosen rows, then the second ones."""
+        """The first texts of the chosen rows, then the second ones, then the negatives."""
         rows = self.data.train.rows[np.array(chosen)]
-        return (np.repeat(rows, 2, axis=1) if self.data.objective == "twins" else rows).T.reshape(-1)
+        texts: Numbers = (np.repeat(rows, 2, axis=1) if self.data.objective == "twins" else rows).T.reshape(-1)
+        return texts[texts != NO_TEXT]
 
     def _targets(self, chosen: Sequence[int], texts: Numbers) -> VectorTargets:
         names = torch.from_numpy(texts.copy()).to(self.ranks.device)

@@ -19,7 +19,7 @@ from bertkit.data.tables import Columns, ending
 from bertkit.errors import RequestError
 from bertkit.files import refuse_to_overwrite, whole_file
 from bertkit.finetuning.batches import EpochPlan
-from bertkit.finetuning.embeddings.data import TextRows, read_pairs, read_texts, scaled
+from bertkit.finetuning.embeddings.data import NO_TEXT, TextRows, read_pairs, read_texts, scaled
 from bertkit.finetuning.embeddings.losses import VectorLearner
 from bertkit.finetuning.embeddings.low_rank import LowRank
 from bertkit.finetuning.embeddings.session import SPEARMAN, Encoded, VectorData, VectorSession
@@ -151,7 +151,8 @@ def open_vectors(
     prefixes = settings.prefixes(model.config.width)
     learner = VectorLearner(model, data.objective, settings.temperature, prefixes)
     module = LowRank(learner, settings.rank, seed=settings.seed) if settings.rank else learner
-    lengths = data.encoded.lengths[data.train.rows].sum(axis=1) * (2 if data.objective == "twins" else 1)
+    rows = data.train.rows
+    lengths = (data.encoded.lengths[rows] * (rows != NO_TEXT)).sum(axis=1) * (2 if data.objective == "twins" else 1)
     tokens = settings.tokens or TOKENS.get(ranks.device.type, TOKENS["cpu"])
     plan = EpochPlan(tuple(lengths.tolist()), settings.batch, settings.seed, tokens)
     session = VectorSession(
