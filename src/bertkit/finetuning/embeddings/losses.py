@@ -13,10 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bertkit.finetuning.embeddings.kinds import VectorKind
+from bertkit.finetuning.embeddings.settings import VectorTuning
 from bertkit.finetuning.learner import ONE_LOSS, TASK
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
-from bertkit.model.pooling import pool
 from bertkit.tasks.shared.losses import MASKED_LOGIT
 from bertkit.train.loop import LossModule, Sums
 
@@ -45,8 +46,18 @@ class Targets(Protocol):
         """(sum of losses, number of rows, number of correct pairs)."""
 
 
-def contrastive_loss(vectors_TD: Tensor, targets: VectorTargets, temperature: float) -> tuple[Tensor, Tensor]:
-    """(loss, number of correct pairs) of InfoNCE: cross-entropy over cosines / temperature, in both directions.
+def dot(first_ND: Tensor, candidates_CD: Tensor) -> Tensor:
+    """N C: cosines, of vectors of length 1."""
+    return first_ND @ candidates_CD.T
+
+
+def contrastive_loss(
+    vectors_TD: Tensor,
+    targets: VectorTargets,
+    temperature: float,
+    scores: Callable[[Tensor, Tensor], Tensor] = dot,
+) -> tuple[Tensor, Tensor]:
+    """(loss, number of correct pairs) of InfoNCE: cross-entropy over scores / temperature, in both directions.
 
     The candidates of a first text are all second texts and all negatives of the step, without those that are equal to
     it or to its partner, and without the partners of equal texts; those of a second text are all first texts, likewise.
@@ -57,7 +68,7 @@ def contrastive_loss(vectors_TD: Tensor, targets: VectorTargets, temperature: fl
     same_NC = (first[:, None] == candidates) | (candidates[:count, None] == candidates)
     same_NC[:, :count] |= first[:, None] == first
     same_NC.fill_diagonal_(False)
-    logits_NC = (first_ND @ candidates_CD.T / temperature).masked_fill(same_NC, MASKED_LOGIT)
+    logits_NC = (scores(first_ND, candidates_CD) / temperature).masked_fill(same_NC, MASKED_LOGIT)
     partners = torch.arange(count, device=first.device)
     forth, back = (F.cross_entropy(logits, partners, reduction="sum") for logits in (logits_NC, logits_NC[:, :count].T))
     return (forth + back) / 2, (logits_NC.argmax(dim=1) == partners).sum()
@@ -72,6 +83,16 @@ def matryoshka(loss: Loss, prefixes: Sequence[int]) -> Loss:
         return torch.stack([whole, *shorter]).mean(), correct
 
     return mean_loss
+
+
+def of_kind(loss: Callable[..., tuple[Tensor, Tensor]], kind: VectorKind) -> Loss:
+    """The loss with the scores of a kind of vectors, and its penalty for each row."""
+
+    def kind_loss(rows_TX: Tensor, targets: VectorTargets) -> tuple[Tensor, Tensor]:
+        total, correct = loss(rows_TX, targets, scores=kind.scores)
+        return total + targets.rows * kind.penalty(rows_TX), correct
+
+    return kind_loss
 
 
 def teacher_loss(vectors_TD: Tensor, targets: VectorTargets, temperature: float) -> tuple[Tensor, Tensor]:
@@ -109,19 +130,26 @@ LOSSES: dict[str, VectorLoss] = {
 
 
 class VectorLearner(LossModule):
-    """A model with a loss on its text vectors, which are normalized means over tokens."""
+    """A model with a loss on its text vectors."""
 
     weights = ONE_LOSS
 
-    def __init__(self, model: BertModel, objective: str, temperature: float, prefixes: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        model: BertModel,
+        objective: str,
+        temperature: float | None,
+        prefixes: Sequence[int] = (),
+        kind: VectorKind | None = None,
+    ) -> None:
         super().__init__()
-        self.model = model
-        self.loss = matryoshka(partial(LOSSES[objective].function, temperature=temperature), prefixes)
+        self.model, self.kind = model, VectorKind(None, VectorTuning()) if kind is None else kind
+        loss = partial(LOSSES[objective].function, temperature=temperature or self.kind.temperature)
+        self.loss = matryoshka(loss if self.kind.any_loss else of_kind(loss, self.kind), prefixes)
 
     def forward(self, batch: Batch, targets: Targets) -> Sums:
         """(sum of losses, number of rows, number of correct pairs)."""
-        vectors_TD = F.normalize(pool(self.model(batch).float(), batch, "mean"), dim=-1)
-        return {TASK: targets.sums(vectors_TD, self.loss)}
+        return {TASK: targets.sums(self.kind.rows(self.model, batch), self.loss)}
 
 
 def _log_similarities(vectors_TD: Tensor, targets: VectorTargets, temperature: float) -> Tensor:

@@ -18,6 +18,7 @@ from bertkit.finetuning.batches import within_budget
 from bertkit.finetuning.best_session import BestSession
 from bertkit.finetuning.embeddings.data import NO_TEXT, Numbers, TextRows
 from bertkit.finetuning.embeddings.gradient_cache import GradientCache, NoLoss, VectorPart
+from bertkit.finetuning.embeddings.kinds import VECTORS
 from bertkit.finetuning.embeddings.losses import LOSSES, VectorLearner, VectorLoss, VectorTargets
 from bertkit.finetuning.embeddings.low_rank import LowRank
 from bertkit.finetuning.embeddings.settings import VectorTuning
@@ -26,7 +27,6 @@ from bertkit.finetuning.result import FineTuned
 from bertkit.finetuning.run_state import State, copied_to_host
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
-from bertkit.model.pooling import EmbedSettings
 from bertkit.tasks.metrics.correlation import spearman
 from bertkit.train.loop import LoopSettings, MicroBatch, StepFunction, StepReport
 from bertkit.train.optimizer import Optimizers, build_optimizer
@@ -36,7 +36,6 @@ from bertkit.train.runs import Progress
 from bertkit.train.schedule import Budget, Schedule
 from bertkit.train.session import SessionSettings
 
-VECTORS = EmbedSettings(pooling="mean", normalize=True)  # in training, and in the saved folder
 SPEARMAN = "spearman"
 
 
@@ -155,8 +154,8 @@ class VectorSession(BestSession):
             chosen_on_dev=best.state is not None,
         )
         model = self.model()
-        embed = replace(VECTORS, prefixes=self.settings.prefixes(model.config.width))
-        return self.leave(result, replace(self.start, model=model, embed=embed, labels=(), task={}))
+        saved = self.learner.kind.saved(model.config.width)
+        return self.leave(result, replace(self.start, model=model, **saved, labels=(), task={}))
 
     @property
     def row(self) -> VectorLoss:

@@ -18,7 +18,10 @@ class VectorTuning:
     """Settings of a run that tunes embeddings."""
 
     objective: Objective = "auto"  # auto: by the data and the teacher
-    temperature: Positive = 0.05  # cosines are divided by it before a softmax
+    vectors: Literal["dense", "sparse", "late"] = "dense"  # a row of kinds.KINDS
+    temperature: Positive | None = None  # scores are divided by it before a softmax; None: 0.05 of cosines, else 1
+    flops: NotNegative = 1e-4  # of vectors=sparse: weight of the penalty that makes them sparse
+    projection: Count = 128  # of vectors=late: numbers in the vector of a token
     epochs: Count = 1
     minutes: Positive | None = None  # time limit of the run
     batch: Annotated[int, Range(2)] = 128  # texts or pairs in a step; all are compared with each other

@@ -20,7 +20,8 @@ from bertkit.errors import RequestError
 from bertkit.files import refuse_to_overwrite, whole_file
 from bertkit.finetuning.batches import EpochPlan
 from bertkit.finetuning.embeddings.data import NO_TEXT, TextRows, read_pairs, read_texts, scaled
-from bertkit.finetuning.embeddings.losses import VectorLearner
+from bertkit.finetuning.embeddings.kinds import KINDS
+from bertkit.finetuning.embeddings.losses import LOSSES, VectorLearner
 from bertkit.finetuning.embeddings.low_rank import LowRank
 from bertkit.finetuning.embeddings.session import SPEARMAN, Encoded, VectorData, VectorSession
 from bertkit.finetuning.embeddings.settings import TOKENS, VectorTuning
@@ -75,6 +76,7 @@ def tune_vectors(
         data = VectorData(objective_of(rows, teacher), rows, encode(start, rows.texts, settings.max_length, show), dev)
         config_with_dropout(start.model.config, settings, data.objective)  # may refuse, before a folder is made
         settings.prefixes(start.model.config.width)
+        refuse_kind(data, start, settings)
         begin_folder(run, {**description, "data": fingerprint(data)}, resume=resume)
         result = _run(run, data, start, loaded_teacher, settings, device, show)
         write_report(run.folder)
@@ -118,6 +120,18 @@ def refuse_mismatch(objective: str, teacher: Path | None) -> None:
         raise RequestError(f"objective={objective} does not use a teacher; leave objective= or --teacher out")
 
 
+def refuse_kind(data: VectorData, start: Checkpoint, settings: VectorTuning) -> None:
+    """Refuse data, and settings, that do not go with the kind of vectors."""
+    kind = KINDS[settings.vectors](start, settings)
+    if kind.any_loss:
+        return
+    if not LOSSES[data.objective].counts or settings.dimensions:
+        what = "dimensions=" if settings.dimensions else f"objective={data.objective}"
+        raise RequestError(f"{what} does not go with vectors={settings.vectors}, which learn from pairs of texts only")
+    if data.dev is not None:
+        raise RequestError(f"scored dev pairs do not go with vectors={settings.vectors}; leave --dev out")
+
+
 def objective_of(rows: TextRows, teacher: object | None) -> str:
     """The key of LOSSES: a teacher if there is one, else by the kind of the rows."""
     if teacher is not None:
@@ -144,12 +158,15 @@ def open_vectors(
     run: Run, data: VectorData, start: Checkpoint, settings: VectorTuning, ranks: Ranks
 ) -> tuple[VectorSession, Progress]:
     """A session with the progress of the run's folder: that of its latest checkpoint, or the start."""
-    model = new_model(config_with_dropout(start.model.config, settings, data.objective), {})
+    kind = KINDS[settings.vectors](start, settings)
+    model = new_model(config_with_dropout(start.model.config, settings, data.objective), dict(kind.heads))
     model.encoder.load_state_dict(start.model.encoder.state_dict())
+    for name, head in model.heads.items():
+        head.load_state_dict(start.model.heads[name].state_dict())
     model.to(ranks.device).train()
     freeze_below(model, settings.frozen + 1 if settings.frozen else 0)
     prefixes = settings.prefixes(model.config.width)
-    learner = VectorLearner(model, data.objective, settings.temperature, prefixes)
+    learner = VectorLearner(model, data.objective, settings.temperature, prefixes, kind.to(ranks.device))
     module = LowRank(learner, settings.rank, seed=settings.seed) if settings.rank else learner
     rows = data.train.rows
     lengths = (data.encoded.lengths[rows] * (rows != NO_TEXT)).sum(axis=1) * (2 if data.objective == "twins" else 1)
