@@ -162,7 +162,7 @@ def million(options: argparse.Namespace) -> dict[str, Any]:
         began = time.perf_counter()
         subprocess.run([sys.executable, "-m", "bertkit", *map(str, command)], check=True)
         seconds = time.perf_counter() - began
-        memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
         words = round(float(np.mean([len(text.split()) for text in some_texts(folder / "texts.jsonl")])), 1)
         bytes_on_disk = sum(path.stat().st_size for path in (folder / "index").rglob("*") if path.is_file())
         built = {
