@@ -170,7 +170,8 @@ def million(options: argparse.Namespace) -> dict[str, Any]:
             "mean words": words,
             "layers": options.layers or "all",
             "seconds": round(seconds),
-            "peak MiB": round(memory),
+            "CPU seconds": round(used.ru_utime + used.ru_stime),
+            "peak MiB": round(used.ru_maxrss / 1024),
         }
         return {**built, "MB on disk": round(bytes_on_disk / 1e6), **query_times(folder / "index")}
 
