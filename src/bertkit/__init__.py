@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bertkit.predict.questions import JudgedWord
     from bertkit.predict.search import Found
     from bertkit.report.why import Why
+    from bertkit.search.index import Hit, Index, build_index
     from bertkit.sklearn import Classifier
     from bertkit.tasks.answer import Answered
     from bertkit.tasks.choose import Chosen
@@ -56,6 +57,7 @@ _LATE_NAMES = {
     "bertkit.predict.fill_words": ("FilledTogether",),
     "bertkit.predict.questions": ("JudgedWord",),
     "bertkit.predict.search": ("Found",),
+    "bertkit.search.index": ("Hit", "Index", "build_index"),
     "bertkit.sklearn": ("Classifier",),
     "bertkit.tasks.answer": ("Answered",),
     "bertkit.tasks.choose": ("Chosen",),
@@ -84,6 +86,8 @@ __all__ = [
     "Filled",
     "FilledTogether",
     "Found",
+    "Hit",
+    "Index",
     "JudgedWord",
     "Labeled",
     "Look",
@@ -97,6 +101,7 @@ __all__ = [
     "Why",
     "Written",
     "__version__",
+    "build_index",
     "evaluate",
     "finetune",
     "finetune_chain",

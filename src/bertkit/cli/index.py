@@ -61,7 +61,8 @@ def index(
         rows = "1 row was" if built.skipped == 1 else f"{built.skipped:,} rows were"
         print_note(f"{rows} left out; {out}/segments/*/{SKIPPED} lists them")
     summary = {"documents": built.documents, "added": built.added, "skipped": built.skipped, "out": str(out)}
-    print(json.dumps(summary) if as_json else f"{built.added:,} documents added, {built.documents:,} in {out}")
+    added = "1 document" if built.added == 1 else f"{built.added:,} documents"
+    print(json.dumps(summary) if as_json else f"{added} added, {built.documents:,} in {out}")
 
 
 def split_words(words: list[str], names: list[str]) -> tuple[list[Path], list[str]]:

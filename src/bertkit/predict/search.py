@@ -113,9 +113,9 @@ def open_vectors(vectors: VectorsOrFile, width: int) -> np.ndarray:
         raise RequestError(f"vectors must be a NumPy array or the path of a .npy file, not {type(vectors).__name__}")
     name = "the array of vectors" if isinstance(vectors, np.ndarray) else str(vectors)
     array = vectors if isinstance(vectors, np.ndarray) else _mapped(Path(vectors))
-    if array.ndim != 2 or array.dtype.kind != "f":
+    if array.ndim != 2 or (array.dtype.kind != "f" and array.dtype != np.int8):
         shape = "x".join(map(str, array.shape))
-        raise RequestError(f"{name} holds {shape} numbers of type {array.dtype}; rows of floats belong there")
+        raise RequestError(f"{name} holds {shape} numbers of type {array.dtype}; rows of floats or int8 belong there")
     if array.shape[1] != width:
         raise RequestError(
             f"{name} has {array.shape[1]} numbers in a row, but this model's vectors have {width}: "

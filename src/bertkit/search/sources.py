@@ -53,12 +53,16 @@ class DocumentBlock:
 
 def file_blocks(path: Path, reading: Reading, record: SourceRecord | None) -> Iterator[DocumentBlock]:
     """The documents of a file after those that `record` says are in the index."""
-    name, size = source_name(path), path.stat().st_size if path.is_file() else -1
-    if record is not None and record.size == size >= 0:
+    name, size = source_name(path), path.stat().st_size if path.is_file() else 0
+    if path == STDIN:
+        if record is not None and record.size < 0:
+            raise RequestError(
+                "a pipe was indexed in part, and cannot be read again; build the index again, from a file"
+            )
+        record = None  # what comes now is another one
+    elif record is not None and record.size == size:
         reading.say(f"{path} is in the index already")
         return
-    if record is not None and path == STDIN:
-        raise RequestError("a pipe was indexed before, and cannot be read from where it stopped; write it to a file")
     source = open_source(None, path, reading.settings.columns, reading.settings.format)
     reading.say(source.note)
     title = _title(source.table, source.columns.text, reading.settings.title)

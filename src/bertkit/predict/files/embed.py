@@ -28,6 +28,7 @@ from bertkit.predict.files.outputs import (
 from bertkit.predict.files.pipeline import Computed, Job, Output, RunOptions, describe, long_texts, run_file
 from bertkit.predict.files.resume import ROWS_STREAM, State, check_outputs
 from bertkit.predict.files.rows import FileSettings, Item, open_source
+from bertkit.predict.files.stored import STORED, StoredAs
 from bertkit.progress import ShowProgress, silent
 from bertkit.settings import pick
 from bertkit.text.length import POLICIES, TooLong, report_lengths
@@ -38,16 +39,18 @@ ID_COLUMNS = ("id", "_id", "idx", "guid", "uid", "doc_id", "index")
 
 @dataclass(frozen=True, kw_only=True)
 class VectorSettings:
-    """How embeddings are made; None is the setting of the model's folder."""
+    """How embeddings are made and stored; None is the setting of the model's folder."""
 
     pooling: str | None = None
     layers: Sequence[int] | None = None
     normalize: bool | None = None
     dimensions: int | None = None
     too_long: TooLong = "truncate"
+    vectors: str = "float32"
 
     def __post_init__(self) -> None:
         pick(POLICIES, self.too_long, "length policy")
+        pick(STORED, self.vectors, "type of vectors")
         if self.pooling is not None:
             pick(TEXT_POOLINGS, self.pooling, "pooling of one vector per text")
 
@@ -92,9 +95,10 @@ def embed_file(
     settings, source = vectors.of(bert), open_source(None, texts, file.columns, file.format)
     say(source.note)
     row_id, width = find_row_id(source.table, file.id), settings.width(bert.model.config.width)
-    schema = None if side_files else vector_schema(source.table, row_id, width)
-    job = EmbedJob(model, options.hardware, options.skip, settings, vectors.too_long, row_id, width, schema)
-    in_common = {"id": str(row_id.column), "vectors": f"{settings}, {vectors.too_long}"}
+    schema = None if side_files else vector_schema(source.table, row_id, width, vectors.vectors)
+    how = (settings, vectors.too_long, vectors.vectors)
+    job = EmbedJob(model, options.hardware, options.skip, *how, row_id, width, schema)
+    in_common = {"id": str(row_id.column), "vectors": f"{settings}, {vectors.too_long}, {vectors.vectors}"}
     output = Output("embedding", out, {**describe(bert, source, options), **in_common}, side_files)
     state = run_file(source, job, bert, output, options, show)
     done = "cut to" if vectors.too_long == "truncate" else "read through windows of"
@@ -141,7 +145,7 @@ def find_row_id(table: Table, named: str | None) -> RowId:
     return RowId(column, kind if kind in ("input", "int64") else "string")
 
 
-def vector_schema(table: Table, row_id: RowId, width: int) -> Any:
+def vector_schema(table: Table, row_id: RowId, width: int, stored: str) -> Any:
     """The columns of a Parquet file of embeddings."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -150,7 +154,7 @@ def vector_schema(table: Table, row_id: RowId, width: int) -> Any:
         id_type = plain_type(pq.read_schema(table.path).field(row_id.column).type)
     else:
         id_type = {"string": pa.string(), "int64": pa.int64()}[row_id.kind]
-    vector = pa.list_(pa.float32(), width)
+    vector = pa.list_(pa.from_numpy_dtype(np.dtype(STORED[stored].dtype)), STORED[stored].width(width))
     return pa.schema([("id", id_type), ("text", pa.string()), ("cut", pa.int64()), ("vector", vector)])
 
 
@@ -160,6 +164,7 @@ class EmbedJob(Job):
 
     settings: EmbedSettings
     too_long: TooLong
+    vectors: str  # a key of STORED
     row_id: RowId
     width: int
     schema: Any  # of Parquet; None: .npy
@@ -167,7 +172,16 @@ class EmbedJob(Job):
     @property
     def head(self) -> bytes:
         """A .npy header, still without the number of rows, or the schema."""
-        return npy_header(0, self.width) if self.schema is None else bytes(self.schema.serialize())
+        return npy_header(0, *self._shape) if self.schema is None else bytes(self.schema.serialize())
+
+    @property
+    def _stored(self) -> StoredAs:
+        return STORED[self.vectors]
+
+    @property
+    def _shape(self) -> tuple[int, str]:
+        """Numbers in a row on disk, and their type."""
+        return self._stored.width(self.width), self._stored.dtype
 
     def kept_cells(self, row: Row) -> dict[str, Any]:
         """The row's id."""
@@ -181,13 +195,13 @@ class EmbedJob(Job):
         blocks = list(embed_blocks(bert.model, bert.tokenizer, texts, *how))
         long = {number: tokens for block in blocks for number, tokens in block.lengths.long}
         vectors = [np.zeros((0, self.width), dtype=np.float32), *(np.asarray(block.vectors) for block in blocks)]
-        vectors_ND = np.ascontiguousarray(np.concatenate(vectors), dtype="<f4")
+        vectors_ND = np.ascontiguousarray(self._stored.encode(np.concatenate(vectors)), dtype=self._stored.dtype)
         parts = self._npy(items, vectors_ND) if self.schema is None else self._parquet(bert, items, vectors_ND, long)
         return Computed(parts, len(items), faults, tuple((items[n].location, tokens) for n, tokens in long.items()))
 
     def finish(self, stream: Path, rows: int) -> Path:
         """Write the number of rows into the header, or convert record batches to Parquet."""
-        return finish_npy(stream, rows, self.width) if self.schema is None else finish_parquet(stream)
+        return finish_npy(stream, rows, *self._shape) if self.schema is None else finish_parquet(stream)
 
     def _usable(self, bert: Bert, items: Sequence[Item]) -> tuple[Sequence[Item], tuple[str, ...]]:
         """The items without long texts, where these are refused and faulty rows are skipped; and their messages."""
@@ -220,6 +234,6 @@ class EmbedJob(Job):
             pa.array([item.kept_cells["id"] for item in items], self.schema.field("id").type),
             pa.array([item.example for item in items], pa.string()),
             pa.array([cut.get(n, 0) for n in range(len(items))], pa.int64()),
-            pa.FixedSizeListArray.from_arrays(pa.array(vectors_ND.reshape(-1)), self.width),
+            pa.FixedSizeListArray.from_arrays(pa.array(vectors_ND.reshape(-1)), vectors_ND.shape[1]),
         ]
         return {ROWS_STREAM: bytes(pa.RecordBatch.from_arrays(arrays, schema=self.schema).serialize())}

@@ -172,10 +172,10 @@ def npy_header(rows: int, width: int | None, dtype: str = "<f4") -> bytes:
     return magic + described.encode().ljust(NPY_HEADER - 11) + b"\n"
 
 
-def finish_npy(stream: Path, rows: int, width: int) -> Path:
+def finish_npy(stream: Path, rows: int, width: int, dtype: str = "<f4") -> Path:
     """Write the header again, now that the number of rows is known."""
     with stream.open("r+b") as file:
-        file.write(npy_header(rows, width))
+        file.write(npy_header(rows, width, dtype))
     return stream
 
 

@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from bertkit.engine.int8 import levels
+from bertkit.predict.files.stored import LARGEST, to_bits, to_int8
 from bertkit.predict.search import cosines
 from bertkit.search.arrays import ArrayWriter, open_array
 
 Rows = NDArray[Any]  # [documents, width]
 ROWS_AT_A_TIME = 1024  # of floats that are converted for quick scores: they stay in the cache
 ROUNDING = 1e-4  # how far a float32 product of two vectors of length 1 is off, at most
-BYTE = 127
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,8 @@ def _float_scores(arrays: Mapping[str, Rows], query_D: torch.Tensor) -> NDArray[
 
 
 def _int8(vectors_ND: NDArray[np.float32]) -> Mapping[str, Rows]:
-    """Each vector times a number that makes its largest value 127; `scales` makes the length 1 again."""
-    largest_N1 = np.abs(vectors_ND).max(axis=1, keepdims=True)
-    rounded = np.rint(vectors_ND * (BYTE / np.where(largest_N1 > 0, largest_N1, 1))).astype(np.int8)
+    """`scales` makes each vector's length 1 again."""
+    rounded = to_int8(vectors_ND)
     lengths = np.linalg.norm(rounded.astype(np.float32), axis=1)
     return {"vectors": rounded, "scales": np.where(lengths > 0, 1 / np.where(lengths > 0, lengths, 1), 0)}
 
@@ -74,7 +73,7 @@ def _int8(vectors_ND: NDArray[np.float32]) -> Mapping[str, Rows]:
 def _int8_query(unit_D: NDArray[np.float64]) -> QuickQuery:
     """The query in int8: rounding moves it by a vector, whose length is the most that a cosine can change."""
     # Without VNNI, pairs of products are added in 16 bits: of 127 and 127 they would overflow there.
-    step = float(np.abs(unit_D).max()) / (BYTE if levels() == BYTE else BYTE // 2) or 1.0
+    step = float(np.abs(unit_D).max()) / (LARGEST if levels() == LARGEST else LARGEST // 2) or 1.0
     rounded = np.rint(unit_D / step)
     margin = float(np.linalg.norm(unit_D - rounded * step)) + ROUNDING
     return QuickQuery(unit_D, (torch.from_numpy(rounded.astype(np.int8))[:, None], step), margin)
@@ -93,7 +92,7 @@ def _binary(vectors_ND: NDArray[np.float32]) -> Mapping[str, Rows]:
 
 def _bits(vectors_ND: NDArray[Any]) -> NDArray[np.uint64]:
     """[documents, width / 64, rounded up]."""
-    packed = np.packbits(vectors_ND > 0, axis=1)
+    packed = to_bits(vectors_ND)
     return np.pad(packed, ((0, 0), (0, -packed.shape[1] % 8))).view(np.uint64)
 
 
