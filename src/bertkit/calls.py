@@ -162,6 +162,7 @@ class VectorOptions(TypedDict, total=False):
     layers: Layers | None
     normalize: bool | None
     dimensions: int | None
+    prompt_name: str | None
     too_long: TooLong
 
 
@@ -171,6 +172,7 @@ class RequestOptions(TypedDict, total=False):
     layers: Layers | None
     normalize: bool | None
     dimensions: int | None
+    prompt_name: str | None
     too_long: TooLong | None
     pairs: bool
 

@@ -35,7 +35,7 @@ def transformer_folder(folder: Path) -> Path:
 
 
 def read_settings(folder: Path, hidden: int) -> EmbedSettings:
-    """Pooling, dense layers, normalization and prompt of the folder; a module that bertkit does not have is refused.
+    """How vectors are made, by the folder's modules and prompts; a module that bertkit does not have is refused.
 
     `hidden` is the width of the encoder's vectors.
     """
@@ -50,16 +50,15 @@ def read_settings(folder: Path, hidden: int) -> EmbedSettings:
     pooling = DEFAULT_POOLING
     for kind, path in modules:
         pooling = _pooling(path / "config.json") if kind == "Pooling" else pooling
-    settings = EmbedSettings(pooling=pooling, normalize="Normalize" in kinds, prefix=_prompt(folder))
-    dimensions = _dimensions(folder)
+    settings = EmbedSettings(pooling=pooling, normalize="Normalize" in kinds, **_prompts(folder))
     layers: list[nn.Module] = []
     width = settings.width(hidden)
     for path in (path for kind, path in modules if kind == "Dense"):
         linear, activation = _dense(path, width)
         layers, width = [*layers, linear, activation], linear.out_features
-    dense = nn.Sequential(*layers).eval() if layers else None
-    settings = replace(settings, dense=dense, dimensions=None if dimensions is None else min(dimensions, width))
-    return settings
+    dimensions = _dimensions(folder)
+    dimensions = None if dimensions is None else min(dimensions, width)
+    return replace(settings, dense=nn.Sequential(*layers).eval() if layers else None, dimensions=dimensions)
 
 
 def read_length(folder: Path) -> int | None:
@@ -88,21 +87,27 @@ def write_settings(folder: Path, settings: EmbedSettings, width: int, max_length
     _write_json(folder / "modules.json", modules)
     _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **flags})
     _write_json(folder / LENGTH_FILE, {"max_seq_length": max_length, "do_lower_case": False})
-    described = {"prompts": {"default": settings.prefix}, "default_prompt_name": "default"} if settings.prefix else {}
-    described |= {} if settings.dimensions is None else {"truncate_dim": settings.dimensions}
-    if described:
+    described: dict[str, Any] = {} if settings.dimensions is None else {"truncate_dim": settings.dimensions}
+    prompts = dict(settings.prompts)
+    if settings.prefix:
+        name = next((name for name, text in settings.prompts if text == settings.prefix), "default")
+        prompts, described = prompts | {name: settings.prefix}, described | {"default_prompt_name": name}
+    if described or prompts:
+        described["prompts"] = prompts
         _write_json(folder / PROMPT_FILE, described)
 
 
-def _prompt(folder: Path) -> str:
-    """The default prompt, which is put before every text; empty if there is none."""
-    settings = read_object(folder / PROMPT_FILE) if (folder / PROMPT_FILE).is_file() else {}
-    name, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
-    if name is None:
-        return ""
-    if not isinstance(prompts, dict) or not isinstance(prompts.get(name), str):
-        raise RequestError(f"{folder / PROMPT_FILE}: default_prompt_name is {name!r}, but prompts has no such text")
-    return str(prompts[name])
+def _prompts(folder: Path) -> dict[str, Any]:
+    """The prompts by name, and the default one, which is put before every text; empty if there is none."""
+    path = folder / PROMPT_FILE
+    settings = read_object(path) if path.is_file() else {}
+    default, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
+        raise RequestError(f"{path}: prompts must be texts by name")
+    if default is not None and not isinstance(prompts.get(default), str):
+        raise RequestError(f"{path}: default_prompt_name is {default!r}, but prompts has no such text")
+    named = {name: text or "" for name, text in prompts.items()}
+    return {"prefix": named.get(default, ""), "prompts": tuple(named.items())}
 
 
 def _dimensions(folder: Path) -> int | None:

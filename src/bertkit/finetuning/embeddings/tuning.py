@@ -28,6 +28,7 @@ from bertkit.finetuning.learner import freeze_below
 from bertkit.finetuning.result import FineTuned, result_from_json
 from bertkit.finetuning.run_state import begin_folder, finished, locked_folder
 from bertkit.model.model import new_model
+from bertkit.model.pooling import DOCUMENT, QUERY
 from bertkit.progress import ShowProgress, silent
 from bertkit.report.page import REPORT_FILE
 from bertkit.train.distributed import Ranks, process_group, stop_requests
@@ -72,7 +73,7 @@ def tune_vectors(
         start, loaded_teacher = load_checkpoint(model), load_checkpoint(teacher) if teacher else None
         rows = read_rows(settings, files, columns)
         dev = read_pairs(dev_file, _dev_columns(files[0], dev_file, columns), scored=True) if dev_file else None
-        data = VectorData(objective_of(rows, teacher), rows, encode(start, rows.texts, settings.max_length, show), dev)
+        data = encoded_data(start, rows, dev, objective_of(rows, teacher), settings.max_length, show)
         config_with_dropout(start.model.config, settings, data.objective)  # may refuse, before a folder is made
         settings.prefixes(start.model.config.width)
         begin_folder(run, {**description, "data": fingerprint(data)}, resume=resume)
@@ -125,6 +126,20 @@ def objective_of(rows: TextRows, teacher: object | None) -> str:
     return "pairs" if rows.kind == "neighbors" else rows.kind
 
 
+def encoded_data(
+    start: Checkpoint, rows: TextRows, dev: TextRows | None, objective: str, length: int, show: ShowProgress = silent
+) -> VectorData:
+    """Texts after the default prompt of the start's folder; of a table of pairs, queries and documents after theirs."""
+    prompts = start.embed_settings()
+    first, second = prompts.prefix, prompts.prefix
+    if rows.kind == "pairs":
+        first, second = prompts.side(QUERY).prefix, prompts.side(DOCUMENT).prefix
+    texts = [first + text for text in rows.texts]
+    more = [second + text for text in rows.texts] if second != first else []
+    encoded = encode(start, [*texts, *more], length, show)
+    return VectorData(objective, rows, encoded, dev, shift=len(texts) if more else 0)
+
+
 def encode(start: Checkpoint, texts: Sequence[str], length: int, show: ShowProgress = silent) -> Encoded:
     """The token ids of all texts; those over `length` are cut to their first tokens and [SEP]."""
     tokenizer, limit = tokenizer_of(start), min(length, start.max_length)
@@ -152,7 +167,9 @@ def open_vectors(
     learner = VectorLearner(model, data.objective, settings.temperature, prefixes)
     module = LowRank(learner, settings.rank, seed=settings.seed) if settings.rank else learner
     rows = data.train.rows
-    lengths = (data.encoded.lengths[rows] * (rows != NO_TEXT)).sum(axis=1) * (2 if data.objective == "twins" else 1)
+    shifts = data.shift * (np.arange(rows.shape[1]) > 0)
+    lengths = (data.encoded.lengths[rows + shifts] * (rows != NO_TEXT)).sum(axis=1)
+    lengths = lengths * (2 if data.objective == "twins" else 1)
     tokens = settings.tokens or TOKENS.get(ranks.device.type, TOKENS["cpu"])
     plan = EpochPlan(tuple(lengths.tolist()), settings.batch, settings.seed, tokens)
     session = VectorSession(
