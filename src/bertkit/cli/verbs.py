@@ -19,6 +19,7 @@ PANELS = {
     "use": {
         "predict": ("answers of a fine-tuned model", 'bertkit predict run/ "What a lovely film."'),
         "embed": ("compute vectors of texts", "bertkit embed texts.txt --model model/ --out vectors.npy"),
+        "mine": ("hard negatives for pairs of texts", "bertkit mine pairs.tsv --corpus texts.txt --out hard.jsonl"),
         "fill": ("predict the missing words of a text", 'bertkit fill "Paris is the ___ of France."'),
         "follows": ("whether a text follows another", 'bertkit follows "She left." "It rained." --model run/model'),
         "replaced": ("which words of a text look replaced", 'bertkit replaced "The chef ate it." --model electra/'),

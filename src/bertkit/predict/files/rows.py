@@ -25,6 +25,7 @@ SNIFFED_LINES = 20  # of a file without a known ending, which may be a table
 CHARACTERS_PER_BLOCK = 1 << 20  # of all cells: about 250,000 tokens, which take some 50 MB
 READ_SETTINGS = ("text", "header", "quotes", "encoding", "format")
 EMBED_SETTINGS = (*READ_SETTINGS, "id")
+MINE_SETTINGS = (*READ_SETTINGS, "pair")
 PREDICT_SETTINGS = (*READ_SETTINGS, "pair", "keep", "probabilities", "best")
 MakeExample = Callable[[Row], Any]
 
