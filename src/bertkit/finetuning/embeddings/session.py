@@ -223,12 +223,10 @@ class VectorSession(BestSession):
         return VectorTargets(len(chosen), names, self._target_values(np.array(chosen), texts))
 
     def _target_values(self, chosen: NDArray[np.int64], texts: NDArray[np.int64]) -> Tensor | None:
-        """The teacher's vectors of the texts, the scores of the chosen rows, or None, by objective."""
-        if self.data.objective == "teacher":
-            assert self.data.teacher is not None
+        """The teacher's vectors of the texts, else the scores of the chosen rows, if there are some."""
+        if self.data.teacher is not None:
             return torch.from_numpy(self.data.teacher[texts]).to(self.ranks.device)
-        if self.data.objective == "scores":
-            assert self.data.train.scores is not None
+        if self.data.train.scores is not None:
             return torch.from_numpy(self.data.train.scores[chosen]).to(self.ranks.device)
         return None
 

@@ -10,7 +10,7 @@ from bertkit.finetuning.settings import LARGEST_SEED
 from bertkit.settings import Count, Natural, NotNegative, Positive, Range, Share, check_fields, read_pairs
 
 TOKENS = {"cuda": 65_536, "cpu": 8_192}  # by device; of 16,384 tokens, MiniLM takes 6 GiB on the CPU
-Objective = Literal["auto", "twins", "neighbors", "pairs", "scores", "teacher"]
+Objective = Literal["auto", "twins", "neighbors", "pairs", "scores", "cosent", "teacher"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from bertkit.errors import RequestError
 from bertkit.files import refuse_to_overwrite, whole_file
 from bertkit.finetuning.batches import EpochPlan
 from bertkit.finetuning.embeddings.data import NO_TEXT, TextRows, read_pairs, read_texts, scaled
-from bertkit.finetuning.embeddings.losses import VectorLearner
+from bertkit.finetuning.embeddings.losses import LOSSES, VectorLearner
 from bertkit.finetuning.embeddings.low_rank import LowRank
 from bertkit.finetuning.embeddings.session import SPEARMAN, Encoded, VectorData, VectorSession
 from bertkit.finetuning.embeddings.settings import TOKENS, VectorTuning
@@ -73,7 +73,8 @@ def tune_vectors(
         start, loaded_teacher = load_checkpoint(model), load_checkpoint(teacher) if teacher else None
         rows = read_rows(settings, files, columns)
         dev = read_pairs(dev_file, _dev_columns(files[0], dev_file, columns), scored=True) if dev_file else None
-        data = encoded_data(start, rows, dev, objective_of(rows, teacher), settings.max_length, show)
+        objective = objective_of(settings, rows, teacher)
+        data = encoded_data(start, rows, dev, objective, settings.max_length, show)
         config_with_dropout(start.model.config, settings, data.objective)  # may refuse, before a folder is made
         settings.prefixes(start.model.config.width)
         begin_folder(run, {**description, "data": fingerprint(data)}, resume=resume)
@@ -106,7 +107,7 @@ def _run(
 
 def read_rows(settings: VectorTuning, files: Sequence[Path], columns: Columns | None) -> TextRows:
     """The rows of the training files, with scores scaled to [0, 1]."""
-    kind = "auto" if settings.objective == TEACHER else settings.objective
+    kind = LOSSES[settings.objective].rows if settings.objective in LOSSES else settings.objective
     rows = read_texts(files, columns, kind=kind, most=settings.most)
     return rows if rows.scores is None else replace(rows, scores=scaled(rows.scores, files[0]))
 
@@ -119,10 +120,12 @@ def refuse_mismatch(objective: str, teacher: Path | None) -> None:
         raise RequestError(f"objective={objective} does not use a teacher; leave objective= or --teacher out")
 
 
-def objective_of(rows: TextRows, teacher: object | None) -> str:
-    """The key of LOSSES: a teacher if there is one, else by the kind of the rows."""
+def objective_of(settings: VectorTuning, rows: TextRows, teacher: object | None) -> str:
+    """The key of LOSSES: a teacher if there is one, else the setting, else by the kind of the rows."""
     if teacher is not None:
         return TEACHER
+    if settings.objective in LOSSES:
+        return settings.objective
     return "pairs" if rows.kind == "neighbors" else rows.kind
 
 
