@@ -16,7 +16,7 @@ import time
 from datetime import date
 from pathlib import Path
 
-PAIRS = (256, 1024, 4096)
+PAIRS = (256, 4096)
 
 
 def step(model: Path, corpus: list[Path], pairs: int) -> dict[str, object]:
@@ -76,7 +76,9 @@ def main() -> None:
     rows = []
     for pairs in PAIRS:
         command = [sys.executable, __file__, "--model", str(given.model), "--pairs", str(pairs), "--corpus"]
-        done = subprocess.run([*command, *map(str, given.corpus)], capture_output=True, text=True, check=True)
+        command += map(str, given.corpus)
+        passive = {**os.environ, "OMP_WAIT_POLICY": "passive"}  # as the commands choose on a busy machine
+        done = subprocess.run(command, env=passive, capture_output=True, text=True, check=True)
         rows.append(json.loads(done.stdout))
         print(rows[-1], flush=True)
     if given.out:

@@ -171,6 +171,7 @@ class VectorOptions(TypedDict, total=False):
     layers: Layers | None
     normalize: bool | None
     dimensions: int | None
+    prompt_name: str | None
     too_long: TooLong
 
 
@@ -180,6 +181,7 @@ class RequestOptions(TypedDict, total=False):
     layers: Layers | None
     normalize: bool | None
     dimensions: int | None
+    prompt_name: str | None
     too_long: TooLong | None
     pairs: bool
 

@@ -215,6 +215,7 @@ class Client(ClosedAtExit):
         layers: Layers | None = None,
         normalize: bool | None = None,
         dimensions: int | None = None,
+        prompt_name: str | None = None,
         too_long: TooLong | None = None,
         pairs: bool = False,
     ) -> "NDArray[np.float32] | list[NDArray[np.float32]]":
@@ -223,7 +224,8 @@ class Client(ClosedAtExit):
         With `pairs`, a text with ||| in it is two texts, read together. Many texts are sent in several requests.
         """
         options = {"pooling": pooling, "layers": layer_list(layers), "normalize": normalize}
-        options |= {"dimensions": dimensions, "too_long": too_long, "pairs": pairs, "model": self.model}
+        options |= {"dimensions": dimensions, "prompt_name": prompt_name}
+        options |= {"too_long": too_long, "pairs": pairs, "model": self.model}
         return embedded(self._connection, texts, options)
 
     @overloaded(FillCall[list[FilledReply], list[list[FilledReply]]])

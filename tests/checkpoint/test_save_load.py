@@ -366,7 +366,7 @@ def test_impossible_lengths(folder, limit):
 
 def test_strange_settings_of_our_own(folder, checkpoint, tmp_path):
     path = folder / "bertkit.json"
-    for embed in ("x", {"pooling": "mean"}, {"layers": [1], "extra": 2}):
+    for embed in ("x", {"pooling": "mean"}, {"layers": [1], "extra": 2}, {"layers": [1], "prompts": "x"}):
         path.write_text(json.dumps({"embed": embed}))
         with pytest.raises(RequestError, match="embed is not as bertkit writes it"):
             load_checkpoint(folder)
@@ -390,7 +390,7 @@ def test_prompts_of_sentence_folders(checkpoint, tmp_path):
     save_checkpoint(replace(checkpoint, model=base(checkpoint), embed=settings), tmp_path / "out")
     (tmp_path / "out" / "bertkit.json").unlink()
     ours = bertkit.load(tmp_path / "out")
-    assert ours.checkpoint.embed == settings
+    assert ours.checkpoint.embed == replace(settings, prompts=(("default", "query: "),))
     expected = sentence_transformers.SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(["abc", "de"])
     np.testing.assert_allclose(ours.embed(["abc", "de"]), expected, atol=1e-5)
     (tmp_path / "out" / "sentence_bert_config.json").write_text('{"do_lower_case": true}')

@@ -72,7 +72,7 @@ def assert_equal(one: dict, other: dict, tolerance: float = 1e-5) -> None:
         assert float((gradient - other[name]).abs().max()) < tolerance * max(largest, 1), name
 
 
-@pytest.mark.parametrize("objective", ["pairs", "twins", "teacher", "scores"])
+@pytest.mark.parametrize("objective", ["pairs", "twins", "teacher", "scores", "cosent"])
 def test_a_step_in_parts_has_the_gradients_of_the_step_as_one(model, objective):
     quiet = ("dropout=0",) if objective != "twins" else ("dropout=1e-9",)  # twins need some
     whole = session_of(model, objective, *quiet)
@@ -99,7 +99,7 @@ def with_graph(session: VectorSession) -> dict:
     return gradients
 
 
-@pytest.mark.parametrize("objective", ["pairs", "twins", "teacher"])
+@pytest.mark.parametrize("objective", ["pairs", "twins", "teacher", "cosent"])
 def test_dropout_is_the_same_in_both_passes(model, objective):
     session = session_of(model, objective, "dropout=0.3", "tokens=64")
     assert_equal(with_graph(session), step(session)[0])

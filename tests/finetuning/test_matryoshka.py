@@ -53,10 +53,10 @@ def test_the_loss_is_the_mean_over_prefixes():
 
 def test_the_folder_knows_its_dimensions(tuned, tmp_path):
     bert = bertkit.load(tuned)
-    assert bert.checkpoint.embed.prefixes == (16, 8)
+    assert bert.checkpoint.embed.trained_dimensions == (16, 8)
     bert.save(tmp_path / "again")
     assert load_checkpoint(tmp_path / "again").embed == bert.checkpoint.embed
-    assert json.loads((tuned / "bertkit.json").read_text())["embed"]["prefixes"] == [16, 8]
+    assert json.loads((tuned / "bertkit.json").read_text())["embed"]["trained_dimensions"] == [16, 8]
 
 
 def test_embed_cuts_and_scales_again(tuned, tmp_path, capsys):

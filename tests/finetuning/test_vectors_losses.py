@@ -12,6 +12,7 @@ from bertkit.finetuning.embeddings.losses import (
     VectorLearner,
     VectorTargets,
     contrastive_loss,
+    cosent_loss,
     score_loss,
     teacher_loss,
 )
@@ -125,6 +126,18 @@ def test_rating_is_the_squared_distance_of_cosines_from_scores():
     loss, _ = score_loss(vectors, targets(list(range(6)), 3, scores), 0.05)
     plain = sum((float(vectors[i] @ vectors[i + 3]) - float(scores[i])) ** 2 for i in range(3))
     assert float(loss) == pytest.approx(plain, rel=1e-5)
+
+
+@pytest.mark.parametrize("scores", [[0.0, 0.5, 1.0, 0.5], [0.2, 0.2, 0.2, 0.2]])
+def test_cosent_is_what_the_loop_says(scores):
+    vectors = units(8).requires_grad_()
+    loss, _ = cosent_loss(vectors, targets(list(range(8)), 4, torch.tensor(scores)), 0.1)
+    cosines = [float(vectors[i].detach() @ vectors[i + 4].detach()) for i in range(4)]
+    twos = [(i, j) for i in range(4) for j in range(4) if scores[i] > scores[j]]
+    plain = math.log(1 + sum(math.exp((cosines[j] - cosines[i]) / 0.1) for i, j in twos))
+    assert loss.item() == pytest.approx(4 * plain, rel=1e-5)
+    loss.backward()
+    assert bool(vectors.grad.any()) == bool(twos), "equal scores say nothing"
 
 
 def model(dropout: float = 0.0):

@@ -96,6 +96,15 @@ def test_scored_pairs_are_learned_and_the_folder_says_how_vectors_are_made(score
     assert not (scored / "checkpoints").exists()
 
 
+def test_cosent_learns_the_order_of_scored_pairs(model, files, tmp_path):
+    before = pair_spearman(load_checkpoint(model), read_pairs(files / "sts.csv"))
+    given = (model, files / "sts.csv", files / "sts.csv", tmp_path / "run")
+    result = tune(*given, "objective=cosent", "epochs=6", "evaluations=1", "tokens=128")
+    assert result.score > max(0.6, before + 0.3)
+    with pytest.raises(RequestError, match="no column looks like the label"):
+        tune(model, files / "pairs.tsv", None, tmp_path / "other", "objective=cosent")
+
+
 def test_the_best_evaluation_is_kept(scored):
     found = {line["step"]: line["evaluation"]["spearman"] for line in lines_of(scored) if "evaluation" in line}
     result = json.loads((scored / "result.json").read_text())

@@ -82,10 +82,12 @@ class Checkpoint:
         layers: Layers | None = None,
         normalize: bool | None = None,
         dimensions: int | None = None,
+        prompt_name: str | None = None,
     ) -> EmbedSettings:
         """The folder's settings with these changes; more dimensions than vectors have are refused."""
         changes: dict[str, Any] = {"pooling": pooling, "layers": layers, "normalize": normalize}
-        settings = (self.embed or EmbedSettings()).changed(**changes, dimensions=dimensions)
+        changes |= {"dimensions": dimensions, "prompt_name": prompt_name}
+        settings = (self.embed or EmbedSettings()).changed(**changes)
         settings.width(self.model.config.width)
         return settings
 
@@ -354,7 +356,7 @@ def _embed(folder: Path, source: _Source) -> EmbedSettings | None:
         return found
     try:
         return replace(EmbedSettings.read(saved), dense=None if found is None else found.dense)
-    except (TypeError, KeyError, RequestError) as error:
+    except (TypeError, KeyError, ValueError, RequestError) as error:
         path = source.folder / "bertkit.json"
         raise RequestError(f"{path}: embed is not as bertkit writes it: {error}") from error
 

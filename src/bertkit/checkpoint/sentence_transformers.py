@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from bertkit.checkpoint.folders.modules import (
     LENGTH_FILE,
@@ -24,7 +25,7 @@ ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
 
 
 def read_settings(folder: Path, hidden: int) -> EmbedSettings:
-    """Pooling, dense layers, normalization and prompt of the folder; a module that bertkit does not have is refused.
+    """How vectors are made, by the folder's modules and prompts; a module that bertkit does not have is refused.
 
     `hidden` is the width of the encoder's vectors.
     """
@@ -34,7 +35,7 @@ def read_settings(folder: Path, hidden: int) -> EmbedSettings:
     for kind, path in modules:
         pooling = _pooling(path / "config.json") if kind == "Pooling" else pooling
     normalize = any(kind == "Normalize" for kind, _ in modules)
-    settings = EmbedSettings(pooling=pooling, normalize=normalize, prefix=_prompt(folder))
+    settings = EmbedSettings(pooling=pooling, normalize=normalize, **_prompts(folder))
     paths = (path for kind, path in modules if kind == "Dense")
     settings = replace(settings, dense=read_dense(paths, settings.width(hidden), SENTENCE))
     dimensions = _dimensions(folder)
@@ -60,21 +61,27 @@ def write_settings(folder: Path, settings: EmbedSettings, width: int, max_length
     for path, (linear, activation) in zip(paths[2:], dense, strict=False):
         write_dense(path, linear, activation)
     write_json(folder / LENGTH_FILE, {"max_seq_length": max_length, "do_lower_case": False})
-    described = {"prompts": {"default": settings.prefix}, "default_prompt_name": "default"} if settings.prefix else {}
-    described |= {} if settings.dimensions is None else {"truncate_dim": settings.dimensions}
-    if described:
+    described: dict[str, Any] = {} if settings.dimensions is None else {"truncate_dim": settings.dimensions}
+    prompts = dict(settings.prompts)
+    if settings.prefix:
+        name = next((name for name, text in settings.prompts if text == settings.prefix), "default")
+        prompts, described = prompts | {name: settings.prefix}, described | {"default_prompt_name": name}
+    if described or prompts:
+        described["prompts"] = prompts
         write_json(folder / PROMPT_FILE, described)
 
 
-def _prompt(folder: Path) -> str:
-    """The default prompt, which is put before every text; empty if there is none."""
-    settings = read_object(folder / PROMPT_FILE) if (folder / PROMPT_FILE).is_file() else {}
-    name, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
-    if name is None:
-        return ""
-    if not isinstance(prompts, dict) or not isinstance(prompts.get(name), str):
-        raise RequestError(f"{folder / PROMPT_FILE}: default_prompt_name is {name!r}, but prompts has no such text")
-    return str(prompts[name])
+def _prompts(folder: Path) -> dict[str, Any]:
+    """The prompts by name, and the default one, which is put before every text; empty if there is none."""
+    path = folder / PROMPT_FILE
+    settings = read_object(path) if path.is_file() else {}
+    default, prompts = settings.get("default_prompt_name"), settings.get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
+        raise RequestError(f"{path}: prompts must be texts by name")
+    if default is not None and not isinstance(prompts.get(default), str):
+        raise RequestError(f"{path}: default_prompt_name is {default!r}, but prompts has no such text")
+    named = {name: text or "" for name, text in prompts.items()}
+    return {"prefix": named.get(default, ""), "prompts": tuple(named.items())}
 
 
 def _dimensions(folder: Path) -> int | None:

@@ -30,6 +30,9 @@ def embed(
     dimensions: Annotated[
         int | None, typer.Option(help="Keep this many leading numbers of each vector, at length 1.")
     ] = None,
+    prompt_name: Annotated[
+        str | None, typer.Option(help="Put this prompt of the model's folder before each text, such as query.")
+    ] = None,
     too_long: Annotated[str, typer.Option(help="Texts over the limit: truncate, window or refuse.")] = "truncate",
     stored: Annotated[
         str, typer.Option("--vectors", help="Numbers on disk: float32, float16, int8 or binary (eight in a byte).")
@@ -56,7 +59,7 @@ def embed(
     policy = pick(POLICIES, too_long, "length policy")
     chosen = None if layers is None else parse_integers(layers, "--layers", "-1,-2")
     how: dict[str, Any] = {"pooling": pooling, "layers": chosen, "normalize": normalize, "dimensions": dimensions}
-    vectors = VectorSettings(**how, too_long=policy, vectors=stored)
+    vectors = VectorSettings(**how, prompt_name=prompt_name, too_long=policy, vectors=stored)
     reading = read_file_settings(settings or [], EMBED_SETTINGS)
     options = RunOptions(resume=resume, on_error=on_error, workers=workers, cluster=cluster, device=device, dtype=dtype)
     result = embed_file(model, texts, out, vectors, reading, options, show=progress, say=print_note)

@@ -21,6 +21,7 @@ PANELS = {
         "embed": ("compute vectors of texts", "bertkit embed texts.txt --model model/ --out vectors.npy"),
         "index": ("index documents for search", "bertkit index corpus.jsonl --out index/"),
         "search": ("find documents of an index", 'bertkit search index/ "lost my card"'),
+        "mine": ("hard negatives for pairs of texts", "bertkit mine pairs.tsv --corpus texts.txt --out hard.jsonl"),
         "fill": ("predict the missing words of a text", 'bertkit fill "Paris is the ___ of France."'),
         "follows": ("whether a text follows another", 'bertkit follows "She left." "It rained." --model run/model'),
         "replaced": ("which words of a text look replaced", 'bertkit replaced "The chef ate it." --model electra/'),

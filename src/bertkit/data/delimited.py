@@ -19,7 +19,7 @@ HEADER_WORDS = {"text", "sentence", "sentence1", "sentence2", "premise", "hypoth
 HEADER_WORDS |= {"question2", "label", "labels", "gold_label", "score", "index", "review", "comment_text", "text_a"}
 HEADER_WORDS |= {"text_b", "sentence_a", "sentence_b", "is_duplicate", "quality", "context", "passage"}
 HEADER_WORDS |= {"title", "body", "topic", "category", "sentiment", "rating", "stars"}
-HEADER_WORDS |= {"source", "target", "src", "tgt"}
+HEADER_WORDS |= {"source", "target", "src", "tgt", "query", "anchor"}
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from bertkit.model.batch import Batch
 from bertkit.poolings import DEFAULT_POOLING, NO_POOLING, POOLINGS, TEXT_POOLINGS
 from bertkit.settings import pick
 
+# Names of prompts for the two sides of a search; the first that a folder has is used, as in sentence-transformers.
+QUERY, DOCUMENT = ("query",), ("document", "passage", "corpus")
 POOLING_CHOICES = dict.fromkeys((*TEXT_POOLINGS, NO_POOLING))
 
 
@@ -27,15 +29,19 @@ class EmbedSettings:
     pooling: str = DEFAULT_POOLING  # a row of TEXT_POOLINGS, or none: a vector for each token
     layers: tuple[int, ...] = (-1,)  # concatenated; -1 is the last, 0 the embeddings
     normalize: bool = False  # to length 1
-    prefix: str = ""  # put before every text, as some sentence models need
+    prefix: str = ""  # the default prompt: put before every text, as some sentence models need
+    prompts: tuple[tuple[str, str], ...] = ()  # name and text of each prompt
     dimensions: int | None = None  # leading numbers that are kept of a vector, before it is normalized; None: all
-    prefixes: tuple[int, ...] = ()  # numbers of dimensions that the model was trained for, besides all of them
+    trained_dimensions: tuple[
+        int, ...
+    ] = ()  # numbers of dimensions that the model was trained for, besides all of them
     # Linear layers, each with an activation, between pooling and normalization: sentence-transformers' Dense modules.
     dense: nn.Sequential | None = None
 
     def __post_init__(self) -> None:
         valid = isinstance(self.pooling, str) and isinstance(self.prefix, str) and isinstance(self.normalize, bool)
-        counts = (*self.prefixes, *([] if self.dimensions is None else [self.dimensions]))
+        counts = (*self.trained_dimensions, *([] if self.dimensions is None else [self.dimensions]))
+        valid = valid and all(isinstance(part, str) for prompt in self.prompts for part in prompt)
         if not valid or not all(isinstance(number, int) for number in (*self.layers, *counts)):
             raise RequestError(f"embedding settings of the wrong kind: {self}")
         pick(POOLING_CHOICES, self.pooling, "pooling")
@@ -43,12 +49,14 @@ class EmbedSettings:
     @classmethod
     def read(cls, saved: Mapping[str, Any]) -> "EmbedSettings":
         """The settings that `as_json` wrote; without the dense layers, whose weights are in files of their own."""
-        lists = {name: tuple(saved[name]) for name in ("layers", "prefixes") if name in saved}
-        return cls(**{**saved, **lists})
+        layers = tuple(saved["layers"])
+        trained, prompts = tuple(saved.get("trained_dimensions", ())), tuple(dict(saved.get("prompts", {})).items())
+        return cls(**{**saved, "layers": layers, "trained_dimensions": trained, "prompts": prompts})
 
     def as_json(self) -> dict[str, Any]:
         """Every field but the dense layers."""
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "dense"}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "dense"}
+        return {**values, "prompts": dict(self.prompts)}
 
     @property
     def per_token(self) -> bool:
@@ -76,6 +84,7 @@ class EmbedSettings:
         layers: Layers | None = None,
         normalize: bool | None = None,
         dimensions: int | None = None,
+        prompt_name: str | None = None,
     ) -> "EmbedSettings":
         """A copy with the settings that are not None; dense layers are for the pooling and layers they came with.
 
@@ -83,8 +92,9 @@ class EmbedSettings:
         """
         if dimensions is not None and normalize is None:
             normalize = True
+        prompted = self if prompt_name is None else self.prompted(prompt_name)
         other = replace(
-            self,
+            prompted,
             pooling=self.pooling if pooling is None else pooling,
             layers=self.layers if layers is None else _layer_numbers(layers),
             normalize=self.normalize if normalize is None else normalize,
@@ -92,6 +102,20 @@ class EmbedSettings:
         )
         same = (other.pooling, other.layers) == (self.pooling, self.layers)
         return other if same or self.dense is None else replace(other, dense=None)
+
+    def prompted(self, name: str) -> "EmbedSettings":
+        """With the named prompt before every text; those for queries and documents are empty unless the folder has one.
+
+        So it is in sentence-transformers.
+        """
+        return replace(self, prefix=pick({QUERY[0]: "", DOCUMENT[0]: "", **dict(self.prompts)}, name, "prompt name"))
+
+    def side(self, names: Sequence[str]) -> "EmbedSettings":
+        """With the first of the named prompts; if the folder has some for queries or documents, else the default."""
+        prompts = dict(self.prompts)
+        if not any(name in prompts for name in (*QUERY, *DOCUMENT)):
+            return self
+        return replace(self, prefix=next((prompts[name] for name in names if name in prompts), ""))
 
     def resolved(self, depth: int) -> "EmbedSettings":
         """With layers counted from the bottom, 0 the embeddings, `depth` the last; a layer out of range is refused."""

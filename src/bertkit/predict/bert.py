@@ -125,19 +125,21 @@ class Bert:
         layers: Layers | None = None,
         normalize: bool | None = None,
         dimensions: int | None = None,
+        prompt_name: str | None = None,
         too_long: TooLong = "truncate",
     ) -> NDArray[np.float32] | list[NDArray[np.float32]]:
         """Embeddings: float32 [texts, width], or [width] for one text; with pooling='none' a list of [tokens, width].
 
         pooling: a name of `bertkit.poolings`, or none. layers: any of them, concatenated; -1 is the last, 0 the
         embedding layer. Texts over the limit are truncated with a warning, read through windows, or refused.
-        dimensions: so many leading numbers are kept, at length 1 again unless normalize=False.
+        dimensions: so many leading numbers are kept, at length 1 again unless normalize=False. prompt_name: the prompt
+        of the folder that is put before each text, such as query or document.
         None is the setting of the folder of `embedder`, else the mean over the last layer. Where pooling or layers are
         given, the vectors are those of this model itself.
         """
         source = (self if pooling is not None or layers is not None else self.embedder).checkpoint
         how: dict[str, Any] = {"pooling": pooling, "layers": layers, "normalize": normalize, "dimensions": dimensions}
-        settings = source.embed_settings(**how)
+        settings = source.embed_settings(**how, prompt_name=prompt_name)
         return embed_texts(source, texts, settings, too_long)
 
     @overloaded(SidedCall["SparseVector", "list[SparseVector]"])
@@ -224,6 +226,7 @@ class Bert:
 
         `texts` is any iterable of str, read in blocks, or an array or Path of vectors. `vectors`: those of the texts,
         which are then not computed; an array, or a .npy file as `bertkit embed` writes it. For several queries a list.
+        A folder's prompts for queries and for documents are put before them.
         """
         nearest = search_texts(self.embedder.checkpoint, query, texts, k, vectors)
         return nearest[0] if isinstance(query, str) else nearest

@@ -10,7 +10,7 @@ from bertkit.calls import TooLong
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.engine.embed import Embedded, embed_blocks
 from bertkit.errors import warn
-from bertkit.model.pooling import EmbedSettings
+from bertkit.model.pooling import DOCUMENT, QUERY, EmbedSettings
 from bertkit.progress import late_progress
 from bertkit.text.length import LengthReport, name_text
 from bertkit.text_inputs import listed_texts
@@ -59,9 +59,10 @@ def search_texts(
     from bertkit.predict.search import check_count, search_blocks, searched_blocks
 
     count, settings = check_count(k), checkpoint.embed_settings().one_vector()
-    width = settings.width(checkpoint.model.config.width)
-    blocks = searched_blocks(texts, vectors, width, partial(_vector_blocks, checkpoint, settings, _count(texts)))
-    return search_blocks(np.asarray(embed_texts(checkpoint, listed_texts(query), settings)), blocks, count)
+    width, of_texts = settings.width(checkpoint.model.config.width), settings.side(DOCUMENT)
+    blocks = searched_blocks(texts, vectors, width, partial(_vector_blocks, checkpoint, of_texts, _count(texts)))
+    queries = embed_texts(checkpoint, listed_texts(query), settings.side(QUERY))
+    return search_blocks(np.asarray(queries), blocks, count)
 
 
 def _count(texts: object) -> int:

@@ -6,7 +6,6 @@ and says what is saved. Queries and documents are encoded alike, without prompts
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -47,9 +46,9 @@ class VectorKind(nn.Module):
         """What is added to the mean loss of a step."""
         return 0.0
 
-    def saved(self, width: int) -> dict[str, Any]:
-        """Fields of the checkpoint."""
-        return {"embed": replace(VECTORS, prefixes=self.settings.prefixes(width)), "retrieval": None}
+    def saved(self) -> dict[str, Any]:
+        """Fields of the checkpoint that differ from those of dense vectors."""
+        return {}
 
 
 class SparseKind(VectorKind):
@@ -77,7 +76,7 @@ class SparseKind(VectorKind):
         """The products that comparing two texts takes on average: the sum of the squared mean weights."""
         return self.settings.flops * rows_TX.mean(dim=0).square().sum()
 
-    def saved(self, width: int) -> dict[str, Any]:
+    def saved(self) -> dict[str, Any]:
         """How the weights are made."""
         return {"embed": None, "retrieval": self.how}
 
@@ -121,7 +120,7 @@ class LateKind(VectorKind):
         longest = int(real_TL.sum(dim=1).max())
         return tokens_TLW[:, :longest], real_TL[:, :longest]
 
-    def saved(self, width: int) -> dict[str, Any]:
+    def saved(self) -> dict[str, Any]:
         """The projection."""
         return {"embed": None, "retrieval": LateSettings(dense=deepcopy(self.dense).cpu().requires_grad_(False).eval())}
 

@@ -111,20 +111,35 @@ def score_loss(vectors_TD: Tensor, targets: VectorTargets, temperature: float) -
     return F.mse_loss((first_ND * second_ND).sum(dim=1), targets.values, reduction="sum"), vectors_TD.new_zeros(())
 
 
+def cosent_loss(vectors_TD: Tensor, targets: VectorTargets, temperature: float) -> tuple[Tensor, Tensor]:
+    """(loss, 0) of CoSENT (Su 2022): of two pairs, the one with the higher score should have the higher cosine.
+
+    log(1 + sum of exp((cosine of the lower pair - cosine of the higher one) / temperature)), over all such twos.
+    """
+    assert targets.values is not None
+    first_ND, second_ND = vectors_TD.chunk(2)
+    cosines_N = (first_ND * second_ND).sum(dim=1) / temperature
+    higher_NN = targets.values[:, None] > targets.values
+    excess_NN = (cosines_N - cosines_N[:, None]).masked_fill(~higher_NN, MASKED_LOGIT)
+    loss = torch.cat([excess_NN.new_zeros(1), excess_NN.flatten()]).logsumexp(dim=0)
+    return loss * targets.rows, loss.new_zeros(())
+
+
 @dataclass(frozen=True)
 class VectorLoss:
     """A row of LOSSES."""
 
     function: Callable[[Tensor, VectorTargets, float], tuple[Tensor, Tensor]]  # of vectors, targets, temperature
     compares: bool = True  # whether the loss of a row depends on the other rows of the step
+    rows: str = "auto"  # the kind of rows that it is for
     counts: bool = False  # whether it counts correct pairs
 
 
-CONTRASTIVE = VectorLoss(contrastive_loss, counts=True)
 LOSSES: dict[str, VectorLoss] = {
-    "twins": CONTRASTIVE,
-    "pairs": CONTRASTIVE,
-    "scores": VectorLoss(score_loss, compares=False),
+    "twins": VectorLoss(contrastive_loss, rows="twins", counts=True),
+    "pairs": VectorLoss(contrastive_loss, rows="pairs", counts=True),
+    "scores": VectorLoss(score_loss, rows="scores", compares=False),
+    "cosent": VectorLoss(cosent_loss, rows="scores"),
     "teacher": VectorLoss(teacher_loss),
 }
 

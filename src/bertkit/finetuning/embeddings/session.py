@@ -27,6 +27,7 @@ from bertkit.finetuning.result import FineTuned
 from bertkit.finetuning.run_state import State, copied_to_host
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
+from bertkit.model.pooling import EmbedSettings
 from bertkit.tasks.metrics.correlation import spearman
 from bertkit.train.loop import LoopSettings, MicroBatch, StepFunction, StepReport
 from bertkit.train.optimizer import Optimizers, build_optimizer
@@ -69,6 +70,11 @@ class VectorData:
     encoded: Encoded
     dev: TextRows | None = None
     teacher: NDArray[np.float16] | None = None  # a vector for each text of `train`
+    shift: int = 0  # where `encoded` has the second texts and negatives, if they have another prompt
+
+    def places(self, texts: Numbers, rows: int) -> Numbers:
+        """Where `encoded` has texts, of which the first `rows` are first ones of a row."""
+        return texts + self.shift * (np.arange(len(texts)) >= rows)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -91,8 +97,14 @@ class VectorSession(BestSession):
         """Spearman's correlation of cosines and scores of the dev pairs; empty without dev pairs."""
         if self.data.dev is None:
             return {}
-        checkpoint = replace(self.start, model=self.model(), embed=VECTORS)
+        checkpoint = replace(self.start, model=self.model(), embed=self.embed)
         return {SPEARMAN: pair_spearman(checkpoint, self.data.dev)}
+
+    @property
+    def embed(self) -> EmbedSettings:
+        """How vectors are made: with the prompts of the folder that the run starts from."""
+        prompts = self.start.embed_settings()
+        return replace(VECTORS, prefix=prompts.prefix, prompts=prompts.prompts)
 
     @property
     def learner(self) -> VectorLearner:
@@ -154,7 +166,8 @@ class VectorSession(BestSession):
             chosen_on_dev=best.state is not None,
         )
         model = self.model()
-        saved = self.learner.kind.saved(model.config.width)
+        embed = replace(self.embed, trained_dimensions=self.settings.prefixes(model.config.width))
+        saved: dict[str, Any] = {"embed": embed, "retrieval": None, **self.learner.kind.saved()}
         return self.leave(result, replace(self.start, model=model, **saved, labels=(), task={}))
 
     @property
@@ -172,17 +185,18 @@ class VectorSession(BestSession):
             return super().micro_batches(step)
         chosen = self.plan.step(step)
         texts = self._texts(chosen)
-        order = np.argsort(-self.data.encoded.lengths[texts], kind="stable")
-        parts = list(within_budget(self.data.encoded.lengths[texts[order]].tolist(), self.plan.tokens))
+        encoded = self.data.places(texts, len(chosen))
+        order = np.argsort(-self.data.encoded.lengths[encoded], kind="stable")
+        parts = list(within_budget(self.data.encoded.lengths[encoded[order]].tolist(), self.plan.tokens))
         if len(parts) == 1:
             return [self.micro(chosen, step, 0, whole=True)]
         targets = self._targets(chosen, texts)
-        return [self._part(targets, texts, order[part], step, number) for number, part in enumerate(parts)]
+        return [self._part(targets, encoded, order[part], step, number) for number, part in enumerate(parts)]
 
-    def _part(self, targets: VectorTargets, texts: Numbers, places: Numbers, step: int, part: int) -> VectorPart:
-        """The texts at these places among the `texts` of a step."""
+    def _part(self, targets: VectorTargets, encoded: Numbers, places: Numbers, step: int, part: int) -> VectorPart:
+        """The texts at these places among those of a step, which are given by their places in `data.encoded`."""
         device = self.ranks.device
-        batch = self.data.encoded.batch(texts[places].tolist()).to(device).laid_out()
+        batch = self.data.encoded.batch(encoded[places].tolist()).to(device).laid_out()
         count = 0 if part else targets.rows  # a row has texts in several parts
         where = torch.from_numpy(places).to(device)
         inputs, seed = (batch, NoLoss()), self._dropout_seed(step, part)
@@ -191,7 +205,8 @@ class VectorSession(BestSession):
     def micro(self, chosen: Sequence[int], step: int, part: int, *, whole: bool) -> MicroBatch:
         """The texts of the chosen rows and their targets."""
         texts = self._texts(chosen)
-        batch = self.data.encoded.batch(texts.tolist()).to(self.ranks.device).laid_out()
+        encoded = self.data.places(texts, len(chosen))
+        batch = self.data.encoded.batch(encoded.tolist()).to(self.ranks.device).laid_out()
         inputs = (batch, self._targets(chosen, texts))
         return MicroBatch(inputs, {TASK: len(chosen)}, len(batch.ids), self._dropout_seed(step, part))
 
@@ -209,12 +224,10 @@ class VectorSession(BestSession):
         return VectorTargets(len(chosen), names, self._target_values(np.array(chosen), texts))
 
     def _target_values(self, chosen: NDArray[np.int64], texts: NDArray[np.int64]) -> Tensor | None:
-        """The teacher's vectors of the texts, the scores of the chosen rows, or None, by objective."""
-        if self.data.objective == "teacher":
-            assert self.data.teacher is not None
+        """The teacher's vectors of the texts, else the scores of the chosen rows, if there are some."""
+        if self.data.teacher is not None:
             return torch.from_numpy(self.data.teacher[texts]).to(self.ranks.device)
-        if self.data.objective == "scores":
-            assert self.data.train.scores is not None
+        if self.data.train.scores is not None:
             return torch.from_numpy(self.data.train.scores[chosen]).to(self.ranks.device)
         return None
 

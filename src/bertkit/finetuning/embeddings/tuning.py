@@ -29,6 +29,7 @@ from bertkit.finetuning.learner import freeze_below
 from bertkit.finetuning.result import FineTuned, result_from_json
 from bertkit.finetuning.run_state import begin_folder, finished, locked_folder
 from bertkit.model.model import new_model
+from bertkit.model.pooling import DOCUMENT, QUERY
 from bertkit.progress import ShowProgress, silent
 from bertkit.report.page import REPORT_FILE
 from bertkit.train.distributed import Ranks, process_group, stop_requests
@@ -73,7 +74,8 @@ def tune_vectors(
         start, loaded_teacher = load_checkpoint(model), load_checkpoint(teacher) if teacher else None
         rows = read_rows(settings, files, columns)
         dev = read_pairs(dev_file, _dev_columns(files[0], dev_file, columns), scored=True) if dev_file else None
-        data = VectorData(objective_of(rows, teacher), rows, encode(start, rows.texts, settings.max_length, show), dev)
+        objective = objective_of(settings, rows, teacher)
+        data = encoded_data(start, rows, dev, objective, settings.max_length, show)
         config_with_dropout(start.model.config, settings, data.objective)  # may refuse, before a folder is made
         settings.prefixes(start.model.config.width)
         refuse_kind(data, start, settings)
@@ -107,7 +109,7 @@ def _run(
 
 def read_rows(settings: VectorTuning, files: Sequence[Path], columns: Columns | None) -> TextRows:
     """The rows of the training files, with scores scaled to [0, 1]."""
-    kind = "auto" if settings.objective == TEACHER else settings.objective
+    kind = LOSSES[settings.objective].rows if settings.objective in LOSSES else settings.objective
     rows = read_texts(files, columns, kind=kind, most=settings.most)
     return rows if rows.scores is None else replace(rows, scores=scaled(rows.scores, files[0]))
 
@@ -132,11 +134,27 @@ def refuse_kind(data: VectorData, start: Checkpoint, settings: VectorTuning) -> 
         raise RequestError(f"scored dev pairs do not go with vectors={settings.vectors}; leave --dev out")
 
 
-def objective_of(rows: TextRows, teacher: object | None) -> str:
-    """The key of LOSSES: a teacher if there is one, else by the kind of the rows."""
+def objective_of(settings: VectorTuning, rows: TextRows, teacher: object | None) -> str:
+    """The key of LOSSES: a teacher if there is one, else the setting, else by the kind of the rows."""
     if teacher is not None:
         return TEACHER
+    if settings.objective in LOSSES:
+        return settings.objective
     return "pairs" if rows.kind == "neighbors" else rows.kind
+
+
+def encoded_data(
+    start: Checkpoint, rows: TextRows, dev: TextRows | None, objective: str, length: int, show: ShowProgress = silent
+) -> VectorData:
+    """Texts after the default prompt of the start's folder; of a table of pairs, queries and documents after theirs."""
+    prompts = start.embed_settings()
+    first, second = prompts.prefix, prompts.prefix
+    if rows.kind == "pairs":
+        first, second = prompts.side(QUERY).prefix, prompts.side(DOCUMENT).prefix
+    texts = [first + text for text in rows.texts]
+    more = [second + text for text in rows.texts] if second != first else []
+    encoded = encode(start, [*texts, *more], length, show)
+    return VectorData(objective, rows, encoded, dev, shift=len(texts) if more else 0)
 
 
 def encode(start: Checkpoint, texts: Sequence[str], length: int, show: ShowProgress = silent) -> Encoded:
@@ -169,7 +187,9 @@ def open_vectors(
     learner = VectorLearner(model, data.objective, settings.temperature, prefixes, kind.to(ranks.device))
     module = LowRank(learner, settings.rank, seed=settings.seed) if settings.rank else learner
     rows = data.train.rows
-    lengths = (data.encoded.lengths[rows] * (rows != NO_TEXT)).sum(axis=1) * (2 if data.objective == "twins" else 1)
+    shifts = data.shift * (np.arange(rows.shape[1]) > 0)
+    lengths = (data.encoded.lengths[rows + shifts] * (rows != NO_TEXT)).sum(axis=1)
+    lengths = lengths * (2 if data.objective == "twins" else 1)
     tokens = settings.tokens or TOKENS.get(ranks.device.type, TOKENS["cpu"])
     plan = EpochPlan(tuple(lengths.tolist()), settings.batch, settings.seed, tokens)
     session = VectorSession(

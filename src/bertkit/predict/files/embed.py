@@ -45,6 +45,7 @@ class VectorSettings:
     layers: Sequence[int] | None = None
     normalize: bool | None = None
     dimensions: int | None = None
+    prompt_name: str | None = None
     too_long: TooLong = "truncate"
     vectors: str = "float32"
 
@@ -56,7 +57,7 @@ class VectorSettings:
 
     def of(self, bert: Bert) -> EmbedSettings:
         """The settings for a model: the folder's, with these changes."""
-        names = ("pooling", "layers", "normalize", "dimensions")
+        names = ("pooling", "layers", "normalize", "dimensions", "prompt_name")
         settings = bert.checkpoint.embed_settings(**{name: getattr(self, name) for name in names})
         return settings.one_vector()
 

@@ -155,7 +155,7 @@ def _opened(
         raise RequestError(f"{out} cannot be written: {error.strerror}") from error
     stack.enter_context(locked(folder, timeout=0.0))
     state = _read_state(folder) if (folder / "state.json").exists() else State(settings=settings)
-    _compare(folder, state.settings, settings)
+    refuse_other_settings(folder, state.settings, settings)
     for name, final in streams.items():
         if name != ROWS_STREAM and final.exists() and not (folder / name).exists():
             final.replace(folder / name)  # the run was killed while it renamed the streams: undo it
@@ -173,7 +173,7 @@ def _read_state(folder: Path) -> State:
     raise RequestError(f"{folder / 'state.json'} is damaged; remove {folder} and begin again")
 
 
-def _compare(folder: Path, saved: Mapping[str, Any], current: Mapping[str, str]) -> None:
+def refuse_other_settings(folder: Path, saved: Mapping[str, Any], current: Mapping[str, str]) -> None:
     """Refuse to resume a run with other settings."""
     for name in dict.fromkeys([*saved, *current]):
         if saved.get(name) != current.get(name):

@@ -26,6 +26,7 @@ CHARACTERS_PER_BLOCK = 1 << 20  # of all cells: about 250,000 tokens, which take
 READ_SETTINGS = ("text", "header", "quotes", "encoding", "format")
 EMBED_SETTINGS = (*READ_SETTINGS, "id")
 INDEX_SETTINGS = (*EMBED_SETTINGS, "title")
+MINE_SETTINGS = (*READ_SETTINGS, "pair")
 PREDICT_SETTINGS = (*READ_SETTINGS, "pair", "keep", "probabilities", "best")
 MakeExample = Callable[[Row], Any]
 

@@ -69,6 +69,7 @@ class EmbeddingFields(BaseModel):
     pairs: bool = Field(False, description="Whether a text with ||| is two texts, read together.")
     too_long: TooLong | None = LENGTH
     dimensions: int | None = Field(None, ge=1, description="Keep this many leading numbers, scaled to length 1.")
+    prompt_name: str | None = Field(None, description="The prompt of the model's folder to put before each text.")
 
 
 class OpenAIRequest(EmbeddingFields):
@@ -93,7 +94,6 @@ class EmbedRequest(EmbeddingFields):
     )
     truncate: bool | None = Field(None, description="true truncates texts that are too long, false refuses them.")
     truncation_direction: Literal["left", "right", "Left", "Right"] = "right"
-    prompt_name: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
 
 
@@ -131,8 +131,6 @@ async def embed_reply(
     """A list of embeddings; with `per_token` a list for each text, normalized only where the request says so."""
     if request.truncation_direction.lower() == "left":
         raise Refusal(422, "texts are cut at their end; leave truncation_direction out", "truncation_direction")
-    if request.prompt_name is not None:
-        raise Refusal(422, "prompts have no names here; write the prompt before the text", "prompt_name")
     policy = length_policy(request.too_long, request.truncate, service.settings)
     normalize = request.normalize if not per_token or "normalize" in request.model_fields_set else False
     options = embedding_options(served, request, normalize, policy, NO_POOLING if per_token else None)
@@ -173,7 +171,7 @@ def embedding_options(
     try:
         layers = None if request.layers is None else tuple(request.layers)
         how = {"pooling": pooling or request.pooling, "layers": layers, "normalize": normalize}
-        settings = served.embed_settings(**how, dimensions=request.dimensions)
+        settings = served.embed_settings(**how, dimensions=request.dimensions, prompt_name=request.prompt_name)
     except RequestError as error:
         raise Refusal(422, str(error)) from error
     return EmbeddingOptions(settings=settings, pairs=request.pairs, too_long=too_long)

@@ -1,6 +1,7 @@
 """Other routes of text-embeddings-inference: classification, reranking, similarity, tokens, server info."""
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ from pydantic import BaseModel, FailFast, Field, PlainValidator, WithJsonSchema
 from starlette.responses import Response
 
 from bertkit._version import __version__
+from bertkit.model.pooling import DOCUMENT, QUERY
 from bertkit.serve.http.endpoint import check_count, check_texts, length_policy, reply
 from bertkit.serve.http.routing import Routes
 from bertkit.serve.models import ServedModel
@@ -228,21 +230,32 @@ async def rank(
     """A score for each text: of a model fine-tuned with `regress` its output for the pair, else the cosine."""
     names = ("query", "texts")
     if served.task != "regress":
-        return await cosines(service, served, query, texts, policy, names)
+        return await cosines(service, served, query, texts, policy, names, sides=True)
     check_count(texts, "texts", service.settings)
     result = await predict_labels(service, served, [(query, text) for text in texts], policy, names, raw=raw)
     return PlanResult([labels[0]["score"] for labels in result.value], result.plan)
 
 
 async def cosines(
-    service: Service, served: ServedModel, sentence: str, others: list[str], policy: TooLong, names: tuple[str, str]
+    service: Service,
+    served: ServedModel,
+    sentence: str,
+    others: list[str],
+    policy: TooLong,
+    names: tuple[str, str],
+    *,
+    sides: bool = False,
 ) -> PlanResult:
-    """Cosine similarities between one text and others; `names`: their fields in the request."""
+    """Cosine similarities between one text and others; `names`: their fields in the request.
+
+    With `sides` the one is a query and the others are documents, each after its prompt.
+    """
     settings = served.embed_settings(normalize=True)
     if settings.per_token:
         raise Refusal(422, f"the model '{served.name}' has no pooling, so its texts have no single vector", "model")
-    options = EmbeddingOptions(settings=settings, too_long=policy)
-    plan = partial(_plan_cosines, served, sentence, others, options, service.settings, names)
+    prefixes = (settings.side(QUERY).prefix, settings.side(DOCUMENT).prefix) if sides else (settings.prefix,) * 2
+    options = EmbeddingOptions(settings=replace(settings, prefix=""), too_long=policy)
+    plan = partial(_plan_cosines, served, sentence, others, prefixes, options, service.settings, names)
     result = await service.answer(plan, len(sentence) + size_of(others))
     first, *rest = result.value
     return PlanResult((np.stack(rest) @ first).astype(float).tolist(), result.plan)
@@ -252,15 +265,16 @@ def _plan_cosines(
     served: ServedModel,
     sentence: str,
     others: list[str],
+    prefixes: tuple[str, str],
     options: EmbeddingOptions,
     limits: ServeSettings,
     names: tuple[str, str],
 ) -> PlanDraft:
-    """Embeddings of one text and the others, whose names in messages differ."""
+    """Embeddings of one text and the others, whose prompts and names in messages differ."""
     one, many = names
     check_texts([sentence], one, limits)
     check_texts(others, many, limits)
-    inputs = [sentence, *others]
+    inputs = [prefixes[0] + sentence, *(prefixes[1] + other for other in others)]
     return plan_checked_inputs(served, inputs, options, limits, many, lambda n: f"{many}[{n - 1}]" if n else one)
 
 
