@@ -1,5 +1,6 @@
 """Sparse and token vectors against sentence-transformers: its folders here, and ours there."""
 
+import json
 import shutil
 import string
 
@@ -108,6 +109,19 @@ def test_the_old_module_of_sparse_models_is_read(trunk, tmp_path):
     (tmp_path / "modules.json").write_text(renamed)
     (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 64, "do_lower_case": false}')
     assert_same_sparse(theirs, bertkit.load(tmp_path), TEXTS)
+
+
+@pytest.mark.parametrize(
+    "prompts", [{"document": "dog "}, {"passage": "dog ", "query": None}, {"other": "cat ", "query": "the "}], ids=str
+)
+def test_only_the_prompts_of_the_two_sides_are_used(trunk, tmp_path, prompts):
+    from sentence_transformers import SparseEncoder
+
+    sparse_encoder(trunk).save(str(tmp_path))
+    path = tmp_path / "config_sentence_transformers.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"prompts": prompts, "default_prompt_name": next(iter(prompts))}))
+    assert_same_sparse(SparseEncoder(str(tmp_path), device="cpu"), bertkit.load(tmp_path), TEXTS)
 
 
 COLBERT = {"strategy": "fixed", "length": 12, "attend": False}

@@ -282,7 +282,7 @@ CONFIG, LENGTHS = "config_sentence_transformers.json", "sentence_bert_config.jso
         ("sparse", "1_SpladePooling/config.json", lambda d: d.update(pooling_strategy="mean"), "unknown pooling of sp"),
         ("sparse", CONFIG, lambda d: d.update(similarity_fn_name="cosine"), "scores by 'cosine' are not supported"),
         ("sparse", CONFIG, lambda d: d.update(prompts=["query"]), "prompts must name texts"),
-        ("sparse", CONFIG, lambda d: d.update(default_prompt_name="other"), "one of them, not 'other'"),
+        ("sparse", CONFIG, lambda d: d.update(prompts={"query": 1}), "prompts must name texts"),
         ("late", "modules.json", lambda d: d[2].update(type="x.HierarchicalTokenPooling"), "TokenPooling' is not supp"),
         ("late", "modules.json", lambda d: d.reverse(), "modules must be in this order"),
         ("late", CONFIG, lambda d: d.update(model_type="ColBERT"), "is PyLate's; load the folder with sentence-transf"),

@@ -23,7 +23,6 @@ from bertkit.checkpoint.tensors import read_object
 from bertkit.errors import RequestError
 from bertkit.model.retrieval import DOCUMENT, QUERY, Expansion, LateSettings, RetrievalSettings, SparseSettings
 
-DOCUMENT_PROMPTS = (DOCUMENT, "passage", "corpus")  # sentence-transformers takes the first that a folder has
 MODULE_CLASSES = {
     "Transformer": "base.modules.transformer.Transformer",
     "SpladePooling": "sparse_encoder.modules.splade_pooling.SpladePooling",
@@ -67,17 +66,12 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _prefixes(folder: Path) -> dict[str, str]:
-    """The prompts of both sides; one that the folder lacks is its default prompt."""
-    config = _config(folder)
-    prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
-    valid = isinstance(prompts, dict) and all(isinstance(text, str | None) for text in prompts.values())
-    if not valid or (default is not None and default not in prompts):
-        raise RequestError(
-            f"{folder / PROMPT_FILE}: prompts must name texts, and default_prompt_name one of them, not {default!r}"
-        )
-    names = {QUERY: (QUERY, default), DOCUMENT: (*DOCUMENT_PROMPTS, default)}
-    found = {side: next((prompts[name] for name in order if name in prompts), "") for side, order in names.items()}
-    return {f"{side}_prefix": text or "" for side, text in found.items()}
+    """The prompts named query and document; sentence-transformers uses no other, and no default, for these two."""
+    prompts = _config(folder).get("prompts") or {}
+    found = {side: prompts.get(side) or "" for side in (QUERY, DOCUMENT)} if isinstance(prompts, dict) else {"": None}
+    if not all(isinstance(text, str) for text in found.values()):
+        raise RequestError(f"{folder / PROMPT_FILE}: prompts must name texts, not {prompts!r:.80}")
+    return {f"{side}_prefix": text for side, text in found.items()}
 
 
 def _similarity(folder: Path, known: Sequence[str]) -> str:

@@ -1,11 +1,12 @@
 """Kinds of trained vectors: one for a text, sparse ones over the vocabulary (SPLADE), one for each token (ColBERT).
 
 A kind makes a row of numbers for each text, all of one width, so that a step may be embedded in parts; compares rows;
-and says what is saved. Queries and documents are encoded alike, without prompts and without expansion by [MASK].
+and says what is saved. Queries and documents differ in their prompts alone: none is filled up with [MASK].
 """
 
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -17,10 +18,19 @@ from bertkit.errors import RequestError
 from bertkit.finetuning.embeddings.settings import VectorTuning
 from bertkit.model.batch import Batch
 from bertkit.model.model import NO_HEADS, BertModel
-from bertkit.model.pooling import EmbedSettings, pool
+from bertkit.model.pooling import DOCUMENT, QUERY, EmbedSettings, pool
 from bertkit.model.retrieval import LateSettings, SparseSettings, word_weights
 
 VECTORS = EmbedSettings(pooling="mean", normalize=True)  # in training, and in the saved folder
+
+
+def prompts(start: Checkpoint) -> dict[str, str]:
+    """What the folder puts before queries and before documents."""
+    retrieval = start.retrieval
+    if retrieval is not None:
+        return {"query_prefix": retrieval.query_prefix, "document_prefix": retrieval.document_prefix}
+    embed = start.embed_settings()
+    return {"query_prefix": embed.side(QUERY).prefix, "document_prefix": embed.side(DOCUMENT).prefix}
 
 
 class VectorKind(nn.Module):
@@ -66,7 +76,7 @@ class SparseKind(VectorKind):
                 "pre-trained with objective=mlm and saved with its head"
             )
         before = start.retrieval if isinstance(start.retrieval, SparseSettings) else SparseSettings()
-        self.how = SparseSettings(pooling=before.pooling, activation=before.activation)
+        self.how = SparseSettings(pooling=before.pooling, activation=before.activation, **prompts(start))
 
     def rows(self, model: BertModel, batch: Batch) -> Tensor:
         """T V."""
@@ -97,6 +107,7 @@ class LateKind(VectorKind):
         nn.init.normal_(linear.weight, std=start.model.config.width**-0.5, generator=generator)
         self.dense = nn.Sequential(linear, nn.Identity()) if before is None else deepcopy(before)
         self.dense.requires_grad_(True)
+        self.how = LateSettings(**prompts(start))
 
     def rows(self, model: BertModel, batch: Batch) -> Tensor:
         """T (L W): the vectors of a text's tokens, and zeros up to the longest text that there may be."""
@@ -122,7 +133,8 @@ class LateKind(VectorKind):
 
     def saved(self) -> dict[str, Any]:
         """The projection."""
-        return {"embed": None, "retrieval": LateSettings(dense=deepcopy(self.dense).cpu().requires_grad_(False).eval())}
+        dense = deepcopy(self.dense).cpu().requires_grad_(False).eval()
+        return {"embed": None, "retrieval": replace(self.how, dense=dense)}
 
 
 KINDS: Mapping[str, type[VectorKind]] = {

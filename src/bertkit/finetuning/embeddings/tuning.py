@@ -20,7 +20,7 @@ from bertkit.errors import RequestError
 from bertkit.files import refuse_to_overwrite, whole_file
 from bertkit.finetuning.batches import EpochPlan
 from bertkit.finetuning.embeddings.data import NO_TEXT, TextRows, read_pairs, read_texts, scaled
-from bertkit.finetuning.embeddings.kinds import KINDS
+from bertkit.finetuning.embeddings.kinds import KINDS, prompts
 from bertkit.finetuning.embeddings.losses import LOSSES, VectorLearner
 from bertkit.finetuning.embeddings.low_rank import LowRank
 from bertkit.finetuning.embeddings.session import SPEARMAN, Encoded, VectorData, VectorSession
@@ -29,7 +29,6 @@ from bertkit.finetuning.learner import freeze_below
 from bertkit.finetuning.result import FineTuned, result_from_json
 from bertkit.finetuning.run_state import begin_folder, finished, locked_folder
 from bertkit.model.model import new_model
-from bertkit.model.pooling import DOCUMENT, QUERY
 from bertkit.progress import ShowProgress, silent
 from bertkit.report.page import REPORT_FILE
 from bertkit.train.distributed import Ranks, process_group, stop_requests
@@ -147,10 +146,9 @@ def encoded_data(
     start: Checkpoint, rows: TextRows, dev: TextRows | None, objective: str, length: int, show: ShowProgress = silent
 ) -> VectorData:
     """Texts after the default prompt of the start's folder; of a table of pairs, queries and documents after theirs."""
-    prompts = start.embed_settings()
-    first, second = prompts.prefix, prompts.prefix
+    first = second = start.embed_settings().prefix
     if rows.kind == "pairs":
-        first, second = prompts.side(QUERY).prefix, prompts.side(DOCUMENT).prefix
+        first, second = prompts(start).values()
     texts = [first + text for text in rows.texts]
     more = [second + text for text in rows.texts] if second != first else []
     encoded = encode(start, [*texts, *more], length, show)
