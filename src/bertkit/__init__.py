@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bertkit.predict.fill import Filled
     from bertkit.predict.fill_words import FilledTogether
     from bertkit.predict.questions import JudgedWord
+    from bertkit.predict.retrieval import SparseVector
     from bertkit.predict.search import Found
     from bertkit.report.why import Why
     from bertkit.search.index import Hit, Index, build_index
@@ -56,6 +57,7 @@ _LATE_NAMES = {
     "bertkit.predict.fill": ("Filled",),
     "bertkit.predict.fill_words": ("FilledTogether",),
     "bertkit.predict.questions": ("JudgedWord",),
+    "bertkit.predict.retrieval": ("SparseVector",),
     "bertkit.predict.search": ("Found",),
     "bertkit.search.index": ("Hit", "Index", "build_index"),
     "bertkit.sklearn": ("Classifier",),
@@ -95,6 +97,7 @@ __all__ = [
     "RatedWords",
     "Report",
     "RequestError",
+    "SparseVector",
     "Tagged",
     "Tokenizer",
     "TrainingResult",

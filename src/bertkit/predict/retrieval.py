@@ -38,7 +38,7 @@ Tick = Callable[[int], None]  # of progress: so many texts more are done
 TEXTS_PER_BLOCK = 2048  # texts are sorted by length within a block
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SparseVector:
     """A weight for each word piece that a text stands for, also of pieces that it does not contain."""
 
