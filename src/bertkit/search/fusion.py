@@ -25,8 +25,8 @@ def fused(found: Mapping[str, Hits], weights: Mapping[str, float], k: int) -> Hi
     }
     numbers = np.unique(np.concatenate([NO_HITS[0], *(each[0] for each in points.values())]))
     totals = np.zeros(len(numbers))
-    for of_one, scores in points.values():
-        totals[np.searchsorted(numbers, of_one)] += scores
+    for of_one, added in points.values():
+        totals[np.searchsorted(numbers, of_one)] += added
     return best(numbers, totals, k)
 
 

@@ -41,13 +41,6 @@ class Hit:
     scores: Mapping[str, float]  # by retriever, of those that found it
 
 
-class Ranks(Protocol):
-    """What a ranker answers for each text: its index among the texts, and a score."""
-
-    index: int
-    score: float
-
-
 class Ranker(Protocol):
     """A model that ranks texts for a query: a Bert that was fine-tuned for that."""
 
@@ -139,8 +132,7 @@ class Index:
 
     def append(self, texts: Iterable[Any] | Path | str) -> int:
         """Add documents, as in `build_index`; returns how many."""
-        kinds, models = None, {**self._models}
-        built = build_folder(_sources(texts), self.path, kinds, models, (), Reading())
+        built = build_folder(_sources(texts), self.path, None, self._models, (), Reading())
         self._manifest = read_manifest(self.path)
         for name in ("_segments", "_documents"):
             self.__dict__.pop(name, None)
