@@ -86,7 +86,7 @@ class Index:
         return f"Index('{self.path}', {len(self):,} documents, kinds: {', '.join(self.kinds)})"
 
     @overload
-    def search(
+    def search(  # type: ignore[overload-overlap]
         self,
         query: str,
         k: int = 10,
@@ -145,7 +145,7 @@ class Index:
         found = self._found(_queries(queries), None, CANDIDATES)
         each = [{kind: hits[number] for kind, hits in found.items()} for number in range(len(queries))]
         ids = [{n: str(self.document(n)[0]) for hits in own.values() for n in hits[0].tolist()} for own in each]
-        weights = fit_weights(each, [dict(judged) for judged in relevance], ids)
+        weights = fit_weights(each, relevance, ids)
         with claimed(self.path):
             self._manifest = replace(read_manifest(self.path), fusion=weights)
             self._manifest.save(self.path)

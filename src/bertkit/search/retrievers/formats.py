@@ -58,7 +58,7 @@ def _float_query(unit_D: NDArray[np.float64]) -> QuickQuery:
 
 
 def _float_scores(arrays: Mapping[str, Rows], query_D: torch.Tensor) -> NDArray[np.float32]:
-    blocks = torch.from_numpy(arrays["vectors"]).split(ROWS_AT_A_TIME)
+    blocks = torch.split(torch.from_numpy(arrays["vectors"]), ROWS_AT_A_TIME)
     scores: NDArray[np.float32] = torch.cat([block.float() @ query_D for block in blocks]).numpy()
     return scores
 
@@ -82,7 +82,8 @@ def _int8_query(unit_D: NDArray[np.float64]) -> QuickQuery:
 def _int8_scores(arrays: Mapping[str, Rows], query: tuple[torch.Tensor, float]) -> NDArray[np.float32]:
     column_D1, step = query
     products = torch._int_mm(torch.from_numpy(arrays["vectors"]), column_D1)[:, 0]
-    return products.numpy() * (arrays["scales"] * np.float32(step))
+    scores: NDArray[np.float32] = products.numpy() * (arrays["scales"] * np.float32(step))
+    return scores
 
 
 def _binary(vectors_ND: NDArray[np.float32]) -> Mapping[str, Rows]:
@@ -106,7 +107,8 @@ def _binary_scores(arrays: Mapping[str, Rows], query_B: NDArray[np.uint64]) -> N
 
 def _ones_slowly(words_N: NDArray[np.uint64]) -> NDArray[Any]:
     """The number of ones in each word, for NumPy 1."""
-    return np.unpackbits(np.ascontiguousarray(words_N).view(np.uint8).reshape(-1, 8), axis=1).sum(axis=1)
+    ones_N: NDArray[Any] = np.unpackbits(np.ascontiguousarray(words_N).view(np.uint8).reshape(-1, 8), axis=1).sum(1)
+    return ones_N
 
 
 _ones: Callable[[NDArray[np.uint64]], NDArray[Any]] = getattr(np, "bitwise_count", _ones_slowly)
