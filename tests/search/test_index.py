@@ -235,6 +235,8 @@ def test_other_settings_and_kinds_than_those_of_the_index_are_refused(tmp_path, 
         ([3], "texts, row 1 is int; give str, or dicts with 'text'"),
         (["a", ""], "texts, row 2: the document has no text"),
         ([], "texts holds no rows"),
+        ({"text": "a"}, "texts is a dict, whose keys would be read"),
+        ([{"text": "a", "id": "x"}, {"text": "b"}], r"texts, row 2: no column 'id' \(the row has: text\)"),
     ],
 )
 def test_bad_documents_from_python(tmp_path, texts, message):
@@ -300,6 +302,19 @@ def test_weights_are_fitted_kept_and_used(fused_index):
     assert Index(index.path).search("the cat is sitting", 1)[0].id == 4
     with pytest.raises(RequestError, match="1 queries came with 0 judgements"):
         index.fit(["a"], [])
+
+
+def test_a_model_is_found_from_another_folder(tmp_path, minilm, monkeypatch):
+    (tmp_path / "minilm").symlink_to(minilm)
+    monkeypatch.chdir(tmp_path)
+    build_index(["a cat", "a dog"], "index", kinds=["dense"], model="minilm")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert Index("../index").search("dog", 1)[0].text == "a dog"
+    (tmp_path / "minilm").unlink()
+    with pytest.raises(RequestError, match=r"minilm is not a folder"):
+        Index("../index").search("dog")
+    assert Index("../index", model=minilm).search("dog", 1)[0].text == "a dog"
 
 
 def test_another_model_is_refused(fused_index, minilm):

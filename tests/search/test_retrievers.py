@@ -10,7 +10,7 @@ from bertkit.errors import RequestError
 from bertkit.predict.search import search_all
 from bertkit.search.retrievers.bm25 import Bm25, Bm25Settings, words_of
 from bertkit.search.retrievers.dense import DenseSettings, nearest
-from bertkit.search.retrievers.formats import FORMATS, VectorsWriter
+from bertkit.search.retrievers.formats import FORMATS, VectorsWriter, _ones, _ones_slowly
 from bertkit.search.retrievers.postings import Postings, PostingsWriter
 from bertkit.search.retrievers.retriever import Segment, best, joined
 from bertkit.search.retrievers.table import RETRIEVERS
@@ -157,6 +157,11 @@ def test_bits_find_most_and_score_exactly(tmp_path, clustered):
         numbers, scores = nearest(segments, FORMATS["binary"], query, 10)
         assert dict(zip(numbers.tolist(), scores.tolist(), strict=True)) == dict(row)  # 500 candidates are all of them
     assert segments[0].part["bits"].shape == (200, 2)
+
+
+def test_bits_are_counted_alike_in_numpy_1_and_2():
+    words = np.random.default_rng(0).integers(2**63, size=(20, 3), dtype=np.uint64)
+    assert _ones(words[:, 1]).tolist() == _ones_slowly(words[:, 1]).tolist()
 
 
 def test_candidates_of_bits_are_limited(tmp_path, monkeypatch):

@@ -1,6 +1,6 @@
 """Several retrievers' hits as one list: by reciprocal ranks, or by weights that were fitted on judged queries."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import product
 
 import numpy as np
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from bertkit.errors import RequestError
 from bertkit.search.retrievers.retriever import NO_HITS, Hits, best
-from bertkit.tasks.metrics.ranking import MAIN_RANKING_METRIC, Relevance, ranking_scores
+from bertkit.tasks.metrics.ranking import MAIN_RANKING_METRIC, ranking_scores
 
 RANK_CONSTANT = 60  # of reciprocal-rank fusion (Cormack 2009)
 STEPS = 10  # of the grid of weights between 0 and 1
@@ -25,13 +25,13 @@ def fused(found: Mapping[str, Hits], weights: Mapping[str, float], k: int) -> Hi
     }
     numbers = np.unique(np.concatenate([NO_HITS[0], *(each[0] for each in points.values())]))
     totals = np.zeros(len(numbers))
-    for of_one, scores in points.values():
-        totals[np.searchsorted(numbers, of_one)] += scores
+    for of_one, added in points.values():
+        totals[np.searchsorted(numbers, of_one)] += added
     return best(numbers, totals, k)
 
 
 def fit_weights(
-    found: Sequence[Mapping[str, Hits]], relevance: Sequence[Relevance], ids: Sequence[Mapping[int, str]]
+    found: Sequence[Mapping[str, Hits]], judged: Sequence[Mapping[str, float]], ids: Sequence[Mapping[int, str]]
 ) -> dict[str, float]:
     """The weights, of a grid, with the best mean nDCG@10 over judged queries; of equal ones the most even.
 
@@ -40,6 +40,7 @@ def fit_weights(
     names = list(found[0]) if found else []
     if len(names) < 2:
         raise RequestError("weights are fitted for several retrievers; this index has one, or no query is judged")
+    relevance = [dict[Hashable, float](each.items()) for each in judged]
 
     def score(weights: Mapping[str, float]) -> tuple[float, float]:
         rankings = (

@@ -41,13 +41,6 @@ class Hit:
     scores: Mapping[str, float]  # by retriever, of those that found it
 
 
-class Ranks(Protocol):
-    """What a ranker answers for each text: its index among the texts, and a score."""
-
-    index: int
-    score: float
-
-
 class Ranker(Protocol):
     """A model that ranks texts for a query: a Bert that was fine-tuned for that."""
 
@@ -93,7 +86,7 @@ class Index:
         return f"Index('{self.path}', {len(self):,} documents, kinds: {', '.join(self.kinds)})"
 
     @overload
-    def search(
+    def search(  # type: ignore[overload-overlap]
         self,
         query: str,
         k: int = 10,
@@ -139,8 +132,7 @@ class Index:
 
     def append(self, texts: Iterable[Any] | Path | str) -> int:
         """Add documents, as in `build_index`; returns how many."""
-        kinds, models = None, {**self._models}
-        built = build_folder(_sources(texts), self.path, kinds, models, (), Reading())
+        built = build_folder(_sources(texts), self.path, None, self._models, (), Reading())
         self._manifest = read_manifest(self.path)
         for name in ("_segments", "_documents"):
             self.__dict__.pop(name, None)
@@ -153,7 +145,7 @@ class Index:
         found = self._found(_queries(queries), None, CANDIDATES)
         each = [{kind: hits[number] for kind, hits in found.items()} for number in range(len(queries))]
         ids = [{n: str(self.document(n)[0]) for hits in own.values() for n in hits[0].tolist()} for own in each]
-        weights = fit_weights(each, [dict(judged) for judged in relevance], ids)
+        weights = fit_weights(each, relevance, ids)
         with claimed(self.path):
             self._manifest = replace(read_manifest(self.path), fusion=weights)
             self._manifest.save(self.path)

@@ -78,7 +78,9 @@ def read_manifest(folder: Path) -> Manifest:
     except RequestError as error:
         raise damaged(path) from error
     version = content.get("format_version")
-    if type(version) is int and version > FORMAT_VERSION:
+    if type(version) is not int:
+        raise damaged(path)
+    if version > FORMAT_VERSION:
         raise RequestError(
             f"{folder} is of format {version}, and this bertkit reads up to {FORMAT_VERSION}; update bertkit"
         )

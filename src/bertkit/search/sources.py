@@ -25,6 +25,7 @@ from bertkit.predict.files.rows import (
 from bertkit.progress import ShowProgress, silent
 from bertkit.search.manifest import SourceRecord
 from bertkit.text.corpus import STDIN, CorpusReport
+from bertkit.text_inputs import refuse_unlisted
 
 PYTHON = Path("texts")  # what documents that come from Python are called in messages
 NO_ID = ""  # of a document whose file has no ids: its number in the index is its id
@@ -74,6 +75,7 @@ def file_blocks(path: Path, reading: Reading, record: SourceRecord | None) -> It
 
 def python_blocks(texts: Iterable[Any], reading: Reading) -> Iterator[DocumentBlock]:
     """Documents that are str, or mappings with a text and perhaps an id and a title."""
+    refuse_unlisted(texts)
     report = CorpusReport()
     file = TableFile(PYTHON, Columns(), report=report)
     rows = (Row(file.location(number, "row"), _values(text, number)) for number, text in enumerate(texts, start=1))

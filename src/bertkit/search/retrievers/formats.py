@@ -58,7 +58,7 @@ def _float_query(unit_D: NDArray[np.float64]) -> QuickQuery:
 
 
 def _float_scores(arrays: Mapping[str, Rows], query_D: torch.Tensor) -> NDArray[np.float32]:
-    blocks = torch.from_numpy(arrays["vectors"]).split(ROWS_AT_A_TIME)
+    blocks = torch.split(torch.from_numpy(arrays["vectors"]), ROWS_AT_A_TIME)
     scores: NDArray[np.float32] = torch.cat([block.float() @ query_D for block in blocks]).numpy()
     return scores
 
@@ -82,7 +82,8 @@ def _int8_query(unit_D: NDArray[np.float64]) -> QuickQuery:
 def _int8_scores(arrays: Mapping[str, Rows], query: tuple[torch.Tensor, float]) -> NDArray[np.float32]:
     column_D1, step = query
     products = torch._int_mm(torch.from_numpy(arrays["vectors"]), column_D1)[:, 0]
-    return products.numpy() * (arrays["scales"] * np.float32(step))
+    scores: NDArray[np.float32] = products.numpy() * (arrays["scales"] * np.float32(step))
+    return scores
 
 
 def _binary(vectors_ND: NDArray[np.float32]) -> Mapping[str, Rows]:
@@ -97,8 +98,20 @@ def _bits(vectors_ND: NDArray[Any]) -> NDArray[np.uint64]:
 
 
 def _binary_scores(arrays: Mapping[str, Rows], query_B: NDArray[np.uint64]) -> NDArray[np.float32]:
-    """Minus the number of bits that differ."""
-    return -np.bitwise_count(arrays["bits"] ^ query_B).sum(axis=1, dtype=np.float32)
+    """Minus the number of bits that differ; word by word, as NumPy sums short rows slowly."""
+    differing = np.zeros(len(arrays["bits"]), np.float32)
+    for words_N, word in zip(arrays["bits"].T, query_B, strict=True):
+        differing += _ones(words_N ^ word)
+    return -differing
+
+
+def _ones_slowly(words_N: NDArray[np.uint64]) -> NDArray[Any]:
+    """The number of ones in each word, for NumPy 1."""
+    ones_N: NDArray[Any] = np.unpackbits(np.ascontiguousarray(words_N).view(np.uint8).reshape(-1, 8), axis=1).sum(1)
+    return ones_N
+
+
+_ones: Callable[[NDArray[np.uint64]], NDArray[Any]] = getattr(np, "bitwise_count", _ones_slowly)
 
 
 # The first is the default. Bytes of a vector of 384 numbers: 384, 1,536, 768, and 48 that every query reads.

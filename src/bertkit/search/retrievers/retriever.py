@@ -68,8 +68,10 @@ class Retriever(ABC, Generic[Part]):
 
     @property
     def model_name(self) -> str | None:
-        """What is written into the index to find the model again; None without one."""
-        return None if self.model is None else str(self.model)
+        """What is written into the index to find the model again, wherever it is searched from; None without one."""
+        if self.model is None:
+            return None
+        return str(self.model.absolute() if self.model.exists() else self.model)
 
     @property
     @abstractmethod
