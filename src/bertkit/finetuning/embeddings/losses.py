@@ -38,7 +38,7 @@ class VectorTargets:
 Loss = Callable[[Tensor, VectorTargets], tuple[Tensor, Tensor]]
 
 
-class Targets(Protocol):
+class TextTargets(Protocol):
     """What a batch of texts is trained on."""
 
     def sums(self, vectors_TD: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor]:
@@ -133,7 +133,7 @@ class VectorLearner(LossModule):
         self.model = model
         self.loss = matryoshka(partial(LOSSES[objective].function, temperature=temperature), prefixes)
 
-    def forward(self, batch: Batch, targets: Targets) -> Sums:
+    def forward(self, batch: Batch, targets: TextTargets) -> Sums:
         """(sum of losses, number of rows, number of correct pairs)."""
         vectors_TD = F.normalize(pool(self.model(batch).float(), batch, "mean"), dim=-1)
         return {TASK: targets.sums(vectors_TD, self.loss)}
