@@ -108,7 +108,7 @@ def cosent_loss(vectors_TD: Tensor, targets: VectorTargets, temperature: float) 
 class VectorLoss:
     """A row of LOSSES."""
 
-    function: Callable[[Tensor, VectorTargets, float], tuple[Tensor, Tensor]]  # of vectors, targets, temperature
+    function: Callable[..., tuple[Tensor, Tensor]]  # of vectors, targets and a temperature
     compares: bool = True  # whether the loss of a row depends on the other rows of the step
     rows: str = "auto"  # the kind of rows that it is for
     counts: bool = False  # whether it counts correct pairs
