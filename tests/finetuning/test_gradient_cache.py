@@ -56,7 +56,7 @@ def session_of(model: Path, objective: str, *settings: str, seed: int = 0) -> Ve
 
 def step(session: VectorSession, module: nn.Module | None = None, ranks: Ranks = Ranks()) -> tuple[dict, list]:  # noqa: B008
     """The gradients and (sum, count, correct) of the session's first step."""
-    module = module or session.module
+    module = session.module if module is None else module
     context = StepContext(module, session.module.weights, NoUpdate(), LOOP, ranks)
     totals, _, tokens = (session.step_function() or take_step)(context, session.micro_batches(0), 0.0)
     gradients = {name: p.grad.clone() for name, p in session.module.named_parameters() if p.grad is not None}
@@ -114,6 +114,11 @@ def test_low_rank_updates_in_half_precision_go_through_it(model):
     half = step(parts, HalfPrecision(parts.module))[0]
     assert_equal(step(whole, HalfPrecision(whole.module))[0], half, 0.02)
     assert all(gradient.dtype == torch.float32 for gradient in half.values())
+
+
+def test_a_compiled_module_has_the_same_gradients(model):
+    whole, parts = (session_of(model, "pairs", "dropout=0", *more) for more in ([], ["tokens=256"]))
+    assert_equal(step(whole)[0], step(parts, torch.compile(parts.module, backend="eager"))[0])
 
 
 def test_a_run_in_parts_ends_where_a_run_as_one_does(model, tmp_path):

@@ -123,7 +123,7 @@ class EmbedSettings:
 
     def vectors(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """`vectors_of` by these settings."""
-        how = {"normalize": self.normalize, "dense": self.dense, "dimensions": self.dimensions}
+        how: dict[str, Any] = {"normalize": self.normalize, "dense": self.dense, "dimensions": self.dimensions}
         return vectors_of(x_TD, batch, self.pooling, **how)
 
     def one_vector(self) -> "EmbedSettings":

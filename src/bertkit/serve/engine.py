@@ -119,7 +119,7 @@ class ReadPooled(RowReader):
 
     def rows(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """N D."""
-        how = {"normalize": self.normalize, "dense": self.dense, "dimensions": self.dimensions}
+        how: dict[str, Any] = {"normalize": self.normalize, "dense": self.dense, "dimensions": self.dimensions}
         return vectors_of(x_TD, batch, self.pooling, **how)
 
 
@@ -133,7 +133,7 @@ class ReadTokens:
 
     def __call__(self, x_TD: Tensor, batch: Batch) -> list[np.ndarray]:
         """float32 [L, D] each."""
-        how = {"normalize": self.normalize, "dimensions": self.dimensions}
+        how: dict[str, Any] = {"normalize": self.normalize, "dimensions": self.dimensions}
         vectors_TD = vectors_of(x_TD, batch, NO_POOLING, **how).cpu()
         return [part.numpy() for part in batch.split(vectors_TD)]
 

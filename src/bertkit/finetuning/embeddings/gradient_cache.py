@@ -73,9 +73,10 @@ class GradientCache:
         embedded_TD = torch.cat([_vectors(context, part) for part in parts])
         vectors_TD = torch.empty_like(embedded_TD).index_copy_(0, places, embedded_TD).requires_grad_()
         with torch.autocast(vectors_TD.device.type, torch.bfloat16, enabled=context.settings.autocast):
-            sums = targets.sums(vectors_TD, self.loss)
-            [gradients_TD] = torch.autograd.grad(sums[0], vectors_TD)
-        first, none = tuple(number.detach() for number in sums), (vectors_TD.new_zeros(()),) * 3
+            loss, rows, correct = targets.sums(vectors_TD, self.loss)
+            [gradients_TD] = torch.autograd.grad(loss, vectors_TD)
+        zero = loss.new_zeros(())
+        first, none = (loss.detach(), rows, correct), (zero, zero, zero)
         return [
             replace(part, inputs=(part.inputs[0], CachedGradients(gradients_TD[part.places], none if n else first)))
             for n, part in enumerate(parts)

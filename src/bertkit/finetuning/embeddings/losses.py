@@ -39,7 +39,7 @@ class VectorTargets:
 Loss = Callable[[Tensor, VectorTargets], tuple[Tensor, Tensor]]
 
 
-class Targets(Protocol):
+class TextTargets(Protocol):
     """What a batch of texts is trained on."""
 
     def sums(self, vectors_TD: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor]:
@@ -129,7 +129,7 @@ def cosent_loss(vectors_TD: Tensor, targets: VectorTargets, temperature: float) 
 class VectorLoss:
     """A row of LOSSES."""
 
-    function: Callable[[Tensor, VectorTargets, float], tuple[Tensor, Tensor]]  # of vectors, targets, temperature
+    function: Callable[..., tuple[Tensor, Tensor]]  # of vectors, targets and a temperature
     compares: bool = True  # whether the loss of a row depends on the other rows of the step
     rows: str = "auto"  # the kind of rows that it is for
     counts: bool = False  # whether it counts correct pairs
@@ -162,7 +162,7 @@ class VectorLearner(LossModule):
         loss = partial(LOSSES[objective].function, temperature=temperature or self.kind.temperature)
         self.loss = matryoshka(loss if self.kind.any_loss else of_kind(loss, self.kind), prefixes)
 
-    def forward(self, batch: Batch, targets: Targets) -> Sums:
+    def forward(self, batch: Batch, targets: TextTargets) -> Sums:
         """(sum of losses, number of rows, number of correct pairs)."""
         return {TASK: targets.sums(self.kind.rows(self.model, batch), self.loss)}
 

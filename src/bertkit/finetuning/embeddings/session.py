@@ -74,7 +74,8 @@ class VectorData:
 
     def places(self, texts: Numbers, rows: int) -> Numbers:
         """Where `encoded` has texts, of which the first `rows` are first ones of a row."""
-        return texts + self.shift * (np.arange(len(texts)) >= rows)
+        places: Numbers = np.where(np.arange(len(texts)) < rows, texts, texts + self.shift)
+        return places
 
 
 @dataclass(kw_only=True, eq=False)
