@@ -31,6 +31,7 @@ from bertkit import (
     Rated,
     RatedWords,
     Report,
+    SparseVector,
     Tagged,
     Tokenizer,
     TrainingResult,
@@ -64,6 +65,10 @@ def vectors_of_a_model(bert: Bert, text: str, texts: Sequence[str]) -> None:
     assert_type(bert.embed(texts, layers=[-1, -2], normalize=True), Vectors)
     assert_type(bert.embed(texts, pooling="max", too_long="window"), Vectors)
     assert_type(bert.embed(texts, pooling="none"), list[Vectors])
+    assert_type(bert.sparse(text), SparseVector)
+    assert_type(bert.sparse(texts, query=True), list[SparseVector])
+    assert_type(bert.token_vectors(text, query=True), Vectors)
+    assert_type(bert.token_vectors(texts), list[Vectors])
     assert_type(bert.similarity(texts), Vectors)
     assert_type(bert.similarity(texts, texts), Vectors)
     assert_type(bert.search(text, texts), list[Found])

@@ -141,13 +141,14 @@ def _blocks(
         report = report_lengths([len(ids) for ids, _ in plain], limit, "truncate", first=done)
         found = rows([truncate(Passage(*each), limit) for each in plain], tick)
         for place, row in enumerate(found):
-            _refuse_nan(row[-1] if isinstance(row, tuple) else row, numbered("text", done + place), checkpoint.name)
+            _refuse_nan(row, numbered("text", done + place), checkpoint.name)
         yield TextBlock(block, found, report)
         done += len(block)
 
 
-def _refuse_nan(numbers: np.ndarray, text: str, name: str) -> None:
-    if not np.isfinite(numbers).all():
+def _refuse_nan(row: Any, text: str, name: str) -> None:
+    weights_or_vectors = row[-1] if isinstance(row, tuple) else row
+    if not np.isfinite(weights_or_vectors).all():
         raise RequestError(
             f"{text} gets numbers that are not finite from '{name or 'this model'}', so weights of the model are "
             "damaged; copy or train it again"

@@ -68,10 +68,11 @@ def _config(folder: Path) -> dict[str, Any]:
 def _prefixes(folder: Path) -> dict[str, str]:
     """The prompts named query and document; sentence-transformers uses no other, and no default, for these two."""
     prompts = _config(folder).get("prompts") or {}
-    found = {side: prompts.get(side) or "" for side in (QUERY, DOCUMENT)} if isinstance(prompts, dict) else {"": None}
-    if not all(isinstance(text, str) for text in found.values()):
+    if not isinstance(prompts, dict) or not all(
+        isinstance(prompts.get(side), str | None) for side in (QUERY, DOCUMENT)
+    ):
         raise RequestError(f"{folder / PROMPT_FILE}: prompts must name texts, not {prompts!r:.80}")
-    return {f"{side}_prefix": text for side, text in found.items()}
+    return {f"{side}_prefix": prompts.get(side) or "" for side in (QUERY, DOCUMENT)}
 
 
 def _similarity(folder: Path, known: Sequence[str]) -> str:
@@ -182,7 +183,7 @@ def _write_late(folder: Path, settings: LateSettings) -> None:
         "skiplist_tasks": [*settings.skipped_on],
         "keep_only_token_ids": None,
     }
-    configs = {"MultiVectorMask": mask, "Normalize": ON_TOKENS}
+    configs: dict[str, dict[str, Any]] = {"MultiVectorMask": mask, "Normalize": {**ON_TOKENS}}
     kinds = ["Transformer", *["Dense"] * len(dense), "MultiVectorMask", *["Normalize"] * settings.normalize]
     paths = write_modules(folder, [(MODULE_CLASSES[kind], configs.get(kind)) for kind in kinds])
     for path, (linear, activation) in zip(paths[1:], dense, strict=False):

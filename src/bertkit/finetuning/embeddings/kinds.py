@@ -107,7 +107,8 @@ class LateKind(VectorKind):
         nn.init.normal_(linear.weight, std=start.model.config.width**-0.5, generator=generator)
         self.dense = nn.Sequential(linear, nn.Identity()) if before is None else deepcopy(before)
         self.dense.requires_grad_(True)
-        self.how = LateSettings(**prompts(start))
+        query, document = prompts(start).values()
+        self.how = LateSettings(query_prefix=query, document_prefix=document)
 
     def rows(self, model: BertModel, batch: Batch) -> Tensor:
         """T (L W): the vectors of a text's tokens, and zeros up to the longest text that there may be."""
@@ -126,7 +127,7 @@ class LateKind(VectorKind):
 
     def _tokens(self, rows_TX: Tensor) -> tuple[Tensor, Tensor]:
         """(T L W, T L which are tokens), L the longest of these texts."""
-        tokens_TLW = rows_TX.unflatten(1, (self.settings.max_length, -1))
+        tokens_TLW = rows_TX.view(len(rows_TX), self.settings.max_length, -1)
         real_TL = tokens_TLW.detach().abs().sum(dim=-1) > 0
         longest = int(real_TL.sum(dim=1).max())
         return tokens_TLW[:, :longest], real_TL[:, :longest]
