@@ -18,7 +18,7 @@ from bertkit.search.build import build_folder
 from bertkit.search.index import Index, build_index
 from bertkit.search.manifest import Manifest
 from bertkit.search.retrievers.bm25 import Bm25Writer
-from bertkit.search.sources import Reading
+from bertkit.search.sources import HowToRead
 
 WORDS = ["stolen", "wallet", "bank", "bread", "butter", "river", "cat"]
 LINES = [f"document {n} about {WORDS[n % 7]} and {WORDS[n % 5]}" for n in range(50)]
@@ -47,7 +47,7 @@ def write(path: Path, rows: Iterable[object]) -> Path:
 
 
 def built(texts, out, kinds=("bm25",), **reading):
-    return build_folder([texts] if isinstance(texts, Path) else texts, out, kinds, {}, (), Reading(**reading))
+    return build_folder([texts] if isinstance(texts, Path) else texts, out, kinds, {}, (), HowToRead(**reading))
 
 
 def documents(index: Index):
@@ -220,7 +220,7 @@ def test_other_settings_and_kinds_than_those_of_the_index_are_refused(tmp_path, 
     with pytest.raises(RequestError, match="was made with the kinds bm25, and these are bm25, dense; leave --kind out"):
         built(corpus, tmp_path / "index", kinds=("bm25", "dense"))
     with pytest.raises(RequestError, match=r"was made with other settings than k1=2; leave them out"):
-        build_folder([corpus], tmp_path / "index", None, {}, ["k1=2"], Reading())
+        build_folder([corpus], tmp_path / "index", None, {}, ["k1=2"], HowToRead())
     with pytest.raises(RequestError, match="unknown kind of retriever 'bm52'; choose from: bm25"):
         built(corpus, tmp_path / "other", kinds=("bm52",))
     with pytest.raises(RequestError, match="there is no model for 'bm25' in this index; name one of: none"):

@@ -45,13 +45,13 @@ def index(
     from bertkit.predict.files.rows import INDEX_SETTINGS, FileSettings
     from bertkit.progress import progress
     from bertkit.search.build import SKIPPED, build_folder, setting_names
-    from bertkit.search.sources import Reading
+    from bertkit.search.sources import HowToRead
     from bertkit.settings import change, split_pair
 
     own = setting_names(RETRIEVERS)
     files, pairs = split_words(settings, [*INDEX_SETTINGS, *own])
     reading = dict(split_pair(pair, INDEX_SETTINGS) for pair in pairs if pair.partition("=")[0] in INDEX_SETTINGS)
-    how = Reading(change(FileSettings(), reading), RunOptions(on_error=on_error).skip, progress, print_note)
+    how = HowToRead(change(FileSettings(), reading), RunOptions(on_error=on_error).skip, progress, print_note)
     others = [pair for pair in pairs if pair.partition("=")[0] not in INDEX_SETTINGS]
     kinds = None if kind is None else [part.strip() for part in kind.split(",") if part.strip()]
     built = build_folder(files, out, kinds, named_models(model or []), others, how)

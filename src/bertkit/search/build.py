@@ -11,7 +11,7 @@ from bertkit.files import claimed, refuse_to_overwrite, whole_folder
 from bertkit.search.manifest import MANIFEST, SEGMENTS, Manifest, RetrieverRecord, SegmentRecord, read_manifest
 from bertkit.search.retrievers.retriever import PartWriter, Retriever
 from bertkit.search.retrievers.table import RETRIEVERS
-from bertkit.search.sources import DocumentBlock, Reading, file_blocks, python_blocks, source_name
+from bertkit.search.sources import DocumentBlock, HowToRead, file_blocks, python_blocks, source_name
 from bertkit.search.strings import StringsWriter
 from bertkit.settings import pick, read_pairs, rules
 from bertkit.text.corpus import STDIN, corpus_files
@@ -42,7 +42,7 @@ def build_folder(
     kinds: Sequence[str] | None,
     models: Models,
     settings: Sequence[str],
-    reading: Reading,
+    reading: HowToRead,
 ) -> Built:
     """Index documents in a new folder, or append them to an index; Paths are files, anything else is a document.
 
@@ -145,7 +145,7 @@ def _remove_unfinished(folder: Path, manifest: Manifest) -> None:
             shutil.rmtree(path)
 
 
-def _blocks(texts: Iterable[Any], manifest: Manifest, reading: Reading) -> Iterator[DocumentBlock]:
+def _blocks(texts: Iterable[Any], manifest: Manifest, reading: HowToRead) -> Iterator[DocumentBlock]:
     """Blocks of files, and of documents from Python, which come after files."""
     listed = list(texts) if isinstance(texts, list | tuple) else texts
     if isinstance(listed, list) and listed and all(isinstance(each, Path) for each in listed):

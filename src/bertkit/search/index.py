@@ -21,7 +21,7 @@ from bertkit.search.build import (
 from bertkit.search.fusion import fit_weights, fused
 from bertkit.search.manifest import SEGMENTS, check_files, read_manifest
 from bertkit.search.retrievers.retriever import Hits, Segment
-from bertkit.search.sources import NO_ID, Reading
+from bertkit.search.sources import NO_ID, HowToRead
 from bertkit.search.strings import Strings
 from bertkit.settings import pick
 from bertkit.text_inputs import listed_texts
@@ -132,7 +132,7 @@ class Index:
 
     def append(self, texts: Iterable[Any] | Path | str) -> int:
         """Add documents, as in `build_index`; returns how many."""
-        built = build_folder(_sources(texts), self.path, None, self._models, (), Reading())
+        built = build_folder(_sources(texts), self.path, None, self._models, (), HowToRead())
         self._manifest = read_manifest(self.path)
         for name in ("_segments", "_documents"):
             self.__dict__.pop(name, None)
@@ -234,7 +234,7 @@ def build_index(
     bundled one.
     """
     pairs = [f"{name}={value}" for name, value in settings.items()]
-    build_folder(_sources(texts), Path(out), kinds, models_of(model), pairs, Reading())
+    build_folder(_sources(texts), Path(out), kinds, models_of(model), pairs, HowToRead())
     return Index(out, model=model)
 
 

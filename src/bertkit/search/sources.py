@@ -32,7 +32,7 @@ NO_ID = ""  # of a document whose file has no ids: its number in the index is it
 
 
 @dataclass(frozen=True)
-class Reading:
+class HowToRead:
     """How files of documents are read."""
 
     settings: FileSettings = FileSettings()  # noqa: RUF009 - it is frozen
@@ -52,7 +52,7 @@ class DocumentBlock:
     record: SourceRecord | None
 
 
-def file_blocks(path: Path, reading: Reading, record: SourceRecord | None) -> Iterator[DocumentBlock]:
+def file_blocks(path: Path, reading: HowToRead, record: SourceRecord | None) -> Iterator[DocumentBlock]:
     """The documents of a file after those that `record` says are in the index."""
     name, size = source_name(path), path.stat().st_size if path.is_file() else 0
     if path == STDIN:
@@ -73,7 +73,7 @@ def file_blocks(path: Path, reading: Reading, record: SourceRecord | None) -> It
     yield from _blocks(source, title, reading, name, record or SourceRecord(columns), size)
 
 
-def python_blocks(texts: Iterable[Any], reading: Reading) -> Iterator[DocumentBlock]:
+def python_blocks(texts: Iterable[Any], reading: HowToRead) -> Iterator[DocumentBlock]:
     """Documents that are str, or mappings with a text and perhaps an id and a title."""
     refuse_unlisted(texts)
     report = CorpusReport()
@@ -103,7 +103,7 @@ def _values(text: Any, number: int) -> Mapping[str, Any]:
 
 
 def _blocks(
-    source: RowSource, title: str | None, reading: Reading, name: str, record: SourceRecord, size: int
+    source: RowSource, title: str | None, reading: HowToRead, name: str, record: SourceRecord, size: int
 ) -> Iterator[DocumentBlock]:
     row_id = find_row_id(source.table, reading.settings.id)
     make, digest = partial(_document, source, title), RowsDigest()
@@ -120,7 +120,7 @@ def _blocks(
 
 
 def _documents(
-    items: list[Item | str], reading: Reading, name: str, record: SourceRecord, *, has_ids: bool
+    items: list[Item | str], reading: HowToRead, name: str, record: SourceRecord, *, has_ids: bool
 ) -> DocumentBlock:
     faults = [item for item in items if isinstance(item, str)]
     if faults and not reading.skip:
