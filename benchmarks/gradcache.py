@@ -1,6 +1,6 @@
 """Peak memory and time of one step of `finetune vectors` over thousands of pairs, on the CPU.
 
-    python benchmarks/gradcache.py --model MODEL --corpus TEXT... --out RESULTS.json
+    python benchmarks/gradcache.py --model MODEL --corpus TEXT... --out RESULTS.json [--max-length 128]
 
 Pairs are neighboring sentences of the corpus. Each number of pairs has a process of its own, whose peak is measured.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 PAIRS = (256, 4096)
 
 
-def step(model: Path, corpus: list[Path], pairs: int) -> dict[str, object]:
+def step(model: Path, corpus: list[Path], pairs: int, length: int) -> dict[str, object]:
     """One step of so many pairs: seconds, peak of the process in GiB, tokens, number of parts."""
     import torch
 
@@ -31,7 +31,7 @@ def step(model: Path, corpus: list[Path], pairs: int) -> dict[str, object]:
     from bertkit.train.distributed import Ranks
     from bertkit.train.runs import Progress, Run
 
-    settings = read_vector_request(f"batch={pairs}")[0]
+    settings = read_vector_request(f"batch={pairs}", f"max_length={length}")[0]
     rows = read_texts(corpus, kind="neighbors", most=2 * pairs)
     rows = TextRows(rows.texts, rows.rows[:pairs], kind=rows.kind)
     start = load_checkpoint(model)
@@ -43,6 +43,7 @@ def step(model: Path, corpus: list[Path], pairs: int) -> dict[str, object]:
         report = next(session.steps(Progress()))
     return {
         "pairs": len(rows),
+        "max_length": length,
         "tokens": report.progress.tokens,
         "parts": parts,
         "seconds": round(time.perf_counter() - began, 1),
@@ -64,10 +65,11 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--corpus", type=Path, nargs="+", required=True)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--pairs", type=int)
+    parser.add_argument("--pairs", type=int, help="only this step, in this process")
+    parser.add_argument("--max-length", type=int, default=128)
     given = parser.parse_args()
     if given.pairs:
-        print(json.dumps(step(given.model, given.corpus, given.pairs)))
+        print(json.dumps(step(given.model, given.corpus, given.pairs, given.max_length)))
         return
     import torch
 
@@ -75,7 +77,8 @@ def main() -> None:
     facts["command"] = "python benchmarks/gradcache.py --model MODEL --corpus TEXT... --out RESULTS.json"
     rows = []
     for pairs in PAIRS:
-        command = [sys.executable, __file__, "--model", str(given.model), "--pairs", str(pairs), "--corpus"]
+        command = [sys.executable, __file__, "--model", str(given.model), "--pairs", str(pairs)]
+        command += ["--max-length", str(given.max_length), "--corpus"]
         command += map(str, given.corpus)
         passive = {**os.environ, "OMP_WAIT_POLICY": "passive"}  # as the commands choose on a busy machine
         done = subprocess.run(command, env=passive, capture_output=True, text=True, check=True)

@@ -64,6 +64,7 @@ def vectors_of_a_model(bert: Bert, text: str, texts: Sequence[str]) -> None:
     assert_type(bert.embed(text, pooling="none"), Vectors)
     assert_type(bert.embed(texts, layers=[-1, -2], normalize=True), Vectors)
     assert_type(bert.embed(texts, pooling="max", too_long="window"), Vectors)
+    assert_type(bert.embed(texts, dimensions=64, prompt_name="query"), Vectors)
     assert_type(bert.embed(texts, pooling="none"), list[Vectors])
     assert_type(bert.sparse(text), SparseVector)
     assert_type(bert.sparse(texts, query=True), list[SparseVector])
@@ -175,6 +176,7 @@ def an_estimator(texts: list[str], labels: list[int], bert: Bert, path: Path) ->
 def a_server(client: Client, text: str, texts: Sequence[str]) -> None:
     assert_type(client.embed(text, pooling="none"), Vectors)
     assert_type(client.embed(texts, pairs=True), Vectors)
+    assert_type(client.embed(texts, dimensions=64, prompt_name="query"), Vectors)
     assert_type(client.embed(texts, pooling="none"), list[Vectors])
     assert_type(client.fill(text, top=3), list[FilledReply])
     assert_type(client.fill(texts), list[list[FilledReply]])

@@ -223,7 +223,7 @@ class Client(ClosedAtExit):
 
         With `pairs`, a text with ||| in it is two texts, read together. Many texts are sent in several requests.
         """
-        options = {"pooling": pooling, "layers": layer_list(layers), "normalize": normalize}
+        options: dict[str, object] = {"pooling": pooling, "layers": layer_list(layers), "normalize": normalize}
         options |= {"dimensions": dimensions, "prompt_name": prompt_name}
         options |= {"too_long": too_long, "pairs": pairs, "model": self.model}
         return embedded(self._connection, texts, options)

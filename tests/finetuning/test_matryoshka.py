@@ -51,8 +51,10 @@ def test_the_loss_is_the_mean_over_prefixes():
     assert float(matryoshka(contrast, ())(vectors, targets)[0]) == float(parts[0])
 
 
-def test_the_folder_knows_its_dimensions(tuned, tmp_path):
+def test_the_folder_knows_its_dimensions(tuned, tmp_path, capsys):
     bert = bertkit.load(tuned)
+    assert run(["info", str(tuned)]) == 0
+    assert "dimensions       16, 8" in capsys.readouterr().out
     assert bert.checkpoint.embed.trained_dimensions == (16, 8)
     bert.save(tmp_path / "again")
     assert load_checkpoint(tmp_path / "again").embed == bert.checkpoint.embed

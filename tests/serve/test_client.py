@@ -40,6 +40,8 @@ def test_embed_is_the_python_api(client, server):
     np.testing.assert_allclose(client.embed(TEXTS, **asked), bert.embed(TEXTS, **asked), atol=NEAR)
     for own, wanted in zip(client.embed(TEXTS, pooling="none"), bert.embed(TEXTS, pooling="none"), strict=True):
         np.testing.assert_allclose(own, wanted, atol=NEAR)
+    short = {"dimensions": 4, "prompt_name": "query"}
+    np.testing.assert_allclose(client.embed(TEXTS, **short), bert.embed(TEXTS, **short), atol=NEAR)
     assert client.embed(TEXTS).dtype == np.float32
     assert client.embed("a").flags.writeable
 

@@ -39,6 +39,8 @@ def info(
         "task": task,
         "labels": list(checkpoint.labels),
         "pooling": checkpoint.embed.pooling if checkpoint.embed else None,
+        "prompts": [name for name, _ in checkpoint.embed_settings().prompts],
+        "dimensions": list(checkpoint.embed_settings().trained_dimensions),
         "bytes": sum(path.stat().st_size for path in folder.iterdir() if path.is_file()),
         "answers": [*answers, *answerable(checkpoint.model), *([f"predict ({task})"] if task else [])],
     }
@@ -55,5 +57,5 @@ def _format_lines(description: dict[str, Any]) -> list[str]:
 def _format_value(value: Any) -> str:
     if isinstance(value, list):
         more = f" and {len(value) - SHOWN_LABELS:,} more" if len(value) > SHOWN_LABELS else ""
-        return ", ".join(value[:SHOWN_LABELS]) + more
+        return ", ".join(map(str, value[:SHOWN_LABELS])) + more
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -218,7 +218,8 @@ class VectorSession(BestSession):
         """The first texts of the chosen rows, then the second ones, then the negatives."""
         rows = self.data.train.rows[np.array(chosen)]
         texts: Numbers = (np.repeat(rows, 2, axis=1) if self.data.objective == "twins" else rows).T.reshape(-1)
-        return texts[texts != NO_TEXT]
+        present: Numbers = texts[texts != NO_TEXT]
+        return present
 
     def _targets(self, chosen: Sequence[int], texts: Numbers) -> VectorTargets:
         names = torch.from_numpy(texts.copy()).to(self.ranks.device)

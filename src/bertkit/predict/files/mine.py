@@ -91,14 +91,8 @@ def mine_file(
     say: Callable[[str], None] = lambda _: None,
 ) -> Mined:
     """Write each pair with its negatives to a .jsonl file: query, positive, negatives and their cosines."""
-    check_ending(out, (".jsonl",))
-    check_outputs(out, {}, resume=options.resume)
-    if str(pairs) == "-" or str(corpus) == "-":
-        raise RequestError("pairs and corpus are read more than once, and standard input cannot be; name files")
-    source, corpus_source = open_source(PAIRS, pairs, file.columns, file.format), open_source(None, corpus, Columns())
+    source, corpus_source = _opened(pairs, corpus, out, file, resume=options.resume)
     say(source.note)
-    if source.columns.pair is None:
-        raise RequestError(f"{pairs}: a pair has two texts; name the second column with pair=...")
     model = embedding_model(model, dtype=options.hardware.dtype)
     bert = options.hardware.load(model)
     common = {**describe(bert, source, options), "corpus": data_checksum(corpus), "mining": str(settings)}
@@ -116,6 +110,18 @@ def mine_file(
     state = run_file(source, job, bert, Output("mining", out, common), options, show)
     shutil.rmtree(folder)
     return replace(_counted(out, settings.negatives), skipped=state.skipped, model=bert.name)
+
+
+def _opened(pairs: Path, corpus: Path, out: Path, file: FileSettings, *, resume: bool) -> tuple[RowSource, RowSource]:
+    """Both files, and nothing in the way of the output."""
+    check_ending(out, (".jsonl",))
+    check_outputs(out, {}, resume=resume)
+    if str(pairs) == "-" or str(corpus) == "-":
+        raise RequestError("pairs and corpus are read more than once, and standard input cannot be; name files")
+    source = open_source(PAIRS, pairs, file.columns, file.format)
+    if source.columns.pair is None:
+        raise RequestError(f"{pairs}: a pair has two texts; name the second column with pair=...")
+    return source, open_source(None, corpus, Columns())
 
 
 def _corpus_folder(out: Path, common: Mapping[str, str], *, resume: bool) -> Path:
