@@ -252,6 +252,23 @@ def test_a_sparse_model_without_its_head(sparse, tmp_path):
         bertkit.load(bare)
 
 
+def test_a_classifier_may_start_from_a_model_for_retrieval(sparse, late, tmp_path):
+    rows = [("w1 w2", "a"), ("w3", "b")] * 4
+    for name, start in (("sparse", sparse), ("late", late)):
+        run = bertkit.finetune("classify", train=rows, dev=rows, model=start, out=tmp_path / name, epochs=1)
+        assert bertkit.load(tmp_path / name / "model").checkpoint.retrieval is None
+        assert run.model.classify("w1 w2").label in {"a", "b"}
+
+
+def test_info_names_the_vectors(sparse, late, capsys):
+    from bertkit.cli.main import main
+
+    for folder, what in ((sparse, "sparse vectors"), (late, "token vectors")):
+        with pytest.raises(SystemExit):
+            main(["info", str(folder)])
+        assert what in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("call", ["sparse", "token_vectors"])
 def test_weights_that_are_not_finite(sparse, late, call):
     bert = bertkit.load(sparse if call == "sparse" else late)

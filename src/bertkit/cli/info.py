@@ -26,6 +26,7 @@ def info(
     checkpoint = load_checkpoint(model)
     config, task = checkpoint.model.config, task_name(checkpoint)
     answers = [*(["embed"] if checkpoint.tokenizer else []), *(["fill"] if checkpoint.model.fills else [])]
+    answers += [] if checkpoint.retrieval is None else [checkpoint.retrieval.what]
     description: dict[str, Any] = {
         "folder": str(folder),
         "family": config.family,
