@@ -23,6 +23,8 @@ DENSE_FIELDS = {
     "module_output_name": "sentence_embedding",
     "use_residual": False,
 }
+# Fields of config.json with a cross-encoder's activation; version 3 and earlier had the second one.
+CROSS_ENCODER_FIELDS = ("sentence_transformers", "sbert_ce_default_activation_function")
 PROMPT_FILE, LENGTH_FILE = "config_sentence_transformers.json", "sentence_bert_config.json"
 
 
@@ -57,6 +59,20 @@ def read_settings(folder: Path, hidden: int) -> EmbedSettings:
         linear, activation = _dense(path, width)
         layers, width = [*layers, linear, activation], linear.out_features
     return replace(settings, dense=nn.Sequential(*layers).eval() if layers else None)
+
+
+def cross_encoder_fields(folder: Path) -> dict[str, Any]:
+    """What the folder of a CrossEncoder (version 5 and later) says in a file of its own, as fields of config.json."""
+    path = folder / PROMPT_FILE
+    settings = read_object(path) if path.is_file() else {}
+    if settings.get("model_type") != "CrossEncoder":
+        return {}
+    if settings.get("default_prompt_name") is not None:
+        raise RequestError(f"{path}: default_prompt_name of a cross-encoder is not supported; remove it")
+    modules = [_kind(module) for module in _modules(folder)] if (folder / "modules.json").is_file() else []
+    if extra := [kind for kind in modules if kind != "Transformer"]:
+        raise RequestError(f"{folder / 'modules.json'}: the module '{extra[0]}' of a cross-encoder is not supported")
+    return {"sentence_transformers": {"activation_fn": settings.get("activation_fn")}}
 
 
 def read_length(folder: Path) -> int | None:

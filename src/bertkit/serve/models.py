@@ -124,6 +124,11 @@ class Models:
         """The model for embeddings: that of this name; the one for it if nothing is named; else the first."""
         return self.named(self._embedder if name is None and pooling is None and layers is None else name)
 
+    def reranker(self, name: str | None) -> ServedModel:
+        """The model that compares texts with a query: that of this name; the first made for it; else `embedder`."""
+        made = [served for served in self.by_name.values() if "rank" in served.abilities]
+        return made[0] if name is None and made else self.embedder(name)
+
     def able(self, name: str | None, ability: str) -> ServedModel:
         """The model of this name, or the first that can do it; one that cannot is refused."""
         if name is None:
