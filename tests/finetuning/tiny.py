@@ -120,15 +120,14 @@ def write_choices(path: Path, rows: int, seed: int = 0) -> Path:
 
 
 def write_ranked(path: Path, rows: int, seed: int = 0) -> Path:
-    """Which texts have the name that the query asks for; 1 or 0."""
+    """Which text of three praises the film: 1 for it, 0 for the others."""
     draw = random.Random(seed)
     lines = []
     for number in range(rows):
-        name, other = draw.sample(NAMES, 2)
-        texts = [sentence(draw, name), sentence(draw, other), sentence(draw, draw.choice(PLACES))]
+        texts = [sentence(draw, draw.choice(words)) for words in (GOOD, BAD, PLACES)]
         scores = [1, 0, 0]
         order = draw.sample(range(3), 3)
-        query = f"who is {name} {filler(draw)[0]} {number}"
+        query = f"film {number} ?"
         lines.append(
             json.dumps({"query": query, "texts": [texts[n] for n in order], "scores": [scores[n] for n in order]})
         )
