@@ -93,6 +93,7 @@ class TaskRow:
     length: ClassVar[LengthPolicy] = LengthPolicy()  # default
     length_kinds: ClassVar[tuple[Kind, ...]] = ALL_KINDS  # length policies that make sense for the task
     label: ClassVar[LabelColumn] = ONE_LABEL
+    ranks: ClassVar[bool] = False  # whether it scores texts by a query
     generates: ClassVar[bool] = False  # whether a prediction is a text that is generated
     default_start: ClassVar[str] = "bundled"  # the model to start from; "new": a new one, with a vocabulary of its own
     fields: ClassVar[tuple[RequestField, ...]]
@@ -139,7 +140,7 @@ class TaskRow:
         """The examples of a file from those of its rows, where several rows are one example."""
         return examples
 
-    def prediction_of(self, example: Example, predictions: Mapping[str, Any]) -> Any:
+    def prediction_of(self, example: Example, predictions: Mapping[str, Any]) -> Any | None:
         """The prediction for an example from those of the rows of its file, by location; None if there is none."""
         return predictions.get(str(example.location))
 

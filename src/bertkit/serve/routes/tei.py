@@ -239,7 +239,7 @@ async def rank(
     """
     names = ("query", field)
     check_count(texts, field, service.settings)
-    if "rank" in served.abilities:
+    if served.ranks:
         inputs, request_names = {"query": [query], "texts": [texts]}, {"texts": field}
         plan = partial(plan_task, served, inputs, service.settings, request_names, refuse_long=policy == "refuse")
         result = await service.answer(partial(converted, plan, partial(_scores, raw=raw)), size_of(texts))

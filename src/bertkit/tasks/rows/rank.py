@@ -66,6 +66,7 @@ class RankRow(TaskRow):
     example_unit = "queries"
     length_kinds = TRUNCATING_KINDS
     settings_part = "ranking"
+    ranks = True
     reports_length = True
     fields = (RequestField("query"), RequestField("texts", "choices"))
     options = (RequestOption("top", MOST_LISTED, MOST_LISTED, "How many texts to list, the best first."),)
@@ -95,7 +96,7 @@ class RankRow(TaskRow):
         """The rows of a query are one example."""
         return grouped_by_query(examples)
 
-    def prediction_of(self, example: Example, predictions: Mapping[str, Any]) -> Any:
+    def prediction_of(self, example: Example, predictions: Mapping[str, Any]) -> Any | None:
         """The scores of all rows of a query as one ranking."""
         assert isinstance(example, RankExample)
         parts = [predictions.get(str(row)) for row in example.rows or (example.location,)]
