@@ -28,6 +28,7 @@ from bertkit import (
     JudgedWord,
     Labeled,
     Look,
+    Ranked,
     Rated,
     RatedWords,
     Report,
@@ -46,6 +47,7 @@ from bertkit.client import (
     FilledReply,
     JudgedReply,
     ModelReply,
+    RankedReply,
     RatedWordsReply,
     TaggedReply,
     WrittenReply,
@@ -105,6 +107,8 @@ def answers_of_a_model(bert: Bert, text: str, texts: Sequence[str]) -> None:
     assert_type(bert.answer(texts, texts), list[Answered])
     assert_type(bert.choose(text, texts), Chosen)
     assert_type(bert.choose(texts, [texts]), list[Chosen])
+    assert_type(bert.rank(text, texts, top=3), list[Ranked])
+    assert_type(bert.rank(texts, [texts]), list[list[Ranked]])
     assert_type(bert.rate_words(text), RatedWords)
     assert_type(bert.rate_words(texts), list[RatedWords])
     bert.classify(3)  # type: ignore[call-overload]
@@ -193,6 +197,8 @@ def a_server(client: Client, text: str, texts: Sequence[str]) -> None:
     assert_type(client.answer(texts, texts), list[AnsweredReply])
     assert_type(client.choose(text, texts), ChosenReply)
     assert_type(client.choose(texts, [texts]), list[ChosenReply])
+    assert_type(client.rank(text, texts), list[RankedReply])
+    assert_type(client.rank(texts, [texts], 3), list[list[RankedReply]])
     assert_type(client.rate_words(text), RatedWordsReply)
     assert_type(client.rate_words(texts), list[RatedWordsReply])
     assert_type(client.write(text, tokens=5), WrittenReply)
@@ -216,6 +222,7 @@ async def a_server_awaited(client: AsyncClient, text: str, texts: Sequence[str])
     assert_type(await client.tag(text), TaggedReply)
     assert_type(await client.answer(texts, texts, best=2), list[AnsweredReply])
     assert_type(await client.choose(text, texts), ChosenReply)
+    assert_type(await client.rank(text, texts), list[RankedReply])
     assert_type(await client.rate_words(texts), list[RatedWordsReply])
     assert_type(await client.write(texts), list[WrittenReply])
     assert_type(await client.attention(text, layer=1), AttentionReply)

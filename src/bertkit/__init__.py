@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from bertkit.tasks.choose import Chosen
     from bertkit.tasks.classify import Classified
     from bertkit.tasks.multilabel import Labeled
+    from bertkit.tasks.rank import Ranked
     from bertkit.tasks.rate_words import RatedWords
     from bertkit.tasks.regress import Rated
     from bertkit.tasks.tag import Tagged
@@ -65,6 +66,7 @@ _LATE_NAMES = {
     "bertkit.tasks.choose": ("Chosen",),
     "bertkit.tasks.classify": ("Classified",),
     "bertkit.tasks.multilabel": ("Labeled",),
+    "bertkit.tasks.rank": ("Ranked",),
     "bertkit.tasks.rate_words": ("RatedWords",),
     "bertkit.tasks.regress": ("Rated",),
     "bertkit.tasks.tag": ("Tagged",),
@@ -93,6 +95,7 @@ __all__ = [
     "JudgedWord",
     "Labeled",
     "Look",
+    "Ranked",
     "Rated",
     "RatedWords",
     "Report",

@@ -99,6 +99,15 @@ class ChoicesCall(Protocol[One, Many]):
     def __call__(self, question: Sequence[str], choices: Sequence[Sequence[str]]) -> Many: ...
 
 
+class RankCall(Protocol[One, Many]):
+    """A call with a query and the texts to rank, or with several queries."""
+
+    @overload
+    def __call__(self, query: str, texts: Sequence[str], top: int | None = None) -> One: ...
+    @overload
+    def __call__(self, query: Sequence[str], texts: Sequence[Sequence[str]], top: int | None = None) -> Many: ...
+
+
 class FillCall(Protocol[One, Many]):
     """`Client.fill`: a call with one text with blanks, or with several."""
 

@@ -17,6 +17,7 @@ from bertkit.calls import (
     FollowsCall,
     Layers,
     PairsCall,
+    RankCall,
     RequestEmbedCall,
     TextCall,
     TextsCall,
@@ -124,6 +125,15 @@ class ChosenReply(TypedDict):
     text: str | None
     probability: float
     probabilities: list[float]
+    seen: SeenReply
+
+
+class RankedReply(TypedDict):
+    """As `Ranked`."""
+
+    index: int
+    score: float
+    text: str
     seen: SeenReply
 
 
@@ -271,6 +281,13 @@ class Client(ClosedAtExit):
         """As `Bert.choose`: choice, text, probabilities."""
         return self._results("/choose", question, question=question, choices=choices)
 
+    @overloaded(RankCall[list[RankedReply], list[list[RankedReply]]])
+    def rank(
+        self, query: str | Sequence[str], texts: Sequence[str] | Sequence[Sequence[str]], top: int | None = None
+    ) -> list[RankedReply] | list[list[RankedReply]]:
+        """As `Bert.rank`: a list of {index, score, text}, best first."""
+        return self._results("/rank", query, query=query, texts=texts, top=top)
+
     @overloaded(TextsCall[RatedWordsReply, list[RatedWordsReply]])
     def rate_words(self, texts: str | Sequence[str | Sequence[str]]) -> RatedWordsReply | list[RatedWordsReply]:
         """As `Bert.rate_words`: words, values, characters."""
@@ -347,6 +364,7 @@ class AsyncClient:
     tag = overloaded(TextsCall[Later[TaggedReply], Later[list[TaggedReply]]])(_awaited(Client.tag))
     answer = overloaded(BestAnswersCall[Later[AnsweredReply], Later[list[AnsweredReply]]])(_awaited(Client.answer))
     choose = overloaded(ChoicesCall[Later[ChosenReply], Later[list[ChosenReply]]])(_awaited(Client.choose))
+    rank = overloaded(RankCall[Later[list[RankedReply]], Later[list[list[RankedReply]]]])(_awaited(Client.rank))
     rate_words = overloaded(TextsCall[Later[RatedWordsReply], Later[list[RatedWordsReply]]])(
         _awaited(Client.rate_words)
     )

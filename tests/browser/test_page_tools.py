@@ -157,6 +157,14 @@ def test_choose(visit, page_server):
     assert "two choices or more" in said(page)
 
 
+def test_rank(visit, page_server):
+    page = visit(page_server.url, tool="rank", query="a film", texts="a joy\n\n of wood \nseven")
+    found = page_server.post("/rank", {"query": "a film", "texts": ["a joy", "of wood", "seven"]}).json()["results"][0]
+    assert shown(page, ".bars .name") == [row["text"] for row in found]
+    assert shown(page, ".chosen .name") == [found[0]["text"]]
+    assert said(page) == f"First: {found[0]['text']}"
+
+
 def test_compare_shows_the_cosines(visit, page_server):
     page = visit(page_server.url, tool="compare", texts=LINES, model="fill")
     vectors = np.array(page_server.post("/embed", {"inputs": LINES.split("\n"), "model": "fill"}).json())
@@ -238,6 +246,7 @@ KEYED = {
     "tag": {"text": "ada lives in london"},
     "answer": {"question": "where?", "passage": "ada lives in london"},
     "choose": {"question": "it was", "choices": "red\nblue"},
+    "rank": {"query": "it was", "texts": "red\nblue"},
     "rate-words": {"text": "a long committee"},
     "write": {"text": "a cat"},
     "compare": {"texts": "a cat\na dog"},

@@ -119,6 +119,22 @@ def write_choices(path: Path, rows: int, seed: int = 0) -> Path:
     return path
 
 
+def write_ranked(path: Path, rows: int, seed: int = 0) -> Path:
+    """Which text of three praises the film: 1 for it, 0 for the others."""
+    draw = random.Random(seed)
+    lines = []
+    for number in range(rows):
+        texts = [sentence(draw, draw.choice(words)) for words in (GOOD, BAD, PLACES)]
+        scores = [1, 0, 0]
+        order = draw.sample(range(3), 3)
+        query = f"film {number} ?"
+        lines.append(
+            json.dumps({"query": query, "texts": [texts[n] for n in order], "scores": [scores[n] for n in order]})
+        )
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
 def write_ratings(path: Path, rows: int, seed: int = 0) -> Path:
     """How much each word is liked: a number with a fraction for each."""
     draw = random.Random(seed)
@@ -149,6 +165,7 @@ WRITERS = {
     "tag": (write_tags, ".conll"),
     "answer": (write_questions, ".json"),
     "choose": (write_choices, ".jsonl"),
+    "rank": (write_ranked, ".jsonl"),
     "rate-words": (write_ratings, ".jsonl"),
     "write": (write_copies, ".tsv"),
 }

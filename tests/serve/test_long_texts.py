@@ -10,7 +10,8 @@ LONG = "a b c d e f g h i j k l m n o p q r s t u v w x y z " * 4
 SIMILAR = {"inputs": {"source_sentence": "a", "sentences": ["b", LONG]}}
 ASKED = [
     ("/rerank", {"query": "a", "texts": ["b", LONG]}, "texts[1]"),
-    ("/rerank", {"query": LONG, "texts": ["b", "c"]}, "query"),
+    ("/rerank", {"query": LONG, "texts": ["b", "c"], "model": "fill"}, "query"),
+    ("/rerank", {"query": "a", "texts": ["b", LONG], "model": "rank"}, "texts[1]"),
     ("/rerank", {"query": "a", "texts": ["b", LONG], "model": "regress"}, "texts[1]"),
     ("/similarity", SIMILAR, "inputs.sentences[1]"),
     ("/models/fill", SIMILAR, "inputs.sentences[1]"),

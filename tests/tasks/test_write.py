@@ -251,7 +251,7 @@ def test_settings_that_do_not_fit_are_refused(encoder, tmp_path):
     with pytest.raises(RequestError, match="reads from left to right and continues a text"):
         fine_tune("write", read_settings("epochs=1"), causal, train, dev, tmp_path / "run")
     labeled, _ = tiny.files(tmp_path, "classify", 8, 4)
-    with pytest.raises(RequestError, match="'classify' generates no text"):
+    with pytest.raises(RequestError, match="go with write, and not with 'classify'"):
         open_data("classify", read_settings("beams=2"), encoder, labeled, labeled)
     with pytest.raises(RequestError, match="'classify' starts from a pre-trained model"):
         open_data("classify", read_settings(), Path("new"), labeled, labeled)

@@ -17,6 +17,7 @@ from bertkit.checkpoint.folders.modules import transformer_folder
 from bertkit.checkpoint.folders.retrieval import read_retrieval, write_retrieval
 from bertkit.checkpoint.hub import download_hint
 from bertkit.checkpoint.hugging_face import NATIVE_TYPE, LoadReport, architecture, config_from_json, config_to_json
+from bertkit.checkpoint.sentence_transformers import CROSS_ENCODER_FIELDS
 from bertkit.checkpoint.small import write_small
 from bertkit.checkpoint.tensors import read_object, read_tensors, write_tensors
 from bertkit.config import BertConfig
@@ -45,6 +46,7 @@ KEPT_FIELDS: tuple[str, ...] = (
     "cls_token_id",
     "sep_token_id",
     "embedding_dropout",
+    *CROSS_ENCODER_FIELDS,
 )
 
 
@@ -131,7 +133,8 @@ def load_checkpoint(
         embed=_embed(folder, source) if retrieval is None else None,
         retrieval=retrieval,
         max_length=_max_length(folder, source),
-        settings={key: source.settings[key] for key in KEPT_FIELDS if key in source.settings},
+        settings={key: source.settings[key] for key in KEPT_FIELDS if key in source.settings}
+        | sentence_transformers.cross_encoder_fields(folder),
         task=_task(source.folder),
         report=report,
         folder=folder,
@@ -350,7 +353,7 @@ def _check_vocabulary(tokenizer: Tokenizer | None, config: BertConfig, folder: P
 def _embed(folder: Path, source: _Source) -> EmbedSettings | None:
     """Of bertkit.json, with the dense layers of the folder's modules; else of the modules; None: neither."""
     saved = _bertkit_json(source.folder).get("embed")
-    modules = _is_sentence_transformers(folder)
+    modules = _is_sentence_transformers(folder) and not sentence_transformers.cross_encoder_fields(folder)
     found = sentence_transformers.read_settings(folder, source.config.width) if modules else None
     if not saved:
         return found

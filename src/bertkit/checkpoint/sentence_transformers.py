@@ -11,6 +11,7 @@ from bertkit.checkpoint.folders.modules import (
     dense_pairs,
     ordered_modules,
     read_dense,
+    read_modules,
     transformer_settings,
     write_dense,
     write_json,
@@ -22,6 +23,8 @@ from bertkit.model.pooling import EmbedSettings
 from bertkit.poolings import DEFAULT_POOLING, TEXT_POOLINGS
 
 ORDER = ("Transformer", "Pooling", "Dense", "Normalize")
+# Fields of config.json with a cross-encoder's activation; version 3 and earlier had the second one.
+CROSS_ENCODER_FIELDS = ("sentence_transformers", "sbert_ce_default_activation_function")
 
 
 def read_settings(folder: Path, hidden: int) -> EmbedSettings:
@@ -40,6 +43,20 @@ def read_settings(folder: Path, hidden: int) -> EmbedSettings:
     settings = replace(settings, dense=read_dense(paths, settings.width(hidden), SENTENCE))
     dimensions = _dimensions(folder)
     return replace(settings, dimensions=None if dimensions is None else min(dimensions, settings.width(hidden)))
+
+
+def cross_encoder_fields(folder: Path) -> dict[str, Any]:
+    """What the folder of a CrossEncoder (version 5 and later) says in a file of its own, as fields of config.json."""
+    path = folder / PROMPT_FILE
+    settings = read_object(path) if path.is_file() else {}
+    if settings.get("model_type") != "CrossEncoder":
+        return {}
+    if settings.get("default_prompt_name") is not None:
+        raise RequestError(f"{path}: default_prompt_name of a cross-encoder is not supported; remove it")
+    modules = [kind for kind, _ in read_modules(folder)] if (folder / "modules.json").is_file() else []
+    if extra := [kind for kind in modules if kind != "Transformer"]:
+        raise RequestError(f"{folder / 'modules.json'}: the module '{extra[0]}' of a cross-encoder is not supported")
+    return {"sentence_transformers": {"activation_fn": settings.get("activation_fn")}}
 
 
 def read_length(folder: Path) -> int | None:

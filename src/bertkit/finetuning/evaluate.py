@@ -12,6 +12,7 @@ from bertkit.data.examples import Example
 from bertkit.engine.batches import Passage, fastest, last_layer, map_batches, token_budget
 from bertkit.finetuning.batches import within_budget
 from bertkit.finetuning.learner import task_logits
+from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.tasks.shared.decision import Decision
 from bertkit.tasks.shared.fixed_batch import window_segments
@@ -41,7 +42,9 @@ def run_model(
     model: BertModel, task: Task, windows: Sequence[Window], *, tokens: int | None = None, half: bool = False
 ) -> Outputs:
     """The outputs of all windows, in batches of up to `tokens` with examples of about equal length."""
-    groups = [list(group) for _, group in groupby(range(len(windows)), key=lambda i: windows[i].example)]
+    examples = [list(group) for _, group in groupby(range(len(windows)), key=lambda i: windows[i].example)]
+    # Independent ones are not kept together: a query with a thousand texts would be one batch.
+    groups = [[i] for i in range(len(windows))] if task.independent_windows else list(examples)
     groups.sort(key=lambda group: -sum(len(windows[i].ids) for i in group))
     lengths = [sum(len(windows[i].ids) for i in group) for group in groups]
     labeled = bool(windows) and all(window.target is not None for window in windows)
@@ -53,7 +56,8 @@ def run_model(
         batch, hidden_TD = last_layer(model.encoder, window_passages(batch_windows, model.config), device)
         logits = task_logits(model, task, batch, batch_windows, hidden_TD).float()
         rows = dict(zip(indices, task.window_outputs(model, logits, batch, batch_windows), strict=True))
-        loss, targets = task.loss(logits, batch, batch_windows, LossSettings()) if labeled else (0.0, 0)
+        in_batch = labeled and not task.independent_windows
+        loss, targets = task.loss(logits, batch, batch_windows, LossSettings()) if in_batch else (0.0, 0)
         return BatchOutput(rows, float(loss), int(targets))
 
     model.eval()
@@ -64,8 +68,19 @@ def run_model(
         outputs = map_batches(compute, list(within_budget(lengths, budget)), sum(lengths), device)
     model.train(training)
     rows = {index: row for output in outputs for index, row in output.rows.items()}
-    total, count = sum(output.loss for output in outputs), sum(output.targets for output in outputs)
-    return Outputs([rows[i] for i in range(len(windows))], total / max(count, 1) if labeled else None)
+    ordered = [rows[i] for i in range(len(windows))]
+    losses = [(output.loss, output.targets) for output in outputs]
+    if labeled and task.independent_windows:
+        losses = [_example_loss(task, [windows[i] for i in each], [rows[i] for i in each]) for each in examples]
+    total, count = (sum(each[part] for each in losses) for part in (0, 1))
+    return Outputs(ordered, total / max(count, 1) if labeled else None)
+
+
+def _example_loss(task: Task, windows: Sequence[Window], rows: Sequence[np.ndarray]) -> tuple[float, int]:
+    """(loss, number of targets) of one example from the outputs of its windows."""
+    batch = Batch.pack([window.ids for window in windows])
+    loss, targets = task.loss(torch.from_numpy(np.stack(rows)).float(), batch, windows, LossSettings())
+    return float(loss), int(targets)
 
 
 def predict(

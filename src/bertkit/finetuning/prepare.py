@@ -13,7 +13,7 @@ from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.data.examples import Example
 from bertkit.data.tables import Columns
 from bertkit.errors import RequestError
-from bertkit.finetuning.settings import FineTuneSettings, GenerationSettings
+from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.model.heads import HEADS
 from bertkit.progress import ShowProgress, silent
 from bertkit.settings import pick
@@ -70,12 +70,16 @@ def prepare(
     """Read the files, build the task with the labels of the training data, and make all windows."""
     train, dev, test, notes, columns = read_files(name, files, settings.learning.seed, settings.run.test_share)
     arguments = TASKS[name].arguments_from_data(train, files.train)
-    if TASKS[name].generates:
-        arguments |= asdict(settings.generation)
+    if (part := TASKS[name].settings_part) is not None:
+        arguments |= TASKS[name].arguments_from_settings(getattr(settings, part), train, files.train)
     task = build_task(name, start, settings.reading, **arguments)
     refuse_mismatch(task, settings)
     datasets = []
-    for role, examples in (("training", train), ("dev", dev), *([("test", test)] if test else [])):
+    for role, examples in (
+        ("training", task.training_examples(train)),
+        ("dev", dev),
+        *([("test", test)] if test else []),
+    ):
         with show(f"reading the {role} data", len(examples)) as meter:
             windows = []
             for number, example in enumerate(examples):
@@ -94,8 +98,10 @@ def refuse_mismatch(task: Task, settings: FineTuneSettings) -> None:
         raise RequestError(f"abstain={settings.run.abstain:g} goes with {able}; '{task.name}' does not use it")
     if settings.reading.pooling != "model" and not HEADS[task.head].pooled:
         raise RequestError(f"pooling={settings.reading.pooling}: '{task.name}' reads every token; leave it out")
-    if settings.generation != GenerationSettings() and not task.row.generates:
-        raise RequestError(f"beams, length_penalty and new_tokens: '{task.name}' generates no text; leave them out")
+    for part in {row.settings_part for row in TASKS.values()} - {None, task.row.settings_part}:
+        if (given := getattr(settings, part)) != type(given)():
+            able = ", ".join(row.name for row in TASKS.values() if row.settings_part == part)
+            raise RequestError(f"{', '.join(asdict(given))} go with {able}, and not with '{task.name}'; leave them out")
     if settings.run.metric is not None:
         pick(dict.fromkeys([*task.metrics, "loss"]), settings.run.metric, "metric")
 

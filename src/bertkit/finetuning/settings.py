@@ -17,6 +17,7 @@ from bertkit.settings import (
     read_pairs,
 )
 from bertkit.tasks.row import TaskRow
+from bertkit.tasks.rows.rank import RANK_OBJECTIVES
 from bertkit.tasks.shared.length import ReadingSettings
 from bertkit.train.optimizer_rows import OPTIMIZERS
 from bertkit.train.schedule import Decay
@@ -115,6 +116,19 @@ class GenerationSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankSettings:
+    """What a ranking is trained by."""
+
+    objective: str | None = None  # a row of RANK_OBJECTIVES; None: listwise, or pointwise without texts to compare
+    list_size: Annotated[int, Range(2)] = 16  # texts of a query that are compared in a step; longer lists go in parts
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.objective is not None:
+            pick(RANK_OBJECTIVES, self.objective, "objective")
+
+
+@dataclass(frozen=True, kw_only=True)
 class FineTuneSettings:
     """All settings of a run; each key belongs to exactly one part."""
 
@@ -123,6 +137,7 @@ class FineTuneSettings:
     run: RunSettings = field(default_factory=RunSettings)
     shape: ShapeSettings = field(default_factory=ShapeSettings)
     generation: GenerationSettings = field(default_factory=GenerationSettings)
+    ranking: RankSettings = field(default_factory=RankSettings)
 
     def flat(self) -> dict[str, Any]:
         """Every key with its value."""

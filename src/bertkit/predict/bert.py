@@ -18,6 +18,7 @@ from bertkit.calls import (
     Layers,
     PairsCall,
     PassageCall,
+    RankCall,
     SidedCall,
     TextCall,
     TextsCall,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from bertkit.tasks.choose import Chosen
     from bertkit.tasks.classify import Classified
     from bertkit.tasks.multilabel import Labeled
+    from bertkit.tasks.rank import Ranked
     from bertkit.tasks.rate_words import RatedWords
     from bertkit.tasks.regress import Rated
     from bertkit.tasks.tag import Tagged
@@ -310,6 +312,21 @@ class Bert:
         """A Chosen: which of its choices fits a question; for several questions, a list."""
         lists = [choices] if isinstance(question, str) else choices
         return self._ask("choose", question, question=_listed(question), choices=lists)
+
+    @overloaded(RankCall["list[Ranked]", "list[list[Ranked]]"])
+    def rank(
+        self, query: str | Sequence[str], texts: Sequence[str] | Sequence[Sequence[str]], top: int | None = None
+    ) -> "list[Ranked] | list[list[Ranked]]":
+        """The texts by how well they answer the query, a Ranked each, best first; for several queries, a list.
+
+        `top`: only so many; all are scored.
+        """
+        if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
+            raise RequestError(f"top={top!r} must be a whole number from 1: how many texts to give, or None for all")
+        lists = [texts] if isinstance(query, str) else texts
+        rankings = self.answers.ask("rank", query=_listed(query), texts=lists)
+        cut = rankings if top is None else [ranking[:top] for ranking in rankings]
+        return cut[0] if isinstance(query, str) else cut
 
     @overloaded(TextsCall["RatedWords", "list[RatedWords]"])
     def rate_words(self, texts: str | Sequence[str | Sequence[str]]) -> "RatedWords | list[RatedWords]":

@@ -25,6 +25,7 @@ from bertkit.serve.routes.fill import fill_routes
 from bertkit.serve.routes.hugging_face import hugging_face_routes
 from bertkit.serve.routes.models import model_routes
 from bertkit.serve.routes.questions import question_routes
+from bertkit.serve.routes.rerank import rerank_routes
 from bertkit.serve.routes.tasks import task_routes
 from bertkit.serve.routes.tei import tei_routes
 from bertkit.serve.routes.why import Explain, why_routes
@@ -55,7 +56,16 @@ def create_app(
         yield
         await service.stop()
 
-    parts = (embedding_routes, model_routes, tei_routes, fill_routes, question_routes, write_routes, task_routes)
+    parts = (
+        embedding_routes,
+        model_routes,
+        tei_routes,
+        rerank_routes,
+        fill_routes,
+        question_routes,
+        write_routes,
+        task_routes,
+    )
     rows = [row for part in (*parts, attention_routes) for row in part(service).rows]
     rows += why_routes(service, explain).rows
     rows += [row for part in (hugging_face_routes, status_routes) for row in part(service).rows]

@@ -74,6 +74,11 @@ class ServedModel:
         return self.answers.task.name if self.answers else None
 
     @property
+    def ranks(self) -> bool:
+        """Whether it was fine-tuned to score texts by a query."""
+        return self.answers is not None and self.answers.task.row.ranks
+
+    @property
     def explains(self) -> bool:
         """Whether attribution can explain its predictions."""
         explained = self.answers is not None and type(self.answers.task).explain is not Task.explain
@@ -123,6 +128,11 @@ class Models:
     def embedder(self, name: str | None, *, pooling: object = None, layers: object = None) -> ServedModel:
         """The model for embeddings: that of this name; the one for it if nothing is named; else the first."""
         return self.named(self._embedder if name is None and pooling is None and layers is None else name)
+
+    def reranker(self, name: str | None) -> ServedModel:
+        """The model that compares texts with a query: that of this name; the first made for it; else `embedder`."""
+        made = [served for served in self.by_name.values() if served.ranks]
+        return made[0] if name is None and made else self.embedder(name)
 
     def able(self, name: str | None, ability: str) -> ServedModel:
         """The model of this name, or the first that can do it; one that cannot is refused."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.checkpoint.sentence_transformers import CROSS_ENCODER_FIELDS
 from bertkit.data.tables import COLUMN_ROLES
 from bertkit.errors import RequestError
 from bertkit.model.model import BertModel
@@ -16,6 +17,8 @@ from bertkit.tasks.shared.length import LengthPolicy, ReadingSettings
 from bertkit.tasks.table import TASKS, task_heads
 from bertkit.tasks.task import Task, task_class
 
+# Fields of config.json that say what a head is for: those of the model to start from are not of the new one.
+TASK_FIELDS = ("problem_type", *CROSS_ENCODER_FIELDS)
 DEFAULT_MAX_LENGTH = 512  # tokens in a sequence: models with 8,192 positions would be slow by default
 
 
@@ -52,13 +55,13 @@ def task_checkpoint(
     start: Checkpoint, model: BertModel, task: Task, decision: Decision, record: Mapping[str, Any]
 ) -> Checkpoint:
     """The checkpoint of a model that was fine-tuned from `start`, to be saved as a folder."""
-    problem_type = {"problem_type": task.row.problem_type} if task.row.problem_type else {}
+    kept = {name: value for name, value in start.settings.items() if name not in TASK_FIELDS}
     return replace(
         start,
         model=model,
         labels=task.labels,
         embed=None,
-        settings={**start.settings, **problem_type},
+        settings={**kept, **task.config_fields},
         task=task_json(task, decision, record),
         folder=None,
     )
@@ -127,7 +130,7 @@ def _name_by_head(checkpoint: Checkpoint) -> str:
             "this model has no head for a task; fine-tune it: bertkit finetune TASK --from MODEL --train F --dev F"
         )
     rows = [row for row in TASKS.values() if row.head == head]
-    problem = checkpoint.settings.get("problem_type")
-    by_type = [row for row in rows if row.problem_type == problem] if problem else []
-    numeric = [row for row in rows if row.numeric and len(checkpoint.labels) == 1]
-    return (by_type or numeric or rows)[0].name
+    outputs = len(checkpoint.labels)
+    claimed = [row for row in rows if row.claims(checkpoint.settings, outputs)]
+    numeric = [row for row in rows if row.numeric and outputs == 1]
+    return (claimed[-1:] or numeric or rows)[0].name

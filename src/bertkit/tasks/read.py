@@ -108,6 +108,7 @@ def _read(
     used, make = task.reader(table, with_trained(table, columns, trained), labeled)
     left_out: list[Row] = []
     examples = made_examples(_without_excluded(table, used.label, left_out), lambda row: _example(row, make), faults)
+    examples = task.grouped(examples)
     notes = [*table.notes]
     notes += [f"{len(left_out)} rows left out as is usual, the first at {left_out[0].location}"] if left_out else []
     if labeled:

@@ -88,10 +88,12 @@ class TaskRow:
     min_labels: ClassVar[int] = 2  # in training data
     abstains: ClassVar[bool] = False  # whether the setting `abstain` applies
     reports_length: ClassVar[bool] = False  # whether replies of the server list texts that were too long
+    settings_part: ClassVar[str | None] = None  # of FineTuneSettings, that is for this task alone
     saved_fields: ClassVar[tuple[str, ...]] = ()  # numbers of the task class in bertkit.json, besides labels
     length: ClassVar[LengthPolicy] = LengthPolicy()  # default
     length_kinds: ClassVar[tuple[Kind, ...]] = ALL_KINDS  # length policies that make sense for the task
     label: ClassVar[LabelColumn] = ONE_LABEL
+    ranks: ClassVar[bool] = False  # whether it scores texts by a query
     generates: ClassVar[bool] = False  # whether a prediction is a text that is generated
     default_start: ClassVar[str] = "bundled"  # the model to start from; "new": a new one, with a vocabulary of its own
     fields: ClassVar[tuple[RequestField, ...]]
@@ -134,6 +136,14 @@ class TaskRow:
         """Examples whose labels in one string are split, if the task has several labels per example."""
         return examples, columns
 
+    def grouped(self, examples: list[Example]) -> list[Example]:
+        """The examples of a file from those of its rows, where several rows are one example."""
+        return examples
+
+    def prediction_of(self, example: Example, predictions: Mapping[str, Any]) -> Any | None:
+        """The prediction for an example from those of the rows of its file, by location; None if there is none."""
+        return predictions.get(str(example.location))
+
     def check(self, examples: Sequence[Example]) -> None:
         """Refuse examples that are invalid as a whole file, such as an invalid tag sequence."""
 
@@ -146,6 +156,10 @@ class TaskRow:
         """Arguments of the task's class that come from the training data, such as its labels."""
         return {"labels": training_labels(examples, file, self.min_labels)} if self.labeled else {}
 
+    def arguments_from_settings(self, part: Any, examples: Sequence[Example], file: Path) -> dict[str, Any]:
+        """Arguments of the task's class from its own part of the settings, see `settings_part`."""
+        return asdict(part)
+
     def arguments_from_json(self, saved: Mapping[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
         """The same arguments from bertkit.json and the labels of a model folder."""
         numbers = {name: float(saved[name]) for name in self.saved_fields if name in saved}
@@ -154,6 +168,10 @@ class TaskRow:
     def arguments_from_model(self, settings: Mapping[str, Any], tokenizer: "Tokenizer") -> dict[str, Any]:
         """Arguments of the task's class from a model's config.json and tokenizer."""
         return {}
+
+    def claims(self, settings: Mapping[str, Any], outputs: int) -> bool:
+        """Whether config.json says that the head, with so many outputs, is for this task; without bertkit.json."""
+        return self.problem_type is not None and settings.get("problem_type") == self.problem_type
 
     def default_settings(self, start: str) -> tuple[str, ...]:
         """Settings of training that are not the usual defaults, for a model to start from."""
@@ -214,8 +232,8 @@ class TaskRow:
         """The unlabeled examples of a request, from its inputs by field name."""
         raise NotImplementedError
 
-    def reply(self, prediction: Any, **options: int) -> dict[str, Any]:
-        """A prediction as a JSON object with the fields of its Python class."""
+    def reply(self, prediction: Any, **options: int) -> dict[str, Any] | list[dict[str, Any]]:
+        """A prediction as a JSON object (for `rank`, a list of them) with the fields of its Python class."""
         return asdict(prediction)
 
 

@@ -8,6 +8,7 @@ from bertkit.tasks.rows.answer import AnswerRow
 from bertkit.tasks.rows.choose import ChooseRow
 from bertkit.tasks.rows.classify import ClassifyRow
 from bertkit.tasks.rows.multilabel import MultilabelRow
+from bertkit.tasks.rows.rank import RankRow
 from bertkit.tasks.rows.rate_words import RateWordsRow
 from bertkit.tasks.rows.regress import RegressRow
 from bertkit.tasks.rows.tag import TagRow
@@ -21,6 +22,7 @@ ROWS: tuple[TaskRow, ...] = (
     TagRow(),
     AnswerRow(),
     ChooseRow(),
+    RankRow(),
     RateWordsRow(),
     WriteRow(),
 )

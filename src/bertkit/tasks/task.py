@@ -102,6 +102,7 @@ class Task(ABC):
 
     row: ClassVar[TaskRow]
     answer_unit: ClassVar[str] = "examples"  # what has one prediction each, for messages
+    independent_windows: ClassVar[bool] = False  # whether the windows of an example are texts of their own
     pools_windows: ClassVar[bool] = False  # whether the windows of a text have one prediction together
     tokenizer: Tokenizer
     limit: int  # tokens in a sequence
@@ -154,6 +155,11 @@ class Task(ABC):
         return {name: getattr(self, name) for name in self.row.saved_fields}
 
     @property
+    def config_fields(self) -> dict[str, Any]:
+        """Fields of config.json that tell other tools what the head is for."""
+        return {"problem_type": self.row.problem_type} if self.row.problem_type else {}
+
+    @property
     def joins_windows(self) -> bool:
         """Whether the windows of a text are averaged to one vector before the head."""
         return False
@@ -161,6 +167,10 @@ class Task(ABC):
     def preprocess(self, example: Example) -> Example:
         """An example of a request in the form that `windows` expects."""
         return example
+
+    def training_examples(self, examples: Sequence[Example]) -> list[Example]:
+        """The examples to train on: those of the file, or parts of them."""
+        return list(examples)
 
     @abstractmethod
     def windows(self, example: Example, number: int) -> list[Window]:

@@ -130,7 +130,8 @@ def predict_text(bert: Bert, text: str, second: Sequence[str], form: str, detail
     cells = row.cells(examples[0], prediction, detail)
     if form == TERMINAL:
         return f"{row.terminal_text(cells)}\n".encode()
-    kept = {name if name == "choices" else name.removesuffix("s"): values[0] for name, values in inputs.items()}
+    lists = {field.name for field in row.fields if field.kind == "choices"}
+    kept = {name if name in lists else name.removesuffix("s"): values[0] for name, values in inputs.items()}
     names = renamed(list(cells), list(kept))
     return jsonl_bytes([{**kept, **{names[name]: value for name, value in cells.items()}}])
 
@@ -176,12 +177,13 @@ class _Work:
             return None
         try:
             file = read_examples(task.name, path, self.columns)
-            examples = [example for example in file.examples if str(example.location) in self.predictions]
+            found = [(example, task.row.prediction_of(example, self.predictions)) for example in file.examples]
+            examples, predictions = [e for e, p in found if p is not None], [p for _, p in found if p is not None]
             for example in examples:
                 task.windows(task.preprocess(example), 0)  # refuses a label that the model does not know
             if not examples:
                 return None
-            values = task.score(examples, [self.predictions[str(example.location)] for example in examples])
+            values = task.score(examples, predictions)
         except RequestError as error:
             say(f"no score: {error}")
             return None

@@ -41,10 +41,10 @@ def read_sentences(value: object) -> list[str | tuple[str, ...]]:
 
 
 def read_choices(value: object) -> list[list[str]]:
-    """The choices of one question, or of several."""
+    """The choices of one question or the texts of one query, or of several."""
     if isinstance(value, list) and value and isinstance(value[0], list):
-        return [_texts(item, "a list of choices") for item in value]
-    return [_texts(value, "a list of choices")]
+        return [_texts(item, "a list of texts") for item in value]
+    return [_texts(value, "a list of texts")]
 
 
 def kind_of(item: object) -> str:

@@ -121,7 +121,9 @@ def plan_task(
     plan, windows = _plan_examples(served, answers, examples, raw=raw)
     if row.reports_length:
         last = list(inputs)[-1]
-        plan.report = _length_report(windows, served.limit, names.get(last, last), refuse_long)
+        # Independent windows are texts of their own, and are counted as they come.
+        seen = [window.detail for window in windows] if answers.task.independent_windows else _seen_by_example(windows)
+        plan.report = _length_report(seen, served.limit, names.get(last, last), refuse_long)
     return plan
 
 
@@ -133,17 +135,21 @@ def _check_inputs(row: TaskRow, inputs: Inputs, limits: ServeSettings, names: Ma
             check_texts(texts, names.get(field.name, field.name), limits)
 
 
-def _length_report(windows: Sequence[Window], limit: int, field: str, refuse_long: bool) -> LengthReport:
-    """Which texts did not fit into one sequence; the model's own length policy decides what is done with them."""
+def _seen_by_example(windows: Sequence[Window]) -> list[Seen]:
     seen: dict[int, Seen] = {}
     for window in windows:
         seen.setdefault(window.example, window.detail)
-    long = tuple((number, text.tokens) for number, text in seen.items() if text.cut or text.windows > 1)
+    return [*seen.values()]
+
+
+def _length_report(seen: Sequence[Seen], limit: int, field: str, refuse_long: bool) -> LengthReport:
+    """Which texts did not fit into one sequence; the model's own length policy decides what is done with them."""
+    long = tuple((number, text.tokens) for number, text in enumerate(seen) if text.cut or text.windows > 1)
     if long and refuse_long:
         number, tokens = long[0]
         message = f"{field}[{number}] has {tokens} tokens, more than fit into the limit of {limit}; shorten it"
         raise Refusal(413, f"{message}, or set too_long to 'truncate'", field)
-    policy: TooLong = "truncate" if any(text.cut for text in seen.values()) else "window"
+    policy: TooLong = "truncate" if any(text.cut for text in seen) else "window"
     return LengthReport(limit, policy, long, f"{field}[{{}}]".format)
 
 

@@ -1,6 +1,5 @@
 """Other routes of text-embeddings-inference: classification, reranking, similarity, tokens, server info."""
 
-import math
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -23,11 +22,13 @@ from bertkit.serve.service import PlanDraft, PlanResult, Service, size_of
 from bertkit.serve.settings import ServeSettings
 from bertkit.tasks.classify import Classified
 from bertkit.tasks.multilabel import Labeled
+from bertkit.tasks.rank import Ranking, logistic
 from bertkit.tasks.regress import Rated
 from bertkit.text.length import TooLong
 
 Label = dict[str, Any]
 Pairs = list[tuple[str, str | None]]  # the second text is None where the input is a single text
+CLASSIFIERS, RERANKERS = ("classify", "multilabel"), ("regress", "rank")  # as text-embeddings-inference calls them
 SIMILARITY_FIELDS = ("inputs.source_sentence", "inputs.sentences")
 
 
@@ -148,7 +149,7 @@ def tei_routes(service: Service) -> Routes:
 
     @routes.post("/rerank", summary="Texts by how well they fit a query", tags=["vectors"])
     async def rerank(request: RerankRequest) -> Response:
-        served = models.embedder(request.model)
+        served = models.reranker(request.model)
         policy = length_policy(None, request.truncate, service.settings)
         result = await rank(service, served, request.query, request.texts, policy, raw=request.raw_scores)
         scores = result.value
@@ -215,7 +216,7 @@ async def predict_labels(
 def _labels(prediction: Classified | Labeled | Rated | np.ndarray, served: ServedModel, *, raw: bool) -> list[Label]:
     if isinstance(prediction, Rated):
         name = served.bert.checkpoint.labels[0] if served.bert.checkpoint.labels else "score"
-        return [{"score": prediction.value if raw else _sigmoid(prediction.value), "label": name}]
+        return [{"score": prediction.value if raw else logistic(prediction.value), "label": name}]
     if isinstance(prediction, np.ndarray):
         scores = dict(zip(served.bert.checkpoint.labels, prediction.tolist(), strict=True))
     else:
@@ -225,15 +226,34 @@ def _labels(prediction: Classified | Labeled | Rated | np.ndarray, served: Serve
 
 
 async def rank(
-    service: Service, served: ServedModel, query: str, texts: list[str], policy: TooLong, *, raw: bool
+    service: Service,
+    served: ServedModel,
+    query: str,
+    texts: list[str],
+    policy: TooLong,
+    *,
+    raw: bool = False,
+    field: str = "texts",
 ) -> PlanResult:
-    """A score for each text: of a model fine-tuned with `regress` its output for the pair, else the cosine."""
-    names = ("query", "texts")
+    """A score for each text: of a model fine-tuned with `rank` or `regress` its output for the pair, else the cosine.
+
+    Outputs are logits if `raw`, else from 0 to 1. `field`: the request's name of the texts.
+    """
+    names = ("query", field)
+    check_count(texts, field, service.settings)
+    if served.ranks:
+        inputs, request_names = {"query": [query], "texts": [texts]}, {"texts": field}
+        plan = partial(plan_task, served, inputs, service.settings, request_names, refuse_long=policy == "refuse")
+        result = await service.answer(partial(converted, plan, partial(_scores, raw=raw)), size_of(texts))
+        return PlanResult(result.value[0], result.plan)
     if served.task != "regress":
         return await cosines(service, served, query, texts, policy, names, sides=True)
-    check_count(texts, "texts", service.settings)
     result = await predict_labels(service, served, [(query, text) for text in texts], policy, names, raw=raw)
     return PlanResult([labels[0]["score"] for labels in result.value], result.plan)
+
+
+def _scores(ranking: Ranking, *, raw: bool) -> list[float]:
+    return [number if raw else logistic(number) for number in ranking.logits]
 
 
 async def cosines(
@@ -301,10 +321,10 @@ def _info(service: Service) -> dict[str, Any]:
     """The first model and the server's limits, under text-embeddings-inference's names."""
     first, limits = service.models.named(None), service.settings
     kind: dict[str, Any] = {"embedding": {"pooling": first.embed_settings().pooling}}
-    if first.task in ("classify", "multilabel", "regress"):
+    if first.task in (*CLASSIFIERS, *RERANKERS):
         labels = list(first.bert.checkpoint.labels)
         ids = {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
-        kind = {"reranker" if first.task == "regress" else "classifier": ids}
+        kind = {"reranker" if first.task in RERANKERS else "classifier": ids}
     return {
         "model_id": first.name,
         "model_sha": first.checksum,
@@ -322,7 +342,3 @@ def _info(service: Service) -> dict[str, Any]:
         "docker_label": None,
         "models": model_cards(service),
     }
-
-
-def _sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0

@@ -44,6 +44,11 @@ MEANINGS = {
     "token_f1": "F1 of the words of a text",
     "bleu": "runs of words shared with the target, 0 to 100",
     "chrf": "runs of characters shared with the target, 0 to 100",
+    "ndcg@10": "discounted relevance of the first 10, of the best possible",
+    "mrr@10": "mean of 1 / rank of the first relevant text, if among the first 10",
+    "map": "mean average precision over all ranks",
+    "recall@10": "share of the relevant texts among the first 10",
+    "recall@100": "share of the relevant texts among the first 100",
     "loss": "what training minimizes; lower is better",
 }
 _LOWER_IS_BETTER = frozenset({"mean_squared_error", "mean_absolute_error", "loss"})

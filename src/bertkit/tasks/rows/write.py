@@ -64,6 +64,7 @@ class WriteRow(TaskRow):
     example_unit = "pairs of texts"
     reports_length = True
     generates = True
+    settings_part = "generation"
     default_start = "new"
     saved_fields = ("beams", "length_penalty", "new_tokens")
     length_kinds = TRUNCATING_KINDS
