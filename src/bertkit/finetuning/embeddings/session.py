@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,23 +9,22 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.checkpoint.text_vectors import text_vectors
 from bertkit.finetuning.best_session import BestSession
 from bertkit.finetuning.embeddings.data import TextRows
 from bertkit.finetuning.embeddings.losses import VectorTargets
-from bertkit.finetuning.embeddings.low_rank import LowRank
 from bertkit.finetuning.embeddings.settings import VectorTuning
 from bertkit.finetuning.learner import TASK
 from bertkit.finetuning.result import FineTuned
-from bertkit.finetuning.run_state import State, copied_to_host
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings
 from bertkit.tasks.metrics.correlation import spearman
 from bertkit.train.loop import LoopSettings, MicroBatch, StepReport
+from bertkit.train.low_rank import trained_model
 from bertkit.train.optimizer import Optimizers, build_optimizer
 from bertkit.train.optimizer_rows import OptimizerSettings
 from bertkit.train.records import read_records
@@ -95,31 +93,12 @@ class VectorSession(BestSession):
 
     def model(self) -> BertModel:
         """The model with the current weights; with low-rank updates, a copy that contains them."""
-        if not isinstance(self.module, LowRank):
-            return _bert_model(self.module)
-        model = deepcopy(_bert_model(self.module.module))
-        with torch.no_grad():
-            parameters = dict(model.named_parameters())
-            for name, matrix in self.module.updated_matrices().items():
-                parameters[name.removeprefix("model.")].copy_(matrix)
-        return model
+        return trained_model(self.module)
 
     def evaluation_due(self, step: int, *, last: bool) -> bool:
         """By the setting `evaluations`, a number per run, if there are dev pairs."""
         due = step % max(1, self.total // self.settings.evaluations) == 0
         return self.data.dev is not None and (due or last)
-
-    def snapshot(self) -> State:
-        """A copy of the trained parameters."""
-        named = self.module.named_parameters()
-        return {name: copied_to_host(tensor) for name, tensor in named if tensor.requires_grad}
-
-    def load_state(self, state: State) -> None:
-        """Load the trained parameters."""
-        parameters = dict(self.module.named_parameters())
-        with torch.no_grad():
-            for name, tensor in state.items():
-                parameters[name].copy_(tensor)
 
     def extra_metrics(self, report: StepReport) -> dict[str, Any]:
         """The number of correct pairs, for contrastive objectives."""
@@ -190,9 +169,3 @@ def pair_spearman(checkpoint: Checkpoint, pairs: TextRows) -> float:
     vectors = text_vectors(replace(checkpoint, embed=replace(checkpoint.embed or VECTORS, normalize=True)), pairs.texts)
     first, second = vectors[pairs.rows[:, 0]], vectors[pairs.rows[:, 1]]
     return spearman(pairs.scores, (first * second).sum(axis=1))
-
-
-def _bert_model(learner: nn.Module) -> BertModel:
-    model = learner.model
-    assert isinstance(model, BertModel)
-    return model
