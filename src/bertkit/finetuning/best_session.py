@@ -5,6 +5,7 @@ import shutil
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -107,4 +108,8 @@ class BestSession(Session[FineTuned]):
         target = self.run.folder / "model"
         if target.exists():  # from an interrupted session
             shutil.rmtree(target)
-        save_checkpoint(checkpoint, target)
+        self.save_model(checkpoint, target)
+
+    def save_model(self, checkpoint: Checkpoint, folder: Path) -> None:
+        """Write the model's folder."""
+        save_checkpoint(checkpoint, folder)

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bertkit.checkpoint.bundled import is_adapter
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.data.examples import Example
 from bertkit.data.tables import Columns
 from bertkit.errors import RequestError
-from bertkit.finetuning.settings import FineTuneSettings, GenerationSettings
+from bertkit.finetuning.settings import AdapterSettings, FineTuneSettings, GenerationSettings
 from bertkit.model.heads import HEADS
 from bertkit.progress import ShowProgress, silent
 from bertkit.settings import pick
@@ -74,6 +75,8 @@ def prepare(
         arguments |= asdict(settings.generation)
     task = build_task(name, start, settings.reading, **arguments)
     refuse_mismatch(task, settings)
+    if settings.adapter != AdapterSettings():
+        refuse_rank(task, settings, start)
     datasets = []
     for role, examples in (("training", train), ("dev", dev), *([("test", test)] if test else [])):
         with show(f"reading the {role} data", len(examples)) as meter:
@@ -98,6 +101,21 @@ def refuse_mismatch(task: Task, settings: FineTuneSettings) -> None:
         raise RequestError(f"beams, length_penalty and new_tokens: '{task.name}' generates no text; leave them out")
     if settings.run.metric is not None:
         pick(dict.fromkeys([*task.metrics, "loss"]), settings.run.metric, "metric")
+
+
+def refuse_rank(task: Task, settings: FineTuneSettings, start: Checkpoint) -> None:
+    """Refuse settings of adapters that do not go with the others, and a start that is no trunk."""
+    if not settings.adapter.rank:
+        raise RequestError("alpha and matrices go with rank; give rank=8, or leave them out")
+    if task.row.generates:
+        raise RequestError(f"rank={settings.adapter.rank}: '{task.name}' generates text; leave rank out")
+    if start.folder is None or is_adapter(start.folder):
+        raise RequestError(
+            f"an adapter keeps the path of its trunk: start from the folder of a whole model, not {start.name or 'this'}"
+        )
+    for name, value in (("unfreeze", settings.learning.unfreeze), ("checkpointing", settings.run.checkpointing)):
+        if value:
+            raise RequestError(f"{name} changes which weights are trained or kept; with rank, leave it out")
 
 
 class ReadFiles(NamedTuple):
