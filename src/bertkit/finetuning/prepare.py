@@ -111,7 +111,7 @@ def refuse_rank(task: Task, settings: FineTuneSettings, start: Checkpoint) -> No
         raise RequestError(f"rank={settings.adapter.rank}: '{task.name}' generates text; leave rank out")
     if start.folder is None or is_adapter(start.folder):
         raise RequestError(
-            f"an adapter keeps the path of its trunk: start from the folder of a whole model, not {start.name or 'this'}"
+            f"an adapter names the folder of its trunk: start from a whole model, not {start.name or 'this'}"
         )
     for name, value in (("unfreeze", settings.learning.unfreeze), ("checkpointing", settings.run.checkpointing)):
         if value:
