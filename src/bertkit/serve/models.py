@@ -69,7 +69,7 @@ class ServedModel:
         """Refuse what reads the encoder's weights themselves, which are the trunk's alone."""
         if self.trunk is not None:
             message = f"'{self.name}' is an adapter on '{self.trunk}', which a server computes without {what}"
-            raise Refusal(422, f"{message}; load it by itself: bertkit.load({str(self.bert.path)!r})", "model")
+            raise Refusal(422, f"{message}; ask bertkit.load(FOLDER) of the adapter", "model")
 
     @property
     def limit(self) -> int:

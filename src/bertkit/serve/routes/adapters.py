@@ -5,12 +5,14 @@ that clients reach no other file. Whoever may send requests may load and drop.
 """
 
 import asyncio
+import os
 from pathlib import Path
 
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from bertkit.checkpoint.bundled import is_adapter
+from bertkit.errors import RequestError
 from bertkit.serve.http.endpoint import reply
 from bertkit.serve.http.routing import Routes
 from bertkit.serve.models import serve_adapter
@@ -52,7 +54,10 @@ def adapter_routes(service: Service, root: Path | None) -> Routes:
             service.models.refuse_taken(request.name)
             _refuse_missing(root, folder)
             # In a thread, so that other requests are answered meanwhile.
-            served = await asyncio.to_thread(serve_adapter, service.models.trunks, request.name, folder)
+            try:
+                served = await asyncio.to_thread(serve_adapter, service.models.trunks, request.name, folder)
+            except RequestError as error:  # clients need not know where the folder is
+                raise Refusal(422, str(error).replace(f"{root}{os.sep}", ""), "name") from error
             service.models.add(served)
         return await reply(service, model_card(served))
 
