@@ -11,11 +11,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "finetuning"))
-from tiny import tiny_folder, write_classes, write_tags
+from tiny import tiny_adapter, tiny_folder, write_classes, write_tags
 
 import bertkit
-from bertkit.checkpoint.adapters import adaptable
-from bertkit.checkpoint.save_load import load_checkpoint, save_adapter
+from bertkit.checkpoint.save_load import load_checkpoint
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.low_rank import LowRankUpdate, merge
@@ -118,20 +117,8 @@ def sound(tmp_path_factory):
     """A folder with `trunk` and an `adapter` that bertkit wrote: one update of each map, and a head."""
     folder = tmp_path_factory.mktemp("sound")
     trunk = tiny_folder(folder / "trunk")
-    write_adapter(trunk, folder / "adapter")
+    tiny_adapter(trunk, folder / "adapter")
     return folder
-
-
-def write_adapter(trunk, folder, seed=0):
-    checkpoint = load_checkpoint(trunk, heads={"classify": 2})
-    torch.manual_seed(seed)
-    updates = [
-        (name, number, LowRankUpdate(torch.randn(len(weight) // len(parts), 2), torch.randn(2, weight.shape[1])))
-        for name, parts in adaptable(checkpoint.model, native=False).items()
-        for number in range(len(parts))
-        for weight in [checkpoint.model.get_parameter(name)]
-    ]
-    save_adapter(checkpoint, folder, trunk, (2, 2.0), updates)
 
 
 def spoiled(sound, folder, change=None, **config):
@@ -226,4 +213,4 @@ def test_a_saved_adapter_has_what_was_given_and_the_trunks_other_weights(sound):
     torch.testing.assert_close(change[:32], up @ down, atol=1e-5, rtol=1e-4)
     assert torch.equal(bert.model.encoder.embeddings.word.weight, trunk.model.encoder.embeddings.word.weight)
     assert bert.checkpoint.tokenizer is not None
-    assert bert.checkpoint.labels == ("LABEL_0", "LABEL_1")
+    assert bert.checkpoint.labels == ("no", "yes")
