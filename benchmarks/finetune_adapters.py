@@ -1,6 +1,6 @@
 """Adapters beside plain fine-tuning: accuracy on TREC's questions, by which linear maps have updates and at which rate.
 
-    python benchmarks/finetune_adapters.py --data TASKS --model MODEL --out RESULT.json [--rows 1000] [--epochs 4]
+    python benchmarks/finetune_adapters.py --data TASKS --model MODEL --out RESULT.json [--rows 600] [--epochs 4]
 
 A tenth of the training rows is dev, by which a setting is to be chosen; the test file's 500 rows are scored once each.
 """
@@ -60,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--rows", type=int, default=1000)
+    parser.add_argument("--rows", type=int, default=600)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()

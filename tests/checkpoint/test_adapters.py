@@ -148,9 +148,13 @@ FAULTS = [
     ({"target_modules": ["c_attn"]}, None, "target_modules names 'c_attn', which its trunk .*trunk does not have"),
     ({"base_model_name_or_path": "nowhere"}, None, "its trunk nowhere is not here; name it, as in .*base='FOLDER'"),
     ({"base_model_name_or_path": None}, None, "adapter_config.json names no trunk; name it"),
+    ({"r": 2.5}, None, "r=2.5 must be a number over 0"),
+    ({"rank_pattern": {"query": 0}}, None, "query=0 must be a number over 0"),
+    ({"rank_pattern": [3]}, None, r"rank_pattern=\[3\] must be an object"),
     ({}, lambda t: t.pop(QUERY), "lacks .*query.lora_A.weight; copy the adapter again"),
     ({}, lambda t: [t.pop(QUERY), t.pop(QUERY.replace("_A", "_B"))], "lacks bert.encoder.layer.0.*query.lora_A.weight"),
     ({}, lambda t: t.pop(OUTPUT), "neither adapter_model.safetensors nor the trunk .* holds classifier.weight"),
+    ({}, lambda t: t.update({QUERY: t[QUERY].long()}), "query.lora_A.weight is torch.int64; train the adapter again"),
     ({}, lambda t: t[QUERY].fill_(float("nan")), "query.lora_A.weight holds NaN or infinity; train the adapter again"),
     ({}, lambda t: t.update({QUERY.replace("query", "qkv"): t[QUERY].clone()}), "attention.self.qkv is no linear map"),
     (
@@ -174,6 +178,24 @@ def test_an_adapter_without_its_tensors_is_refused(sound, tmp_path):
     (spoiled(sound, tmp_path / "spoiled") / "adapter_model.safetensors").unlink()
     with pytest.raises(RequestError, match="holds no adapter_model.safetensors"):
         bertkit.load(tmp_path / "spoiled")
+
+
+def test_a_head_that_nobody_holds_is_refused(sound, tmp_path):
+    """PEFT's own folders have no bertkit.json, so the kind of task says which head it is."""
+    folder = spoiled(sound, tmp_path / "spoiled", lambda tensors: tensors.pop(OUTPUT))
+    (folder / "bertkit.json").unlink()
+    with pytest.raises(RequestError, match=r"task_type=SEQ_CLS, but neither .* holds classifier.weight"):
+        bertkit.load(folder)
+
+
+@pytest.mark.parametrize("heads", [["classify"], {"classify": "two"}, {"classify": 0}, {"judge": 2}])
+def test_heads_that_bertkit_does_not_write_are_refused(heads, sound, tmp_path):
+    folder = spoiled(sound, tmp_path / "spoiled")
+    own = json.loads((folder / "bertkit.json").read_text())
+    own["adapter"]["heads"] = heads
+    (folder / "bertkit.json").write_text(json.dumps(own))
+    with pytest.raises(RequestError, match="heads|unknown head"):
+        bertkit.load(folder)
 
 
 def test_another_trunk_is_refused_by_its_weights_and_the_same_one_found_elsewhere(sound, tmp_path):

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from bertkit.checkpoint.bundled import ADAPTER_FILE, bundled_folder, model_name
-from bertkit.checkpoint.hugging_face import clean_names, state_names, stored_form
+from bertkit.checkpoint.hugging_face import WEIGHT_DTYPES, clean_names, state_names, stored_form
 from bertkit.checkpoint.tensors import fingerprint, read_object, read_safetensors, write_tensors
 from bertkit.errors import RequestError
-from bertkit.families.family import FAMILIES
+from bertkit.families.family import FAMILIES, json_object
 from bertkit.model.encoder import Encoder
 from bertkit.model.low_rank import LowRankUpdate, Updates, stacked
 from bertkit.model.model import BertModel, tie
@@ -102,13 +102,17 @@ class _Map:
 def read_adapter(folder: Path) -> Adapter:
     """Read and check a folder, without its trunk."""
     config = read_object(folder / ADAPTER_FILE)
-    _check_config(config, folder / ADAPTER_FILE)
+    try:
+        _check_config(config)
+    except RequestError as error:
+        raise RequestError(f"{folder / ADAPTER_FILE}: {error}") from error
     if not (folder / WEIGHTS).is_file():
         raise RequestError(f"{folder} holds no {WEIGHTS}, which {ADAPTER_FILE} needs; copy the whole folder again")
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in read_safetensors(folder / WEIGHTS).items()}
     for name, tensor in tensors.items():
-        if not torch.isfinite(tensor).all():
-            raise RequestError(f"{folder / WEIGHTS}: {name} holds NaN or infinity; train the adapter again")
+        if tensor.dtype not in WEIGHT_DTYPES or not torch.isfinite(tensor).all():
+            problem = "holds NaN or infinity" if tensor.is_floating_point() else f"is {tensor.dtype}"
+            raise RequestError(f"{folder / WEIGHTS}: {name} {problem}; train the adapter again")
     settings = read_object(folder / "bertkit.json") if (folder / "bertkit.json").is_file() else {}
     return Adapter(folder, config, settings, tensors)
 
@@ -165,10 +169,8 @@ def write_adapter(
     for matrix, number, update in updates:
         stem = maps[matrix][number].removesuffix(".weight")
         tensors |= {stem + DOWN: update.down, stem + UP: update.up}
-    targets, prefix = (
-        [name.removesuffix(DOWN) for name in tensors if name.endswith(DOWN)],
-        FAMILIES[model.config.family].prefix,
-    )
+    targets = [name.removesuffix(DOWN) for name in tensors if name.endswith(DOWN)]
+    prefix = FAMILIES[model.config.family].prefix
     state, modules = model.state_dict(), dict[str, None]()
     for ours, theirs in state_names(model, native=native):
         if not _in_encoder(ours):
@@ -202,23 +204,25 @@ def _config_json(
     }
 
 
-def _check_config(config: Mapping[str, Any], path: Path) -> None:
+def _check_config(config: Mapping[str, Any]) -> None:
     if config.get("peft_type") != "LORA":
-        raise RequestError(f"{path}: peft_type={config.get('peft_type')!r} is not supported, only 'LORA'")
+        raise RequestError(f"peft_type={config.get('peft_type')!r} is not supported, only 'LORA'")
     for name, valid in {**PLAIN_FIELDS, **dict.fromkeys(NO_FIELDS, (None, False, [], {}))}.items():
         if config.get(name, valid[0]) not in valid:
-            raise RequestError(
-                f"{path}: {name}={config[name]!r} is not supported; merge the adapter by PEFT and load that"
-            )
-    for name in ("r", "lora_alpha"):
-        value = config.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise RequestError(f"{path}: {name}={value!r} must be a number over 0; copy the adapter again")
+            raise RequestError(f"{name}={config[name]!r} is not supported; merge the adapter by PEFT and load that")
+    for name, patterns, kind in (("r", "rank_pattern", int), ("lora_alpha", "alpha_pattern", (int, float))):
+        by_pattern = json_object(config, patterns)
+        for key, value in {name: config.get(name), **by_pattern}.items():
+            if isinstance(value, bool) or not isinstance(value, kind) or not 0 < value < math.inf:
+                raise RequestError(f"{key}={value!r} must be a number over 0; copy the adapter again")
 
 
 def _with_heads(adapter: Adapter, trunk: BertModel) -> BertModel:
     """A model with the adapter's heads, still without values, on the trunk's encoder."""
     heads = adapter.own.get("heads") or _guessed_heads(adapter, trunk)
+    counts = heads.values() if isinstance(heads, dict) else [0]
+    if not all(count is None or (isinstance(count, int) and count > 0) for count in counts):
+        raise adapter.refused(f"heads={heads!r} in bertkit.json is not as bertkit writes it; copy the adapter again")
     own_heads = {name: outputs_of(head) for name, head in trunk.heads.items()}
     pooling = adapter.own.get("pooling", trunk.config.parts.pooling)
     config = replaced(trunk.config, parts=replaced(trunk.config.parts, pooling=pooling))
@@ -236,6 +240,11 @@ def _guessed_heads(adapter: Adapter, trunk: BertModel) -> dict[str, int | None]:
     names = {} if head is None else FAMILIES[trunk.config.family].heads.get(head, {})
     stem = names.get(f"heads.{head}.out")
     weight = adapter.tensors.get(f"{stem}.weight")
+    if weight is None and head not in (None, *own):
+        task = adapter.config["task_type"]
+        raise adapter.refused(
+            f"task_type={task}, but neither {WEIGHTS} nor the trunk {adapter.base} holds {stem}.weight"
+        )
     return {} if head is None or weight is None else {head: len(weight)}
 
 
@@ -276,12 +285,11 @@ def _read_tensors(adapter: Adapter, model: BertModel) -> tuple[Updates, dict[str
         shape = model.get_parameter(place.matrix).shape
         update = _update(adapter, stem, (shape[0] // place.count, shape[1]))
         parts.setdefault(place.matrix, {})[place.number] = update
-    whole = {
-        (name if native else _clean(name, model)): adapter.tensors[name] for name, stem in stems.items() if stem == name
-    }
-    return {
-        matrix: _joined(found, len(linear[matrix]), model.get_parameter(matrix)) for matrix, found in parts.items()
-    }, whole
+    others = [name for name, stem in stems.items() if stem == name]
+    whole = {name if native else _clean(name, model): adapter.tensors[name] for name in others}
+    counts = {matrix: len(names) for matrix, names in linear.items()}
+    updates = {name: _joined(found, counts[name], model.get_parameter(name)) for name, found in parts.items()}
+    return updates, whole
 
 
 def _clean(name: str, model: BertModel) -> str:

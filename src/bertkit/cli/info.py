@@ -12,7 +12,9 @@ SHOWN_LABELS = 20  # more are only counted
 
 
 def info(
-    model: Annotated[Path | None, typer.Argument(help="A folder of a model or adapter; by default the bundled model.")] = None,
+    model: Annotated[
+        Path | None, typer.Argument(help="A folder of a model or adapter; by default the bundled model.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Describe a model: family, shape, parameters, heads, task, labels, length, size on disk, and usable commands."""
