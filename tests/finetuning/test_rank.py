@@ -117,7 +117,7 @@ def test_a_stopped_run_resumes_to_the_same_adapter(given, tmp_path, monkeypatch)
 
 REFUSED = [
     ({"rank": 0, "alpha": 4}, "alpha and matrices go with rank; give rank=8"),
-    ({"rank": 33}, "rank=33 is larger than a matrix with a side of 32; choose rank=32 at most"),
+    ({"rank": 33}, "rank=33 is larger than a matrix with a side of 32; choose a smaller one"),
     ({"rank": -1}, "rank=-1"),
     ({"unfreeze": 0.5}, "unfreeze changes which weights are trained or kept; with rank, leave it out"),
     ({"checkpointing": True}, "checkpointing changes which weights are trained or kept"),

@@ -179,10 +179,20 @@ def test_a_server_without_a_folder_of_adapters_has_no_such_route(home):
         assert found.post("/adapters/load", {"name": "a"}).status_code == 404
 
 
+def test_an_adapter_alone_is_served_as_any_model(home):
+    models = load_models([f"a={home / 'adapters' / 'a'}"], CPU)
+    assert models.named("a").trunk is None
+    with running(models) as found:
+        same(probabilities(found, "a"), alone(home, "a"))
+        assert found.post("/attention", {"text": TEXTS[0]}).status_code == 200
+
+
 def test_an_adapter_needs_its_own_trunk_beside_it(home):
     adapters = home / "adapters"
-    with pytest.raises(RequestError, match=r"a: adapters need their trunk beside them: bertkit serve .*trunk \.\.\."):
-        load_models([f"a={adapters / 'a'}"], CPU)
+    with pytest.raises(
+        RequestError, match=r"a and b: adapters need their trunk beside them: bertkit serve .*trunk \.\.\."
+    ):
+        load_models([str(adapters / "a"), str(adapters / "b")], CPU)
     with pytest.raises(
         RequestError, match=r"foreign: its trunk is .*elsewhere \(encoder \w+\), and the models here are 't'"
     ):

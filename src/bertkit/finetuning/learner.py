@@ -185,12 +185,11 @@ def low_rank(learner: Learner, settings: FineTuneSettings) -> LowRank:
         if (kind == "all" or (".attention." in name) == (kind == "attention"))
         and layer_number(name, depth) > settings.learning.frozen
     }
-    for name, count in parts.items():
-        rows, columns = learner.get_parameter(name).shape
-        if rank > (smaller := min(rows // count, columns)):
-            raise RequestError(
-                f"rank={rank} is larger than a matrix with a side of {smaller}; choose rank={smaller} at most"
-            )
+    sides = [
+        min(len(learner.get_parameter(n)) // count, learner.get_parameter(n).shape[1]) for n, count in parts.items()
+    ]
+    if rank > min(sides, default=rank):
+        raise RequestError(f"rank={rank} is larger than a matrix with a side of {min(sides)}; choose a smaller one")
     model.requires_grad_(True).encoder.requires_grad_(False)
     return LowRank(learner, rank, seed=settings.learning.seed, scale=alpha / rank, parts=parts)
 

@@ -202,7 +202,8 @@ def load_models(
 ) -> Models:
     """Load folders, each PATH or NAME=PATH, onto one device; without any, the bundled models.
 
-    Adapters among them share the encoder of the model that they were trained on, which has to be there as well.
+    Adapters among them share the encoder of the model that they were trained on, which has to be there as well; one
+    that is served alone is merged into it.
     `as_trunks`: adapters may be added later.
     """
     use_backend = None if backend is None else pick(BACKENDS, backend, "backend")
@@ -211,7 +212,8 @@ def load_models(
     variant = None if arguments else embedding_model(dtype=dtype)
     bundled_models = [("bertkit", None), *([] if variant is None else [(SENTENCES, str(variant))])]
     named = [_name_and_path(argument) for argument in arguments] or bundled_models
-    adapters = {name: folder for name, path in named if is_adapter(folder := model_folder(path))}
+    folders = {name: model_folder(path) for name, path in named} if len(named) > 1 else {}
+    adapters = {name: folder for name, folder in folders.items() if is_adapter(folder)}
     checksums: dict[str, str] = {}
     for name, path in named:
         if [other for other, _ in named].count(name) > 1:
