@@ -16,11 +16,11 @@ from bertkit.finetuning.embeddings.losses import (
     score_loss,
     teacher_loss,
 )
-from bertkit.finetuning.embeddings.low_rank import LowRank
 from bertkit.finetuning.learner import freeze_below
 from bertkit.model.batch import Batch
 from bertkit.model.model import new_model
 from bertkit.train.half import HalfPrecision
+from bertkit.train.low_rank import LowRank
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 

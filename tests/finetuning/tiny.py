@@ -2,10 +2,15 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
-from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
+import torch
+
+from bertkit.checkpoint.adapters import PartUpdate, adaptable
+from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_adapter, save_checkpoint
 from bertkit.config import family_config, override
+from bertkit.model.low_rank import LowRankUpdate
 from bertkit.model.model import new_model
 from bertkit.text.tokenizer import Tokenizer
 
@@ -29,6 +34,25 @@ def tiny_folder(
     config = family_config(family, "tiny", **shape, pad_id=0, dropout=0.1, attention_dropout=0.1)
     model = new_model(override(config, f"causal={causal}"), {}, seed=seed)
     save_checkpoint(Checkpoint(model=model, tokenizer=tokenizer(), max_length=max_length), folder)
+    return folder
+
+
+def tiny_adapter(trunk: Path, folder: Path, seed: int = 0) -> Path:
+    """A saved adapter for `classify` with random updates of rank 2 of every linear map."""
+    task = {"name": "classify", "labels": ["no", "yes"]}
+    checkpoint = replace(load_checkpoint(trunk, heads={"classify": 2}, seed=seed), task=task, labels=("no", "yes"))
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return 0.3 * torch.randn(*shape, generator=generator)
+
+    updates = [
+        PartUpdate(name, number, LowRankUpdate(draw(len(weight) // len(parts), 2), draw(2, weight.shape[1])))
+        for name, parts in adaptable(checkpoint.model, native=False).items()
+        for number in range(len(parts))
+        for weight in [checkpoint.model.get_parameter(name)]
+    ]
+    save_adapter(checkpoint, folder, trunk, (2, 2.0), updates)
     return folder
 
 

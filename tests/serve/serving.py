@@ -81,8 +81,9 @@ def running(
     local: bool = False,
     loop: str = "auto",
     explain: Explain = quick_why,
+    adapters: Path | None = None,
 ) -> Iterator[Running]:
-    app = create_app(models, settings, keys, local=local, explain=explain)
+    app = create_app(models, settings, keys, local=local, explain=explain, adapters=adapters)
     listener = bind("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     server = make_server(app)

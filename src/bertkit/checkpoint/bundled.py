@@ -20,6 +20,13 @@ SMALL_FILE = "model.small.safetensors"
 CHECKSUM_FILE = "model.small.sha256"
 BASE_FILE = f"../{SMALL_FILE}"
 
+ADAPTER_FILE = "adapter_config.json"  # of a folder that holds low-rank updates of another model (`adapters.py`)
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter, and not a whole model."""
+    return (folder / ADAPTER_FILE).is_file() and not (folder / "config.json").exists()
+
 
 def bundled_folder() -> Path:
     """The folder of the bundled models, whether it exists or not."""
@@ -110,4 +117,5 @@ def read_checksums(path: Path) -> dict[str, str]:
 
 def _model_of_run(folder: Path) -> Path:
     inner = folder / "model"
-    return inner if not (folder / "config.json").exists() and (inner / "config.json").is_file() else folder
+    own = (folder / "config.json").exists() or is_adapter(folder)
+    return inner if not own and ((inner / "config.json").is_file() or is_adapter(inner)) else folder

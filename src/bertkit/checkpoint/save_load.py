@@ -12,7 +12,16 @@ from torch import Tensor
 
 from bertkit._version import __version__
 from bertkit.checkpoint import hugging_face, sentence_transformers
-from bertkit.checkpoint.bundled import has_tokenizer, model_folder, model_name, tokenizer_folder, with_tokenizer
+from bertkit.checkpoint.adapters import Adapter, PartUpdate, attach, outputs_of, read_adapter, write_adapter
+from bertkit.checkpoint.bundled import (
+    ADAPTER_FILE,
+    has_tokenizer,
+    is_adapter,
+    model_folder,
+    model_name,
+    tokenizer_folder,
+    with_tokenizer,
+)
 from bertkit.checkpoint.folders.modules import transformer_folder
 from bertkit.checkpoint.folders.retrieval import read_retrieval, write_retrieval
 from bertkit.checkpoint.hub import download_hint
@@ -25,6 +34,7 @@ from bertkit.errors import RequestError, warn
 from bertkit.families.family import FAMILIES
 from bertkit.files import whole_folder
 from bertkit.model.heads import HEADS as OUTPUT_HEADS
+from bertkit.model.low_rank import Updates, merge
 from bertkit.model.model import BertModel, hide_masks
 from bertkit.model.pooling import EmbedSettings, Layers
 from bertkit.model.retrieval import RetrievalSettings, SparseSettings
@@ -111,12 +121,22 @@ def load_checkpoint(
     heads: Mapping[str, int | None] | None = None,
     tokenizer: Path | str | None = None,
     seed: int = 0,
+    base: Path | str | None = None,
 ) -> Checkpoint:
     """Load a Hugging Face, sentence-transformers or Google folder; None and the names in `bundled` are bundled models.
 
-    `heads` replaces the file's heads: tensors that the file lacks are drawn from `seed` and listed in the report.
+    `heads` replaces the file's heads: tensors that the file lacks are drawn from `seed` and listed in the report. An
+    adapter's folder is merged into its trunk: `base`, or the one that it names.
     """
     folder = model_folder(path)
+    if is_adapter(folder):
+        adapter = read_adapter(folder)
+        trunk = load_checkpoint(_trunk_folder(adapter, base), tokenizer=tokenizer)
+        attached = attached_checkpoint(adapter, trunk)
+        merge(attached.checkpoint.model, attached.updates)
+        return attached.checkpoint
+    if base is not None:
+        raise RequestError(f"{folder} is a whole model and has no base; leave base={base} out")
     source = _read_source(folder)
     model, report = _build_model(source, heads, seed)
     loaded_tokenizer = Tokenizer.load(tokenizer_folder(tokenizer)) if tokenizer else _tokenizer(source.folder)
@@ -141,9 +161,64 @@ def load_checkpoint(
     )
 
 
+@dataclass(frozen=True)
+class AttachedCheckpoint:
+    """An adapter's checkpoint, whose model has the trunk's own encoder, and the updates of that encoder."""
+
+    checkpoint: Checkpoint
+    updates: Updates
+
+
+def attached_checkpoint(adapter: Adapter, trunk: Checkpoint, checksum: str | None = None) -> AttachedCheckpoint:
+    """An adapter on a trunk in memory, which is not changed (`adapters.attach`)."""
+    attached = attach(adapter, trunk.model, where=trunk.name or "this model", checksum=checksum)
+    task, own = _task(adapter.folder), adapter.own.get("config", {})
+    heads = {name: outputs_of(head) for name, head in attached.model.heads.items()}
+    own_heads = {name: outputs_of(head) for name, head in trunk.model.heads.items()}
+    outputs = next((heads[name] or 0 for name in heads if _named_outputs([name])), 0)
+    labels = tuple(task.get("labels", ())) or (trunk.labels if heads == own_heads else ())
+    checkpoint = replace(
+        trunk,
+        model=attached.model,
+        labels=labels if len(labels) == outputs else tuple(f"LABEL_{i}" for i in range(outputs)),
+        task=task,
+        settings={**trunk.settings, **{key: own[key] for key in KEPT_FIELDS if key in own}},
+        embed=trunk.embed if heads == own_heads else None,
+        folder=adapter.folder,
+    )
+    return AttachedCheckpoint(checkpoint, attached.updates)
+
+
+def _trunk_folder(adapter: Adapter, base: Path | str | None) -> Path | str:
+    """The folder of an adapter's trunk: `base`, or the one that it names."""
+    named = adapter.base if base is None else base
+    if not named:
+        raise adapter.refused(f"{ADAPTER_FILE} names no trunk; name it, as in bertkit.load(adapter, base='FOLDER')")
+    folder = model_folder(named)
+    if is_adapter(folder):
+        raise adapter.refused(f"its trunk {folder} is an adapter itself; save that one merged (bert.save), and name it")
+    if not folder.exists():
+        raise adapter.refused(f"its trunk {named} is not here; name it, as in bertkit.load(adapter, base='FOLDER')")
+    return named
+
+
 def save_checkpoint(checkpoint: Checkpoint, path: Path | str) -> None:
     """Write a folder that bertkit, transformers and, if possible, sentence-transformers load; whole or not at all."""
     _save(checkpoint, path, lambda tensors, folder: _save_tensors(tensors, folder / "model.safetensors"))
+
+
+def save_adapter(
+    checkpoint: Checkpoint, path: Path | str, trunk: Path, scaling: tuple[int, float], updates: Iterable[PartUpdate]
+) -> None:
+    """Write an adapter's folder, whole or not at all; the checkpoint's encoder is that of the model in `trunk`.
+
+    `scaling` is rank and alpha; an update is that of a matrix's part, without the scale.
+    """
+    _, native = folder_config(checkpoint.model, checkpoint.labels)
+    with whole_folder(path) as folder:
+        own = write_adapter(folder, checkpoint.model, trunk, scaling, updates, native=native)
+        content = {**bertkit_settings(checkpoint), "adapter": {**own, "config": dict(checkpoint.settings)}}
+        _write_json(folder / "bertkit.json", content)
 
 
 def save_small(checkpoint: Checkpoint, path: Path | str, *, delta: bool = False, budget: int | None = None) -> None:
@@ -199,7 +274,7 @@ def _generation_ids(checkpoint: Checkpoint) -> dict[str, int]:
 def folder_config(model: BertModel, labels: tuple[str, ...] = ()) -> tuple[dict[str, Any], bool]:
     """config.json for a model, and whether only bertkit reads it, because no Hugging Face class has its parts."""
     settings = config_to_json(model.config)
-    heads = {name: _outputs(head) for name, head in model.heads.items()}
+    heads = {name: outputs_of(head) for name, head in model.heads.items()}
     has_class = hugging_face.has_class(model.config, heads, model.pooler is not None)
     if settings["model_type"] != NATIVE_TYPE and has_class:
         settings["architectures"] = [hugging_face.hugging_face_class(model.config, heads)]
@@ -394,11 +469,6 @@ def _bertkit_json(folder: Path) -> dict[str, Any]:
 def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     write_tensors(tensors, path, metadata={"format": "pt"})
     path.chmod((path.parent / "config.json").stat().st_mode)  # safetensors makes it readable for the owner only
-
-
-def _outputs(head: torch.nn.Module) -> int | None:
-    out = getattr(head, "out", None)
-    return out.out_features if isinstance(out, torch.nn.Linear) else None
 
 
 def bertkit_settings(checkpoint: Checkpoint) -> dict[str, Any]:

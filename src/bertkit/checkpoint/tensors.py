@@ -90,7 +90,7 @@ def _shards(index: Path) -> list[Path]:
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:
-    return _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
+    return read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
 
 
 def _refuse_pointer(path: Path) -> None:
@@ -99,7 +99,8 @@ def _refuse_pointer(path: Path) -> None:
             raise RequestError(f"{path} is a Git LFS pointer, not the file itself; fetch it with: git lfs pull")
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """Every tensor of one file."""
     _refuse_pointer(path)
     try:
         return load_file(path)

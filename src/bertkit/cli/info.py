@@ -12,11 +12,14 @@ SHOWN_LABELS = 20  # more are only counted
 
 
 def info(
-    model: Annotated[Path | None, typer.Argument(help="A model folder; by default the bundled model.")] = None,
+    model: Annotated[
+        Path | None, typer.Argument(help="A folder of a model or adapter; by default the bundled model.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Describe a model: family, shape, parameters, heads, task, labels, length, size on disk, and usable commands."""
-    from bertkit.checkpoint.bundled import model_folder
+    from bertkit.checkpoint.adapters import read_adapter
+    from bertkit.checkpoint.bundled import is_adapter, model_folder
     from bertkit.checkpoint.save_load import load_checkpoint
     from bertkit.model.model import parameter_count
     from bertkit.predict.questions import answerable
@@ -29,6 +32,7 @@ def info(
     answers += [] if checkpoint.retrieval is None else [checkpoint.retrieval.what]
     description: dict[str, Any] = {
         "folder": str(folder),
+        **(read_adapter(folder).describe() if is_adapter(folder) else {}),
         "family": config.family,
         "layers": config.depth,
         "width": config.width,

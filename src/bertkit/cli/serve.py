@@ -39,6 +39,7 @@ def serve(
     workers: Annotated[int | None, typer.Option(help="Batches at a time; by default 1 on a GPU, else up to 4.")] = None,
     dtype: Dtype = None,
     backend: Annotated[str | None, typer.Option(help="onnx: ONNX Runtime for single short texts, faster.")] = None,
+    adapters: Annotated[Path | None, typer.Option(help="Folder whose adapters clients may load and drop.")] = None,
     log: Annotated[str | None, typer.Option(help="text or json; by default text on a terminal, else json.")] = None,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
@@ -47,6 +48,7 @@ def serve(
     Clients of OpenAI, Hugging Face and text-embeddings-inference work unchanged; /docs lists every route.
     SIGTERM and Ctrl-C finish the requests in progress, then stop. Logs go to standard error.
     """
+    from bertkit.errors import RequestError
     from bertkit.serve.http.auth import read_keys
     from bertkit.serve.http.listener import bind, require_key
     from bertkit.serve.settings import ServeSettings
@@ -57,13 +59,17 @@ def serve(
     given = {name: number for name, number in limits.items() if number is not None}
     policy = pick(POLICIES, too_long, "length policy")
     form: LogForm = pick(LOG_FORMS, log or ("text" if sys.stderr.isatty() else "json"), "form of the log")
+    if adapters is not None and not adapters.is_dir():
+        raise RequestError(f"--adapters {adapters} is not a folder; make it, and put a folder for each adapter there")
     settings = ServeSettings(max_queue=max_queue, seconds=timeout, too_long=policy, **given)
     keys = read_keys(api_key)
     require_key(host, keys, no_key=no_key)
     listener = bind(host, port)
     address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     server = _import_server()
-    app, names = _load_app(models or [], settings, given, keys, dtype, backend, form, local=not keys and not no_key)
+    app, names = _load_app(
+        models or [], settings, given, keys, dtype, backend, form, adapters, local=not keys and not no_key
+    )
 
     def announce() -> None:
         _print_address(
@@ -97,6 +103,7 @@ def _load_app(
     dtype: str | None,
     backend: str | None,
     log: "LogForm",
+    adapters: Path | None,
     *,
     local: bool,
 ) -> "tuple[Middleware, list[str]]":
@@ -119,9 +126,12 @@ def _load_app(
 
         loader = shown_load(load)
     device = torch.device(hardware.device)
-    loaded = load_models(models, device, dtype=hardware.dtype, backend=backend, load=loader)
+    loaded = load_models(
+        models, device, dtype=hardware.dtype, backend=backend, load=loader, as_trunks=adapters is not None
+    )
     start_logs(form=log)
-    return create_app(loaded, settings, keys, local=local, explain=quick_why), list(loaded.by_name)
+    app = create_app(loaded, settings, keys, local=local, explain=quick_why, adapters=adapters)
+    return app, list(loaded.by_name)
 
 
 def _import_server() -> ModuleType:

@@ -5,14 +5,26 @@ import shutil
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.errors import RequestError
 from bertkit.finetuning.batches import EpochPlan
 from bertkit.finetuning.learner import TASK
 from bertkit.finetuning.result import FineTuned
-from bertkit.finetuning.run_state import RESULT, Best, SavedState, State, best_so_far, read_state, write_json
+from bertkit.finetuning.run_state import (
+    RESULT,
+    Best,
+    SavedState,
+    State,
+    best_so_far,
+    copied_to_host,
+    read_state,
+    write_json,
+)
 from bertkit.train.loop import MicroBatch, StepReport
 from bertkit.train.runs import Progress, read_progress
 from bertkit.train.session import Session, finite_values
@@ -42,10 +54,6 @@ class BestSession(Session[FineTuned]):
     def micro(self, chosen: Sequence[int], step: int, part: int, *, whole: bool) -> MicroBatch:
         """The chosen examples as tensors: forward pass `part` of a step; `whole`: the only one."""
 
-    @abstractmethod
-    def load_state(self, state: State) -> None:
-        """Restore the weights of a `snapshot`."""
-
     def micro_batches(self, step: int) -> Sequence[MicroBatch]:
         """The forward passes of a step."""
         parts = self.plan.parts(step)
@@ -55,9 +63,17 @@ class BestSession(Session[FineTuned]):
     def evaluate(self) -> dict[str, float]:
         """All metrics on dev with the current weights."""
 
-    @abstractmethod
     def snapshot(self) -> State:
-        """A copy of the trained weights in host memory."""
+        """A copy of the trained parameters in host memory."""
+        named = self.module.named_parameters()
+        return {name: copied_to_host(tensor) for name, tensor in named if tensor.requires_grad}
+
+    def load_state(self, state: State) -> None:
+        """Restore the parameters of a `snapshot`."""
+        parameters = dict(self.module.named_parameters())
+        with torch.no_grad():
+            for name, tensor in state.items():
+                parameters[name].copy_(tensor)
 
     def evaluate_and_record(self, step: int) -> None:
         """Evaluate, write the scores to metrics.jsonl, and update the best evaluation."""
@@ -92,4 +108,8 @@ class BestSession(Session[FineTuned]):
         target = self.run.folder / "model"
         if target.exists():  # from an interrupted session
             shutil.rmtree(target)
-        save_checkpoint(checkpoint, target)
+        self.save_model(checkpoint, target)
+
+    def save_model(self, checkpoint: Checkpoint, folder: Path) -> None:
+        """Write the model's folder."""
+        save_checkpoint(checkpoint, folder)

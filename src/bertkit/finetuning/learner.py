@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint as gradient_checkpoint
 
-from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.checkpoint.adapters import adaptable
+from bertkit.checkpoint.save_load import Checkpoint, folder_config
 from bertkit.config import BertConfig
 from bertkit.errors import RequestError
 from bertkit.finetuning.settings import FineTuneSettings
@@ -21,8 +22,10 @@ from bertkit.tasks.folder import task_name
 from bertkit.tasks.shared.fixed_batch import FixedBatch, fixed_loss, window_segments
 from bertkit.tasks.task import LossSettings, Task, Window
 from bertkit.train.loop import LossModule, Sums
+from bertkit.train.low_rank import MODEL, LowRank
 
 TASK = "task"  # the name of the loss in metrics.jsonl
+UPDATE_RATE = 10.0  # learning rate of low-rank updates, relative to that of whole matrices
 ONE_LOSS = MappingProxyType({TASK: 1.0})
 
 
@@ -166,6 +169,32 @@ def freeze_below(model: BertModel, lowest: int) -> None:
         parameter.requires_grad_(layer_number(name, depth) >= lowest)
 
 
+def low_rank(learner: Learner, settings: FineTuneSettings) -> LowRank:
+    """The learner with low-rank updates of the layers' linear maps; else only heads are trained.
+
+    Queries, keys and values are one matrix here, and have an update each, as PEFT's have.
+    """
+    model, (rank, alpha) = learner.model, settings.adapter.scaling
+    depth, kind = len(model.encoder.layers), settings.adapter.matrices
+    _, native = folder_config(model)
+    maps = adaptable(model, native=native)
+    if not maps:
+        raise RequestError(f"rank={rank}: this {model.config.family} has no linear maps with updates; leave rank out")
+    parts = {
+        f"{MODEL}{name}": len(rows)
+        for name, rows in maps.items()
+        if (kind == "all" or (".attention." in name) == (kind == "attention"))
+        and layer_number(name, depth) > settings.learning.frozen
+    }
+    sides = [
+        min(len(learner.get_parameter(n)) // count, learner.get_parameter(n).shape[1]) for n, count in parts.items()
+    ]
+    if rank > min(sides, default=rank):
+        raise RequestError(f"rank={rank} is larger than a matrix with a side of {min(sides)}; choose a smaller one")
+    model.requires_grad_(True).encoder.requires_grad_(False)
+    return LowRank(learner, rank, seed=settings.learning.seed, scale=alpha / rank, parts=parts)
+
+
 def lowest_trainable(settings: FineTuneSettings, depth: int, progress: float) -> int:
     """The lowest layer that is trained when the fraction `progress` of the run is done, see the setting `unfreeze`."""
     frozen = min(settings.learning.frozen, depth)
@@ -180,6 +209,16 @@ def rate_scales(model: BertModel, layer_decay: float) -> dict[str, float]:
     """The learning rate of each parameter relative to the head's: `layer_decay` to the power of the layers between."""
     depth = len(model.encoder.layers)
     return {name: layer_decay ** (depth + 1 - layer_number(name, depth)) for name, _ in model.named_parameters()}
+
+
+def trained_scales(module: Learner | LowRank, model: BertModel, layer_decay: float) -> dict[str, float]:
+    """The same for what is trained; low-rank updates have UPDATE_RATE times the learning rate of their matrix."""
+    scales = {f"{MODEL}{name}": scale for name, scale in rate_scales(model, layer_decay).items()}
+    if not isinstance(module, LowRank):
+        return scales
+    rates = {part.key: UPDATE_RATE * scales[part.matrix] for part in module.parts}
+    updates = {f"{side}.{key}": rate for key, rate in rates.items() for side in ("up", "down")}
+    return {f"module.{name}": scale for name, scale in scales.items()} | updates
 
 
 def use_gradient_checkpointing(model: BertModel) -> None:

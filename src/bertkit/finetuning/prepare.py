@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bertkit.checkpoint.bundled import is_adapter
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.data.examples import Example
 from bertkit.data.tables import Columns
 from bertkit.errors import RequestError
-from bertkit.finetuning.settings import FineTuneSettings
+from bertkit.finetuning.settings import AdapterSettings, FineTuneSettings
 from bertkit.model.heads import HEADS
 from bertkit.progress import ShowProgress, silent
 from bertkit.settings import pick
@@ -74,6 +75,8 @@ def prepare(
         arguments |= TASKS[name].arguments_from_settings(getattr(settings, part), train, files.train)
     task = build_task(name, start, settings.reading, **arguments)
     refuse_mismatch(task, settings)
+    if settings.adapter != AdapterSettings():
+        refuse_rank(task, settings, start)
     datasets = []
     for role, examples in (
         ("training", task.training_examples(train)),
@@ -104,6 +107,21 @@ def refuse_mismatch(task: Task, settings: FineTuneSettings) -> None:
             raise RequestError(f"{', '.join(asdict(given))} go with {able}, and not with '{task.name}'; leave them out")
     if settings.run.metric is not None:
         pick(dict.fromkeys([*task.metrics, "loss"]), settings.run.metric, "metric")
+
+
+def refuse_rank(task: Task, settings: FineTuneSettings, start: Checkpoint) -> None:
+    """Refuse settings of adapters that do not go with the others, and a start that is no trunk."""
+    if not settings.adapter.rank:
+        raise RequestError("alpha and matrices go with rank; give rank=8, or leave them out")
+    if task.row.generates:
+        raise RequestError(f"rank={settings.adapter.rank}: '{task.name}' generates text; leave rank out")
+    if start.folder is None or is_adapter(start.folder):
+        raise RequestError(
+            f"an adapter names the folder of its trunk: start from a whole model, not {start.name or 'this'}"
+        )
+    for name, value in (("unfreeze", settings.learning.unfreeze), ("checkpointing", settings.run.checkpointing)):
+        if value:
+            raise RequestError(f"{name} changes which weights are trained or kept; with rank, leave it out")
 
 
 class ReadFiles(NamedTuple):

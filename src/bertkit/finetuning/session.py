@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.checkpoint.adapters import STORED
+from bertkit.checkpoint.save_load import Checkpoint, save_adapter
 from bertkit.finetuning.batches import EpochPlan
 from bertkit.finetuning.best_session import BestSession
 from bertkit.finetuning.distill import Student, Teacher
@@ -20,10 +21,11 @@ from bertkit.finetuning.learner import (
     TASK,
     Learner,
     freeze_below,
+    low_rank,
     lowest_trainable,
     pack,
-    rate_scales,
     start_at_prior,
+    trained_scales,
     use_gradient_checkpointing,
 )
 from bertkit.finetuning.prepare import Prepared, loss_settings
@@ -37,6 +39,7 @@ from bertkit.tasks.task import LossSettings, Window
 from bertkit.train.average import Average, AverageSettings
 from bertkit.train.distributed import Ranks
 from bertkit.train.loop import LoopSettings, MicroBatch, StepReport
+from bertkit.train.low_rank import LowRank, trained_model
 from bertkit.train.optimizer import Optimizers, build_optimizer
 from bertkit.train.optimizer_rows import OptimizerSettings
 from bertkit.train.records import read_records
@@ -62,13 +65,17 @@ def open_session(
     if bias is not None:
         start_at_prior(model, task, bias)
     learner = Student(model, task, weights, teacher) if teacher else Learner(model, task, weights)
-    freeze_below(model, lowest_trainable(settings, len(model.encoder.layers), 1.0))
+    if settings.adapter.rank:
+        module: Learner | LowRank = low_rank(learner, settings)
+    else:
+        freeze_below(model, lowest_trainable(settings, len(model.encoder.layers), 1.0))
+        module = learner
     learning, metric = settings.learning, settings.run.metric or task.main_metric
     plan = EpochPlan(prepared.train.lengths, learning.batch, learning.seed, settings.run.tokens)
     session = FineTuneSession(
         run=run,
         ranks=ranks,
-        module=learner,
+        module=module,
         start=start,
         plan=plan,
         metric=metric,
@@ -83,9 +90,16 @@ class FineTuneSession(BestSession):
     """Fine-tunes a model for a task and saves the best weights with a decision layer."""
 
     ending = "scoring the best weights on dev and saving the model"
-    module: Learner
+    module: Learner | LowRank
     prepared: Prepared
     settings: FineTuneSettings
+
+    @property
+    def learner(self) -> Learner:
+        """The model with its loss, without the updates of a low rank."""
+        learner = self.module.module if isinstance(self.module, LowRank) else self.module
+        assert isinstance(learner, Learner)
+        return learner
 
     def new_optimizers(self) -> Optimizers:
         """As in Devlin et al. 2018, unless the settings say otherwise."""
@@ -97,8 +111,9 @@ class FineTuneSession(BestSession):
             weight_decay=learning.weight_decay,
             fused=True,
         )
-        scales = rate_scales(self.module.model, learning.layer_decay)
-        return build_optimizer(self.module, settings, {f"model.{name}": scale for name, scale in scales.items()})
+        return build_optimizer(
+            self.module, settings, trained_scales(self.module, self.learner.model, learning.layer_decay)
+        )
 
     @property
     def total(self) -> int:
@@ -121,7 +136,7 @@ class FineTuneSession(BestSession):
 
     def before_step(self, step: int) -> None:
         """Unfreeze layers by the setting `unfreeze`."""
-        model = self.module.model
+        model = self.learner.model
         if self.settings.learning.unfreeze:
             freeze_below(model, lowest_trainable(self.settings, len(model.encoder.layers), step / self.total))
 
@@ -156,11 +171,15 @@ class FineTuneSession(BestSession):
         return evaluation_due(step, self.plan.steps, self.settings.run.evaluations)
 
     def snapshot(self) -> State:
-        """A copy of all tensors of the model."""
+        """A copy of all tensors of the model; with a low rank, of what is trained."""
+        if isinstance(self.module, LowRank):
+            return super().snapshot()
         return {name: copied_to_host(tensor) for name, tensor in self.module.model.state_dict().items()}
 
     def load_state(self, state: State) -> None:
-        """Load all tensors of the model."""
+        """Load a snapshot."""
+        if isinstance(self.module, LowRank):
+            return super().load_state(state)
         self.module.model.load_state_dict(dict(state))
 
     def wrap(self) -> nn.Module:
@@ -182,7 +201,7 @@ class FineTuneSession(BestSession):
 
     def _inputs(self, windows: Sequence[Window], whole: bool) -> tuple[Any, ...]:
         """Inputs of `Learner.forward`: a batch on the device, so that a step has no copies; or a fixed batch."""
-        config, task = self.module.model.config, self.prepared.task
+        config, task = self.learner.model.config, self.prepared.task
         if whole and (fixed := fixed_batch(task, windows, config, self._weights, self.settings.learning.batch)):
             return (fixed.pinned() if self.on_cuda else fixed,)
         return task.pack(pack(windows, config), windows).to(self.ranks.device).laid_out(), windows
@@ -194,6 +213,8 @@ class FineTuneSession(BestSession):
             self.load_state(best.state)
         else:
             self.average.keep()
+        if isinstance(self.module, LowRank):
+            self.module.round_to(STORED)
         outputs, task, dev = self._outputs(), self.prepared.task, self.prepared.dev
         fitted = task.fit_decision(dev, outputs.rows, self.settings.run.abstain)
         decided = cross_validate_decision(task, dev, outputs.rows, fitted.decision)
@@ -221,7 +242,14 @@ class FineTuneSession(BestSession):
         record = {"scores": dict(result.scores), "best_step": result.best_step, "settings": self.settings.flat()}
         record |= {"sha256": dict(self.prepared.checksums), "columns": dict(self.prepared.columns)}
         task = self.prepared.task
-        return task_checkpoint(self.start, self.module.model, task, fitted.decision, record)
+        return task_checkpoint(self.start, self.learner.model, task, fitted.decision, record)
+
+    def save_model(self, checkpoint: Checkpoint, folder: Path) -> None:
+        """Write the model's folder; with a low rank, an adapter's."""
+        if not isinstance(self.module, LowRank):
+            return super().save_model(checkpoint, folder)
+        assert self.start.folder is not None  # `refuse_rank` has looked
+        save_adapter(checkpoint, folder, self.start.folder, self.settings.adapter.scaling, self.module.updates())
 
     def _longer_note(self, finished: bool) -> tuple[str, ...]:
         """A note if longer training would probably help."""
@@ -235,13 +263,19 @@ class FineTuneSession(BestSession):
 
     @property
     def _weights(self) -> LossSettings:
-        return self.module.loss_settings
+        return self.learner.loss_settings
 
     @cached_property
     def _replays(self) -> bool:
         """Whether steps can be replayed: only if all steps of a shape do the same."""
-        settings, model = self.settings, self.module.model
-        if not self.on_cuda or not settings.run.replay or settings.run.checkpointing or settings.learning.unfreeze:
+        settings, model = self.settings, self.learner.model
+        if (
+            isinstance(self.module, LowRank)
+            or not self.on_cuda
+            or not settings.run.replay
+            or settings.run.checkpointing
+            or settings.learning.unfreeze
+        ):
             return False
         if model.config.recurrent:  # whose rectangles would contain the empty sequences of a fixed batch
             return False
@@ -273,7 +307,7 @@ class FineTuneSession(BestSession):
         )
 
     def _outputs(self, *, half: bool = False) -> Outputs:
-        return run_model(self.module.model, self.prepared.task, self.prepared.dev.flat, half=half)
+        return run_model(trained_model(self.module), self.prepared.task, self.prepared.dev.flat, half=half)
 
     def _scores(self, outputs: Outputs, decision: Decision) -> dict[str, float]:
         task, dev = self.prepared.task, self.prepared.dev

@@ -86,6 +86,23 @@ class RunSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdapterSettings:
+    """Low-rank updates of a frozen model (LoRA), instead of training all of its weights."""
+
+    rank: Natural = 0  # of each linear map's update; 0: all weights are trained
+    alpha: Positive | None = None  # updates are multiplied by alpha / rank; None: by 1
+    matrices: Literal["attention", "feed-forward", "all"] = "attention"  # of the layers; `frozen` leaves out low layers
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @property
+    def scaling(self) -> tuple[int, float]:
+        """(rank, alpha)."""
+        return self.rank, self.alpha or float(self.rank)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShapeSettings:
     """A new model, for tasks that need no pre-trained one."""
 
@@ -135,6 +152,7 @@ class FineTuneSettings:
     reading: ReadingSettings = field(default_factory=ReadingSettings)
     learning: LearningSettings = field(default_factory=LearningSettings)
     run: RunSettings = field(default_factory=RunSettings)
+    adapter: AdapterSettings = field(default_factory=AdapterSettings)
     shape: ShapeSettings = field(default_factory=ShapeSettings)
     generation: GenerationSettings = field(default_factory=GenerationSettings)
     ranking: RankSettings = field(default_factory=RankSettings)

@@ -76,18 +76,20 @@ def load(
     device: str | torch.device | None = None,
     quantize: str | None = None,
     backend: str | None = None,
+    base: Path | str | None = None,
 ) -> "Bert":
-    """Load a model folder: Hugging Face's layout, sentence-transformers', or a Google checkpoint.
+    """Load a model folder: Hugging Face's layout, sentence-transformers', a Google checkpoint, or PEFT's LoRA adapter.
 
     Without a path, the bundled model, whose variant "sentences" makes the embeddings (`Bert.embedder`).
     With quantize="int8" it computes in 8-bit integers on the CPU, if its embeddings stay what they are (`quantize`).
     With backend="onnx" single short texts are computed by ONNX Runtime, which is faster there (`use_onnx`).
+    An adapter is merged into its trunk: `base`, or the one that it names.
     """
     if not isinstance(path, str | Path | None) or path == "":
         raise RequestError(f"a model is named by the path of its folder, not by {path!r}")
     use_backend = None if backend is None else pick(BACKENDS, backend, "backend")
     variant = embedding_model() if path is None and tokenizer is None else None
-    bert = Bert(load_checkpoint(path, tokenizer=tokenizer), variant=variant)
+    bert = Bert(load_checkpoint(path, tokenizer=tokenizer, base=base), variant=variant)
     bert = bert if device is None else bert.to(device)
     bert = bert if quantize is None else bert.quantize(quantize)
     return bert if use_backend is None else use_backend(bert)

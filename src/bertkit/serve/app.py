@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 
 import orjson
 from starlette.requests import Request
@@ -19,6 +20,7 @@ from bertkit.serve.http.routing import Routes
 from bertkit.serve.http.static import static_routes
 from bertkit.serve.models import Models, ServedModel
 from bertkit.serve.refusals import Refusal
+from bertkit.serve.routes.adapters import adapter_routes
 from bertkit.serve.routes.attention import attention_routes
 from bertkit.serve.routes.embeddings import EmbeddingOptions, embedding_routes, plan_embeddings
 from bertkit.serve.routes.fill import fill_routes
@@ -41,10 +43,11 @@ def create_app(
     *,
     local: bool = False,
     explain: Explain | None = None,
+    adapters: Path | None = None,
 ) -> Middleware:
     """The server as an ASGI application; a `local` one accepts no Host but localhost and IP addresses.
 
-    With `explain`, such as `bertkit.why`, it has the route /why.
+    With `explain`, such as `bertkit.why`, it has the route /why; with `adapters`, a folder, those that load from it.
     """
     service = Service(models, settings or ServeSettings())
 
@@ -67,7 +70,7 @@ def create_app(
         task_routes,
     )
     rows = [row for part in (*parts, attention_routes) for row in part(service).rows]
-    rows += why_routes(service, explain).rows
+    rows += why_routes(service, explain).rows + adapter_routes(service, adapters).rows
     rows += [row for part in (hugging_face_routes, status_routes) for row in part(service).rows]
     document = orjson.dumps(openapi(rows, _mask_token(models)))
 

@@ -5,12 +5,14 @@ The rest of the server knows only shared encoders, token sequences and rows; a f
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bertkit.engine.adapters import AdaptedRows, EncoderAdapter, adapted
 from bertkit.engine.batches import Passage, RowReader, layer_vectors, make_batch
 from bertkit.engine.recorded import RecordedPasses
 from bertkit.model.batch import Batch
@@ -41,6 +43,7 @@ class TokenSequence:
 
     passage: Passage
     read: Reader
+    adapter: EncoderAdapter | None = None  # set by the request's `SharedEncoder`
 
     def __len__(self) -> int:
         return len(self.passage.ids)
@@ -52,18 +55,27 @@ class SharedEncoder:
 
     encoder: Encoder
     recorded: RecordedPasses | None = None  # on a GPU, for batches whose readers are all the same `RowReader`
+    adapter: EncoderAdapter | None = None  # of the model whose sequences these are
 
     @property
     def key(self) -> Hashable:
-        """Identifies the encoder in the queue."""
+        """Identifies the encoder in the queue: a trunk and its adapters share their batches."""
         return id(self.encoder)
+
+    def claim(self, sequences: Sequence[TokenSequence]) -> None:
+        """Mark the sequences of a request with its adapter."""
+        for sequence in sequences if self.adapter is not None else ():
+            sequence.adapter = self.adapter
 
     def compute(self, sequences: Sequence[TokenSequence]) -> list[Any]:
         """A row for each sequence, whatever it shared its batch with; with the calling thread's count of threads."""
-        groups: dict[Reader, list[int]] = {}  # indices of sequences by reader
+        # Indices of sequences by reader; those of one adapter are neighbors.
+        groups: dict[tuple[EncoderAdapter | None, Reader], list[int]] = {}
         for index, sequence in enumerate(sequences):
-            groups.setdefault(sequence.read, []).append(index)
-        if self.recorded is not None and len(groups) == 1 and isinstance(only := sequences[0].read, RowReader):
+            groups.setdefault((sequence.adapter, sequence.read), []).append(index)
+        groups = dict(sorted(groups.items(), key=lambda group: id(group[0][0])))
+        plain = self.recorded is not None and len(groups) == 1 and sequences[0].adapter is None
+        if self.recorded is not None and plain and isinstance(only := sequences[0].read, RowReader):
             replayed = self.recorded([sequence.passage for sequence in sequences], only)
             if replayed is not None:
                 return list(replayed)
@@ -75,18 +87,29 @@ class SharedEncoder:
         rows: list[Any] = [None] * len(sequences)
         passages = [sequences[index].passage for index in order]
         device = self.encoder.embeddings.word.weight.device
-        layers = sorted({layer for read in groups for layer in read.layers})
+        layers = sorted({layer for _, read in groups for layer in read.layers})
         with torch.inference_mode():
+            forward = adapted(self.encoder, _adapted_rows([sequences[index] for index in order]))
             batch = make_batch(passages, device)
-            x_TD = layer_vectors(self.encoder, batch, layers)
+            x_TD = layer_vectors(forward, batch, layers)
             first, width = 0, self.encoder.config.width
-            for read, indices in groups.items():
+            for (_, read), indices in groups.items():
                 part, x_part = _slice(batch, x_TD, first, first + len(indices))
                 rows_of_part = read(_select_layers(x_part, layers, read.layers, width), part)
                 for index, row in zip(indices, rows_of_part, strict=True):
                     rows[index] = row
                 first += len(indices)
         return rows
+
+
+def _adapted_rows(sequences: Sequence[TokenSequence]) -> list[AdaptedRows]:
+    """The rows of each adapter's sequences, which are neighbors, in a batch of these sequences."""
+    rows, stop = list[AdaptedRows](), 0
+    for adapter, run in groupby(sequences, key=lambda sequence: sequence.adapter):
+        start, stop = stop, stop + sum(map(len, run))
+        if adapter is not None:
+            rows.append(AdaptedRows(start, stop, adapter))
+    return rows
 
 
 def _slice(batch: Batch, x_TD: Tensor, first: int, stop: int) -> tuple[Batch, Tensor]:

@@ -7,8 +7,20 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from bertkit.checkpoint.bundled import SENTENCES, bundled_folder, embedding_model, model_folder, model_name
+from bertkit.checkpoint.adapters import Adapter, read_adapter, trunk_checksum
+from bertkit.checkpoint.bundled import (
+    SENTENCES,
+    bundled_folder,
+    embedding_model,
+    is_adapter,
+    model_folder,
+    model_name,
+)
+from bertkit.checkpoint.save_load import attached_checkpoint
+from bertkit.checkpoint.tensors import fingerprint
+from bertkit.engine.adapters import EncoderAdapter
 from bertkit.engine.cuda_graph import CudaRecorder
 from bertkit.engine.recorded import RecordedPasses
 from bertkit.errors import RequestError
@@ -41,6 +53,23 @@ class ServedModel:
     checksum: str  # of the encoder
     answers: Answers | None = None  # the task of a fine-tuned model
     bundled: bool = False  # whether it comes with the package
+    trunk_checksum: str | None = None  # by which adapters know it; None: no adapter may be put on it
+    trunk: str | None = None  # of an adapter: the name of the model whose encoder it shares
+
+    @property
+    def own_tensors(self) -> list[Tensor]:
+        """Its parameters; of an adapter, those beside the trunk's."""
+        adapter, model = self.shared_encoder.adapter, self.bert.model
+        if adapter is None:
+            return [*model.parameters()]
+        updates = [tensor for update in adapter.updates.values() for tensor in (update.up, update.down)]
+        return [*updates, *(tensor for name, tensor in model.named_parameters() if not name.startswith("encoder."))]
+
+    def refuse_adapter(self, what: str) -> None:
+        """Refuse what reads the encoder's weights themselves, which are the trunk's alone."""
+        if self.trunk is not None:
+            message = f"'{self.name}' is an adapter on '{self.trunk}', which a server computes without {what}"
+            raise Refusal(422, f"{message}; ask bertkit.load(FOLDER) of the adapter", "model")
 
     @property
     def limit(self) -> int:
@@ -82,7 +111,7 @@ class ServedModel:
     def explains(self) -> bool:
         """Whether attribution can explain its predictions."""
         explained = self.answers is not None and type(self.answers.task).explain is not Task.explain
-        return explained or self.bert.model.fills
+        return self.trunk is None and (explained or self.bert.model.fills)
 
     @property
     def abilities(self) -> tuple[str, ...]:
@@ -116,6 +145,31 @@ class Models:
     def abilities(self) -> set[str]:
         """The abilities of all models."""
         return {ability for served in self.by_name.values() for ability in served.abilities}
+
+    @property
+    def trunks(self) -> list[ServedModel]:
+        """The models that adapters may be put on."""
+        return [served for served in self.by_name.values() if served.trunk_checksum is not None]
+
+    def add(self, served: ServedModel) -> None:
+        """Serve one more model from now on. The table is replaced, not changed, so that any thread may read it."""
+        self.refuse_taken(served.name)
+        self.by_name = {**self.by_name, served.name: served}
+
+    def refuse_taken(self, name: str) -> None:
+        """Refuse a second model of a name."""
+        if name in self.by_name:
+            raise Refusal(409, f"the name '{name}' is taken; drop that adapter first, or choose another name", "name")
+
+    def drop(self, name: str) -> ServedModel:
+        """Take an adapter out of the table; requests that have it are still answered. Other models are refused."""
+        served = self.named(name)
+        if served.trunk is None:
+            users = [other.name for other in self.by_name.values() if other.trunk == name]
+            why = f"adapters use it ({', '.join(users)})" if users else "the server was started with it"
+            raise Refusal(409, f"'{name}' is no adapter, and {why}; stop the server to drop it", "name")
+        self.by_name = {other: served for other, served in self.by_name.items() if other != name}
+        return served
 
     def named(self, name: str | None) -> ServedModel:
         """The model of this name; without one the first."""
@@ -154,17 +208,31 @@ def load_models(
     dtype: str = "float32",
     backend: str | None = None,
     load: Callable[[str | None], Bert] = load,
+    as_trunks: bool = False,
 ) -> Models:
-    """Load folders, each PATH or NAME=PATH, onto one device; without any, the bundled models."""
+    """Load folders, each PATH or NAME=PATH, onto one device; without any, the bundled models.
+
+    Adapters among them share the encoder of the model that they were trained on, which has to be there as well; one
+    that is served alone is merged into it.
+    `as_trunks`: adapters may be added later.
+    """
     use_backend = None if backend is None else pick(BACKENDS, backend, "backend")
     berts: dict[str, Bert] = {}
     bundled: set[str] = set()
     variant = None if arguments else embedding_model(dtype=dtype)
     bundled_models = [("bertkit", None), *([] if variant is None else [(SENTENCES, str(variant))])]
-    for name, path in [_name_and_path(argument) for argument in arguments] or bundled_models:
-        if name in berts:
+    named = [_name_and_path(argument) for argument in arguments] or bundled_models
+    folders = {name: model_folder(path) for name, path in named} if len(named) > 1 else {}
+    adapters = {name: folder for name, folder in folders.items() if is_adapter(folder)}
+    checksums: dict[str, str] = {}
+    for name, path in named:
+        if [other for other, _ in named].count(name) > 1:
             raise RequestError(f"two models are called '{name}'; name them apart, as NAME=PATH")
+        if name in adapters:
+            continue
         berts[name] = load(path)
+        if adapters or as_trunks:
+            checksums[name] = trunk_checksum(berts[name].model.encoder)
         if model_folder(path).is_relative_to(bundled_folder()):
             bundled.add(name)
         try:
@@ -173,7 +241,15 @@ def load_models(
             raise RequestError(f"{name}: {error}") from error
         if berts[name].checkpoint.tokenizer is None:
             raise RequestError(f"{path} holds no tokenizer, so its model can read nothing; put its vocab.txt there")
-    models = Models(share_encoders(berts, bundled), None if variant is None else SENTENCES)
+    if not berts:
+        trunk = read_adapter(next(iter(adapters.values()))).base or "TRUNK"
+        raise RequestError(
+            f"{' and '.join(adapters)}: adapters need their trunk beside them: bertkit serve {trunk} ..."
+        )
+    whole = [replace(each, trunk_checksum=checksums.get(each.name)) for each in share_encoders(berts, bundled)]
+    models = Models(whole, None if variant is None else SENTENCES)
+    for name, folder in adapters.items():
+        models.add(serve_adapter(models.trunks, name, folder))
     if use_backend is not None:
         for bert in {served.shared_encoder.key: served.bert for served in models.by_name.values()}.values():
             use_backend(bert)
@@ -193,6 +269,38 @@ def share_encoders(berts: Mapping[str, Bert], bundled: Container[str] = ()) -> l
         answers = bert.answers if set(task_heads()) & set(bert.model.heads) else None
         served.append(ServedModel(name, bert, shared_encoder, checksum, answers, name in bundled))
     return served
+
+
+def serve_adapter(trunks: Sequence[ServedModel], name: str, folder: Path) -> ServedModel:
+    """An adapter on the trunk among these that it was trained on: it shares the encoder and has heads of its own."""
+    adapter = read_adapter(folder)
+    trunk = _trunk_of(adapter, trunks)
+    attached = attached_checkpoint(adapter, trunk.bert.checkpoint, trunk.trunk_checksum)
+    bert, encoder = Bert(attached.checkpoint), trunk.shared_encoder.encoder
+    if bert.model.writes:
+        raise RequestError(f"{folder}: adapters of models that write cannot share a trunk; save and serve it merged")
+    for part in (bert.model.heads, bert.model.pooler):
+        if part is not None:
+            part.to(bert.model.device, encoder.dtype)
+    shared = SharedEncoder(encoder, None, EncoderAdapter.of(encoder, attached.updates))
+    answers = bert.answers if set(task_heads()) & set(bert.model.heads) else None
+    checksum = hashlib.sha256(f"{trunk.checksum} {fingerprint(adapter.tensors)}".encode()).hexdigest()
+    return ServedModel(name, bert, shared, checksum, answers, trunk=trunk.name)
+
+
+def _trunk_of(adapter: Adapter, trunks: Sequence[ServedModel]) -> ServedModel:
+    """By its checksum; of an adapter that PEFT wrote, which has none, by its folder, else the only one."""
+    known = adapter.own.get("trunk")
+    if known is not None:
+        found = [trunk for trunk in trunks if trunk.trunk_checksum == known]
+    else:
+        found = [trunk for trunk in trunks if adapter.base and trunk.bert.path == model_folder(adapter.base)]
+        found = found or list(trunks) * (len(trunks) == 1)
+    if found:
+        return found[0]
+    here = ", ".join(f"'{trunk.name}' (encoder {str(trunk.trunk_checksum)[:12]})" for trunk in trunks)
+    own = f" (encoder {known[:12]})" if known else ""
+    raise adapter.refused(f"its trunk is {adapter.base}{own}, and the models here are {here}; start the server with it")
 
 
 def new_shared_encoder(encoder: Encoder) -> SharedEncoder:

@@ -16,6 +16,7 @@ ERROR_TYPES: Mapping[int, tuple[str, str]] = {
     401: ("Unauthorized", "authentication_error"),
     404: ("NotFound", "not_found_error"),
     405: ("Validation", "invalid_request_error"),
+    409: ("Validation", "invalid_request_error"),
     408: ("Timeout", "timeout_error"),
     413: ("Validation", "invalid_request_error"),
     421: ("Validation", "invalid_request_error"),

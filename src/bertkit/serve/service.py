@@ -150,6 +150,7 @@ class Service:
             elif refusal := self._over_limit(plan):
                 self._loop.call_soon_threadsafe(pending.fail, refusal)
             elif not pending.cancelled:
+                plan.shared_encoder.claim(plan.sequences)
                 pending.ticket = Ticket(plan.shared_encoder, plan.sequences, partial(pending.resolve, plan))
                 queued[pending.ticket] = pending
         for ticket in self.workers.submit([*queued]):

@@ -198,8 +198,8 @@ class Workers:
 
     def _counts(self, budget: int) -> list[int]:
         """How many sequences of each waiting request go next: all, where they fit into one batch; else `next_batch`."""
-        first = self._waiting[0].shared_encoder
-        if self._waiting_tokens <= budget and all(ticket.shared_encoder is first for ticket in self._waiting):
+        key = self._waiting[0].shared_encoder.key
+        if self._waiting_tokens <= budget and all(ticket.shared_encoder.key == key for ticket in self._waiting):
             return [len(ticket.lengths) - ticket.taken for ticket in self._waiting]
         waiting = [Waiting(ticket.shared_encoder.key, ticket.lengths, ticket.taken) for ticket in self._waiting]
         return next_batch(waiting, budget)

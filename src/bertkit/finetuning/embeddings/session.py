@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,16 +19,15 @@ from bertkit.finetuning.embeddings.data import NO_TEXT, Numbers, TextRows
 from bertkit.finetuning.embeddings.gradient_cache import GradientCache, NoLoss, VectorPart
 from bertkit.finetuning.embeddings.kinds import VECTORS
 from bertkit.finetuning.embeddings.losses import LOSSES, VectorLearner, VectorLoss, VectorTargets
-from bertkit.finetuning.embeddings.low_rank import LowRank
 from bertkit.finetuning.embeddings.settings import VectorTuning
 from bertkit.finetuning.learner import TASK
 from bertkit.finetuning.result import FineTuned
-from bertkit.finetuning.run_state import State, copied_to_host
 from bertkit.model.batch import Batch
 from bertkit.model.model import BertModel
 from bertkit.model.pooling import EmbedSettings
 from bertkit.tasks.metrics.correlation import spearman
 from bertkit.train.loop import LoopSettings, MicroBatch, StepFunction, StepReport
+from bertkit.train.low_rank import LowRank, trained_model
 from bertkit.train.optimizer import Optimizers, build_optimizer
 from bertkit.train.optimizer_rows import OptimizerSettings
 from bertkit.train.records import read_records
@@ -116,31 +114,12 @@ class VectorSession(BestSession):
 
     def model(self) -> BertModel:
         """The model with the current weights; with low-rank updates, a copy that contains them."""
-        if not isinstance(self.module, LowRank):
-            return self.learner.model
-        model = deepcopy(self.learner.model)
-        with torch.no_grad():
-            parameters = dict(model.named_parameters())
-            for name, matrix in self.module.updated_matrices().items():
-                parameters[name.removeprefix("model.")].copy_(matrix)
-        return model
+        return trained_model(self.module)
 
     def evaluation_due(self, step: int, *, last: bool) -> bool:
         """By the setting `evaluations`, a number per run, if there are dev pairs."""
         due = step % max(1, self.total // self.settings.evaluations) == 0
         return self.data.dev is not None and (due or last)
-
-    def snapshot(self) -> State:
-        """A copy of the trained parameters."""
-        named = self.module.named_parameters()
-        return {name: copied_to_host(tensor) for name, tensor in named if tensor.requires_grad}
-
-    def load_state(self, state: State) -> None:
-        """Load the trained parameters."""
-        parameters = dict(self.module.named_parameters())
-        with torch.no_grad():
-            for name, tensor in state.items():
-                parameters[name].copy_(tensor)
 
     def extra_metrics(self, report: StepReport) -> dict[str, Any]:
         """The number of correct pairs, for contrastive objectives."""

@@ -22,7 +22,6 @@ from bertkit.finetuning.batches import EpochPlan
 from bertkit.finetuning.embeddings.data import NO_TEXT, TextRows, read_pairs, read_texts, scaled
 from bertkit.finetuning.embeddings.kinds import KINDS, prompts
 from bertkit.finetuning.embeddings.losses import LOSSES, VectorLearner
-from bertkit.finetuning.embeddings.low_rank import LowRank
 from bertkit.finetuning.embeddings.session import SPEARMAN, Encoded, VectorData, VectorSession
 from bertkit.finetuning.embeddings.settings import TOKENS, VectorTuning
 from bertkit.finetuning.learner import freeze_below
@@ -32,6 +31,7 @@ from bertkit.model.model import new_model
 from bertkit.progress import ShowProgress, silent
 from bertkit.report.page import REPORT_FILE
 from bertkit.train.distributed import Ranks, process_group, stop_requests
+from bertkit.train.low_rank import LowRank
 from bertkit.train.report import write_report
 from bertkit.train.runs import Progress, Run
 

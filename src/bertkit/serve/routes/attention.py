@@ -72,6 +72,7 @@ def attention_routes(service: Service) -> Routes:
 
 async def _attention_reply(service: Service, request: AttentionRequest, *, neurons: bool) -> Response:
     served = service.models.named(request.model)
+    served.refuse_adapter("its attention")
     chosen = (request.text, request.pair, request.layer, request.head)
     plan = partial(plan_attention, served, *chosen, service.settings, neurons=neurons)
     result = await service.answer(plan, len(request.text))

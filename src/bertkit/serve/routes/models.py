@@ -4,7 +4,6 @@ from typing import Any
 
 from starlette.responses import Response
 
-from bertkit.model.model import parameter_count
 from bertkit.poolings import TEXT_POOLINGS
 from bertkit.serve.http.endpoint import reply
 from bertkit.serve.http.routing import Routes
@@ -25,10 +24,10 @@ def model_routes(service: Service) -> Routes:
 
 def model_cards(service: Service) -> list[dict[str, Any]]:
     """All models, as /v1/models and /info list them."""
-    return [_model_card(served) for served in service.models.by_name.values()]
+    return [model_card(served) for served in service.models.by_name.values()]
 
 
-def _model_card(served: ServedModel) -> dict[str, Any]:
+def model_card(served: ServedModel) -> dict[str, Any]:
     """A model's abilities, shape and default settings."""
     config, settings = served.bert.model.config, served.embed_settings()
     return {
@@ -45,8 +44,8 @@ def _model_card(served: ServedModel) -> dict[str, Any]:
         "layers": config.depth,
         "heads": config.attention_heads,
         "width": config.width,
-        "parameters": parameter_count(served.bert.model),
-        "bytes": sum(tensor.nbytes for tensor in served.bert.model.parameters()),
+        "parameters": sum(tensor.numel() for tensor in served.own_tensors),
+        "bytes": sum(tensor.nbytes for tensor in served.own_tensors),
         "dtype": served.bert.dtype,
         "vocabulary": served.tokenizer.size,
         "max_length": served.limit,
@@ -55,4 +54,5 @@ def _model_card(served: ServedModel) -> dict[str, Any]:
         "normalize": settings.normalize,
         "encoder": served.checksum[:16],
         "bundled": served.bundled,
+        "adapter_of": served.trunk,
     }

@@ -56,6 +56,7 @@ def why_routes(service: Service, explain: Explain | None) -> Routes:
     @routes.post("/why", summary="How much each word adds", tags=["inside"], include_in_schema=bool(able))
     async def why(request: WhyRequest) -> Response:
         served = service.models.named(request.model or (able[0] if able else None))
+        served.refuse_adapter("gradients")
         texts = [request.text] if request.pair is None else [request.text, request.pair]
         check_texts(texts, "text", service.settings)
         if max(map(len, texts)) > MAX_CHARACTERS:
