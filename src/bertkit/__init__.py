@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bertkit.predict.questions import JudgedWord
     from bertkit.predict.search import Found
     from bertkit.report.why import Why
-    from bertkit.sklearn import Classifier
+    from bertkit.sklearn import BertClassifier, BertRegressor, BertTagger, BertVectorizer, Classifier
     from bertkit.tasks.answer import Answered
     from bertkit.tasks.choose import Chosen
     from bertkit.tasks.classify import Classified
@@ -56,7 +56,7 @@ _LATE_NAMES = {
     "bertkit.predict.fill_words": ("FilledTogether",),
     "bertkit.predict.questions": ("JudgedWord",),
     "bertkit.predict.search": ("Found",),
-    "bertkit.sklearn": ("Classifier",),
+    "bertkit.sklearn": ("BertClassifier", "BertRegressor", "BertTagger", "BertVectorizer", "Classifier"),
     "bertkit.tasks.answer": ("Answered",),
     "bertkit.tasks.choose": ("Chosen",),
     "bertkit.tasks.classify": ("Classified",),
@@ -73,7 +73,11 @@ __all__ = [
     "Answered",
     "AsyncClient",
     "Bert",
+    "BertClassifier",
     "BertClient",
+    "BertRegressor",
+    "BertTagger",
+    "BertVectorizer",
     "BertkitError",
     "BertkitWarning",
     "Chosen",

@@ -4,6 +4,7 @@ An estimator takes texts, in a list, an array or a column of a frame. What it le
 writes a folder that `bertkit.load`, `bertkit predict` and `bertkit serve` take.
 """
 
+import math
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,10 +29,12 @@ from bertkit.predict.bert import Bert, load
 from bertkit.progress import VERBOSITY
 from bertkit.tasks.classify import Classified, Classify
 from bertkit.tasks.folder import build_task
+from bertkit.tasks.regress import Rated, Regress
 from bertkit.tasks.shared.labels import sorted_labels
 from bertkit.tasks.shared.length import ReadingSettings
+from bertkit.tasks.tag import Tag
 from bertkit.tasks.task import Dataset
-from bertkit.text_inputs import is_missing, listed_texts, refuse_unlisted
+from bertkit.text_inputs import checked_labels, listed_texts, listed_words
 
 Labels = Iterable[str | int | float | bool]
 Model = Bert | Path | str | None
@@ -95,7 +98,7 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, Transformer, _TextEstimato
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.requires_fit = True
+        tags.transformer_tags.preserves_dtype = []  # vectors are float32, whatever the texts come in
         return tags
 
 
@@ -174,12 +177,12 @@ class _LabelEstimator(ClassifierMixin, _Saveable):  # type: ignore[misc]
     def score(self, texts: Sequence[str], labels: Labels, sample_weight: np.ndarray | None = None) -> float:
         """The accuracy."""
         predicted = self.predict(texts)
-        return float(np.average(predicted == _checked(labels, len(predicted)), weights=sample_weight))
+        return float(np.average(predicted == np.asarray(checked_labels(labels, len(predicted))), weights=sample_weight))
 
     def _read(self, texts: Sequence[str], labels: Labels) -> tuple[list[str], list[str]]:
         """The texts, and their labels as a model folder names them; sets `classes_`."""
         listed = listed_texts(texts)
-        self.classes_, numbers = np.unique(_checked(labels, len(listed)), return_inverse=True)
+        self.classes_, numbers = np.unique(checked_labels(labels, len(listed)), return_inverse=True)
         if len(self.classes_) < 2:
             raise RequestError("every text has the same label; at least two labels are needed")
         return listed, [self._names[number] for number in numbers]
@@ -262,40 +265,40 @@ class BertClassifier(_LabelEstimator, _FineTuned):
 class BertRegressor(RegressorMixin, _FineTuned):  # type: ignore[misc]
     """A number for each text, by fine-tuning; `score` is R²."""
 
-    task = "regress"
+    task = Regress.row.name
 
     def fit(self, texts: Sequence[str], numbers: ArrayLike) -> Self:
         """Train on texts and their numbers."""
         listed = listed_texts(texts)
-        values = _checked(np.asarray(numbers).ravel().tolist(), len(listed), "numbers")
-        self._tune(listed, _finite(values).tolist())
+        self._tune(listed, _finite(checked_labels(np.ravel(numbers).tolist(), len(listed), "numbers")))
         return self
 
     def predict(self, texts: Sequence[str]) -> NDArray[np.float64]:
         """The number of each text."""
         check_is_fitted(self)
-        return np.array([each.value for each in self.bert_.classify(listed_texts(texts))], dtype=np.float64)
+        found = self.bert_.classify(listed_texts(texts))
+        return np.array([each.value for each in found if isinstance(each, Rated)], dtype=np.float64)
 
 
 class BertTagger(_FineTuned):
     """A tag for each word of a sentence, by fine-tuning. A sentence is a list of words; tags may be BIO or plain."""
 
-    task = "tag"
+    task = Tag.row.name
 
     def fit(self, sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]) -> Self:
         """Train on sentences and the tags of their words."""
-        self._tune(*_sentences(sentences, tags))
+        self._tune(*listed_words(sentences, tags))
         return self
 
     def predict(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
         """The tags of each sentence's words."""
         check_is_fitted(self)
-        return [list(each.tags) for each in self.bert_.tag(_sentences(sentences)[0])]
+        return [list(each.tags) for each in self.bert_.tag(listed_words(sentences)[0])]
 
     def score(self, sentences: Sequence[Sequence[str]], tags: Sequence[Sequence[str]]) -> float:
         """The main metric of tagging: F1 of spans for BIO tags."""
         check_is_fitted(self)
-        rows = [dict(zip(self._columns, row, strict=True)) for row in zip(*_sentences(sentences, tags), strict=True)]
+        rows = [dict(zip(self._columns, row, strict=True)) for row in zip(*listed_words(sentences, tags), strict=True)]
         with _quiet():
             return evaluate(self.bert_, rows).score
 
@@ -330,42 +333,12 @@ def _quiet() -> Iterator[None]:
         VERBOSITY.reset(before)
 
 
-def _checked(labels: Iterable[Any], count: int, what: str = "labels") -> np.ndarray:
-    """The labels as an array of `count`."""
-    listed = list(labels)
-    for number, label in enumerate(listed):
-        if is_missing(label):
-            raise RequestError(f"{what}[{number}] is a missing value; leave such rows out")
-        if isinstance(label, str) and not label.strip():
-            raise RequestError(f"{what}[{number}] is empty; name the label, or leave such rows out")
-    if len(listed) != count:
-        raise RequestError(f"{count} texts came with {len(listed)} {what}; give one label for each text")
-    return np.asarray(listed)
-
-
-def _finite(values: np.ndarray) -> NDArray[np.float64]:
+def _finite(values: Sequence[Any]) -> list[float]:
     """The numbers as floats; infinite ones and what is no number are refused."""
     try:
-        numbers = values.astype(np.float64)
+        numbers = [float(value) for value in values]
     except (TypeError, ValueError) as error:
         raise RequestError(f"numbers hold what is no number ({error}); BertClassifier learns labels") from error
-    if not np.isfinite(numbers).all():
-        raise RequestError(f"numbers[{int(np.argmin(np.isfinite(numbers)))}] is infinite; leave such rows out")
+    if infinite := [number for number, value in enumerate(numbers) if math.isinf(value)]:
+        raise RequestError(f"numbers[{infinite[0]}] is infinite; leave such rows out")
     return numbers
-
-
-def _sentences(sentences: Any, tags: Any = None) -> tuple[list[list[str]], list[list[str]]]:
-    """Lists of words, with as many tags where they are given."""
-    refuse_unlisted(sentences)
-    listed = [list(map(str, words)) if not isinstance(words, str) else None for words in sentences]
-    if None in listed:
-        number = listed.index(None)
-        raise RequestError(f"sentences[{number}] is a str; give a list of its words, such as text.split()")
-    words = [each for each in listed if each is not None]
-    names = [list(map(str, each)) for each in tags] if tags is not None else [[] for _ in words]
-    if len(names) != len(words):
-        raise RequestError(f"{len(words)} sentences came with {len(names)} lists of tags; give one for each sentence")
-    for number, pair in enumerate(zip(words, names, strict=True)):
-        if tags is not None and len(pair[0]) != len(pair[1]):
-            raise RequestError(f"sentences[{number}] has {len(pair[0])} words and {len(pair[1])} tags; give one a word")
-    return words, names
