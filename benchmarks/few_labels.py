@@ -114,6 +114,8 @@ def plain(rows: list[Row], model: Path, seed: int) -> Callable[[list[str]], list
 def tuned(rows: list[Row], model: Path, **settings: object) -> Callable[[list[str]], list[str]]:
     """A fine-tuned model; its dev rows are its training rows, which only the temperature sees."""
     run = bertkit.finetune("classify", rows, rows, model, **settings)
+    if not run.finished:
+        raise KeyboardInterrupt
     return lambda texts: [str(each.label) for each in run.model.classify(texts)]
 
 

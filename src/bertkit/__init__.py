@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bertkit.predict.bert import Bert, load
     from bertkit.predict.fill import Filled
     from bertkit.predict.fill_words import FilledTogether
+    from bertkit.predict.mteb_encoder import MtebEncoder
     from bertkit.predict.questions import JudgedWord
     from bertkit.predict.search import Found
     from bertkit.report.why import Why
@@ -54,6 +55,7 @@ _LATE_NAMES = {
     "bertkit.predict.bert": ("Bert", "load"),
     "bertkit.predict.fill": ("Filled",),
     "bertkit.predict.fill_words": ("FilledTogether",),
+    "bertkit.predict.mteb_encoder": ("MtebEncoder",),
     "bertkit.predict.questions": ("JudgedWord",),
     "bertkit.predict.search": ("Found",),
     "bertkit.sklearn": ("BertClassifier", "BertRegressor", "BertTagger", "BertVectorizer", "Classifier"),
@@ -91,6 +93,7 @@ __all__ = [
     "JudgedWord",
     "Labeled",
     "Look",
+    "MtebEncoder",
     "Rated",
     "RatedWords",
     "Report",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, RegressorMixin
 from sklearn.base import TransformerMixin as Transformer
 from sklearn.utils.validation import check_is_fitted
@@ -267,7 +267,7 @@ class BertRegressor(RegressorMixin, _FineTuned):  # type: ignore[misc]
 
     task = Regress.row.name
 
-    def fit(self, texts: Sequence[str], numbers: ArrayLike) -> Self:
+    def fit(self, texts: Sequence[str], numbers: Sequence[float]) -> Self:
         """Train on texts and their numbers."""
         listed = listed_texts(texts)
         self._tune(listed, _finite(checked_labels(np.ravel(numbers).tolist(), len(listed), "numbers")))
