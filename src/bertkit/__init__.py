@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from bertkit.predict.bert import Bert, load
     from bertkit.predict.fill import Filled
     from bertkit.predict.fill_words import FilledTogether
+    from bertkit.predict.mteb_encoder import MtebEncoder
     from bertkit.predict.questions import JudgedWord
     from bertkit.predict.retrieval import SparseVector
     from bertkit.predict.search import Found
     from bertkit.report.why import Why
     from bertkit.search.index import Hit, Index, build_index
-    from bertkit.sklearn import Classifier
+    from bertkit.sklearn import BertClassifier, BertRegressor, BertTagger, BertVectorizer, Classifier
     from bertkit.tasks.answer import Answered
     from bertkit.tasks.choose import Chosen
     from bertkit.tasks.classify import Classified
@@ -57,11 +58,12 @@ _LATE_NAMES = {
     "bertkit.predict.bert": ("Bert", "load"),
     "bertkit.predict.fill": ("Filled",),
     "bertkit.predict.fill_words": ("FilledTogether",),
+    "bertkit.predict.mteb_encoder": ("MtebEncoder",),
     "bertkit.predict.questions": ("JudgedWord",),
     "bertkit.predict.retrieval": ("SparseVector",),
     "bertkit.predict.search": ("Found",),
     "bertkit.search.index": ("Hit", "Index", "build_index"),
-    "bertkit.sklearn": ("Classifier",),
+    "bertkit.sklearn": ("BertClassifier", "BertRegressor", "BertTagger", "BertVectorizer", "Classifier"),
     "bertkit.tasks.answer": ("Answered",),
     "bertkit.tasks.choose": ("Chosen",),
     "bertkit.tasks.classify": ("Classified",),
@@ -79,7 +81,11 @@ __all__ = [
     "Answered",
     "AsyncClient",
     "Bert",
+    "BertClassifier",
     "BertClient",
+    "BertRegressor",
+    "BertTagger",
+    "BertVectorizer",
     "BertkitError",
     "BertkitWarning",
     "Chosen",
@@ -95,6 +101,7 @@ __all__ = [
     "JudgedWord",
     "Labeled",
     "Look",
+    "MtebEncoder",
     "Ranked",
     "Rated",
     "RatedWords",

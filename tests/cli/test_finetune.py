@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.cli.finetune import _few_rows, _print_result
-from bertkit.data.tables import Columns
+from bertkit.cli.finetune import _print_result
 from bertkit.finetuning.result import FineTuned
 from bertkit.progress import VERBOSITY
 from bertkit.tasks.table import TASKS
@@ -205,25 +204,20 @@ def test_it_ends_with_the_report_and_the_next_command(capsys):
         assert capsys.readouterr().out.endswith(f"{report}{last}\n")
 
 
-def test_few_rows_a_label_get_frozen_features(model, tmp_path, command_here):
+def test_few_rows_a_label_are_tuned_by_contrast(model, tmp_path, command_here):
     rows = "".join(f"{'t0w1' if n % 2 else 't1w2'} {n},{'yes' if n % 2 else 'no'}\n" for n in range(20))
     (tmp_path / "few.csv").write_text(f"text,label\n{rows}")
     asked = ("finetune", "classify", "--from", model, "--train", tmp_path / "few.csv")
     done = command_here(*asked, "label=label", "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
-    assert "no dev file: 2 of 20 training examples are held out\nlayer " in done.stdout
-    assert done.stdout.count("accuracy") == 1
-    assert " on 2 dev examples), chosen on the training data; model in " in done.stdout
-    assert "note: 10 rows a label are few to fine-tune all layers, so a classifier on frozen features" in done.stderr
-    assert done.stdout.endswith(
-        f"try: bertkit predict {tmp_path / 'run'} TEXT, or bertkit serve {tmp_path / 'run'} --open\n"
-    )
+    assert "no dev file: 2 of 20 training examples are held out" in done.stdout
+    assert "9 rows a label are few, so few=true was chosen" in done.stdout
+    assert "best of 25 steps: 25" in done.stdout
+    assert "the dev examples also chose the weights" not in done.stdout
     assert command_here("predict", tmp_path / "run", "t0w1").returncode == 0
-    tuned = command_here(*asked, "--epochs", "1", "--out", tmp_path / "tuned")
-    assert "few to fine-tune" not in tuned.stderr
-    assert (tmp_path / "tuned" / "report.html").exists()
-    (tmp_path / "more.csv").write_text(f"text,label\n{rows * 2}")
-    assert not _few_rows("classify", tmp_path / "more.csv", Columns())
+    tuned = command_here(*asked, "--few", "false", "--epochs", "1", "--out", tmp_path / "tuned")
+    assert tuned.returncode == 0, tuned.stderr
+    assert "are few" not in tuned.stdout
 
 
 def test_features_save_a_model_that_the_other_commands_use(model, tmp_path, command_here):

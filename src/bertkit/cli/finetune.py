@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.common import INTERRUPTED, parse_integers, print_note
+from bertkit.cli.common import INTERRUPTED, parse_integers
 from bertkit.cli.options import AsJson, ResumeRun
 from bertkit.errors import RequestError
 from bertkit.progress import is_quiet
@@ -17,16 +17,12 @@ from bertkit.report.page import REPORT_FILE
 from bertkit.tasks.table import TASKS
 
 if TYPE_CHECKING:
-    from bertkit.data.tables import Columns
     from bertkit.finetuning.result import FineTuned
     from bertkit.finetuning.settings import FineTuneSettings
     from bertkit.tasks.metrics.intervals import Interval
 
 VECTORS = "vectors"  # tunes embeddings: not a task of the table
 GLUE = "glue"  # every GLUE task of a folder
-PLAIN_OPTIONS = {"task", "settings", "start", "train", "dev", "out"}  # with others, few rows are fine-tuned, too
-FEW_ROWS = 16  # a label; with 8, frozen features were better and ten times as fast, see docs/LOG.md
-FEW_BYTES = 1 << 20  # larger files are not read twice to count their labels
 EXPERIMENTS = ("search", "find_rate", "features", "curve")  # options that compare runs instead of training one model
 
 
@@ -87,6 +83,7 @@ def finetune(
 
     Often used settings: --epochs 3 --batch 32 --lr 2e-4 --seed 1 --patience 3 --frozen 6 --class-weights balanced.
     Without --epochs there are 3, or as many as make 500 steps (20 at most): small files need more than 3.
+    With under 50 rows a label and no setting, classify takes few=true (contrastive tuning, then a classifier).
     The model that is best on the dev file is kept, calibrated on that file; report.html describes the run.
     SIGTERM and Ctrl-C keep the best model so far, write its report and exit with code 130; --resume continues.
     bertkit finetune glue FOLDER fine-tunes on every GLUE task in a folder and prints one table.
@@ -112,36 +109,11 @@ def finetune(
     data |= {"show": progress}
     if experiments := given & set(EXPERIMENTS):
         return _run_experiment(experiments.pop(), task, parsed, data, out, _curve_sizes(curve), as_json)
-    plain = given <= PLAIN_OPTIONS and parsed == read_task_request(TASKS[task], str(start))[0]
-    if plain and _few_rows(task, data["train_file"], columns):
-        return _run_experiment("features", task, parsed, data, out, [], as_json, brief=True)
     from bertkit.finetuning.fine_tuning import fine_tune
 
     data |= {"test_file": test, "teacher": teacher, "resume": resume, "retry": retry}
     tune: Callable[..., FineTuned] = partial(fine_tune, task, **data)
     _print_result(tune(parsed, out=out), out, as_json) if seeds == 1 else _tune_seeds(tune, parsed, seeds, out, as_json)
-
-
-def _few_rows(task: str, train: Path, columns: "Columns") -> bool:
-    """Whether labels have too few rows to fine-tune a whole model; then a note says what is done instead."""
-    from bertkit.tasks.read import read_examples
-    from bertkit.tasks.shared.labels import count_labels
-
-    row = TASKS[task]
-    if not (row.one_label_per_text and row.labeled) or not train.is_file() or train.stat().st_size > FEW_BYTES:
-        return False
-    try:
-        counts = count_labels(read_examples(task, train, columns).examples)
-    except RequestError:
-        return False  # said when the files are opened
-    rows = sum(counts.values()) / max(len(counts), 1)
-    if rows >= FEW_ROWS:
-        return False
-    print_note(
-        f"{rows:.0f} rows a label are few to fine-tune all layers, so a classifier on frozen features is fitted "
-        "(--features); name a setting, such as --epochs 10, to fine-tune"
-    )
-    return True
 
 
 def _refuse_options(task: str, given: set[str]) -> None:
@@ -256,10 +228,8 @@ def _run_experiment(
     out: Path,
     sizes: list[int],
     as_json: bool,
-    *,
-    brief: bool = False,
 ) -> None:
-    """Compare settings, learning rates, layers or numbers of examples, and print a row for each, or the one kept."""
+    """Compare settings, learning rates, layers or numbers of examples, and print a row for each."""
     from bertkit.files import refuse_to_overwrite
     from bertkit.finetuning.explore import curve, features, features_model, search
     from bertkit.finetuning.fine_tuning import open_data
@@ -295,8 +265,6 @@ def _run_experiment(
         interval = f"95 % interval {format_interval(wilson(share, count))} on {count:,} dev {prepared.task.answer_unit}"
         last = f"saved: layer {layer} ({interval}), chosen on the training data; model in {model}"
         last += f"\ntry: {_next_command(task, out)}"
-    if brief:
-        rows = [*prepared.notes, *(row for row in rows if row.layers == f"layer {layer}")]
     lines = [*([] if sizes else map(str, rows)), *([last] if last else [])]
     print(json.dumps([asdict(row) for row in rows]) if as_json else "\n".join(lines))
 

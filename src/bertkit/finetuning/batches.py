@@ -34,8 +34,12 @@ class EpochPlan:
         epoch, index = divmod(number, self.steps)
         if epoch not in self._cache:
             self._cache.clear()
-            self._cache[epoch] = epoch_steps(self.lengths, self.batch, self.seed, epoch)
+            self._cache[epoch] = self.epoch(epoch)
         return self._cache[epoch][index]
+
+    def epoch(self, number: int) -> list[list[int]]:
+        """The steps of an epoch."""
+        return epoch_steps(self.lengths, self.batch, self.seed, number)
 
     def parts(self, number: int) -> list[list[int]]:
         """The examples of step `number`, split into forward passes."""

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,14 @@ from bertkit.errors import RequestError
 from bertkit.files import refuse_to_overwrite
 from bertkit.finetuning.distill import Teacher, load_teacher
 from bertkit.finetuning.evaluate import run_model
+from bertkit.finetuning.few import chooses_few, few_note, few_start, open_few
 from bertkit.finetuning.learner import load_start
 from bertkit.finetuning.new_start import NEW, is_default, new_start
 from bertkit.finetuning.prepare import DataFiles, Prepared, prepare, read_files
 from bertkit.finetuning.result import DecidedDev, FineTuned, HeldOut, result_from_json
 from bertkit.finetuning.run_state import RESULT, begin_folder, finished, locked_folder, write_json, write_json_lines
 from bertkit.finetuning.session import open_session
-from bertkit.finetuning.settings import FineTuneSettings
+from bertkit.finetuning.settings import FineTuneSettings, few_settings
 from bertkit.model.model import BertModel
 from bertkit.progress import ShowProgress, silent
 from bertkit.report.page import REPORT_FILE
@@ -72,9 +74,12 @@ def fine_tune(
             return result_from_json(done)
         if not resume:
             refuse_to_overwrite(run.folder)  # before the files are read
-        base, prepared = open_data(
-            task, settings, model, train_file, dev_file, test_file=test_file, columns=columns, show=show
-        )
+        read = partial(open_data, task, test_file=test_file, columns=columns, show=show)
+        base, prepared = read(settings, model, train_file, dev_file)
+        if teacher is None and chooses_few(prepared, settings, model):
+            settings, note = few_settings(), few_note(prepared)
+            base, prepared = read(settings, model, train_file, dev_file)
+            prepared = replace(prepared, notes=(note, *prepared.notes))
         loaded_teacher = load_teacher(Path(teacher), prepared.task, prepared.train.flat) if teacher else None
         begin_folder(run, {**description, "data": prepared.fingerprint}, resume=resume)
 
@@ -151,7 +156,7 @@ def open_data(
         train = read_files(task, files, settings.learning.seed, settings.run.test_share).train
         base = new_start(row, row.all_texts(train), settings)
     elif is_default(settings.shape):
-        base = load_checkpoint(model)
+        base = load_checkpoint(few_start(model) if settings.learning.few else model)
     else:
         raise RequestError(f"the shape of {model} is fixed; leave out width, depth, vocab and so on, or use --from new")
     return base, prepare(task, base, files, settings, show)
@@ -219,7 +224,8 @@ def run_prepared(
 ) -> FineTuned:
     """Train on data in memory in an existing run folder, from its latest checkpoint if it has one."""
     with process_group(device) as ranks, stop_requests(ranks) as stop:
-        session, progress = open_session(run, prepared, start, settings, ranks, teacher)
+        opened = open_few if settings.learning.few else open_session
+        session, progress = opened(run, prepared, start, settings, ranks, teacher)
         with show("fine-tuning", session.total) as meter:
             return session.train(progress, meter, stop)
 

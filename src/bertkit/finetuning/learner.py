@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint as gradient_checkpoint
 
 from bertkit.checkpoint.adapters import adaptable
 from bertkit.checkpoint.save_load import Checkpoint, folder_config
-from bertkit.config import BertConfig
+from bertkit.config import BertConfig, Parts
 from bertkit.errors import RequestError
 from bertkit.finetuning.settings import FineTuneSettings
 from bertkit.model.batch import Batch
@@ -121,11 +121,17 @@ def random_start(start: Checkpoint, task: Task, settings: FineTuneSettings) -> C
 def config_for_task(config: BertConfig, task: Task, settings: FineTuneSettings) -> BertConfig:
     """The model's config with the pooling and dropout of the settings, and what the task needs."""
     pooling, dropout = _pooling(config, task, settings), settings.learning.dropout
-    config = task.model_config(replace(config, parts=replace(config.parts, pooling=pooling)))
+    parts = replace(config.parts, pooling=pooling)
+    config = task.model_config(replace(config, parts=linear_on_mean(parts) if settings.learning.few else parts))
     attention = settings.learning.attention_dropout
     attention = dropout if attention is None else attention
     config = config if dropout is None else replace(config, dropout=dropout)
     return config if attention is None else replace(config, attention_dropout=attention)
+
+
+def linear_on_mean(parts: Parts) -> Parts:
+    """The parts with a head that is a linear map of the mean over tokens, which a logistic regression gives."""
+    return replace(parts, pooler="none", pooler_norm=False, pooling="mean")
 
 
 def _pooling(config: BertConfig, task: Task, settings: FineTuneSettings) -> Any:

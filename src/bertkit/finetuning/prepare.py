@@ -25,6 +25,8 @@ from bertkit.tasks.shared.length import WINDOWED_KINDS
 from bertkit.tasks.table import TASKS
 from bertkit.tasks.task import Dataset, LossSettings, Task
 
+# Settings of losses that few=true has not, of evaluations while training, and of the mean that its head reads.
+UNUSED_BY_FEW = ("class_weights", "label_smoothing", "metric", "evaluations", "patience", "keep", "pooling")
 HELD_OUT_SHARE = 0.1  # of the training examples, without a dev file
 
 
@@ -105,6 +107,8 @@ def refuse_mismatch(task: Task, settings: FineTuneSettings) -> None:
         if (given := getattr(settings, part)) != type(given)():
             able = ", ".join(row.name for row in TASKS.values() if row.settings_part == part)
             raise RequestError(f"{', '.join(asdict(given))} go with {able}, and not with '{task.name}'; leave them out")
+    if settings.learning.few:
+        refuse_few_mismatch(task, settings)
     if settings.run.metric is not None:
         pick(dict.fromkeys([*task.metrics, "loss"]), settings.run.metric, "metric")
 
@@ -122,6 +126,16 @@ def refuse_rank(task: Task, settings: FineTuneSettings, start: Checkpoint) -> No
     for name, value in (("unfreeze", settings.learning.unfreeze), ("checkpointing", settings.run.checkpointing)):
         if value:
             raise RequestError(f"{name} changes which weights are trained or kept; with rank, leave it out")
+
+
+def refuse_few_mismatch(task: Task, settings: FineTuneSettings) -> None:
+    """Refuse few=true with another task than one label for a text, or with settings that it does not use."""
+    if not (task.row.one_label_per_text and task.row.labeled):
+        able = ", ".join(row.name for row in TASKS.values() if row.one_label_per_text and row.labeled)
+        raise RequestError(f"few=true goes with {able}, not with '{task.name}'; leave it out")
+    given, defaults = settings.flat(), FineTuneSettings().flat()
+    if wrong := [name for name in UNUSED_BY_FEW if given[name] != defaults[name]]:
+        raise RequestError(f"{wrong[0]}={given[wrong[0]]} has no effect with few=true; leave one of them out")
 
 
 class ReadFiles(NamedTuple):

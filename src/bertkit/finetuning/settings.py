@@ -25,6 +25,8 @@ from bertkit.train.schedule import Decay
 LARGEST_SEED = 2**62  # below 2**63, as the seeds of several runs are seed + 1, seed + 2, ...
 MIN_STEPS, MIN_EPOCHS, MAX_EPOCHS = 500, 3, 20  # of a run if `epochs` is not set
 NO_LIMIT_EPOCHS = 100_000  # of a run that ends after its minutes
+# Defaults of few=true, chosen on other rows than those that docs/few-labels.md reports.
+FEW_SETTINGS = ("learning_rate=1e-4", "warmup=0.1", "layer_decay=1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,7 @@ class LearningSettings:
     label_smoothing: Annotated[float, Range(0, 0.9)] = 0.0
     frozen: Natural = 0  # number of lowest layers that are not trained; then the embeddings are not, either
     unfreeze: Share = 0.0  # fraction of the run over which layers are unfrozen one by one, from the top down
+    few: bool | None = None  # classify: contrastive tuning, then a logistic regression; None: by the rows a label
     seed: Annotated[int, Range(0, LARGEST_SEED)] = 0
 
     def __post_init__(self) -> None:
@@ -173,5 +176,16 @@ def read_request(*pairs: str) -> tuple[FineTuneSettings, Columns]:
 
 
 def read_task_request(row: TaskRow, start: str, *pairs: str) -> tuple[FineTuneSettings, Columns]:
-    """The same, with the task's own defaults for a model to start from."""
-    return read_request(*row.default_settings(start), *pairs)
+    """The same, with the task's own defaults for a model to start from, and those of `few=true`."""
+    request = read_request(*row.default_settings(start), *pairs)
+    return read_request(*FEW_SETTINGS, *pairs) if request[0].learning.few else request
+
+
+def few_settings() -> FineTuneSettings:
+    """The defaults of `few=true`."""
+    return read_settings(*FEW_SETTINGS, "few=true")
+
+
+def is_untouched(row: TaskRow, start: str, settings: FineTuneSettings) -> bool:
+    """Whether every setting is as the task has it for this model."""
+    return settings == read_task_request(row, start)[0]

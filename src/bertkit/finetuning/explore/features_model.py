@@ -19,9 +19,10 @@ from sklearn.pipeline import Pipeline
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import BertConfig
 from bertkit.finetuning.explore.features import FOLDS, Features, fit_classifier, new_classifier
-from bertkit.finetuning.learner import with_config
+from bertkit.finetuning.learner import linear_on_mean, with_config
 from bertkit.finetuning.prepare import Prepared
 from bertkit.model.heads import HEADS, TokenHead
+from bertkit.model.model import BertModel
 from bertkit.tasks.folder import task_checkpoint
 from bertkit.tasks.shared.decision import Decision
 
@@ -69,19 +70,24 @@ def layer_checkpoint(
     if pooled:  # the regression is linear: the mean of the logits of windows is the logit of their mean vector
         task = replace(task, length=replace(task.length, pool="mean"))
     config = start.model.config
-    parts = replace(config.parts, pooler="none", pooler_norm=False, pooling="mean")
+    parts = linear_on_mean(config.parts)
     if not pooled:
         parts = replace(config.parts, token_pooler=False)
     model = with_config(start.model, replace(config, depth=layer, parts=parts), {task.head: task.outputs})
-    head = model.heads[task.head]
-    assert isinstance(head, TokenHead)
-    weight, bias = linear_map(fit_classifier(features.train[:, layer], features.train_labels), task.outputs)
-    with torch.no_grad():
-        head.out.weight.copy_(torch.from_numpy(weight))
-        head.out.bias.copy_(torch.from_numpy(bias))
+    load_classifier(model, task, fit_classifier(features.train[:, layer], features.train_labels))
     features_record = {"layer": layer, "of": config.depth} | ({"pooling": "mean"} if pooled else {})
     record = {"features": features_record, "sha256": dict(checksums)}
     return task_checkpoint(start, model.eval(), task, Decision(), record)
+
+
+def load_classifier(model: BertModel, task: Any, regression: Pipeline) -> None:
+    """Put a logistic regression into the model's head."""
+    head = model.heads[task.head]
+    assert isinstance(head, TokenHead)
+    weight, bias = linear_map(regression, task.outputs)
+    with torch.no_grad():
+        head.out.weight.copy_(torch.from_numpy(weight))
+        head.out.bias.copy_(torch.from_numpy(bias))
 
 
 def linear_map(regression: Pipeline, labels: int) -> tuple[np.ndarray, np.ndarray]:
