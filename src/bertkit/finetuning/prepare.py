@@ -15,7 +15,7 @@ from bertkit.data.tables import Columns
 from bertkit.errors import RequestError
 from bertkit.finetuning.settings import FineTuneSettings, GenerationSettings
 from bertkit.model.heads import HEADS
-from bertkit.progress import ShowProgress, silent
+from bertkit.progress import ShowProgress, silent, tell
 from bertkit.settings import pick
 from bertkit.tasks.folder import build_task
 from bertkit.tasks.read import ExampleFile, columns_for_dev, data_checksum, guess_task, read_examples
@@ -69,6 +69,8 @@ def prepare(
 ) -> Prepared:
     """Read the files, build the task with the labels of the training data, and make all windows."""
     train, dev, test, notes, columns = read_files(name, files, settings.learning.seed, settings.run.test_share)
+    if show is not silent:  # a wrong guess is seen before the training, not after it
+        tell(notes)
     arguments = TASKS[name].arguments_from_data(train, files.train)
     if TASKS[name].generates:
         arguments |= asdict(settings.generation)
