@@ -137,3 +137,10 @@ def test_embedding_tells_how_far_it_is(monkeypatch):
     assert len(done) > 2, "after each batch, not only at the end"
     bert.search("a", (text for text in ["a"] * 40))
     assert sum(done) == 340
+
+
+def test_notes_are_told_on_a_terminal_only():
+    terminal, pipe = Terminal(), io.StringIO()
+    for stream in (terminal, pipe):
+        progress_module.tell(["a.csv: text = request", "no dev file"], stream)
+    assert (terminal.getvalue(), pipe.getvalue()) == ("a.csv: text = request\nno dev file\n", "")

@@ -13,9 +13,10 @@ from bertkit._version import __version__
 from bertkit.errors import BertkitError, BertkitWarning, RequestError
 
 if TYPE_CHECKING:
-    from bertkit.api import EvaluationResult, Report, TrainingResult, evaluate, finetune, finetune_chain, pretrain
+    from bertkit.api import Report, TrainingResult, evaluate, finetune, finetune_chain, pretrain
     from bertkit.bert_client import BertClient
     from bertkit.client import AsyncClient, Client
+    from bertkit.evaluation.measure import Comparison, EvaluationResult
     from bertkit.inside.attribution.attribution import why
     from bertkit.inside.look.look import Look, look
     from bertkit.predict.bert import Bert, load
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 # Module -> the public names that are imported from it when they are first used.
 _LATE_NAMES = {
     "bertkit.api": (
-        "EvaluationResult",
         "Report",
         "TrainingResult",
         "evaluate",
@@ -52,6 +52,7 @@ _LATE_NAMES = {
     ),
     "bertkit.bert_client": ("BertClient",),
     "bertkit.client": ("AsyncClient", "Client"),
+    "bertkit.evaluation.measure": ("Comparison", "EvaluationResult"),
     "bertkit.inside.attribution.attribution": ("why",),
     "bertkit.report.why": ("Why",),
     "bertkit.inside.look.look": ("Look", "look"),
@@ -92,6 +93,7 @@ __all__ = [
     "Classified",
     "Classifier",
     "Client",
+    "Comparison",
     "EvaluationResult",
     "Filled",
     "FilledTogether",

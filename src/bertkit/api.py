@@ -7,7 +7,7 @@ its result; `result.model.save("folder")` keeps the model.
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -15,25 +15,20 @@ from typing import Any
 
 from bertkit.data.columns import named_columns
 from bertkit.data.from_python import Examples, example_file
-from bertkit.data.tables import Columns
 from bertkit.errors import RequestError
-from bertkit.files import refuse_taken, refuse_to_overwrite
+from bertkit.evaluation.measure import EvaluationResult, compared, measure
+from bertkit.files import refuse_to_overwrite
 from bertkit.finetuning.chain import check_step, finish_chain, step_folders
 from bertkit.finetuning.result import FineTuned
 from bertkit.predict.bert import Bert, load
 from bertkit.progress import progress
-from bertkit.report.page import REPORT_FILE, save_page
+from bertkit.report.page import REPORT_FILE
 from bertkit.report.tables import html_table
 from bertkit.settings import as_text, pick
-from bertkit.tasks.folder import trained_columns
-from bertkit.tasks.metrics.intervals import format_interval, score_intervals
-from bertkit.tasks.read import data_checksum, read_examples
 from bertkit.tasks.table import TASKS
-from bertkit.tasks.task import Dataset
 
 VECTORS = "vectors"  # the task name that tunes embeddings
 STEP_FIELDS = ("task", "train", "dev", "test", "teacher")  # of a chain's step; all others are settings
-EXAMPLES_AT_ONCE = 1024  # between updates of the progress bar
 
 
 @dataclass(frozen=True)
@@ -78,45 +73,6 @@ class TrainingResult:
         state = "" if self.finished else "<p>interrupted; call it again with resume=True</p>"
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
         return f"{state}{html_table(('score', 'value'), self.scores.items())}<ul>{notes}</ul>"
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationResult:
-    """The scores of a model on examples; a notebook shows them as a table."""
-
-    task: str  # of the model, or the yardstick
-    examples: int
-    metric: str  # the main metric of the task
-    scores: Mapping[str, float]
-    note: str  # which columns were read
-    groups: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of each label or group of examples
-    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # 95 %, by resampling the examples
-
-    @property
-    def score(self) -> float:
-        """The main metric."""
-        return self.scores[self.metric]
-
-    def to_json(self) -> dict[str, object]:
-        """All fields as JSON values."""
-        return asdict(self)
-
-    def _repr_html_(self) -> str:
-        return f"{html_table(('score', 'value'), self.scores.items())}<p>{escape(self.note)}</p>"
-
-    def __str__(self) -> str:
-        names = [self.metric, *(name for name in self.scores if name != self.metric)]
-        shown = [f"{name} {self.scores[name]:.4f}" for name in names]
-        if self.metric in self.intervals:
-            shown[0] += f" (95 % interval {format_interval(self.intervals[self.metric])})"
-        lines = [*filter(None, [self.note]), ", ".join(shown)]
-        width = max((len(label) for label in self.groups), default=0)
-        for label, values in self.groups.items():
-            numbers = "  ".join(
-                f"{name} {value:{'.3f' if isinstance(value, float) else ','}}" for name, value in values.items()
-            )
-            lines.append(f"{label:<{width}}  {numbers}")
-        return "\n".join(lines)
 
 
 def finetune(
@@ -230,88 +186,26 @@ def evaluate(
     /,
     *,
     by: str | None = None,
+    against: Bert | Path | str | None = None,
     report: Path | str | None = None,
     **columns: object,
 ) -> EvaluationResult:
     """Score a model: a fine-tuned one on labeled examples by its task's metrics, another one by a yardstick.
 
     `report` names an HTML file to write: scores with intervals and a baseline, labels, calibration, the worst errors.
+    `against` is a second model: the result has the difference of the main metric with its interval and a p-value.
 
     A yardstick is recognized by the columns of the examples, or named with `by`: "minimal-pairs" (sentence_good,
-    sentence_bad), "blanks" (text, answers), "similarity" (two texts and a score). Columns are named as text="review".
+    sentence_bad), "blanks" (text, answers), "similarity" (two texts and a score), "retrieval" (a folder with corpus,
+    queries and judgements, as BEIR's), "clustering" (text, label). Columns are named as text="review".
     """
-    bert = model if isinstance(model, Bert) else load(model)
     with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
         path, named = example_file(examples, Path(folder), "examples")
         chosen = named_columns(_pairs({**named, **columns}))
-        if by is not None or not bert.checkpoint.task:
-            if report is not None:
-                raise RequestError(f"report={report} goes with a fine-tuned model and labeled examples; leave it out")
-            return _by_yardstick(bert, path, chosen, by)
-        return _by_task(bert, path, chosen, None if report is None else Path(report))
-
-
-def _by_yardstick(bert: Bert, path: Path, columns: Columns, name: str | None) -> EvaluationResult:
-    from bertkit.evaluation.yardstick import recognized, yardstick
-
-    row, rows = recognized(path, columns) if name is None else ((found := yardstick(name)), found.read(path, columns))
-    asked = row.ask(bert, rows)
-    scores = row.total(asked)
-    groups = {
-        name: row.total([each for each in asked if each.group == name]) for name in {each.group: 0 for each in asked}
-    }
-    return EvaluationResult(
-        task=row.name,
-        examples=len(rows),
-        metric=row.metric,
-        scores=scores,
-        note=row.note(bert),
-        groups=groups if len(groups) > 1 else {},
-        intervals=score_intervals(lambda picked: row.total([asked[n] for n in picked]), len(rows), scores),
-    )
-
-
-def _by_task(bert: Bert, path: Path, columns: Columns, report: Path | None) -> EvaluationResult:
-    from bertkit.finetuning.scored import Scored, baseline_scores, evaluation_page
-
-    if report is not None:
-        refuse_taken(report, REPORT_FILE)
-    answers, task = bert.answers, bert.answers.task
-    file = read_examples(task.name, path, columns, trained=trained_columns(bert.checkpoint))
-    predictions: list[Any] = []
-    with progress("evaluating", len(file.examples)) as meter:
-        for start in range(0, len(file.examples), EXAMPLES_AT_ONCE):
-            predictions += answers.predict(file.examples[start : start + EXAMPLES_AT_ONCE])
-            meter.update(len(predictions))
-    scored = Scored(task, file.examples, predictions, task.score(file.examples, predictions), task.main_metric)
-    notes = [file.summary, *task.score_notes, *_seen_note(bert, path)]
-    if report is not None:
-        data = Dataset(file.examples, [task.windows(task.preprocess(each), n) for n, each in enumerate(file.examples)])
-        content = replace(scored, baseline=baseline_scores(task, data, data))
-        save_page(evaluation_page(f"{bert.name} on {path.name}", content, notes), report)
-    return EvaluationResult(
-        task=task.name,
-        examples=len(file.examples),
-        metric=task.main_metric,
-        scores=scored.scores,
-        note="\n".join(notes),
-        groups={
-            label: {"precision": score.precision, "recall": score.recall, "f1": score.f1, "examples": score.gold}
-            for label, score in task.label_scores(Dataset(file.examples, []), predictions).items()
-        },
-        intervals=scored.intervals,
-    )
-
-
-def _seen_note(bert: Bert, path: Path) -> list[str]:
-    """A sentence if training has read this file, by the checksums in the model's training record."""
-    known = bert.checkpoint.task.get("record", {}).get("sha256", {})
-    roles = {checksum: role for role, checksum in reversed(known.items())}
-    role = roles.get(data_checksum(path)) if roles else None
-    if role is None:
-        return []
-    use = "was trained on this file" if role == "train" else "was chosen by its score on this file"
-    return [f"note: the model {use}; score it on other examples to know how good it is on new ones"]
+        measured = measure(model, path, chosen, by, None if report is None else Path(report))
+        if against is None:
+            return measured.result
+        return compared(measured, measure(against, path, chosen, by, None))
 
 
 def _fine_tune(

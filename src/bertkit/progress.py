@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from html import escape
@@ -54,6 +54,13 @@ def progress(title: str, total: float, *, every: float = 10.0, stream: TextIO | 
 def is_quiet() -> bool:
     """Whether only results and errors are wanted."""
     return VERBOSITY.get() < 0
+
+
+def tell(notes: Iterable[str], stream: TextIO | None = None) -> None:
+    """Print notes on a terminal (stderr) before long work; elsewhere they stand in the result alone."""
+    stream = stream or sys.stderr
+    if stream is not None and stream.isatty() and not is_quiet():
+        print(*notes, sep="\n", file=stream, flush=True)
 
 
 @contextmanager

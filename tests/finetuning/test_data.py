@@ -1,5 +1,6 @@
 """What the data decide: labels and their order, what is held out, weights; and settings that do not fit a task."""
 
+import io
 import math
 from collections import Counter
 from pathlib import Path
@@ -21,6 +22,7 @@ from bertkit.finetuning.prepare import (
     prepare,
 )
 from bertkit.finetuning.settings import read_settings
+from bertkit.progress import silent
 from bertkit.tasks.shared.labels import sorted_labels
 
 
@@ -130,3 +132,18 @@ def test_numbers_that_no_run_can_begin_with(pair):
 def test_a_seed_that_is_too_large_for_vectors():
     with pytest.raises(RequestError, match="must be from 0 to"):
         VectorTuning(seed=2**70)
+
+
+def test_what_was_guessed_is_told_before_the_training(model, tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+    (data := tmp_path / "a.csv").write_text("request,intent\n" + "rain,weather\nsong,music\n" * 8)
+    for show in (silent, lambda title, total: silent(title, total)):
+        assert terminal.getvalue() == ""
+        prepare("classify", load_checkpoint(model), DataFiles(train=data), read_settings(), show)
+    assert terminal.getvalue().startswith(
+        f"{data}: text = request, label = intent (2 labels, 16 rows)\nno dev file: 2 of 16"
+    )

@@ -338,6 +338,8 @@ def test_who_says_nothing_wrong_is_told_what_is_wrong(server):
         assert len(error["message"]) < 500
     reply = server.post("/fill", {"text": "[MASK]", "tops": 3})
     assert reply.json()["field"] == "tops"
+    missing = server.post("/embed", {"text": "a"}).json()["error"]
+    assert missing == "inputs: this field is missing from the request; /docs shows one that works"
 
 
 @pytest.mark.parametrize(
@@ -373,6 +375,8 @@ def test_other_types_of_body_are_refused(server, kind):
 def test_paths_and_methods_that_are_not_there(server):
     assert server.http.get("/nothing").status_code == 404
     assert server.http.get("/embed").status_code == 405
+    assert "takes POST, not GET; /docs" in server.http.get("/embed").json()["error"]
+    assert "nothing at this address; /docs" in server.http.post("/clasify", json={}).json()["error"]
     assert server.http.put("/health").status_code == 405
     assert server.http.head("/embed").status_code == 405
     assert server.http.head("/nothing").status_code == 404

@@ -30,8 +30,9 @@ def check(
 ) -> int:
     """Report what a folder of shards or a labeled file contains, and what would make training fail (then exit code 1).
 
-    Every shard is read and its checksum verified. Example: bertkit check shards/ --recipe tiny-cpu
-    Every labeled row is read. Example: bertkit check train.tsv --dev dev.tsv --model model/
+    Of shards, each is read and its checksum verified; of a labeled file, every row is read.
+
+    Examples: bertkit check shards/ --recipe tiny-cpu; bertkit check train.tsv --dev dev.tsv --model model/
     """
     if path.is_file() or (path.suffix and not path.exists()):
         _refuse({"--masks": masks, "--recipe": recipe}, "goes with a folder of shards", path)

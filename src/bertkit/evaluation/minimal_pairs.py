@@ -50,7 +50,7 @@ class MinimalPairs(Yardstick):
         pairs = zip(scores[::2], scores[1::2], rows, strict=True)
         return [RowScore({"accuracy": float(good > bad)}, row[2]) for good, bad, row in pairs]
 
-    def note(self, bert: Bert) -> str:
+    def note(self, bert: Bert, rows: Sequence[Any]) -> str:
         """How sentences are scored."""
         return f"a sentence is scored by {HOW[scored_how(bert.model)]}"
 

@@ -17,6 +17,8 @@ YARDSTICKS = {
     "minimal-pairs": "minimal_pairs:MinimalPairs",
     "blanks": "blanks:BlankTexts",
     "similarity": "similarity:Similarity",
+    "retrieval": "retrieval:Retrieval",
+    "clustering": "clustering:Clustering",
 }
 
 
@@ -34,6 +36,7 @@ class Yardstick(ABC):
     name: ClassVar[str]
     metric: ClassVar[str]  # the main one
     columns: ClassVar[str]  # which columns a file has, in words
+    reads_folders: ClassVar[bool] = False
 
     @abstractmethod
     def read(self, path: Path, columns: Columns) -> list[Any]:
@@ -43,8 +46,8 @@ class Yardstick(ABC):
     def ask(self, bert: Bert, rows: Sequence[Any]) -> list[RowScore]:
         """Ask the model about each row."""
 
-    def note(self, bert: Bert) -> str:
-        """How this model is asked, where there are several ways."""
+    def note(self, bert: Bert, rows: Sequence[Any]) -> str:
+        """How this model is asked, where there are several ways; what of the file was left out."""
         return ""
 
     def total(self, scores: Sequence[RowScore]) -> dict[str, float]:
@@ -70,16 +73,21 @@ def yardstick(name: str) -> Yardstick:
 
 
 def recognized(path: Path, columns: Columns) -> tuple[Yardstick, list[Any]]:
-    """The first yardstick that can read the file, and its rows."""
-    table = open_table(path, columns)
-    for name in YARDSTICKS:
+    """The first yardstick that can read the file or folder, and its rows."""
+    is_folder = path.is_dir()
+    names = [] if is_folder else open_table(path, columns).names
+    rows = {name: yardstick(name) for name in YARDSTICKS}
+    for row in rows.values():
         try:
-            return (found := yardstick(name)), found.read(path, columns)
+            if row.reads_folders or not is_folder:
+                return row, row.read(path, columns)
         except OtherColumns:
             continue
-    wanted = "; ".join(f"{name}: {yardstick(name).columns}" for name in YARDSTICKS)
+    wanted = "; ".join(f"{name}: {row.columns}" for name, row in rows.items() if row.reads_folders or not is_folder)
+    if is_folder:
+        raise RequestError(f"{path} is not a folder that a model can be scored on; such folders are: {wanted}")
     raise RequestError(
-        f"{path} has the columns {', '.join(table.names)}, and this model was not fine-tuned for a task; "
+        f"{path} has the columns {', '.join(names)}, and this model was not fine-tuned for a task; "
         f"such a model is scored on files with these columns: {wanted}"
     )
 

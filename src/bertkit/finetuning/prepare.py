@@ -16,7 +16,7 @@ from bertkit.data.tables import Columns
 from bertkit.errors import RequestError
 from bertkit.finetuning.settings import AdapterSettings, FineTuneSettings
 from bertkit.model.heads import HEADS
-from bertkit.progress import ShowProgress, silent
+from bertkit.progress import ShowProgress, silent, tell
 from bertkit.settings import pick
 from bertkit.tasks.folder import build_task
 from bertkit.tasks.read import ExampleFile, columns_for_dev, data_checksum, guess_task, read_examples
@@ -72,6 +72,8 @@ def prepare(
 ) -> Prepared:
     """Read the files, build the task with the labels of the training data, and make all windows."""
     train, dev, test, notes, columns = read_files(name, files, settings.learning.seed, settings.run.test_share)
+    if show is not silent:  # a wrong guess is seen before the training, not after it
+        tell(notes)
     arguments = TASKS[name].arguments_from_data(train, files.train)
     if (part := TASKS[name].settings_part) is not None:
         arguments |= TASKS[name].arguments_from_settings(getattr(settings, part), train, files.train)

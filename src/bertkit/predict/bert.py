@@ -229,7 +229,8 @@ class Bert:
         """The `k` texts nearest to the query by cosine, exactly: a Found each, best first, equal ones in input order.
 
         `texts` is any iterable of str, read in blocks, or an array or Path of vectors. `vectors`: those of the texts,
-        which are then not computed; an array, or a .npy file as `bertkit embed` writes it. For several queries a list.
+        which are then not computed again at every call; an array, or a .npy file as `bertkit embed` or
+        np.save(file, bert.embed(texts)) writes it. For several queries a list.
         A folder's prompts for queries and for documents are put before them.
         """
         nearest = search_texts(self.embedder.checkpoint, query, texts, k, vectors)

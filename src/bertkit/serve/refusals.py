@@ -60,6 +60,13 @@ def not_json(position: int, reason: str) -> Refusal:
     return Refusal(422, f"the body is not JSON: at byte {position}: {reason:.100}")
 
 
+def not_routed(status: int, method: str, headers: Mapping[str, str]) -> Refusal:
+    """The refusal of the router: an address that is not there (404), or does not take this method (405)."""
+    allowed = headers.get("Allow", "another method")
+    said = f"this address takes {allowed}, not {method:.20}" if status == 405 else "there is nothing at this address"
+    return Refusal(status, f"{said}; /docs lists every address with a request that works", headers=headers)
+
+
 def wrong_field(errors: Sequence[Any]) -> Refusal:
     """The refusal with the first of pydantic's errors; it does not repeat the client's values."""
     first = errors[0]
@@ -67,6 +74,8 @@ def wrong_field(errors: Sequence[Any]) -> Refusal:
     if not first["loc"]:
         return Refusal(422, "send a JSON object, with the header 'Content-Type: application/json'")
     message = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] == "missing":
+        message = "this field is missing from the request; /docs shows one that works"
     return Refusal(422, f"{field}: {message:.300}", field)
 
 

@@ -371,7 +371,7 @@ def _refuse_binary(path: Path, block: bytes, offset: int, line: int) -> None:
     zeros = block.count(0)
     utf16 = block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or zeros > len(block) // 5
     if offset == 0 and utf16:
-        remedy = f"iconv -f utf-16 -t utf-8 {path.name}"
+        remedy = f"iconv -f utf-16 -t utf-8 {path.name} > utf8-{path.name}"
         raise RequestError(f"{path} looks like UTF-16, not UTF-8; convert it first, for example with: {remedy}")
     if zeros:
         index = block.index(0)
@@ -386,5 +386,5 @@ def _not_utf8(path: Path, error: UnicodeDecodeError, end: int, line: int) -> Req
     reason = "the text ends inside a character" if "unexpected end" in error.reason else error.reason
     return RequestError(
         f"{path}, line {line}: byte {error.object[error.start]:#04x} at offset {offset:,} is not UTF-8 ({reason}); "
-        f"if the file is in Latin-1, convert it with: iconv -f latin1 -t utf-8 {path.name}"
+        f"if the file is in Latin-1, convert it with: iconv -f latin1 -t utf-8 {path.name} > utf8-{path.name}"
     )

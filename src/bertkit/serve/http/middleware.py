@@ -18,7 +18,7 @@ from bertkit.serve.http.auth import Keys
 from bertkit.serve.http.listener import is_local_name
 from bertkit.serve.http.logs import LOGGER
 from bertkit.serve.http.static import missing_page
-from bertkit.serve.refusals import Refusal, failure
+from bertkit.serve.refusals import Refusal, failure, not_routed
 from bertkit.serve.service import Service
 from bertkit.serve.settings import OFF_LOOP_SIZE, ServeSettings
 
@@ -204,7 +204,7 @@ class Middleware:
             if not exchange.status:  # else the client read the reply too slowly: uvicorn closes the connection
                 await exchange.refuse(refusal, close=refusal.status in CLOSING_STATUSES)
         except HTTPException as error:  # the router's 404 and 405
-            await exchange.refuse(Refusal(error.status_code, error.detail, headers=error.headers or {}))
+            await exchange.refuse(not_routed(error.status_code, scope["method"], error.headers or {}))
         except ConnectionError:  # the client has disconnected
             self.service.metrics.client_disconnected()
         except Exception as error:
