@@ -58,6 +58,7 @@ def task_checkpoint(
         model=model,
         labels=task.labels,
         embed=None,
+        retrieval=None,
         settings={**start.settings, **problem_type},
         task=task_json(task, decision, record),
         folder=None,
