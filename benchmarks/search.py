@@ -71,12 +71,14 @@ def task_quality(folder: Path, name: str, options: argparse.Namespace) -> dict[s
     each = [{kind: hits[n] for kind, hits in found.items()} for n in range(len(queries))]
     ids = [str(index.document(number)[0]) for number in range(len(index))]
     rankings = {kind: [own[kind][0] for own in each] for kind in index.kinds}
-    rankings["fused"] = [fused(own, {}, CANDIDATES)[0] for own in each]
     even = dict.fromkeys(index.kinds, 1 / len(index.kinds))
-    rankings["fused, even weights"] = [fused(own, even, CANDIDATES)[0] for own in each]
-    rankings["fused, weights of the other folds"] = cross_fitted(each, relevance, ids)
+    rankings["fused by ranks"] = [fused(own, None, CANDIDATES)[0] for own in each]
+    rankings["fused by scores, even weights"] = [fused(own, even, CANDIDATES)[0] for own in each]
+    rankings["fused by scores, weights of the other folds"] = cross_fitted(each, relevance, ids)
     if options.ranker:
-        rankings["re-ranked"] = reranked(index, queries, rankings["fused"], bertkit.load(options.ranker))
+        rankings["re-ranked"] = reranked(
+            index, queries, rankings["fused by scores, even weights"], bertkit.load(options.ranker)
+        )
     scores = {
         how: [query_scores(judged, [ids[n] for n in own]) for judged, own in zip(relevance, ranked, strict=True)]
         for how, ranked in rankings.items()

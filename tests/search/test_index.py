@@ -284,7 +284,10 @@ def test_dense_and_words_are_fused(fused_index):
     assert fused_index.kinds == ("bm25", "dense")
     hits = fused_index.search("someone stole my purse", 3)
     assert hits[0].text == "My purse was stolen"
-    assert hits[0].score == pytest.approx(2 / 61)
+    assert hits[0].score == 1.0
+    assert fused_index.search("someone stole my purse", 1, fusion="ranks")[0].score == pytest.approx(2 / 61)
+    with pytest.raises(RequestError, match="unknown fusion 'rank'; choose from: ranks, scores"):
+        fused_index.search("a", fusion="rank")
     assert set(hits[0].scores) == {"bm25", "dense"}
     dense = fused_index.search(["stole my purse", "the cat is sitting"], 1, kinds=["dense"])
     bert = bertkit.load()

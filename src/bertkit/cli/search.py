@@ -29,6 +29,7 @@ def search(
     kind: Annotated[
         str | None, typer.Option(help="Retrievers of the index, with commas; by default all, fused.")
     ] = None,
+    fusion: Annotated[str, typer.Option(help="How several retrievers are joined: scores or ranks.")] = "scores",
     rerank: Annotated[Path | None, typer.Option(help="A model fine-tuned to rank, which orders the best anew.")] = None,
     candidates: Annotated[int, typer.Option(help="Documents of each retriever to fuse, or to re-rank.")] = 100,
     model: Annotated[
@@ -44,7 +45,8 @@ def search(
 ) -> None:
     """Find the best documents of an index, with their ids, scores and texts.
 
-    Several retrievers are fused by reciprocal ranks, or by weights that --fit has fitted on judged queries.
+    Scores of several retrievers are scaled to 0 to 1 and summed with weights: even ones, or those that --fit has fitted
+    on judged queries.
     """
     from bertkit.errors import RequestError
     from bertkit.search.index import Index
@@ -65,7 +67,8 @@ def search(
         from bertkit.predict.bert import load
 
         ranker = load(rerank)
-    found = opened.search([text for _, text in queries], k, kinds=kinds, rerank=ranker, candidates=candidates)
+    how = {"kinds": kinds, "fusion": fusion, "rerank": ranker, "candidates": candidates}
+    found = opened.search([text for _, text in queries], k, **how)
     for (id, text), hits in zip(queries, found, strict=True):
         if as_json:
             print(json.dumps({"id": id, "query": text, "hits": [asdict(hit) for hit in hits]}, ensure_ascii=False))

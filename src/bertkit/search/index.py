@@ -1,7 +1,7 @@
 """An index folder, opened: searched by one or several retrievers at once, appended to, fitted."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from bertkit.search.build import (
     check_identity,
     open_retrievers,
 )
-from bertkit.search.fusion import fit_weights, fused
+from bertkit.search.fusion import FUSIONS, fit_weights, fused
 from bertkit.search.manifest import SEGMENTS, check_files, read_manifest
 from bertkit.search.retrievers.retriever import Hits, Segment
 from bertkit.search.sources import NO_ID, HowToRead
@@ -76,7 +76,7 @@ class Index:
 
     @property
     def weights(self) -> dict[str, float]:
-        """The weights of fusion that were fitted on judged queries; without them reciprocal ranks are fused."""
+        """The weights of fusion that were fitted on judged queries; empty without them."""
         return dict(self._manifest.fusion)
 
     def __len__(self) -> int:
@@ -92,6 +92,7 @@ class Index:
         k: int = 10,
         *,
         kinds: Sequence[str] | None = None,
+        fusion: str = "scores",
         rerank: Ranker | None = None,
         candidates: int = CANDIDATES,
     ) -> list[Hit]: ...
@@ -102,6 +103,7 @@ class Index:
         k: int = 10,
         *,
         kinds: Sequence[str] | None = None,
+        fusion: str = "scores",
         rerank: Ranker | None = None,
         candidates: int = CANDIDATES,
     ) -> list[list[Hit]]: ...
@@ -111,18 +113,20 @@ class Index:
         k: int = 10,
         *,
         kinds: Sequence[str] | None = None,
+        fusion: str = "scores",
         rerank: Ranker | None = None,
         candidates: int = CANDIDATES,
     ) -> list[Hit] | list[list[Hit]]:
         """The `k` best documents for a query, best first; for several queries a list of such lists.
 
-        `kinds`: which retrievers, by default all, fused. `rerank`: a model with a method `rank`, which then scores the
-        best `candidates` anew. Fusion joins so many of each retriever.
+        `kinds`: which retrievers, by default all. The best `candidates` of each are joined by `fusion`: "scores", with
+        the weights that were fitted or even ones, or "ranks". `rerank`: a model with a method `rank`, which then scores
+        so many anew.
         """
         queries, k, candidates = _queries(query), check_count(k), check_count(candidates)
         depth = max(k, candidates) if rerank is not None or len(kinds or self.kinds) > 1 else k
         found = self._found(queries, kinds, depth)
-        weights = self._weights(found)
+        weights = pick(FUSIONS, fusion, "fusion")(self._weights(found))
         answers = []
         for number, each in enumerate(queries):
             own = {kind: hits[number] for kind, hits in found.items()}
@@ -204,10 +208,10 @@ class Index:
             self._segments[kind] = opened
         return self._segments[kind]
 
-    def _weights(self, kinds: Iterable[str]) -> Mapping[str, float]:
-        """The fitted weights, if they are for all of these kinds."""
+    def _weights(self, kinds: Collection[str]) -> Mapping[str, float]:
+        """The fitted weights, if they are for all of these kinds; else even ones."""
         fitted = self._manifest.fusion
-        return fitted if set(kinds) <= set(fitted) else {}
+        return fitted if set(kinds) <= set(fitted) else dict.fromkeys(kinds, 1 / len(kinds))
 
     def _hits(self, chosen: Hits, found: Mapping[str, Hits]) -> list[Hit]:
         by_kind = {kind: dict(zip(*(each.tolist() for each in hits), strict=True)) for kind, hits in found.items()}

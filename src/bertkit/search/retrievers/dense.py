@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertkit.checkpoint.bundled import embedding_model
+from bertkit.checkpoint.tensors import fingerprint
 from bertkit.model.pooling import EmbedSettings
 from bertkit.predict.bert import Bert, load
 from bertkit.predict.files.pipeline import model_digest
@@ -55,8 +56,13 @@ class Dense(Retriever[Mapping[str, NDArray[Any]]]):
     @cached_property
     def identity(self) -> Mapping[str, str]:
         """The model's checksum, how it makes vectors, and how they are stored."""
-        checksum = model_digest(self.bert.checkpoint)
-        return {"model": checksum, "embedding": str(self._embedding), "vectors": self.settings.vectors}
+        dense = self._embedding.dense
+        projection = "" if dense is None else fingerprint(dense.state_dict())
+        return {
+            "model": model_digest(self.bert.checkpoint) + projection,
+            "embedding": str(self._embedding),
+            "vectors": self.settings.vectors,
+        }
 
     @property
     def note(self) -> str:
