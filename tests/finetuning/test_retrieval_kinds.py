@@ -134,6 +134,19 @@ def test_a_step_in_parts_has_the_gradients_of_the_whole(start, vectors):
             torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("vectors", ["sparse", "late"])
+def test_a_run_in_parts_ends_with_the_weights_of_one_in_whole_steps(start, pairs, tmp_path, vectors):
+    how = {"vectors": vectors, "epochs": 1, "batch": 10, "learning_rate": 1e-3, "max_length": 16, "projection": 4}
+    ended = []
+    for tokens in (4096, 64):
+        tune_vectors(VectorTuning(**how, tokens=tokens), start, pairs, None, tmp_path / str(tokens))
+        ended.append(load_checkpoint(tmp_path / str(tokens) / "model").model.state_dict())
+    before = load_checkpoint(start).model.state_dict()
+    for name in set(ended[0]) & set(before):
+        torch.testing.assert_close(ended[0][name], ended[1][name], atol=2e-4, rtol=1e-3)
+    assert any(not torch.allclose(ended[0][name], before[name], atol=1e-3) for name in set(ended[0]) & set(before))
+
+
 def test_what_does_not_go_together(start, minilm, pairs, tmp_path):
     scored = tmp_path / "scored.csv"
     scored.write_text("sentence1,sentence2,score\nw1,w2,1\nw3,w4,0\nw5,w6,2\n", encoding="utf-8")

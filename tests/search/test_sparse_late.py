@@ -258,6 +258,8 @@ def test_a_classifier_may_start_from_a_model_for_retrieval(sparse, late, tmp_pat
         run = bertkit.finetune("classify", train=rows, dev=rows, model=start, out=tmp_path / name, epochs=1)
         assert bertkit.load(tmp_path / name / "model").checkpoint.retrieval is None
         assert run.model.classify("w1 w2").label in {"a", "b"}
+        bertkit.Classifier(str(start)).fit(*zip(*rows, strict=True)).save(tmp_path / f"{name} features")
+        assert bertkit.load(tmp_path / f"{name} features").classify("w3").label in {"a", "b"}
 
 
 def test_info_names_the_vectors(sparse, late, capsys):

@@ -97,7 +97,7 @@ def load_start(base: Checkpoint, task: Task, settings: FineTuneSettings) -> Chec
         copied = task.start_weights(base.model.state_dict())
         fitting = {name: tensor for name, tensor in copied.items() if shapes.get(name) == tensor.shape}
         model.load_state_dict(fitting, strict=False)
-    return replace(base, model=model, labels=task.labels, embed=None, retrieval=None)
+    return replace(base, model=model, labels=task.labels, embed=None)
 
 
 def start_at_prior(model: BertModel, task: Task, bias: Sequence[float]) -> None:
@@ -114,8 +114,7 @@ def start_at_prior(model: BertModel, task: Task, bias: Sequence[float]) -> None:
 def random_start(start: Checkpoint, task: Task, settings: FineTuneSettings) -> Checkpoint:
     """The same architecture and tokenizer with random weights, as a baseline for pre-training."""
     heads: dict[str, int | None] = {task.head: task.outputs}
-    model = new_model(start.model.config, heads, seed=settings.learning.seed + 1)
-    return replace(start, model=model, retrieval=None)
+    return replace(start, model=new_model(start.model.config, heads, seed=settings.learning.seed + 1))
 
 
 def config_for_task(config: BertConfig, task: Task, settings: FineTuneSettings) -> BertConfig:

@@ -34,6 +34,7 @@ from bertkit.text_inputs import listed_texts
 Row = TypeVar("Row")
 Settings = TypeVar("Settings", bound=RetrievalSettings)
 Weights = tuple[np.ndarray, np.ndarray]  # ids of word pieces, ascending, int32; their weights, float32, above 0
+Hidden = Callable[[Batch, Sequence[int]], Tensor]  # T D of a batch of the texts with these numbers
 Tick = Callable[[int], None]  # of progress: so many texts more are done
 TEXTS_PER_BLOCK = 2048  # texts are sorted by length within a block
 
@@ -196,27 +197,39 @@ def _nonzero(weights_V: np.ndarray) -> Weights:
 def _token_rows(
     checkpoint: Checkpoint, settings: LateSettings, side: str, passages: Sequence[Passage], tick: Tick | None
 ) -> list[np.ndarray]:
-    model, tokenizer = checkpoint.model, checkpoint.required_tokenizer
-    expansion = settings.expansion if side == QUERY else None
+    tokenizer, expansion = checkpoint.required_tokenizer, settings.expansion if side == QUERY else None
     words = [len(passage.ids) for passage in passages]  # tokens of each text, without those it is filled up with
+    skipped = skipped_ids(settings, side, tokenizer)
     if expansion is not None:
         passages = [filled_up(passage, expansion, tokenizer) for passage in passages]
-    skipped = skipped_ids(settings, side, tokenizer)
-    with torch.inference_mode():
-        forward = fastest(model.encoder)
+    some_unseen = expansion is not None and not expansion.attend
+    hidden = _with_unseen(checkpoint.model, words) if some_unseen else _all_seen(checkpoint.model)
 
     def compute(batch: Batch, chosen: Sequence[int]) -> list[np.ndarray]:
-        if expansion is None or expansion.attend:
-            hidden_TD = forward(batch)
-        else:
-            words_N = torch.tensor([words[number] for number in chosen], device=model.device)
-            seen_T = batch.positions < words_N.repeat_interleave(batch.offsets.diff())
-            hidden_TD = model.encoder(batch, None, UnseenTokens(seen_T))
-        vectors = batch.split(settings.vectors(hidden_TD).cpu())
+        vectors = batch.split(settings.vectors(hidden(batch, chosen)).cpu())
         kept = batch.split(~torch.isin(batch.ids.cpu(), skipped))
         return [vectors_LW[kept_L].numpy() for vectors_LW, kept_L in zip(vectors, kept, strict=True)]
 
-    return _in_batches(model, passages, tick, compute)
+    return _in_batches(checkpoint.model, passages, tick, compute)
+
+
+def _all_seen(model: BertModel) -> Hidden:
+    """The encoder by its fastest engine."""
+    with torch.inference_mode():
+        forward = fastest(model.encoder)
+    return lambda batch, _: forward(batch)
+
+
+def _with_unseen(model: BertModel, words: Sequence[int]) -> Hidden:
+    """The encoder where no token sees those after the first `words` of its sequence."""
+
+    def hidden(batch: Batch, chosen: Sequence[int]) -> Tensor:
+        words_N = torch.tensor([words[number] for number in chosen], device=model.device)
+        seen_T = batch.positions < words_N.repeat_interleave(batch.offsets.diff())
+        hidden_TD: Tensor = model.encoder(batch, None, UnseenTokens(seen_T))
+        return hidden_TD
+
+    return hidden
 
 
 def filled_up(passage: Passage, expansion: Expansion, tokenizer: Tokenizer) -> Passage:

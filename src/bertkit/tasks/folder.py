@@ -61,6 +61,7 @@ def task_checkpoint(
         model=model,
         labels=task.labels,
         embed=None,
+        retrieval=None,
         settings={**kept, **task.config_fields},
         task=task_json(task, decision, record),
         folder=None,
