@@ -396,7 +396,12 @@ def test_a_length_set_there_is_kept_here(cross_encoder, tmp_path):
 def test_old_and_plain_folders(cross_encoder, tmp_path):
     folder = random_folder(tmp_path / "plain", None)
     config = json.loads((folder / "config.json").read_text())
-    assert bertkit.load(folder).answers.task.name == "regress", "nothing says what its one number is"
+    bert = bertkit.load(folder)
+    assert bert.answers.task.name == "regress", "nothing says what its one number is"
+    np.testing.assert_allclose(scores_of(bert), cross_encoder(str(folder), device="cpu").predict(PAIRS), atol=1e-5)
+    (folder / "config.json").write_text(json.dumps({**config, "problem_type": "regression"}))
+    with pytest.raises(RequestError, match="this model was fine-tuned for 'regress'; it cannot rank"):
+        bertkit.load(folder).rank(QUERY, TEXTS)
     old = {**config, "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}
     (folder / "config.json").write_text(json.dumps(old))
     bert = bertkit.load(folder)
