@@ -207,6 +207,19 @@ def test_what_losses_want():
     assert float(rank_losses.squared_losses(wanted, wanted, real)) == 0
 
 
+def test_a_teacher_is_followed_in_its_margins():
+    ranker = task(objective="pointwise")
+    windows = make_windows(ranker, [example(1, 0, 0), example(0, 1)])
+    batch = Batch.pack([window.ids for window in windows])
+    logits, teacher = torch.randn(2, 5, 1, generator=torch.manual_seed(2))
+    found = ranker.distillation_loss(ranker, logits, teacher, batch, windows, 2.0)
+    parts = [(logits[a:b].flatten().tolist(), teacher[a:b].flatten().tolist()) for a, b in ((0, 3), (3, 5))]
+    assert found.item() == pytest.approx(sum(slow_losses("margin", *part) for part in parts), rel=1e-5)
+    assert ranker.distillation_loss(ranker, teacher + 3, teacher, batch, windows, 2.0).item() == pytest.approx(
+        0, abs=1e-9
+    )
+
+
 def test_texts_of_a_query_stay_together_in_training():
     ranker = task(objective="listwise")
     windows = make_windows(ranker, [example(1, 0), example(0, 1)])
@@ -328,6 +341,7 @@ def test_a_flat_file_is_answered_row_by_row_and_scored_by_query(folder, tmp_path
         [pytest.approx(bert.rank(row["query"], [row["document"]])[0].score)] for row in rows
     ]
     assert done.scores.rows == 2
+    assert str(done.scores).endswith("(2 queries, label = relevance)")
     assert done.scores.values == pytest.approx(bertkit.evaluate(bert, path).scores)
 
 
