@@ -207,6 +207,19 @@ def test_what_losses_want():
     assert float(rank_losses.squared_losses(wanted, wanted, real)) == 0
 
 
+def test_a_teacher_is_followed_in_its_margins():
+    ranker = task(objective="pointwise")
+    windows = make_windows(ranker, [example(1, 0, 0), example(0, 1)])
+    batch = Batch.pack([window.ids for window in windows])
+    logits, teacher = torch.randn(2, 5, 1, generator=torch.manual_seed(2))
+    found = ranker.distillation_loss(ranker, logits, teacher, batch, windows, 2.0)
+    parts = [(logits[a:b].flatten().tolist(), teacher[a:b].flatten().tolist()) for a, b in ((0, 3), (3, 5))]
+    assert found.item() == pytest.approx(sum(slow_losses("margin", *part) for part in parts), rel=1e-5)
+    assert ranker.distillation_loss(ranker, teacher + 3, teacher, batch, windows, 2.0).item() == pytest.approx(
+        0, abs=1e-9
+    )
+
+
 def test_texts_of_a_query_stay_together_in_training():
     ranker = task(objective="listwise")
     windows = make_windows(ranker, [example(1, 0), example(0, 1)])
@@ -328,6 +341,7 @@ def test_a_flat_file_is_answered_row_by_row_and_scored_by_query(folder, tmp_path
         [pytest.approx(bert.rank(row["query"], [row["document"]])[0].score)] for row in rows
     ]
     assert done.scores.rows == 2
+    assert str(done.scores).endswith("(2 queries, label = relevance)")
     assert done.scores.values == pytest.approx(bertkit.evaluate(bert, path).scores)
 
 
@@ -396,7 +410,12 @@ def test_a_length_set_there_is_kept_here(cross_encoder, tmp_path):
 def test_old_and_plain_folders(cross_encoder, tmp_path):
     folder = random_folder(tmp_path / "plain", None)
     config = json.loads((folder / "config.json").read_text())
-    assert bertkit.load(folder).answers.task.name == "regress", "nothing says what its one number is"
+    bert = bertkit.load(folder)
+    assert bert.answers.task.name == "regress", "nothing says what its one number is"
+    np.testing.assert_allclose(scores_of(bert), cross_encoder(str(folder), device="cpu").predict(PAIRS), atol=1e-5)
+    (folder / "config.json").write_text(json.dumps({**config, "problem_type": "regression"}))
+    with pytest.raises(RequestError, match="this model was fine-tuned for 'regress'; it cannot rank"):
+        bertkit.load(folder).rank(QUERY, TEXTS)
     old = {**config, "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}
     (folder / "config.json").write_text(json.dumps(old))
     bert = bertkit.load(folder)

@@ -105,7 +105,8 @@ def refuse_mismatch(task: Task, settings: FineTuneSettings) -> None:
         raise RequestError(f"abstain={settings.run.abstain:g} goes with {able}; '{task.name}' does not use it")
     if settings.reading.pooling != "model" and not HEADS[task.head].pooled:
         raise RequestError(f"pooling={settings.reading.pooling}: '{task.name}' reads every token; leave it out")
-    for part in {row.settings_part for row in TASKS.values()} - {None, task.row.settings_part}:
+    parts = {row.settings_part for row in TASKS.values() if row.settings_part is not None}
+    for part in sorted(parts - {task.row.settings_part}):
         if (given := getattr(settings, part)) != type(given)():
             able = ", ".join(row.name for row in TASKS.values() if row.settings_part == part)
             raise RequestError(f"{', '.join(asdict(given))} go with {able}, and not with '{task.name}'; leave them out")

@@ -25,9 +25,9 @@ class Answers:
     decision: Decision
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> "Answers":
-        """From a fine-tuned folder."""
-        return cls(checkpoint.model, *read_task(checkpoint))
+    def of(cls, checkpoint: Checkpoint, route: str | None = None) -> "Answers":
+        """From a fine-tuned folder; `route` is what is asked, where the folder does not say what its output is."""
+        return cls(checkpoint.model, *read_task(checkpoint, route))
 
     def predict(self, examples: Sequence[Example]) -> list[Prediction]:
         """A prediction for each example, of the task's type."""

@@ -316,6 +316,13 @@ class Bert:
         lists = [choices] if isinstance(question, str) else choices
         return self._ask("choose", question, question=_listed(question), choices=lists)
 
+    @cached_property
+    def _ranking(self) -> "Answers":
+        """As `answers`, also of a folder that does not say whether its one number rates or ranks."""
+        from bertkit.predict.answers import Answers
+
+        return self.answers if self.answers.task.row.ranks else Answers.of(self.checkpoint, "rank")
+
     @overloaded(RankCall["list[Ranked]", "list[list[Ranked]]"])
     def rank(
         self, query: str | Sequence[str], texts: Sequence[str] | Sequence[Sequence[str]], top: int | None = None
@@ -327,7 +334,7 @@ class Bert:
         if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
             raise RequestError(f"top={top!r} must be a whole number from 1: how many texts to give, or None for all")
         lists = [texts] if isinstance(query, str) else texts
-        rankings = self.answers.ask("rank", query=_listed(query), texts=lists)
+        rankings = self._ranking.ask("rank", query=_listed(query), texts=lists)
         cut = rankings if top is None else [ranking[:top] for ranking in rankings]
         return cut[0] if isinstance(query, str) else cut
 

@@ -68,11 +68,14 @@ def task_checkpoint(
     )
 
 
-def read_task(checkpoint: Checkpoint) -> tuple[Task, Decision]:
-    """(task, decision layer) of a fine-tuned model; the defaults for a folder without bertkit.json."""
+def read_task(checkpoint: Checkpoint, route: str | None = None) -> tuple[Task, Decision]:
+    """(task, decision layer) of a fine-tuned model; the defaults for a folder without bertkit.json.
+
+    `route`: what is asked, which chooses where the folder does not say what its one output is.
+    """
     if checkpoint.tokenizer is None:
         raise RequestError("this folder holds no tokenizer; pass one: bertkit.load(path, tokenizer='vocab.txt')")
-    saved = _checked(checkpoint.task) or {"name": _name_by_head(checkpoint)}
+    saved = _checked(checkpoint.task) or {"name": _name_by_head(checkpoint, route)}
     row = pick(TASKS, saved["name"], "task")
     policy = LengthPolicy.from_json(saved["length_policy"]) if "length_policy" in saved else row.length
     limit = min(checkpoint.max_length, int(saved.get("limit", checkpoint.max_length)))
@@ -123,8 +126,8 @@ def _checked(saved: Mapping[str, Any]) -> dict[str, Any]:
     return dict(saved)
 
 
-def _name_by_head(checkpoint: Checkpoint) -> str:
-    """The task from the head, Hugging Face's problem type and the number of outputs."""
+def _name_by_head(checkpoint: Checkpoint, route: str | None = None) -> str:
+    """The task from the head, Hugging Face's problem type, the number of outputs, and what is asked."""
     head = next((head for head in task_heads() if head in checkpoint.model.heads), None)
     if head is None:
         raise RequestError(
@@ -134,4 +137,5 @@ def _name_by_head(checkpoint: Checkpoint) -> str:
     outputs = len(checkpoint.labels)
     claimed = [row for row in rows if row.claims(checkpoint.settings, outputs)]
     numeric = [row for row in rows if row.numeric and outputs == 1]
-    return (claimed[-1:] or numeric or rows)[0].name
+    asked = [row for row in numeric if row.route == route]
+    return (claimed[-1:] or asked or numeric or rows)[0].name

@@ -63,11 +63,12 @@ class Scores:
     values: Mapping[str, float]
     rows: int
     label: str | None  # the column of labels
+    unit: str = "rows"  # what is scored
 
     def __str__(self) -> str:
         names = [self.metric, *(name for name in self.values if name != self.metric)]
         numbers = ", ".join(f"{name} {self.values[name]:.4f}" for name in names)
-        return f"{numbers} ({self.rows:,} rows{f', label = {self.label}' if self.label else ''})"
+        return f"{numbers} ({self.rows:,} {self.unit}{f', label = {self.label}' if self.label else ''})"
 
 
 def predict_file(
@@ -187,7 +188,7 @@ class _Work:
         except RequestError as error:
             say(f"no score: {error}")
             return None
-        return Scores(task.main_metric, values, len(examples), file.columns.label)
+        return Scores(task.main_metric, values, len(examples), file.columns.label, task.row.example_unit)
 
 
 def _open_work(

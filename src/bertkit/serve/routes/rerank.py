@@ -20,12 +20,15 @@ def read_documents(value: object) -> list[str]:
     """Texts, or objects with a text each."""
     if not isinstance(value, list) or not value:
         raise ValueError("give a list of texts, or of objects with a text; at least one")
-    texts = [item.get("text") if isinstance(item, dict) else item for item in value]
-    for number, (text, item) in enumerate(zip(texts, value, strict=True)):
-        if not isinstance(text, str):
-            what = "an object without a text" if isinstance(item, dict) else kind_of(item)
-            raise ValueError(f"item {number} is {what}; give texts, or objects with a text")
-    return texts
+    return [_text(item, number) for number, item in enumerate(value)]
+
+
+def _text(item: object, number: int) -> str:
+    text = item.get("text") if isinstance(item, dict) else item
+    if not isinstance(text, str):
+        what = "an object without a text" if isinstance(item, dict) else kind_of(item)
+        raise ValueError(f"item {number} is {what}; give texts, or objects with a text")
+    return text
 
 
 Documents = Annotated[

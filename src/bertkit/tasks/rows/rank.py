@@ -67,6 +67,7 @@ class RankRow(TaskRow):
     length_kinds = TRUNCATING_KINDS
     settings_part = "ranking"
     ranks = True
+    numeric = True
     reports_length = True
     fields = (RequestField("query"), RequestField("texts", "choices"))
     options = (RequestOption("top", MOST_LISTED, MOST_LISTED, "How many texts to list, the best first."),)
