@@ -1,13 +1,15 @@
 """`rank=8`: the trunk stays, updates and head are trained, a run resumes, settings that do not fit are refused."""
 
+import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tiny import tiny_folder, write_classes
+from tiny import files, tiny_folder, write_classes
 
 import bertkit
 from bertkit.checkpoint.save_load import load_checkpoint
@@ -17,6 +19,8 @@ from bertkit.finetuning.learner import load_start
 from bertkit.finetuning.session import open_session
 from bertkit.finetuning.settings import read_settings
 from bertkit.progress import silent
+from bertkit.tasks.shared.decision import Decision
+from bertkit.tasks.table import TASKS
 from bertkit.train.distributed import Ranks
 from bertkit.train.low_rank import LowRank
 from bertkit.train.runs import Run
@@ -93,6 +97,24 @@ def test_the_trunk_is_not_changed_and_the_saved_model_starts_another_run(given, 
         RequestError, match="an adapter names the folder of its trunk: start from a whole model, not run"
     ):
         tuned((tmp_path / "run", given[1]), tmp_path / "third")
+
+
+@pytest.mark.parametrize("task", [name for name, row in TASKS.items() if not row.generates])
+def test_every_task_has_adapters(task, given, tmp_path):
+    """The outputs of the reloaded adapter are those that the run's scores were computed from."""
+    train, dev = files(tmp_path, task, 24, 24)
+    run = bertkit.finetune(task, train, dev, given[0], tmp_path / "run", rank=2, epochs=1, learning_rate=0.01)
+    assert (tmp_path / "run" / "model" / "adapter_model.safetensors").is_file()
+    bert, plain = run.model, json.loads((tmp_path / "run" / "result.json").read_text())["plain"]
+    bert.answers = replace(bert.answers, decision=Decision())  # without thresholds
+    scored = bertkit.evaluate(bert, dev).scores
+    assert {name: scored[name] for name in plain} == pytest.approx(plain, abs=1e-6)
+
+
+def test_text_is_not_generated_by_adapters(tmp_path):
+    train, dev = files(tmp_path, "write", 24, 24)
+    with pytest.raises(RequestError, match="'write' generates text; leave rank out"):
+        bertkit.finetune("write", train, dev, "new", tmp_path / "run", rank=2)
 
 
 def test_a_stopped_run_resumes_to_the_same_adapter(given, tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from tiny import tiny_adapter, tiny_folder
 
 import bertkit
 from bertkit.checkpoint.adapters import WEIGHTS
+from bertkit.cli.serve import serve
 from bertkit.errors import RequestError
 from bertkit.serve.engine import SharedEncoder
 from bertkit.serve.models import load_models
@@ -177,6 +178,11 @@ def test_what_reads_the_weights_themselves_is_refused(path, what, server):
 def test_a_server_without_a_folder_of_adapters_has_no_such_route(home):
     with running(load_models([f"trunk={home / 'trunk'}"], CPU)) as found:
         assert found.post("/adapters/load", {"name": "a"}).status_code == 404
+
+
+def test_the_folder_of_adapters_has_to_be_there(tmp_path):
+    with pytest.raises(RequestError, match="--adapters .*nowhere is not a folder; make it"):
+        serve(adapters=tmp_path / "nowhere")
 
 
 def test_an_adapter_alone_is_served_as_any_model(home):

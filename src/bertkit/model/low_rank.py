@@ -37,7 +37,13 @@ def stacked(parts: Sequence[LowRankUpdate]) -> LowRankUpdate:
     """The update of a matrix whose rows are several maps: queries, keys and values, each with an update of its own."""
     if len(parts) == 1:
         return parts[0]
-    return LowRankUpdate(torch.block_diag(*(part.up for part in parts)), torch.cat([part.down for part in parts]))
+    down = torch.cat([part.down for part in parts])
+    up, row, column = down.new_zeros(sum(len(part.up) for part in parts), len(down)), 0, 0
+    for part in parts:  # blocks on the diagonal
+        height, width = part.up.shape
+        up[row : row + height, column : column + width] = part.up
+        row, column = row + height, column + width
+    return LowRankUpdate(up, down)
 
 
 def merge(model: BertModel, updates: Updates) -> BertModel:

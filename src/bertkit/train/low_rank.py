@@ -23,13 +23,13 @@ class Part(NamedTuple):
     """Rows of a matrix that have an update of their own."""
 
     matrix: str  # its name in the module
-    number: int = 0  # of `count` parts of equal height
-    count: int = 1
+    number: int = 0
+    among: int = 1  # so many parts of equal height
 
     @property
     def key(self) -> str:
         """A name without dots, which a ParameterDict does not allow."""
-        return self.matrix.replace(".", "/") + (f"#{self.number}" if self.count > 1 else "")
+        return self.matrix.replace(".", "/") + (f"#{self.number}" if self.among > 1 else "")
 
 
 class LowRank(LossModule):
@@ -57,7 +57,7 @@ class LowRank(LossModule):
         generator, matrices = torch.Generator().manual_seed(seed), dict(module.named_parameters())
         for part in self.parts:
             matrix = matrices[part.matrix].requires_grad_(False)
-            rows, columns = len(matrix) // part.count, matrix.shape[1]
+            rows, columns = len(matrix) // part.among, matrix.shape[1]
             update_rank = min(rank, rows, columns)
             down = torch.randn(update_rank, columns, generator=generator) / math.sqrt(columns)
             self.down[part.key] = down.to(matrix.device)
