@@ -8,7 +8,7 @@ import pytest
 import bertkit
 from bertkit.cli.main import run
 from bertkit.errors import RequestError
-from bertkit.predict.files.stored import to_bits, to_int8
+from bertkit.predict.files.outputs import to_bits, to_int8
 
 TEXTS = ["A man plays an instrument.", "The stock market fell.", "She cooks pasta.", "Rain is wet."]
 TYPES = {"float32": pa.float32(), "float16": pa.float16(), "int8": pa.int8(), "binary": pa.uint8()}

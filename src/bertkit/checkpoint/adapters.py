@@ -22,6 +22,7 @@ from bertkit.checkpoint.tensors import fingerprint, read_object, read_safetensor
 from bertkit.errors import RequestError
 from bertkit.families.family import FAMILIES, json_object
 from bertkit.model.encoder import Encoder
+from bertkit.model.heads import outputs_of
 from bertkit.model.low_rank import LowRankUpdate, Updates, stacked
 from bertkit.model.model import BertModel, tie
 
@@ -67,7 +68,8 @@ class Adapter:
     def describe(self) -> dict[str, Any]:
         """Its trunk, rank, scale and number of linear maps."""
         maps = sum(name.endswith(DOWN) for name in self.tensors)
-        return {"adapter of": self.base, "rank": self.config["r"], "alpha": self.config["lora_alpha"], "maps": maps}
+        scaling = {"LoRA rank": self.config["r"], "alpha": self.config["lora_alpha"]}
+        return {"adapter of": self.base, **scaling, "maps": maps}
 
     def refused(self, problem: str) -> RequestError:
         """An error that names the folder."""
@@ -246,12 +248,6 @@ def _guessed_heads(adapter: Adapter, trunk: BertModel) -> dict[str, int | None]:
             f"task_type={task}, but neither {WEIGHTS} nor the trunk {adapter.base} holds {stem}.weight"
         )
     return {} if head is None or weight is None else {head: len(weight)}
-
-
-def outputs_of(head: nn.Module) -> int | None:
-    """The number of a head's outputs; None where its kind fixes it."""
-    out = getattr(head, "out", None)
-    return out.out_features if isinstance(out, nn.Linear) else None
 
 
 def _linear_maps(model: BertModel, *, native: bool) -> dict[str, tuple[str, ...]]:

@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from bertkit._version import __version__
 from bertkit.checkpoint import hugging_face, sentence_transformers
-from bertkit.checkpoint.adapters import Adapter, PartUpdate, attach, outputs_of, read_adapter, write_adapter
 from bertkit.checkpoint.bundled import (
     ADAPTER_FILE,
     has_tokenizer,
@@ -22,8 +21,7 @@ from bertkit.checkpoint.bundled import (
     tokenizer_folder,
     with_tokenizer,
 )
-from bertkit.checkpoint.folders.modules import transformer_folder
-from bertkit.checkpoint.folders.retrieval import read_retrieval, write_retrieval
+from bertkit.checkpoint.folders.modules import PROMPT_FILE, transformer_folder
 from bertkit.checkpoint.hub import download_hint
 from bertkit.checkpoint.hugging_face import NATIVE_TYPE, LoadReport, architecture, config_from_json, config_to_json
 from bertkit.checkpoint.sentence_transformers import CROSS_ENCODER_FIELDS
@@ -34,11 +32,15 @@ from bertkit.errors import RequestError, warn
 from bertkit.families.family import FAMILIES
 from bertkit.files import whole_folder
 from bertkit.model.heads import HEADS as OUTPUT_HEADS
-from bertkit.model.low_rank import Updates, merge
+from bertkit.model.heads import outputs_of
 from bertkit.model.model import BertModel, hide_masks
 from bertkit.model.pooling import EmbedSettings, Layers
-from bertkit.model.retrieval import RetrievalSettings, SparseSettings
 from bertkit.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from bertkit.checkpoint.adapters import Adapter, PartUpdate
+    from bertkit.model.low_rank import Updates
+    from bertkit.model.retrieval import RetrievalSettings
 
 MAX_LABELS = 1_000_000
 # Fields of config.json that bertkit does not use but other tools do: they are saved again.
@@ -68,7 +70,7 @@ class Checkpoint:
     tokenizer: Tokenizer | None = None
     labels: tuple[str, ...] = ()  # of the classify or tag head, in the order of its outputs
     embed: EmbedSettings | None = None  # None: the folder does not say
-    retrieval: RetrievalSettings | None = None  # of models with sparse vectors, or vectors of tokens
+    retrieval: "RetrievalSettings | None" = None  # of models with sparse vectors, or vectors of tokens
     max_length: int = 512  # tokens of a text, [CLS] and [SEP] included
     settings: Mapping[str, Any] = field(default_factory=dict)  # of config.json, for other tools: see KEPT_FIELDS
     task: Mapping[str, Any] = field(default_factory=dict)  # of a fine-tuned model: name, decision, length policy, ...
@@ -130,6 +132,9 @@ def load_checkpoint(
     """
     folder = model_folder(path)
     if is_adapter(folder):
+        from bertkit.checkpoint.adapters import read_adapter
+        from bertkit.model.low_rank import merge
+
         adapter = read_adapter(folder)
         trunk = load_checkpoint(_trunk_folder(adapter, base), tokenizer=tokenizer)
         attached = attached_checkpoint(adapter, trunk)
@@ -141,8 +146,8 @@ def load_checkpoint(
     model, report = _build_model(source, heads, seed)
     loaded_tokenizer = Tokenizer.load(tokenizer_folder(tokenizer)) if tokenizer else _tokenizer(source.folder)
     _check_vocabulary(loaded_tokenizer, source.config, folder)
-    retrieval = read_retrieval(folder, source.config.width) if _is_sentence_transformers(folder) else None
-    if isinstance(retrieval, SparseSettings) and heads is None and not model.fills:
+    retrieval = _retrieval(folder, source)
+    if retrieval is not None and retrieval.fills and heads is None and not model.fills:
         raise RequestError(f"{folder} is a sparse model, but its weights have no masked-word head; copy it again")
     if loaded_tokenizer is not None:
         hide_masks(model, loaded_tokenizer.mask_id)
@@ -154,7 +159,7 @@ def load_checkpoint(
         retrieval=retrieval,
         max_length=_max_length(folder, source),
         settings={key: source.settings[key] for key in KEPT_FIELDS if key in source.settings}
-        | sentence_transformers.cross_encoder_fields(folder),
+        | _cross_encoder_fields(folder),
         task=_task(source.folder),
         report=report,
         folder=folder,
@@ -166,11 +171,13 @@ class AttachedCheckpoint:
     """An adapter's checkpoint, whose model has the trunk's own encoder, and the updates of that encoder."""
 
     checkpoint: Checkpoint
-    updates: Updates
+    updates: "Updates"
 
 
-def attached_checkpoint(adapter: Adapter, trunk: Checkpoint, checksum: str | None = None) -> AttachedCheckpoint:
+def attached_checkpoint(adapter: "Adapter", trunk: Checkpoint, checksum: str | None = None) -> AttachedCheckpoint:
     """An adapter on a trunk in memory, which is not changed (`adapters.attach`)."""
+    from bertkit.checkpoint.adapters import attach
+
     attached = attach(adapter, trunk.model, where=trunk.name or "this model", checksum=checksum)
     task, own = _task(adapter.folder), adapter.own.get("config", {})
     heads = {name: outputs_of(head) for name, head in attached.model.heads.items()}
@@ -189,7 +196,7 @@ def attached_checkpoint(adapter: Adapter, trunk: Checkpoint, checksum: str | Non
     return AttachedCheckpoint(checkpoint, attached.updates)
 
 
-def _trunk_folder(adapter: Adapter, base: Path | str | None) -> Path | str:
+def _trunk_folder(adapter: "Adapter", base: Path | str | None) -> Path | str:
     """The folder of an adapter's trunk: `base`, or the one that it names."""
     named = adapter.base if base is None else base
     if not named:
@@ -208,12 +215,14 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path | str) -> None:
 
 
 def save_adapter(
-    checkpoint: Checkpoint, path: Path | str, trunk: Path, scaling: tuple[int, float], updates: Iterable[PartUpdate]
+    checkpoint: Checkpoint, path: Path | str, trunk: Path, scaling: tuple[int, float], updates: "Iterable[PartUpdate]"
 ) -> None:
     """Write an adapter's folder, whole or not at all; the checkpoint's encoder is that of the model in `trunk`.
 
     `scaling` is rank and alpha; an update is that of a matrix's part, without the scale.
     """
+    from bertkit.checkpoint.adapters import write_adapter
+
     _, native = folder_config(checkpoint.model, checkpoint.labels)
     with whole_folder(path) as folder:
         own = write_adapter(folder, checkpoint.model, trunk, scaling, updates, native=native)
@@ -254,6 +263,8 @@ def _save(
             tokenizer.save(folder, cls_last=model.config.parts.two_streams)
             state_length(folder / "tokenizer_config.json", checkpoint.max_length)
         if checkpoint.retrieval is not None:
+            from bertkit.checkpoint.folders.retrieval import write_retrieval
+
             write_retrieval(folder, checkpoint.retrieval)
         # sentence-transformers cannot load small weights; its files are then needed only for dense layers.
         elif checkpoint.embed is not None and (not small or checkpoint.embed.dense is not None):
@@ -334,6 +345,20 @@ def _read_source(folder: Path) -> _Source:
 def _is_sentence_transformers(folder: Path) -> bool:
     """Whether a sentence-transformers folder says how its vectors are made."""
     return (folder / "modules.json").is_file()
+
+
+def _retrieval(folder: Path, source: _Source) -> "RetrievalSettings | None":
+    """How a folder of sentence-transformers says that sparse or late vectors are made; None if it has neither."""
+    if not _is_sentence_transformers(folder):
+        return None
+    from bertkit.checkpoint.folders.retrieval import read_retrieval
+
+    return read_retrieval(folder, source.config.width)
+
+
+def _cross_encoder_fields(folder: Path) -> dict[str, Any]:
+    """Fields of config.json that a CrossEncoder's folder has in a file of its own."""
+    return sentence_transformers.cross_encoder_fields(folder) if (folder / PROMPT_FILE).is_file() else {}
 
 
 def _refuse_broken_links(folder: Path) -> None:
@@ -428,7 +453,7 @@ def _check_vocabulary(tokenizer: Tokenizer | None, config: BertConfig, folder: P
 def _embed(folder: Path, source: _Source) -> EmbedSettings | None:
     """Of bertkit.json, with the dense layers of the folder's modules; else of the modules; None: neither."""
     saved = _bertkit_json(source.folder).get("embed")
-    modules = _is_sentence_transformers(folder) and not sentence_transformers.cross_encoder_fields(folder)
+    modules = _is_sentence_transformers(folder) and not _cross_encoder_fields(folder)
     found = sentence_transformers.read_settings(folder, source.config.width) if modules else None
     if not saved:
         return found

@@ -48,7 +48,7 @@ def read_settings(folder: Path, hidden: int) -> EmbedSettings:
 def cross_encoder_fields(folder: Path) -> dict[str, Any]:
     """What the folder of a CrossEncoder (version 5 and later) says in a file of its own, as fields of config.json."""
     path = folder / PROMPT_FILE
-    settings = read_object(path) if path.is_file() else {}
+    settings = read_object(path)
     if settings.get("model_type") != "CrossEncoder":
         return {}
     if settings.get("default_prompt_name") is not None:

@@ -188,3 +188,9 @@ def build_head(name: str, config: BertConfig, labels: int | None, word: nn.Embed
     if name == "replaced_token":
         return ReplacedTokenHead(config)
     return PooledHead(config, outputs) if row.pooled else TokenHead(config, outputs)
+
+
+def outputs_of(head: nn.Module) -> int | None:
+    """The number of a head's outputs; None where its kind fixes it."""
+    out = getattr(head, "out", None)
+    return out.out_features if isinstance(out, nn.Linear) else None

@@ -48,6 +48,7 @@ class RetrievalSettings:
 
     what: ClassVar[str] = "vectors for retrieval"
     made_by: ClassVar[str]  # sentence-transformers' class
+    fills: ClassVar[bool] = False  # whether the masked-word head makes them
     query_prefix: str = ""
     document_prefix: str = ""
 
@@ -62,6 +63,7 @@ class SparseSettings(RetrievalSettings):
 
     what = "sparse vectors"
     made_by = "SparseEncoder"
+    fills = True
     pooling: str = "max"
     activation: str = "relu"
 

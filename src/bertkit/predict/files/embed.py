@@ -16,7 +16,9 @@ from bertkit.poolings import TEXT_POOLINGS
 from bertkit.predict.bert import Bert
 from bertkit.predict.files.outputs import (
     CELL_KINDS,
+    STORED,
     VECTOR_ENDINGS,
+    StoredAs,
     cell_kind,
     check_ending,
     finish_npy,
@@ -28,7 +30,6 @@ from bertkit.predict.files.outputs import (
 from bertkit.predict.files.pipeline import Computed, Job, Output, RunOptions, describe, long_texts, run_file
 from bertkit.predict.files.resume import ROWS_STREAM, State, check_outputs
 from bertkit.predict.files.rows import FileSettings, Item, open_source
-from bertkit.predict.files.stored import STORED, StoredAs
 from bertkit.progress import ShowProgress, silent
 from bertkit.settings import pick
 from bertkit.text.length import POLICIES, TooLong, report_lengths

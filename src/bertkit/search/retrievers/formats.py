@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertkit.engine.int8 import levels
-from bertkit.predict.files.stored import LARGEST, to_bits, to_int8
+from bertkit.predict.files.outputs import LARGEST, to_bits, to_int8
 from bertkit.predict.search import cosines
 from bertkit.search.arrays import ArrayWriter, open_array
 
