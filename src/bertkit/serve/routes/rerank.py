@@ -85,6 +85,7 @@ async def _ranked(service: Service, request: CohereRerankRequest, version: str) 
     content = {
         "id": str(uuid4()),
         "model": served.name,
+        "object": "list",
         "results": rows,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         "meta": {"api_version": {"version": version}, "billed_units": {"search_units": 1}},
