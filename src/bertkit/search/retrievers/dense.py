@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bertkit.checkpoint.bundled import embedding_model
 from bertkit.checkpoint.tensors import fingerprint
+from bertkit.errors import RequestError
 from bertkit.model.pooling import EmbedSettings
 from bertkit.predict.bert import Bert, load
 from bertkit.predict.files.pipeline import model_digest
@@ -81,7 +82,10 @@ class Dense(Retriever[Mapping[str, NDArray[Any]]]):
         """Vectors of documents."""
         blocks = list(text_blocks(self.bert.checkpoint, texts, self._embedding))
         self._long += [block.lengths for block in blocks if block.lengths.long]
-        return np.concatenate([np.asarray(block.vectors) for block in blocks])
+        vectors_ND = np.concatenate([np.asarray(block.vectors) for block in blocks])
+        if not np.isfinite(vectors_ND).all():
+            raise RequestError(f"'{self.bert.name}' gives vectors that are not finite; its weights are broken")
+        return vectors_ND
 
     def search(
         self, segments: Sequence[Segment[Mapping[str, NDArray[Any]]]], queries: Sequence[str], k: int
