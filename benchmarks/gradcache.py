@@ -1,8 +1,9 @@
 """Peak memory and time of one step of `finetune vectors` over thousands of pairs, on the CPU.
 
-    python benchmarks/gradcache.py --model MODEL --corpus TEXT... --out RESULTS.json [--max-length 128]
+    python benchmarks/gradcache.py --model MODEL --corpus TEXT... --out RESULTS.json [--steps 512:128 4096:8]
 
-Pairs are neighboring sentences of the corpus. Each number of pairs has a process of its own, whose peak is measured.
+Pairs are neighboring sentences of the corpus; 4096:8 is a step of 4,096 pairs whose texts are cut to 8 tokens. Each
+step has a process of its own, whose peak is measured.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import time
 from datetime import date
 from pathlib import Path
 
-PAIRS = (256, 4096)
+STEPS = ("512:128", "4096:128")
 
 
 def step(model: Path, corpus: list[Path], pairs: int, length: int) -> dict[str, object]:
@@ -60,31 +61,29 @@ def peak() -> float:
 
 
 def main() -> None:
-    """Each number of pairs in a process of its own."""
+    """Each step in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--corpus", type=Path, nargs="+", required=True)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--pairs", type=int, help="only this step, in this process")
-    parser.add_argument("--max-length", type=int, default=128)
+    parser.add_argument("--steps", nargs="+", default=STEPS)
     given = parser.parse_args()
-    if given.pairs:
-        print(json.dumps(step(given.model, given.corpus, given.pairs, given.max_length)))
+    if not given.out:  # one step, in this process
+        pairs, length = map(int, given.steps[0].split(":"))
+        print(json.dumps(step(given.model, given.corpus, pairs, length)))
         return
     import torch
 
     facts = {"date": str(date.today()), "torch": torch.__version__, "cores": os.cpu_count(), "model": given.model.name}
-    facts["command"] = "python benchmarks/gradcache.py --model MODEL --corpus TEXT... --out RESULTS.json"
+    facts["command"] = f"python benchmarks/gradcache.py --model ... --corpus ... --steps {' '.join(given.steps)}"
     rows = []
-    for pairs in PAIRS:
-        command = [sys.executable, __file__, "--model", str(given.model), "--pairs", str(pairs)]
-        command += ["--max-length", str(given.max_length), "--corpus"]
+    for each in given.steps:
+        command = [sys.executable, __file__, "--model", str(given.model), "--steps", each, "--corpus"]
         command += map(str, given.corpus)
         passive = {**os.environ, "OMP_WAIT_POLICY": "passive"}  # as the commands choose on a busy machine
         done = subprocess.run(command, env=passive, capture_output=True, text=True, check=True)
         rows.append(json.loads(done.stdout))
         print(rows[-1], flush=True)
-    if given.out:
         given.out.write_text(json.dumps({**facts, "steps": rows}, indent=2) + "\n", encoding="utf-8")
 
 
