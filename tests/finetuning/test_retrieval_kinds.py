@@ -147,6 +147,15 @@ def test_a_run_in_parts_ends_with_the_weights_of_one_in_whole_steps(start, pairs
     assert any(not torch.allclose(ended[0][name], before[name], atol=1e-3) for name in set(ended[0]) & set(before))
 
 
+def test_low_rank_updates_of_a_sparse_model(start, pairs, tmp_path):
+    settings = VectorTuning(vectors="sparse", rank=2, epochs=1, batch=20, learning_rate=1e-2, max_length=16)
+    tune_vectors(settings, start, pairs, None, tmp_path / "run")
+    before, after = (load_checkpoint(path).model.state_dict() for path in (start, tmp_path / "run" / "model"))
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert "heads.masked_word.dense.weight" in changed
+    assert "encoder.embeddings.word.weight" not in changed
+
+
 def test_what_does_not_go_together(start, minilm, pairs, tmp_path):
     scored = tmp_path / "scored.csv"
     scored.write_text("sentence1,sentence2,score\nw1,w2,1\nw3,w4,0\nw5,w6,2\n", encoding="utf-8")

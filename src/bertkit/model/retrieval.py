@@ -125,10 +125,12 @@ class LateSettings(RetrievalSettings):
         return F.normalize(x_TW, dim=-1) if self.normalize else x_TW
 
 
-def word_weights(head: nn.Module, x_TD: Tensor, batch: Batch, settings: SparseSettings) -> Tensor:
+def word_weights(
+    head: nn.Module, x_TD: Tensor, batch: Batch, settings: SparseSettings, *, recompute: bool = False
+) -> Tensor:
     """float32 N V: each sequence's weight of every word piece; logits exist for TOKENS_AT_A_TIME tokens at a time.
 
-    With gradients the logits of a block are computed again in the backward pass.
+    With gradients they are kept, or with `recompute` computed again in the backward pass.
     """
     row, activation = SPARSE_POOLINGS[settings.pooling], ACTIVATIONS[settings.activation]
 
@@ -141,7 +143,7 @@ def word_weights(head: nn.Module, x_TD: Tensor, batch: Batch, settings: SparseSe
         pooled_NV: Tensor = checkpoint(pooled_block, x_BD, sizes, use_reentrant=False)
         return pooled_NV
 
-    compute = recomputed if torch.is_grad_enabled() else pooled_block
+    compute = recomputed if recompute else pooled_block
     pooled: dict[int, Tensor] = {}
     for start, sequences, sizes in _blocks(batch.lengths):
         found_NV = compute(x_TD[start : start + sum(sizes)], sizes)

@@ -80,7 +80,9 @@ class SparseKind(VectorKind):
 
     def rows(self, model: BertModel, batch: Batch) -> Tensor:
         """T V."""
-        return word_weights(model.heads["masked_word"], model(batch), batch, self.how)
+        # Low-rank updates are in the model only while it computes forward: nothing can be computed again later.
+        recompute = not self.settings.rank
+        return word_weights(model.heads["masked_word"], model(batch), batch, self.how, recompute=recompute)
 
     def penalty(self, rows_TX: Tensor) -> Tensor:
         """The products that comparing two texts takes on average: the sum of the squared mean weights."""
