@@ -187,6 +187,7 @@ def evaluate(
     *,
     by: str | None = None,
     against: Bert | Path | str | None = None,
+    seeds: int | None = None,
     report: Path | str | None = None,
     **columns: object,
 ) -> EvaluationResult:
@@ -197,15 +198,16 @@ def evaluate(
 
     A yardstick is recognized by the columns of the examples, or named with `by`: "minimal-pairs" (sentence_good,
     sentence_bad), "blanks" (text, answers), "similarity" (two texts and a score), "retrieval" (a folder with corpus,
-    queries and judgements, as BEIR's), "clustering" (text, label). Columns are named as text="review".
+    queries and judgements, as BEIR's), "clustering" (text, label), "glue" (a folder with folders of its tasks, on which
+    the model is fine-tuned `seeds` times). Columns are named as text="review".
     """
     with tempfile.TemporaryDirectory(prefix="bertkit-") as folder:
         path, named = example_file(examples, Path(folder), "examples")
         chosen = named_columns(_pairs({**named, **columns}))
-        measured = measure(model, path, chosen, by, None if report is None else Path(report))
+        measured = measure(model, path, chosen, by, seeds, None if report is None else Path(report))
         if against is None:
             return measured.result
-        return compared(measured, measure(against, path, chosen, by, None))
+        return compared(measured, measure(against, path, chosen, by, seeds, None))
 
 
 def _fine_tune(

@@ -34,7 +34,7 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("name", YARDSTICKS)
+@pytest.mark.parametrize("name", [name for name in YARDSTICKS if name != "glue"])  # which test_glue.py compares
 def test_every_yardstick_compares_two_models(berts, tmp_path, name):
     data = FILES[name] if name in FILES else folder_of(tmp_path)
     one, other = (bertkit.evaluate(bert, data) for bert in berts)

@@ -380,6 +380,10 @@ def test_glue_runs_what_it_finds_and_prints_published_rows(model, tmp_path):
     head, ours, *rows = table.splitlines()
     assert head.split() == ["SST-2", "STS-B", "RTE"]
     assert ours.startswith("mine (dev)")
+    low, high = results["RTE"].results[0].intervals["accuracy"]
+    assert rows[0].split()[:2] == ["95", "%"]
+    assert rows[0].endswith(f"{100 * low:.1f}–{100 * high:.1f}")
+    assert "median" not in table  # of one seed
     assert next(row for row in rows if row.startswith("BERT-base")).split() == ["BERT-base", "93.5", "85.8", "66.4"]
     assert run_glue(found, model, ONE, tmp_path / "out") == results
     with pytest.raises(RequestError, match="begun with from="):  # not the old model's scores under the new one's name

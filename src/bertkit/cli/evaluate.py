@@ -19,13 +19,16 @@ def evaluate(
         str | None,
         typer.Option(
             help="For a model that was not fine-tuned: minimal-pairs (columns sentence_good, sentence_bad), blanks "
-            "(text, answers), similarity (two texts, score), retrieval (a folder as BEIR's) or clustering (text, "
-            "label). Default: recognized by the columns."
+            "(text, answers), similarity (two texts, score), retrieval (a folder as BEIR's), clustering (text, "
+            "label), glue (a folder of tasks to fine-tune on). Default: recognized by the columns."
         ),
     ] = None,
     against: Annotated[
         Path | None,
         typer.Option(help="A second model to compare: difference of the main metric, its interval and p-value."),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Number of runs; for clustering (5 by default) and glue (3).")
     ] = None,
     report: Annotated[
         Path | None,
@@ -40,7 +43,7 @@ def evaluate(
     from bertkit.api import evaluate as run_evaluation
 
     column_names = dict(column.partition("=")[::2] for column in columns or [])
-    result = run_evaluation(model, examples, by=by, against=against, report=report, **column_names)
+    result = run_evaluation(model, examples, by=by, against=against, seeds=seeds, report=report, **column_names)
     shown = replace(result, note="") if is_quiet() else result
     print(json.dumps(result.to_json(), ensure_ascii=False) if as_json else shown)
     if report and not as_json:

@@ -13,13 +13,11 @@ from bertkit.evaluation.yardstick import OtherColumns, RowScore, Yardstick
 from bertkit.predict.bert import Bert
 from bertkit.tasks.read import read_examples
 
-SEEDS = range(5)  # k-means depends on where it begins
-
 
 class Clustering(Yardstick):
     """Texts with a label each; there are as many clusters as labels."""
 
-    name, metric = "clustering", "v_measure"
+    name, metric, seeds = "clustering", "v_measure", 5  # k-means depends on where it begins
     columns = "text, label"
 
     def read(self, path: Path, columns: Columns) -> list[Any]:
@@ -45,7 +43,7 @@ class Clustering(Yardstick):
         vectors = bert.embed([text for text, _ in rows])
         clusters = {
             f"seed {seed}": KMeans(len(numbers), n_init=1, random_state=seed).fit_predict(vectors).tolist()
-            for seed in SEEDS
+            for seed in range(self.seeds)
         }
         return [
             RowScore({"label": numbers[label]} | {seed: found[n] for seed, found in clusters.items()})
@@ -55,7 +53,7 @@ class Clustering(Yardstick):
     def note(self, bert: Bert, rows: Sequence[Any]) -> str:
         """How often k-means ran, for how many clusters."""
         count = len({label for _, label in rows})
-        return f"{len(rows):,} texts, {count} clusters; mean over {len(SEEDS)} seeds of k-means"
+        return f"{len(rows):,} texts, {count} clusters; mean over {self.seeds} seeds of k-means"
 
     def total(self, scores: Sequence[RowScore]) -> dict[str, float]:
         """The V-measure, the mean over seeds."""

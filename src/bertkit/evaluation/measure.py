@@ -100,15 +100,22 @@ class Measured:
 
 
 def measure(
-    model: Bert | Path | str | None, path: Path, columns: Columns, by: str | None, report: Path | None
+    model: Bert | Path | str | None,
+    path: Path,
+    columns: Columns,
+    by: str | None,
+    seeds: int | None,
+    report: Path | None,
 ) -> Measured:
     """Score one model: a fine-tuned one by its task, unless a yardstick is named; any other by a yardstick."""
     bert = model if isinstance(model, Bert) else load(model)
     if by is None and bert.checkpoint.task and not path.is_dir():
+        if seeds is not None:
+            raise RequestError(f"seeds={seeds}: a fine-tuned model is scored as it is; leave it out")
         return _by_task(bert, path, columns, report)
     if report is not None:
         raise RequestError(f"report={report} goes with a fine-tuned model and labeled examples; leave it out")
-    return _by_yardstick(bert, path, columns, by)
+    return _by_yardstick(bert, path, columns, by, seeds)
 
 
 def compared(one: Measured, other: Measured) -> EvaluationResult:
@@ -131,8 +138,12 @@ def compared(one: Measured, other: Measured) -> EvaluationResult:
     )
 
 
-def _by_yardstick(bert: Bert, path: Path, columns: Columns, name: str | None) -> Measured:
-    row, rows = recognized(path, columns) if name is None else ((found := yardstick(name)), found.read(path, columns))
+def _by_yardstick(bert: Bert, path: Path, columns: Columns, name: str | None, seeds: int | None) -> Measured:
+    if name is None:
+        row, rows = recognized(path, columns, seeds)
+    else:
+        row = yardstick(name, seeds)
+        rows = row.read(path, columns)
     asked = row.ask(bert, rows)
 
     def score(picked: Sequence[int]) -> Mapping[str, float]:
@@ -144,12 +155,12 @@ def _by_yardstick(bert: Bert, path: Path, columns: Columns, name: str | None) ->
     }
     result = EvaluationResult(
         task=row.name,
-        examples=len(rows),
+        examples=len(asked),
         metric=row.metric,
         scores=scores,
         note=row.note(bert, rows),
         groups=groups if len(groups) > 1 else {},
-        intervals=score_intervals(score, len(rows), scores),
+        intervals=score_intervals(score, len(asked), scores),
     )
     return Measured(bert.name, result, score)
 

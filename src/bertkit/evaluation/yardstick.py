@@ -19,6 +19,7 @@ YARDSTICKS = {
     "similarity": "similarity:Similarity",
     "retrieval": "retrieval:Retrieval",
     "clustering": "clustering:Clustering",
+    "glue": "glue:Glue",
 }
 
 
@@ -26,7 +27,7 @@ YARDSTICKS = {
 class RowScore:
     """What a model got on one row; rows of a group are averaged first, so that large groups do not count more."""
 
-    values: Mapping[str, float]
+    values: Mapping[str, Any]  # numbers, unless the yardstick has a `total` of its own
     group: str = ""
 
 
@@ -37,6 +38,7 @@ class Yardstick(ABC):
     metric: ClassVar[str]  # the main one
     columns: ClassVar[str]  # which columns a file has, in words
     reads_folders: ClassVar[bool] = False
+    seeds: int = 0  # how many, where chance decides; 0: nothing is drawn
 
     @abstractmethod
     def read(self, path: Path, columns: Columns) -> list[Any]:
@@ -65,14 +67,24 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def yardstick(name: str) -> Yardstick:
-    """The yardstick of this name."""
+def yardstick(name: str, seeds: int | None = None) -> Yardstick:
+    """The yardstick of this name, by default with its own number of seeds."""
     module, _, row = pick(YARDSTICKS, name, "yardstick").partition(":")
     found: Yardstick = getattr(import_module(f"bertkit.evaluation.{module}"), row)()
+    if seeds is not None:
+        found.seeds = _checked_seeds(found, seeds)
     return found
 
 
-def recognized(path: Path, columns: Columns) -> tuple[Yardstick, list[Any]]:
+def _checked_seeds(row: Yardstick, seeds: int) -> int:
+    if not row.seeds or seeds < 1:
+        raise RequestError(
+            f"seeds={seeds}: {f'{row.name} draws nothing; leave it out' if seeds > 0 else 'give one at least'}"
+        )
+    return seeds
+
+
+def recognized(path: Path, columns: Columns, seeds: int | None = None) -> tuple[Yardstick, list[Any]]:
     """The first yardstick that can read the file or folder, and its rows."""
     is_folder = path.is_dir()
     names = [] if is_folder else open_table(path, columns).names
@@ -80,7 +92,8 @@ def recognized(path: Path, columns: Columns) -> tuple[Yardstick, list[Any]]:
     for row in rows.values():
         try:
             if row.reads_folders or not is_folder:
-                return row, row.read(path, columns)
+                read = row.read(path, columns)
+                return (row if seeds is None else yardstick(row.name, seeds)), read
         except OtherColumns:
             continue
     wanted = "; ".join(f"{name}: {row.columns}" for name, row in rows.items() if row.reads_folders or not is_folder)

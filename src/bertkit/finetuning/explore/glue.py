@@ -131,6 +131,10 @@ def glue_table(results: Mapping[str, Seeds], name: str) -> str:
     metrics = {task.name: task.metric for task in GLUE_TASKS.values()}
     model_scores = [_format_score(seeds, metrics[task]) for task, seeds in results.items()]
     rows = [("", *results), (f"{name} (dev)", *model_scores)]
+    rows.append(("95 % interval", *(_format_interval(seeds, metrics[task]) for task, seeds in results.items())))
+    if any(len(seeds.results) > 1 for seeds in results.values()):
+        medians = (f"{100 * seeds.medians[metrics[task]]:.1f}" for task, seeds in results.items())
+        rows.insert(2, ("median of seeds", *medians))
     for published, scores in PUBLISHED.items():
         if set(scores) & set(results):
             rows.append((published, *(f"{scores[task]:.1f}" if task in scores else "" for task in results)))
@@ -139,6 +143,12 @@ def glue_table(results: Mapping[str, Seeds], name: str) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
+
+
+def _format_interval(seeds: Seeds, metric: str) -> str:
+    """Of the median run, over the dev examples."""
+    interval = seeds.results[seeds.median].intervals.get(metric)
+    return "–" if interval is None else "–".join(f"{100 * bound:.1f}" for bound in interval)
 
 
 def _format_score(seeds: Seeds, metric: str) -> str:

@@ -33,6 +33,11 @@ class Seeds:
         return {name: statistics.fmean(values) for name, values in self._columns().items()}
 
     @property
+    def medians(self) -> dict[str, float]:
+        """The median of each metric."""
+        return {name: statistics.median(values) for name, values in self._columns().items()}
+
+    @property
     def deviations(self) -> dict[str, float]:
         """The sample standard deviation of each metric; 0 for one run."""
         return {n: statistics.stdev(values) if len(values) > 1 else 0.0 for n, values in self._columns().items()}
