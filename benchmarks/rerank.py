@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--test", type=int, default=300, help="questions to score")
     parser.add_argument("--only-dev", action="store_true", help="score the dev questions of training alone")
     parser.add_argument("settings", nargs="*", help="changes such as epochs=2")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     settings = SETTINGS | dict(pair.split("=", 1) for pair in arguments.settings)
     draw, articles = random.Random(0), parse_json(arguments.squad, "utf-8")["data"]
     draw.shuffle(articles)
@@ -128,15 +128,9 @@ def main() -> None:
     started = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         run = bertkit.finetune("rank", train, dev, model=arguments.model, out=Path(folder) / "run", **settings)
-    seconds = time.process_time() - started
-    result = {
-        "train": len(train),
-        "settings": settings,
-        "dev": dict(run.scores),
-        "training_cpu_seconds": round(seconds),
-    }
-    if not arguments.only_dev:
-        result |= test(arguments, articles[36:], run.model, draw)
+        seconds = round(time.process_time() - started)
+        scores = {"train": len(train), "settings": settings, "dev": dict(run.scores), "training_cpu_seconds": seconds}
+        result = scores if arguments.only_dev else scores | test(arguments, articles[36:], run.model, draw)
     print(json.dumps(result, indent=2))
     if arguments.out:
         arguments.out.write_text(json.dumps({**result, "machine": platform.machine()}, indent=2) + "\n")
