@@ -1,6 +1,7 @@
 """Other routes of text-embeddings-inference: classification, reranking, similarity, tokens, server info."""
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
 
@@ -217,9 +218,17 @@ def _labels(prediction: Classified | Labeled | Rated | np.ndarray, served: Serve
     if isinstance(prediction, np.ndarray):
         scores = dict(zip(served.bert.checkpoint.labels, prediction.tolist(), strict=True))
     else:
-        scores = dict(prediction.probabilities)
-    ranked = sorted(scores.items(), key=lambda item: -item[1])
-    return [{"score": score, "label": label} for label, score in ranked]
+        return ranked_labels(prediction)
+    return _ranked(scores)
+
+
+def ranked_labels(prediction: Classified | Labeled) -> list[Label]:
+    """Every label with its probability, best first."""
+    return _ranked(prediction.probabilities)
+
+
+def _ranked(scores: Mapping[str, float]) -> list[Label]:
+    return [{"score": score, "label": label} for label, score in sorted(scores.items(), key=lambda item: -item[1])]
 
 
 async def rank(
