@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from bertkit.checkpoint.delta import TEXTS
 from bertkit.checkpoint.save_load import Checkpoint
+from bertkit.checkpoint.text_vectors import text_vectors
 from bertkit.errors import RequestError
 from bertkit.model.batch import Batch
 from bertkit.model.heads import Pooler
@@ -86,7 +87,9 @@ def by_vectors(checkpoint: Checkpoint, labels: LabelSet, scale: Scale) -> Answer
     vectors_KD = np.asarray(embed_texts(checkpoint, labels.statements, settings))
     offsets_K = np.full(len(vectors_KD), scale.offset, dtype=np.float32)
     if labels.multi_label:  # a cosine says something by itself only beside those of texts of many kinds
-        offsets_K -= scale.slope * (np.asarray(embed_texts(checkpoint, TEXTS, settings)) @ vectors_KD.T).mean(axis=0)
+        usual_ND = text_vectors(checkpoint, TEXTS)
+        usual_ND /= np.linalg.norm(usual_ND, axis=1, keepdims=True)
+        offsets_K -= scale.slope * (usual_ND @ vectors_KD.T).mean(axis=0)
     with torch.device("meta"):
         model = BertModel(replace(checkpoint.model.config, depth=1))
     model.config, model.encoder, model.pooler = checkpoint.model.config, checkpoint.model.encoder, TextVectors(settings)
