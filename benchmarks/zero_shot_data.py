@@ -4,12 +4,14 @@ The descriptions were written before any score was seen, and are not changed. Of
 the first ones in an order that is drawn with a fixed seed.
 """
 
+import argparse
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertkit.files import whole_file
 from bertkit.text.corpus import CorpusReport, read_lines
 
 SEED = 23
@@ -17,6 +19,8 @@ HELD_OUT = 500  # last rows of SNLI's and of MNLI's file: hypotheses of one prem
 EMOTIONS = 3000  # texts of GoEmotions, with the emotion that they show and one that they do not
 ROWS = 500  # of a task at most
 NEUTRAL = 27
+INFERENCE = ("snli/dev.jsonl.zst", "glue-mnli/dev_matched.jsonl.zst")
+EMOTION_FORMS = ("The writer expresses {}.", "This text shows {}.", "The feeling here is {}.")
 
 Row = Mapping[str, str]
 Labeled = tuple[list[str], list[str]]  # texts and their labels
@@ -85,7 +89,7 @@ def task_rows(data: Path, file: str, labels: Mapping[str, str], rows: int = ROWS
 def inference_rows(data: Path) -> tuple[list[Row], list[Row]]:
     """(training rows, held-out rows): premise, hypothesis, and whether it follows, contradicts or neither."""
     train, held = list[Row](), list[Row]()
-    for file in ("snli/dev.jsonl.zst", "glue-mnli/dev_matched.jsonl.zst"):
+    for file in INFERENCE:
         rows = [json.loads(line) for line in _lines(data / file)]
         rows = [_pair(row["premise"], row["hypothesis"], row["label"]) for row in rows]
         train, held = train + rows[:-HELD_OUT], held + rows[-HELD_OUT:]
@@ -96,6 +100,37 @@ def inference_rows(data: Path) -> tuple[list[Row], list[Row]]:
     return train, held
 
 
+def plain_texts(options: argparse.Namespace) -> None:
+    """Write texts of many kinds without labels, for a variant that learns a teacher's cosines: of none of TASKS."""
+    data, draw = options.data, random.Random(SEED)
+    pairs = [json.loads(line) for file in INFERENCE for line in _lines(data / file)]
+    articles = json.loads("".join(_lines(data / "squad/dev-v1.1.json.zst")))["data"]
+    paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
+    common = [json.loads(line)["question"] for line in _lines(data / "commonsenseqa/train.jsonl.zst")]
+    texts = _some([pair["premise"] for pair in pairs], 6000, draw)
+    texts += _some([pair["hypothesis"] for pair in pairs], 8000, draw)
+    texts += _some([asked["question"] for paragraph in paragraphs for asked in paragraph["qas"]], 7000, draw)
+    sentences = [part.strip() + "." for paragraph in paragraphs for part in paragraph["context"].split(". ")]
+    texts += _some(sentences, 4000, draw)
+    texts += _some([question["stem"] for question in common], 4000, draw)
+    choices = {choice["text"] for question in common for choice in question["choices"]}
+    concepts = sorted({question["question_concept"] for question in common} | choices)
+    draw.shuffle(concepts)
+    texts += [f"This is about {concept}." for concept in concepts[:4000]]
+    texts += _some([line.split("\t")[0] for line in _lines(data / "goemotions/train.tsv.zst")], 7000, draw)
+    texts += [form.format(name) for name in _lines(data / "goemotions/labels.txt") for form in EMOTION_FORMS]
+    draw.shuffle(texts)
+    with whole_file(options.out) as draft:
+        draft.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+
+
+def _some(texts: Iterable[str], count: int, draw: random.Random) -> list[str]:
+    """Different texts of 12 to 160 characters."""
+    found = sorted({" ".join(text.split()) for text in texts if 12 <= len(text) <= 160})
+    draw.shuffle(found)
+    return found[:count]
+
+
 def _emotion_rows(data: Path) -> Iterator[Row]:
     """Texts of GoEmotions with one emotion: a statement that names it follows, one that names another does not."""
     names, draw = list(_lines(data / "goemotions/labels.txt")), random.Random(SEED)
@@ -103,7 +138,7 @@ def _emotion_rows(data: Path) -> Iterator[Row]:
     single = [(text, int(label)) for text, label, _ in rows if "," not in label and int(label) != NEUTRAL]
     for text, label in draw.sample(single, EMOTIONS):
         other = draw.choice([number for number in range(NEUTRAL) if number != label])
-        form = draw.choice(("The writer expresses {}.", "This text shows {}.", "The feeling here is {}."))
+        form = draw.choice(EMOTION_FORMS)
         yield _pair(text, form.format(names[label]), "entailment")
         yield _pair(text, form.format(names[other]), "contradiction")
 
