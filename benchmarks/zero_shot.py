@@ -1,14 +1,14 @@
 """Classification without labelled rows: accuracy, calibration on tasks that were not fitted on, time per decision.
 
-    python benchmarks/zero_shot.py teach --data TASKS --model MINILM --out RUN --set minutes=12 frozen=1
+    python benchmarks/zero_shot.py measure --data TASKS --model minilm=MINILM --out RESULT.json
+    python benchmarks/zero_shot.py teach --data TASKS --model minilm=MINILM --out RUN --set minutes=12 frozen=1
     python benchmarks/zero_shot.py texts --data TASKS --out texts.jsonl
     bertkit finetune vectors --train texts.jsonl --from sentences --teacher MINILM --out VECTORS rank=32 ...
-    python benchmarks/zero_shot.py measure --data TASKS --vectors minilm=MINILM --entailment minilm=RUN/model
-        --against minilm=minilm --out RESULT.json
 
-`teach` fine-tunes an entailment head on the inference sets; `texts` writes what a variant for labels learns from.
-`measure` compares, on TREC-6, SNIPS, SST-2 and AG News with fixed descriptions: `similarity` (the nearest vector), the
-head, and both added. Scales are fitted on rows of the three other tasks, and the task's test rows are only scored.
+`measure` compares, on TREC-6, SNIPS, SST-2 and AG News with fixed descriptions, what a model answers with the nearest
+label by the cosine of vectors (`similarity`). Scales are fitted on rows of the three other tasks; a task's test rows
+are only scored. A second call with another model adds to the file. `teach` fine-tunes an entailment head on the
+inference sets, and `texts` writes what a variant for labels may learn from a teacher: docs/LOG.md says what came of it.
 """
 
 import argparse
@@ -27,78 +27,84 @@ from zero_shot_data import ROWS, SEED, TASKS, ZeroTask, inference_rows, plain_te
 import bertkit
 from bertkit.files import whole_file
 from bertkit.predict.zero_shot import WAYS
-from bertkit.tasks.shared.calibration import calibration_error
+from bertkit.tasks.shared.calibration import calibration_error, expected_calibration_error
 
 RESAMPLES, REPEATS = 2000, 40
 FIVE = ["refund", "delivery", "technical problem", "praise", "change of address"]
 TEXT = "It has been two weeks now and my parcel has still not arrived, could you find out where it is?"
 TAUGHT = {"epochs": 1, "warmup_steps": 80, "batch": 32, "max_length": 64, "keep": "last", "seed": 0}
 
-Scores = dict[str, np.ndarray]  # part ("test", "tuning") -> texts, labels, ways
+PARTS = ("test", "tuning")
 Table = tuple[np.ndarray, np.ndarray]  # scores and gold labels
 
 
 def teach(options: argparse.Namespace) -> None:
     train, held = inference_rows(options.data)
     settings = TAUGHT | dict(pair.split("=") for pair in options.set)
-    run = bertkit.finetune("classify", train=train, dev=held, model=options.model, out=options.out, **settings)
+    run = bertkit.finetune(
+        "classify", train=train, dev=held, model=options.model.partition("=")[2], out=options.out, **settings
+    )
     print(json.dumps({"rows": len(train), "held out": len(held), **run.scores}))
 
 
 def measure(options: argparse.Namespace) -> None:
-    """Every model by every way that it has, and by both."""
-    models: dict[str, dict[str, bertkit.Bert]] = {}
-    for way in ("vectors", "entailment"):
-        for name, path in (pair.split("=") for pair in getattr(options, way)):
-            models.setdefault(name, {})[way] = bertkit.load(path)
-    found = {name: measured(options.data, ways, options.rows) for name, ways in models.items()}
-    for name, base in (pair.split("=") for pair in options.against):
-        found[name]["gain over " + base] = gain(found[name], found[base])
-    result = {
-        "rows": options.rows,
-        "resamples": RESAMPLES,
-        "models": {name: shown(each) for name, each in found.items()},
-    }
+    """One model as it answers, and by similarity where it has vectors."""
+    name, path = options.model.split("=")
+    bert = bertkit.load(path)
+    ways = ["answers"] if bert.checkpoint.embed is None else ["answers", "similarity"]
+    tables = {key: {part: table(options, task, part, bert, ways) for part in PARTS} for key, task in TASKS.items()}
+    found: dict[str, Any] = {"way": bert.zero_shot.way}
+    found |= {way: by_task(tables, [number]) for number, way in enumerate(ways)}
+    if "similarity" in ways:
+        plain = found["similarity"]["right"]
+        found["gain"] = paired([(found["answers"]["right"][key], plain[key]) for key in plain])
+        for key in plain:
+            found["answers"][key]["gain"] = paired([(found["answers"]["right"][key], plain[key])])
+    found["milliseconds with five labels"] = milliseconds(bert)
+    found["scale of all four tasks"] = float(fitted([sliced(each["tuning"], [0]) for each in tables.values()])[0])
+    found["independent"] = independent(options, bert)
+    known = json.loads(options.out.read_text()) if options.out.exists() else {"resamples": RESAMPLES, "models": {}}
+    known["models"][name] = {"rows": options.rows, **shown(found)}
     with whole_file(options.out) as draft:
-        draft.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(options.out.read_text())
+        draft.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(known["models"][name], indent=1))
 
 
-def measured(data: Path, ways: Mapping[str, bertkit.Bert], rows: int) -> dict[str, Any]:
-    """Accuracy and calibration by each way and by both; `right` holds which texts were right, for comparisons."""
-    tables = {
-        key: {part: table(data, task, part, ways, rows) for part in ("test", "tuning")} for key, task in TASKS.items()
-    }
-    sets = {way: [number] for number, way in enumerate(ways)} | ({"both": [0, 1]} if len(ways) == 2 else {})
-    found: dict[str, Any] = {name: by_task(tables, columns) for name, columns in sets.items()}
-    found["milliseconds with five labels"] = {way: seconds(bert) for way, bert in ways.items()}
-    found["scales of all four tasks"] = {
-        name: fitted([sliced(each["tuning"], columns) for each in tables.values()]).tolist()
-        for name, columns in sets.items()
-    }
-    return found
-
-
-def table(data: Path, task: ZeroTask, part: str, ways: Mapping[str, bertkit.Bert], rows: int) -> Table:
+def table(options: argparse.Namespace, task: ZeroTask, part: str, bert: bertkit.Bert, ways: Sequence[str]) -> Table:
     """Raw scores, texts x labels x ways, and the gold labels' indices."""
-    file = task.file if part == "test" else task.tuning
-    texts, golds = task_rows(data, file, task.labels, rows)
-    columns = [SCORES[way](bert, texts, task.labels) for way, bert in ways.items()]
+    texts, golds = part_rows(options, task, part)
+    columns = [SCORES[way](bert, texts, task.labels) for way in ways]
     return np.stack(columns, axis=-1), np.array([list(task.labels).index(gold) for gold in golds])
 
 
-def cosines(bert: bertkit.Bert, texts: Sequence[str], labels: Mapping[str, str]) -> np.ndarray:
+def part_rows(options: argparse.Namespace, task: ZeroTask, part: str) -> tuple[list[str], list[str]]:
+    return task_rows(options.data, getattr(task, "file" if part == "test" else part), task.labels, options.rows)
+
+
+def similarity(bert: bertkit.Bert, texts: Sequence[str], labels: Mapping[str, str]) -> np.ndarray:
     return bert.similarity(list(texts), list(labels.values())).astype(np.float64)
 
 
-def odds(bert: bertkit.Bert, texts: Sequence[str], labels: Mapping[str, str]) -> np.ndarray:
-    """Log-odds of entailment, from independent probabilities."""
-    found = bert.classify(list(texts), labels=labels, multi_label=True)
-    chances = np.clip([list(each.probabilities.values()) for each in found], 1e-12, 1 - 1e-12)
-    return np.log(chances / (1 - chances)) / WAYS["entailment"].independent.slope
+def answers(bert: bertkit.Bert, texts: Sequence[str], labels: Mapping[str, str]) -> np.ndarray:
+    """The scores before the scale, up to a number that is the same for all labels of a text."""
+    assert bert.zero_shot.way is not None
+    found = bert.classify(list(texts), labels=labels)
+    return np.log([list(each.probabilities.values()) for each in found]) / WAYS[bert.zero_shot.way].exclusive.slope
 
 
-SCORES = {"vectors": cosines, "entailment": odds}
+SCORES = {"answers": answers, "similarity": similarity}
+
+
+def independent(options: argparse.Namespace, bert: bertkit.Bert) -> dict[str, float]:
+    """The calibration error of independent probabilities, with the scale that is shipped."""
+    errors = {}
+    for key, task in TASKS.items():
+        texts, golds = part_rows(options, task, "test")
+        found = bert.classify(texts[:250], labels=task.labels, multi_label=True)
+        chances = np.array([list(each.probabilities.values()) for each in found])
+        right = np.array([[label == gold for label in task.labels] for gold in golds[:250]])
+        errors[key] = round(expected_calibration_error(chances.ravel(), right.ravel()), 4)
+    return errors
 
 
 def sliced(found: Table, columns: Sequence[int]) -> Table:
@@ -140,16 +146,6 @@ def fitted(tables: Sequence[Table]) -> np.ndarray:
     return np.exp(minimize(loss, start, method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-6}).x)
 
 
-def gain(one: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """Of each way of `one`, points over the similarity by the vectors of `base`; paired, tasks count the same."""
-    plain = base["vectors"]["right"]
-    found = {}
-    for name in one:
-        if isinstance(one[name], dict) and "right" in one[name]:
-            found[name] = paired([(one[name]["right"][key], plain[key]) for key in plain])
-    return found
-
-
 def paired(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
     """The mean difference of accuracies in points with its 95 % interval, rows drawn within each task."""
     draw, means = np.random.default_rng(SEED), []
@@ -170,8 +166,8 @@ def interval(right: np.ndarray) -> tuple[float, float]:
     return percent(low), percent(high)
 
 
-def seconds(bert: bertkit.Bert) -> float:
-    """Milliseconds for one text and five labels that were asked before, the median."""
+def milliseconds(bert: bertkit.Bert) -> float:
+    """For one text and five labels that were asked before, the median."""
     times = []
     for _ in range(REPEATS):
         begin = time.perf_counter()
@@ -198,13 +194,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rows", type=int, default=ROWS, help="measure: of each task, at most")
-    parser.add_argument("--model", default="bundled", help="teach: the model to start from")
-    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
-    for way in SCORES:
-        parser.add_argument(f"--{way}", nargs="*", default=[], metavar="NAME=MODEL")
-    parser.add_argument(
-        "--against", nargs="*", default=[], metavar="NAME=NAME", help="whose similarity is to be beaten"
-    )
+    parser.add_argument("--model", help="NAME=PATH")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="teach: settings of fine-tuning")
     options = parser.parse_args()
     {"teach": teach, "texts": plain_texts, "measure": measure}[options.step](options)
 

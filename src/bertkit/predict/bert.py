@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     Classification = Classified | Labeled | Rated
 
 # Attributes that other parts of bertkit use; not in the list that an editor or `dir` shows.
-PLUMBING = {"answers", "checkpoint", "label_answers", "writer", "zero_shot"}
+PLUMBING = {"answers", "checkpoint", "writer", "zero_shot"}
 # Views, which are defined on a Bert and so imported by name: method -> module with a function of that name.
 VIEWS = {"look": "bertkit.inside.look.look", "why": "bertkit.inside.attribution.attribution"}
 
@@ -279,18 +279,8 @@ class Bert:
 
         given = LabelSet.asked(labels, template, multi_label=multi_label)
         inputs = {"texts": _listed(texts), "pairs": None if pairs is None else _listed(pairs)}
-        predictions: list[Classification] = self.label_answers(given).ask("classify", **inputs)
+        predictions: list[Classification] = label_answers(self, given).ask("classify", **inputs)
         return predictions[0] if isinstance(texts, str) else predictions
-
-    def label_answers(self, labels: "LabelSet | None") -> "Answers":
-        """The model as a classifier with labels that it was not trained on, the bundled one by its embedder.
-
-        None stands for the labels that it was trained on.
-        """
-        if labels is None:
-            return self.answers
-        source = self if self.zero_shot.way is not None else self.embedder
-        return source.zero_shot.answers(labels)
 
     @cached_property
     def zero_shot(self) -> "ZeroShot":
@@ -489,6 +479,14 @@ class Bert:
 # The dtype of the weights; int8 weights are made from float32 ones, and kept beside them.
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.float32}
 BACKENDS: dict[str, Callable[[Bert], Bert]] = {"onnx": Bert.use_onnx}
+
+
+def label_answers(bert: Bert, labels: "LabelSet | None") -> "Answers":
+    """A model as a classifier with these labels, the bundled one by its embedder; None: those it was trained on."""
+    if labels is None:
+        return bert.answers
+    source = bert if bert.zero_shot.way is not None else bert.embedder
+    return source.zero_shot.answers(labels)
 
 
 def _listed(texts: str | Sequence[str], *, single: bool = True) -> list[str]:

@@ -6,24 +6,28 @@ on tasks on which they were not fitted.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertkit.checkpoint.delta import TEXTS
 from bertkit.checkpoint.save_load import Checkpoint
-from bertkit.checkpoint.text_vectors import text_vectors
 from bertkit.errors import RequestError
+from bertkit.finetuning.evaluate import make_windows, run_model
 from bertkit.model.batch import Batch
 from bertkit.model.heads import Pooler
 from bertkit.model.model import BertModel
-from bertkit.model.pooling import EmbedSettings, vectors_of
+from bertkit.model.pooling import EmbedSettings, pool, vectors_of
+from bertkit.poolings import NO_POOLING
 from bertkit.predict.answers import Answers
 from bertkit.predict.vectors import embed_texts
 from bertkit.tasks.folder import DEFAULT_MAX_LENGTH, task_name
@@ -33,7 +37,8 @@ from bertkit.tasks.shared.label_set import LabelSet
 
 ENTAILMENT = "entailment"
 INFERENCE_LABELS = {ENTAILMENT, "neutral", "contradiction", "not_entailment"}  # of models of inference, in any case
-KEPT = 64  # sets of labels whose vectors a model keeps
+Array = NDArray[np.float32]
+KEPT = 16  # sets of labels whose vectors a model keeps
 
 
 @dataclass(frozen=True)
@@ -54,48 +59,70 @@ class Way:
     independent: Scale
 
 
-class TextVectors(Pooler):
-    """The vector of a text, as `embed` makes it, in the place of a pooler."""
+class Nearness(Pooler):
+    """How near a text is to the statement of each label, in the place of a pooler: the mean of three cosines.
 
-    def __init__(self, settings: EmbedSettings) -> None:
+    They are that of the vectors of both, of each token of the text with the nearest one of the statement, and of each
+    token of the statement with the nearest one of the text (as BERTScore compares texts).
+    """
+
+    def __init__(self, settings: EmbedSettings, vectors_KD: Array, tokens: Sequence[Array]) -> None:
         nn.Module.__init__(self)
         self.settings = settings
+        self.lengths = [len(each) for each in tokens]
+        self.vectors_KD = nn.Parameter(torch.from_numpy(vectors_KD), requires_grad=False)
+        self.tokens_SD = nn.Parameter(torch.from_numpy(np.concatenate(tokens)), requires_grad=False)
 
     def reduce(self, x_TD: Tensor, batch: Batch) -> Tensor:
-        """N D, of length 1."""
-        return vectors_of(x_TD, batch, self.settings.pooling, normalize=True, dense=self.settings.dense)
+        """N K."""
+        pooling, dense = self.settings.pooling, self.settings.dense
+        whole_NK = vectors_of(x_TD, batch, pooling, normalize=True, dense=dense) @ self.vectors_KD.T
+        cosines_TS = F.normalize(x_TD.float(), dim=-1) @ self.tokens_SD.T
+        of_text_TK = torch.stack([each.amax(dim=1) for each in cosines_TS.split(self.lengths, dim=1)], dim=1)
+        of_label_NS = pool(cosines_TS, batch, "max")
+        of_label_NK = torch.stack([each.mean(dim=1) for each in of_label_NS.split(self.lengths, dim=1)], dim=1)
+        return (whole_NK + pool(of_text_TK, batch, "mean") + of_label_NK) / 3
 
     def forward(self, x_TD: Tensor, batch: Batch) -> Tensor:
         """The same: nothing is left to transform."""
         return self.reduce(x_TD, batch)
 
 
-class LabelHead(nn.Linear):
-    """Cosines with the vectors of labels: a linear head whose rows are not trained."""
+class ScaleHead(nn.Module):
+    """The logits of labels from how near they are."""
 
     reads = "pooled"
 
-    def __init__(self, weights_KD: np.ndarray, offsets_K: np.ndarray) -> None:
-        super().__init__(weights_KD.shape[1], weights_KD.shape[0])
-        self.weight = nn.Parameter(torch.from_numpy(weights_KD).float(), requires_grad=False)
-        self.bias = nn.Parameter(torch.from_numpy(offsets_K), requires_grad=False)
+    def __init__(self, scale: Scale) -> None:
+        super().__init__()
+        self.slope, self.offset = scale.slope, torch.tensor(scale.offset)
+
+    def forward(self, near_NK: Tensor) -> Tensor:
+        """N K."""
+        return near_NK * self.slope + self.offset.to(near_NK.device)
 
 
 def by_vectors(checkpoint: Checkpoint, labels: LabelSet, scale: Scale) -> Answers:
-    """The nearer the vector of a label's statement, the more probable the label."""
+    """The nearer a label's statement, the more probable the label."""
     settings = checkpoint.embed_settings(normalize=True).one_vector()
-    vectors_KD = np.asarray(embed_texts(checkpoint, labels.statements, settings))
-    offsets_K = np.full(len(vectors_KD), scale.offset, dtype=np.float32)
-    if labels.multi_label:  # a cosine says something by itself only beside those of texts of many kinds
-        usual_ND = text_vectors(checkpoint, TEXTS)
-        usual_ND /= np.linalg.norm(usual_ND, axis=1, keepdims=True)
-        offsets_K -= scale.slope * (usual_ND @ vectors_KD.T).mean(axis=0)
+    whole, parts = (embed_texts(checkpoint, labels.statements, each) for each in (settings, _of_tokens(settings)))
     with torch.device("meta"):
         model = BertModel(replace(checkpoint.model.config, depth=1))
-    model.config, model.encoder, model.pooler = checkpoint.model.config, checkpoint.model.encoder, TextVectors(settings)
-    model.heads[GivenLabels.row.head] = LabelHead(scale.slope * vectors_KD, offsets_K).to(checkpoint.model.device)
+    model.config, model.encoder = checkpoint.model.config, checkpoint.model.encoder
+    model.pooler = Nearness(settings, np.asarray(whole), list(parts)).to(model.device)
+    head = model.heads[GivenLabels.row.head] = ScaleHead(scale)
     task = GivenLabels(**_reading(checkpoint, labels), given=labels, prefix=settings.prefix)
+    if labels.multi_label:  # a cosine says something by itself only beside those of texts of many kinds
+        windows = make_windows(task, [task.preprocess(each) for each in task.row.examples(texts=TEXTS)])
+        head.offset = (
+            head.offset - torch.from_numpy(np.mean(run_model(model, task, windows).rows, axis=0)) + scale.offset
+        )
     return Answers(model.eval(), task, Decision())
+
+
+def _of_tokens(settings: EmbedSettings) -> EmbedSettings:
+    """A vector for each token, of length 1."""
+    return settings.changed(pooling=NO_POOLING)
 
 
 def by_entailment(checkpoint: Checkpoint, labels: LabelSet, scale: Scale) -> Answers:
@@ -119,8 +146,8 @@ def has_vectors(checkpoint: Checkpoint) -> bool:
 # In the order in which a model is asked whether it can. Scales: benchmarks/results/2026-11-19-zero-shot.json.
 WAYS: Mapping[str, Way] = MappingProxyType(
     {
-        "entailment": Way(has_entailment, by_entailment, Scale(0.5), Scale(1.0)),
-        "vectors": Way(has_vectors, by_vectors, Scale(20.0), Scale(8.4, -1.9)),
+        "entailment": Way(has_entailment, by_entailment, Scale(1.0), Scale(1.0)),
+        "vectors": Way(has_vectors, by_vectors, Scale(24.0), Scale(10.0, -1.8)),
     }
 )
 
@@ -167,7 +194,7 @@ class ZeroShot:
         )
 
 
-def _reading(checkpoint: Checkpoint, labels: LabelSet) -> dict[str, object]:
+def _reading(checkpoint: Checkpoint, labels: LabelSet) -> dict[str, Any]:
     """What every task has: the tokenizer, the limit, the labels."""
     limit = min(checkpoint.max_length, DEFAULT_MAX_LENGTH)
     return {"tokenizer": checkpoint.required_tokenizer, "limit": limit, "labels": labels.names}

@@ -9,7 +9,7 @@ from bertkit.data.columns import with_trained
 from bertkit.data.tables import Columns, Row, Table
 from bertkit.errors import RequestError
 from bertkit.predict.answers import Answers
-from bertkit.predict.bert import Bert
+from bertkit.predict.bert import Bert, label_answers
 from bertkit.predict.files.outputs import (
     TABLE_ENDINGS,
     KeptColumns,
@@ -129,7 +129,7 @@ def predict_text(
 
     `second` holds the second text of a pair, the passage of a question, or the choices, as the task needs.
     """
-    answers = bert.label_answers(labels)
+    answers = label_answers(bert, labels)
     row = answers.task.row
     detail.check(row, TASKS.values())
     inputs = _request_inputs(row, text, second)
@@ -208,7 +208,7 @@ def _open_work(
 ) -> _Work:
     """Load the model and open the file; `form` is the ending of the output, or TERMINAL."""
     bert = options.hardware.load(model)
-    task, detail = bert.label_answers(labels).task, file.detail
+    task, detail = label_answers(bert, labels).task, file.detail
     detail.check(task.row, TASKS.values())
     trained = trained_columns(bert.checkpoint)
     source = open_source(task.row, rows, file.columns, file.format, trained)
@@ -275,14 +275,14 @@ class AnswerJob(Job):
     def compute(self, bert: Bert, items: Sequence[Item]) -> Computed:
         """The predictions for a block of rows as bytes of the output."""
         try:
-            return _predict(self, bert.label_answers(self.labels), items)
+            return _predict(self, label_answers(bert, self.labels), items)
         except RequestError:
             if not self.skip:
                 raise
-            usable, faults = _usable(bert.label_answers(self.labels), items)
+            usable, faults = _usable(label_answers(bert, self.labels), items)
             if not faults:  # no single row is the cause
                 raise
-            return replace(_predict(self, bert.label_answers(self.labels), usable), faults=faults)
+            return replace(_predict(self, label_answers(bert, self.labels), usable), faults=faults)
 
     def finish(self, stream: Path, rows: int) -> Path:
         """Convert record batches to Parquet."""
