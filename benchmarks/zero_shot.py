@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
+from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from zero_shot_data import ROWS, SEED, TASKS, ZeroTask, inference_rows, plain_texts, task_rows
 
@@ -54,14 +54,14 @@ def measure(options: argparse.Namespace) -> None:
     ways = ["answers"] if bert.checkpoint.embed is None else ["answers", "similarity"]
     tables = {key: {part: table(options, task, part, bert, ways) for part in PARTS} for key, task in TASKS.items()}
     found: dict[str, Any] = {"way": bert.zero_shot.way}
-    found |= {way: by_task(tables, [number]) for number, way in enumerate(ways)}
+    found |= {way: by_task(tables, number) for number, way in enumerate(ways)}
     if "similarity" in ways:
         plain = found["similarity"]["right"]
         found["gain"] = paired([(found["answers"]["right"][key], plain[key]) for key in plain])
         for key in plain:
             found["answers"][key]["gain"] = paired([(found["answers"]["right"][key], plain[key])])
     found["milliseconds with five labels"] = milliseconds(bert)
-    found["scale of all four tasks"] = float(fitted([sliced(each["tuning"], [0]) for each in tables.values()])[0])
+    found["scale of all four tasks"] = round(fitted([sliced(each["tuning"], 0) for each in tables.values()]), 2)
     found["independent"] = independent(options, bert)
     known = json.loads(options.out.read_text()) if options.out.exists() else {"resamples": RESAMPLES, "models": {}}
     known["models"][name] = {"rows": options.rows, **shown(found)}
@@ -107,17 +107,17 @@ def independent(options: argparse.Namespace, bert: bertkit.Bert) -> dict[str, fl
     return errors
 
 
-def sliced(found: Table, columns: Sequence[int]) -> Table:
-    return found[0][..., columns], found[1]
+def sliced(found: Table, column: int) -> Table:
+    return found[0][..., column], found[1]
 
 
-def by_task(tables: Mapping[str, Mapping[str, Table]], columns: Sequence[int]) -> dict[str, Any]:
-    """Each task with scales that are fitted on the other three."""
+def by_task(tables: Mapping[str, Mapping[str, Table]], column: int) -> dict[str, Any]:
+    """Each task with a scale that is fitted on the other three."""
     found: dict[str, Any] = {"right": {}}
     for key, parts in tables.items():
-        scales = fitted([sliced(other["tuning"], columns) for name, other in tables.items() if name != key])
-        scores, gold = sliced(parts["test"], columns)
-        logits = scores @ scales
+        scale = fitted([sliced(other["tuning"], column) for name, other in tables.items() if name != key])
+        scores, gold = sliced(parts["test"], column)
+        logits = scores * scale
         right = logits.argmax(axis=1) == gold
         low, high = interval(right)
         found[key] = {
@@ -125,25 +125,21 @@ def by_task(tables: Mapping[str, Mapping[str, Table]], columns: Sequence[int]) -
             "interval": [low, high],
             "chance": percent(1 / logits.shape[1]),
         }
-        found[key] |= {"ece": round(calibration_error(logits, gold), 4), "scales": scales.round(3).tolist()}
+        found[key] |= {"ece": round(calibration_error(logits, gold), 4), "scale": round(scale, 2)}
         found["right"][key] = right
     return found | {"mean": percent(np.mean([each.mean() for each in found["right"].values()]))}
 
 
-def fitted(tables: Sequence[Table]) -> np.ndarray:
-    """The scale of each way with the lowest mean loss, every task counting the same; none is negative."""
+def fitted(tables: Sequence[Table]) -> float:
+    """The median of the scales with the lowest loss on each task: one hard task does not make all others unsure."""
+    return float(np.median([best_scale(scores, gold) for scores, gold in tables]))
 
-    def loss(logs: np.ndarray) -> float:
-        each = [-log_softmax(x @ np.exp(logs), axis=1)[np.arange(len(y)), y].mean() for x, y in tables]
-        return float(np.mean(each) + 1e-4 * np.square(logs).sum())
 
-    ways = tables[0][0].shape[-1]
-    start = np.log(
-        np.maximum(
-            [1 / x.std() for x in np.moveaxis(np.concatenate([x.reshape(-1, ways) for x, _ in tables]), -1, 0)], 0.1
-        )
-    )
-    return np.exp(minimize(loss, start, method="Nelder-Mead", options={"xatol": 1e-3, "fatol": 1e-6}).x)
+def best_scale(scores: np.ndarray, gold: np.ndarray) -> float:
+    def loss(log: float) -> float:
+        return -float(log_softmax(scores * np.exp(log), axis=1)[np.arange(len(gold)), gold].mean())
+
+    return float(np.exp(minimize_scalar(loss, bounds=(-1, 6), method="bounded").x))
 
 
 def paired(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def has_vectors(checkpoint: Checkpoint) -> bool:
 WAYS: Mapping[str, Way] = MappingProxyType(
     {
         "entailment": Way(has_entailment, by_entailment, Scale(1.0), Scale(1.0)),
-        "vectors": Way(has_vectors, by_vectors, Scale(24.0), Scale(10.0, -1.8)),
+        "vectors": Way(has_vectors, by_vectors, Scale(31.0), Scale(10.0, -1.8)),
     }
 )
 
