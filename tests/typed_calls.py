@@ -101,6 +101,8 @@ def words_of_a_model(bert: Bert, text: str, texts: Sequence[str]) -> None:
 def answers_of_a_model(bert: Bert, text: str, texts: Sequence[str]) -> None:
     assert_type(bert.classify(text, text), Classified | Labeled | Rated)
     assert_type(bert.classify(texts=texts), list[Classified | Labeled | Rated])
+    assert_type(bert.classify(text, labels=["a", "b"]), Classified)
+    assert_type(bert.classify(texts, labels={"a": "It is one."}, multi_label=True), list[Classified])
     assert_type(bert.tag(text), Tagged)
     assert_type(bert.tag([["a", "word"], "a text"]), list[Tagged])
     assert_type(bert.answer(text, text), Answered)
@@ -112,6 +114,7 @@ def answers_of_a_model(bert: Bert, text: str, texts: Sequence[str]) -> None:
     assert_type(bert.rate_words(text), RatedWords)
     assert_type(bert.rate_words(texts), list[RatedWords])
     bert.classify(3)  # type: ignore[call-overload]
+    bert.classify(text, labels=3)  # type: ignore[call-overload]
 
 
 def a_model_itself(path: Path, text: str, texts: Sequence[str]) -> None:
@@ -190,6 +193,7 @@ def a_server(client: Client, text: str, texts: Sequence[str]) -> None:
     assert_type(client.replaced(texts), list[list[JudgedReply]])
     assert_type(client.classify(text, pairs=text), ClassifiedReply)
     assert_type(client.classify(texts), list[ClassifiedReply])
+    assert_type(client.classify(texts, labels=["a", "b"], template="It is {}."), list[ClassifiedReply])
     assert_type(client.classify(text)["label"], str | None)
     assert_type(client.tag(text)["spans"][0]["text"], str)
     assert_type(client.tag(texts), list[TaggedReply])

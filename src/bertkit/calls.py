@@ -4,7 +4,7 @@ A method is written once and decorated, as with `overloaded(TextsCall[Tagged, li
 overloads of the protocol, with the method's results in them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from bertkit.poolings import NoPooling, PoolingName
@@ -13,9 +13,12 @@ One = TypeVar("One", covariant=True)
 Many = TypeVar("Many", covariant=True)
 Word = TypeVar("Word")
 Words = TypeVar("Words")
+Given = TypeVar("Given", covariant=True)
+ManyGiven = TypeVar("ManyGiven", covariant=True)
 Call = TypeVar("Call")
 Layers = Sequence[int] | int
 TooLong = Literal["truncate", "window", "refuse"]
+GivenLabels = Sequence[str] | Mapping[str, str]  # names of labels, or descriptions by name
 
 
 def overloaded(call: Callable[..., Call]) -> Callable[[Callable[..., object]], Call]:
@@ -54,13 +57,24 @@ class SidedCall(Protocol[One, Many]):
     def __call__(self, texts: Sequence[str], *, query: bool = False) -> Many: ...
 
 
-class PairsCall(Protocol[One, Many]):
-    """A call with one text or pair of texts, or with several."""
+class LabelOptions(TypedDict, total=False):
+    """Keyword arguments of `classify` that go with `labels`."""
+
+    multi_label: bool
+    template: str | None
+
+
+class ClassifyCall(Protocol[One, Many, Given, ManyGiven]):
+    """A call with one text or pair of texts, or with several; `Given` and `ManyGiven` are by labels of the call."""
 
     @overload
-    def __call__(self, texts: str, pairs: str | None = None) -> One: ...
+    def __call__(self, texts: str, pairs: str | None = None, *, labels: None = None) -> One: ...
     @overload
-    def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Many: ...
+    def __call__(self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, labels: None = None) -> Many: ...
+    @overload
+    def __call__(self, texts: str, *, labels: GivenLabels, **options: Unpack[LabelOptions]) -> Given: ...
+    @overload
+    def __call__(self, texts: Sequence[str], *, labels: GivenLabels, **options: Unpack[LabelOptions]) -> ManyGiven: ...
 
 
 class FollowsCall(Protocol[One, Many]):

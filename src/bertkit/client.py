@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypedDict, TypeVa
 from bertkit.calls import (
     BestAnswersCall,
     ChoicesCall,
+    ClassifyCall,
     FillCall,
     FollowsCall,
+    GivenLabels,
     Layers,
-    PairsCall,
     RankCall,
     RequestEmbedCall,
     TextCall,
@@ -255,12 +256,19 @@ class Client(ClosedAtExit):
         """As `Bert.replaced`: a list of {word, start, end, probability}; for several texts, of lists."""
         return self._results("/replaced", text, text=text)
 
-    @overloaded(PairsCall[ClassifiedReply, list[ClassifiedReply]])
+    @overloaded(ClassifyCall[ClassifiedReply, list[ClassifiedReply], ClassifiedReply, list[ClassifiedReply]])
     def classify(
-        self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None
+        self,
+        texts: str | Sequence[str],
+        pairs: str | Sequence[str] | None = None,
+        *,
+        labels: GivenLabels | None = None,
+        multi_label: bool | None = None,
+        template: str | None = None,
     ) -> ClassifiedReply | list[ClassifiedReply]:
         """As `Bert.classify`: a dictionary for a text or pair; for several, a list of them."""
-        return self._results("/classify", texts, texts=texts, pairs=pairs)
+        given = {"labels": labels, "multi_label": multi_label, "template": template}
+        return self._results("/classify", texts, texts=texts, pairs=pairs, **given)
 
     @overloaded(TextsCall[TaggedReply, list[TaggedReply]])
     def tag(self, texts: str | Sequence[str | Sequence[str]]) -> TaggedReply | list[TaggedReply]:
@@ -360,7 +368,11 @@ class AsyncClient:
     fill = overloaded(FillCall[Later[list[FilledReply]], Later[list[list[FilledReply]]]])(_awaited(Client.fill))
     follows = overloaded(FollowsCall[Later[float], Later[list[float]]])(_awaited(Client.follows))
     replaced = overloaded(TextCall[Later[list[JudgedReply]], Later[list[list[JudgedReply]]]])(_awaited(Client.replaced))
-    classify = overloaded(PairsCall[Later[ClassifiedReply], Later[list[ClassifiedReply]]])(_awaited(Client.classify))
+    classify = overloaded(
+        ClassifyCall[
+            Later[ClassifiedReply], Later[list[ClassifiedReply]], Later[ClassifiedReply], Later[list[ClassifiedReply]]
+        ]
+    )(_awaited(Client.classify))
     tag = overloaded(TextsCall[Later[TaggedReply], Later[list[TaggedReply]]])(_awaited(Client.tag))
     answer = overloaded(BestAnswersCall[Later[AnsweredReply], Later[list[AnsweredReply]]])(_awaited(Client.answer))
     choose = overloaded(ChoicesCall[Later[ChosenReply], Later[list[ChosenReply]]])(_awaited(Client.choose))

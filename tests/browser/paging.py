@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 import torch
 from playwright.sync_api import Browser, Page
-from serving import fill_folder, taught
+from serving import fill_folder, taught, vectors_folder
 
 from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
 from bertkit.config import family_config
@@ -18,7 +18,7 @@ from bertkit.tasks.table import TASKS, routes
 from bertkit.text.tokenizer import Tokenizer
 
 ROOT = Path(__file__).parents[2]
-TOOLS = ["fill", *QUESTIONS, *routes(), "compare", "search", "inspect", "inside"]
+TOOLS = ["fill", *QUESTIONS, *routes(), "labels", "compare", "search", "inspect", "inside"]
 LENGTH = 128  # tokens, of which each is a letter
 FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 
@@ -30,6 +30,7 @@ def page_models(base: Path) -> Models:
     folders["causal"] = fill_folder(base / "causal", max_length=LENGTH, causal=True)
     for family, head in (("bert", "next_sentence"), ("electra", "replaced_token")):
         folders[head] = fill_folder(base / head, max_length=LENGTH, family=family, head=head)
+    folders["vectors"] = vectors_folder(base / "vectors", max_length=LENGTH)
     return load_models([f"{name}={folder}" for name, folder in folders.items()], torch.device("cpu"))
 
 

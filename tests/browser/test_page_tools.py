@@ -6,6 +6,7 @@ from accessibility import accessibility_faults
 from paging import FITS, TOOLS, answered, ask, choose_tool, questions, said, turn, until, visit_colors
 
 PASSAGE = "ada lives in london. alan lives in rome \U0001f600 and bob lives in \u05e9\u05dc\u05d5\u05dd town."
+RAIN = "This text is about rain."
 LINES = "a cat sat\na dog lay\nrates rose\na cat lay"
 
 
@@ -108,6 +109,24 @@ def test_classify(visit, page_server):
     found = page_server.post("/classify", {"texts": ["a fine film"], "pairs": ["bad"], "model": "regress"}).json()
     [number] = shown(page, ".large")
     assert float(number.replace("−", "-")) == pytest.approx(found["results"][0]["value"], abs=6e-4)
+
+
+def test_labels_of_the_request(visit, page_server):
+    page = visit(page_server.url, tool="labels", text="a cat sat")
+    for typed, labels in (("dog\nrain", ["dog", "rain"]), ("dog: it barks\nrain", {"dog": "it barks", "rain": RAIN})):
+        for mode in ("one", "each"):
+            page.select_option("main select[name=mode]", mode)
+            ask(page, text="a cat sat", labels=typed)
+            body = {"texts": "a cat sat", "labels": labels, "multi_label": mode == "each"}
+            found = page_server.post("/classify", body).json()["results"][0]["probabilities"]
+            assert shown(page, ".bars .name") == sorted(found, key=lambda label: -found[label])
+            surest = max(found.values()) if mode == "one" else 0.5
+            chosen = [label for label in found if found[label] >= surest]
+            assert sorted(shown(page, ".chosen .name")) == sorted(chosen)
+    ask(page, text="a cat sat", labels="dog")
+    page.select_option("main select[name=mode]", "one")
+    ask(page, text="a cat", labels="dog")
+    assert said(page) == "Type two labels or more, one on each line."
 
 
 def test_questions_to_the_heads_of_pre_training(visit, page_server):

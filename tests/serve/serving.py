@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -15,10 +15,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "predict"))
 import taught
 
 import bertkit
-from bertkit.checkpoint.save_load import Checkpoint, save_checkpoint
+from bertkit.checkpoint.save_load import Checkpoint, load_checkpoint, save_checkpoint
 from bertkit.config import family_config, override
 from bertkit.inside.attribution.attribution import quick_why
 from bertkit.model.model import new_model
+from bertkit.model.pooling import EmbedSettings
 from bertkit.serve.app import create_app
 from bertkit.serve.http.auth import Keys
 from bertkit.serve.http.listener import bind
@@ -68,6 +69,13 @@ def fill_folder(
     model = new_model(override(config, f"causal={causal}"), {"masked_word": None, head: None}, seed=5).eval()
     found = Checkpoint(model=model, tokenizer=Tokenizer.from_vocab(taught.PIECES), max_length=max_length)
     save_checkpoint(found, folder)
+    return folder
+
+
+def vectors_folder(folder: Path, **shape) -> Path:
+    """A model whose folder says how vectors of sentences are made."""
+    plain = load_checkpoint(taught.taught_folder(folder.with_name(f"{folder.name}-plain"), None, **shape))
+    save_checkpoint(replace(plain, embed=EmbedSettings(pooling="mean", normalize=True)), folder)
     return folder
 
 

@@ -12,6 +12,7 @@ from bertkit.cli.common import print_note, print_skipped
 from bertkit.cli.options import AsJson, Cluster, Device, Dtype, FineTunedModel, OnError, ResumeFile, Workers
 from bertkit.errors import RequestError
 from bertkit.tasks.row import LENGTH_COLUMNS
+from bertkit.tasks.shared.label_set import LabelSet
 from bertkit.tasks.table import TASKS
 
 if TYPE_CHECKING:
@@ -59,6 +60,19 @@ def predict(
         list[str] | None,
         typer.Option(help="With a TEXT: the second text of a pair, the passage of a question; repeated, the choices."),
     ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            help="Labels to choose from, on which the model was not trained: refund,delivery; or a JSON file with a "
+            "list of names or an object of descriptions by name."
+        ),
+    ] = None,
+    multi_label: Annotated[
+        bool, typer.Option("--multi-label", help="With --labels: judge each label by itself.")
+    ] = False,
+    template: Annotated[
+        str | None, typer.Option(help="With --labels: the sentence around a name, with {} for it.")
+    ] = None,
     resume: ResumeFile = False,
     on_error: OnError = "stop",
     workers: Workers = 0,
@@ -77,18 +91,28 @@ def predict(
 
     reading = read_file_settings(settings or [], PREDICT_SETTINGS)
     options = RunOptions(resume=resume, on_error=on_error, workers=workers, cluster=cluster, device=device, dtype=dtype)
+    given = LabelSet.asked(_label_names(labels), template, multi_label=multi_label)
     to_stdout = out is None or str(out) == "-"
     if resume and to_stdout:
         raise RequestError("--resume goes with --out FILE")
     if not is_file(source):
         if not to_stdout:
             raise RequestError(f"{source:.60}: no such file; --out goes with a file of texts, or - for standard input")
-        return _predict_text(model, source, pair or [], reading, options, as_json)
+        return _predict_text(model, source, pair or [], reading, options, given, as_json)
     if pair:
         raise RequestError(f"--pair goes with a text; {source} is a file: name its columns, as text=... pair=...")
     if out is not None and not to_stdout:
-        return _predict_file(model, Path(source), out, reading, options, as_json)
-    _predict_rows(model, Path(source), reading, options, plain=as_json or out is not None)
+        return _predict_file(model, Path(source), out, reading, options, given, as_json)
+    _predict_rows(model, Path(source), reading, options, given, plain=as_json or out is not None)
+
+
+def _label_names(labels: str | None) -> object:
+    """Names between commas, or what a JSON file holds."""
+    if labels is None or not labels.endswith(".json"):
+        return None if labels is None else labels.split(",")
+    from bertkit.checkpoint.tensors import read_json
+
+    return read_json(Path(labels))
 
 
 def is_file(source: str) -> bool:
@@ -115,30 +139,44 @@ def _write(data: bytes) -> None:
 
 
 def _predict_text(
-    model: Path, text: str, pair: list[str], reading: "FileSettings", options: "RunOptions", as_json: bool
+    model: Path,
+    text: str,
+    pair: list[str],
+    reading: "FileSettings",
+    options: "RunOptions",
+    labels: LabelSet | None,
+    as_json: bool,
 ) -> None:
     from bertkit.predict.files.answers import predict_text
 
     bert = options.hardware.load(model)
-    _write(predict_text(bert, text, pair, _form(as_json), reading.detail))
+    _write(predict_text(bert, text, pair, _form(as_json), reading.detail, labels))
 
 
-def _predict_rows(model: Path, rows: Path, reading: "FileSettings", options: "RunOptions", *, plain: bool) -> None:
+def _predict_rows(
+    model: Path, rows: Path, reading: "FileSettings", options: "RunOptions", labels: LabelSet | None, *, plain: bool
+) -> None:
     """Predictions on standard output; the score is a note, so that a pipe holds JSONL alone."""
     from bertkit.predict.files.answers import predict_rows
 
-    scores = predict_rows(model, rows, _form(plain), reading, options, _write, say=print_note)
+    scores = predict_rows(model, rows, _form(plain), reading, options, _write, labels=labels, say=print_note)
     if scores:
         print(f"score: {scores}", file=sys.stderr)
 
 
 def _predict_file(
-    model: Path, rows: Path, out: Path, reading: "FileSettings", options: "RunOptions", as_json: bool
+    model: Path,
+    rows: Path,
+    out: Path,
+    reading: "FileSettings",
+    options: "RunOptions",
+    labels: LabelSet | None,
+    as_json: bool,
 ) -> None:
     from bertkit.predict.files.answers import predict_file
     from bertkit.progress import progress
 
-    result = predict_file(model, rows, out, reading, options, show=progress, say=print_note)
+    result = predict_file(model, rows, out, reading, options, labels=labels, show=progress, say=print_note)
     state, scores = result.state, result.scores
     print_note(result.note)
     print_skipped(out, state.skipped)

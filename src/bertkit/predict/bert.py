@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from bertkit.calls import (
     BlanksCall,
     ChoicesCall,
+    ClassifyCall,
     EmbedCall,
     FollowsCall,
+    GivenLabels,
     Layers,
-    PairsCall,
     PassageCall,
     RankCall,
     SidedCall,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from bertkit.predict.search import Found
     from bertkit.predict.trace import TextTrace
     from bertkit.predict.write import Writer
+    from bertkit.predict.zero_shot import ZeroShot
     from bertkit.report.page import PageResult
     from bertkit.report.why import Why
     from bertkit.tasks.answer import Answered
@@ -58,13 +60,14 @@ if TYPE_CHECKING:
     from bertkit.tasks.rank import Ranked
     from bertkit.tasks.rate_words import RatedWords
     from bertkit.tasks.regress import Rated
+    from bertkit.tasks.shared.label_set import LabelSet
     from bertkit.tasks.tag import Tagged
     from bertkit.tasks.write import Written
 
     Classification = Classified | Labeled | Rated
 
 # Attributes that other parts of bertkit use; not in the list that an editor or `dir` shows.
-PLUMBING = {"answers", "checkpoint", "writer"}
+PLUMBING = {"answers", "checkpoint", "writer", "zero_shot"}
 # Views, which are defined on a Bert and so imported by name: method -> module with a function of that name.
 VIEWS = {"look": "bertkit.inside.look.look", "why": "bertkit.inside.attribution.attribution"}
 
@@ -291,12 +294,35 @@ class Bert:
 
         return Answers.of(self.checkpoint)
 
-    @overloaded(PairsCall["Classification", "list[Classification]"])
+    @overloaded(ClassifyCall["Classification", "list[Classification]", "Classified", "list[Classified]"])
     def classify(
-        self, texts: str | Sequence[str], pairs: str | Sequence[str] | None = None
+        self,
+        texts: str | Sequence[str],
+        pairs: str | Sequence[str] | None = None,
+        *,
+        labels: GivenLabels | None = None,
+        multi_label: bool = False,
+        template: str | None = None,
     ) -> "Classification | list[Classification]":
-        """A Classified, Labeled or Rated, as the model was fine-tuned, for a text or pair; for several, a list."""
-        return self._ask("classify", texts, texts=_listed(texts), pairs=None if pairs is None else _listed(pairs))
+        """A Classified, Labeled or Rated, as the model was fine-tuned, for a text or pair; for several, a list.
+
+        With `labels`, names or descriptions by name, a Classified by these, on which it was not trained: by an
+        entailment head or by vectors of sentences. `multi_label`: each label is judged by itself. `template`: the
+        sentence around a name, with {} for it.
+        """
+        from bertkit.tasks.shared.label_set import LabelSet
+
+        given = LabelSet.asked(labels, template, multi_label=multi_label)
+        inputs = {"texts": _listed(texts), "pairs": None if pairs is None else _listed(pairs)}
+        predictions: list[Classification] = label_answers(self, given).ask("classify", **inputs)
+        return predictions[0] if isinstance(texts, str) else predictions
+
+    @cached_property
+    def zero_shot(self) -> "ZeroShot":
+        """What classifies by labels that come with a call."""
+        from bertkit.predict.zero_shot import ZeroShot
+
+        return ZeroShot(self.checkpoint)
 
     @overloaded(TextsCall["Tagged", "list[Tagged]"])
     def tag(self, texts: str | Sequence[str | Sequence[str]]) -> "Tagged | list[Tagged]":
@@ -510,6 +536,14 @@ class Bert:
 # The dtype of the weights; int8 weights are made from float32 ones, and kept beside them.
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "int8": torch.float32}
 BACKENDS: dict[str, Callable[[Bert], Bert]] = {"onnx": Bert.use_onnx}
+
+
+def label_answers(bert: Bert, labels: "LabelSet | None") -> "Answers":
+    """A model as a classifier with these labels, the bundled one by its embedder; None: those it was trained on."""
+    if labels is None:
+        return bert.answers
+    source = bert if bert.zero_shot.way is not None else bert.embedder
+    return source.zero_shot.answers(labels)
 
 
 def _listed(texts: str | Sequence[str], *, single: bool = True) -> list[str]:

@@ -41,6 +41,7 @@ from bertkit.tasks.task import Task
 from bertkit.text.tokenizer import Tokenizer
 
 MAX_CACHED_SETTINGS = 256  # of each model
+ZERO_SHOT = "zero-shot"  # the ability to classify by labels that come with a request
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +120,8 @@ class ServedModel:
         task = (self.answers.task.row.route,) if self.answers else ()
         fill = ("fill",) if self.bert.model.fills else ()
         write = ("write",) if self.bert.model.writes else ()
-        return tuple(dict.fromkeys((*task, *fill, *answerable(self.bert.model), *write, "embed")))
+        given = (ZERO_SHOT,) if self.bert.zero_shot.way else ()
+        return tuple(dict.fromkeys((*task, *fill, *answerable(self.bert.model), *write, "embed", *given)))
 
 
 class Models:

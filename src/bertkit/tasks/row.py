@@ -87,6 +87,7 @@ class TaskRow:
     label_unit: ClassVar[str] = "labels"
     min_labels: ClassVar[int] = 2  # in training data
     abstains: ClassVar[bool] = False  # whether the setting `abstain` applies
+    takes_labels: ClassVar[bool] = False  # whether a request may bring labels that the model was not trained on
     reports_length: ClassVar[bool] = False  # whether replies of the server list texts that were too long
     settings_part: ClassVar[str | None] = None  # of FineTuneSettings, that is for this task alone
     saved_fields: ClassVar[tuple[str, ...]] = ()  # numbers of the task class in bertkit.json, besides labels

@@ -9,7 +9,7 @@ from bertkit.data.columns import with_trained
 from bertkit.data.tables import Columns, Row, Table
 from bertkit.errors import RequestError
 from bertkit.predict.answers import Answers
-from bertkit.predict.bert import Bert
+from bertkit.predict.bert import Bert, label_answers
 from bertkit.predict.files.outputs import (
     TABLE_ENDINGS,
     KeptColumns,
@@ -37,7 +37,9 @@ from bertkit.progress import ShowProgress, silent
 from bertkit.tasks.folder import trained_columns
 from bertkit.tasks.read import read_examples
 from bertkit.tasks.row import Detail, TaskRow
+from bertkit.tasks.shared.label_set import LabelSet
 from bertkit.tasks.table import TASKS
+from bertkit.tasks.task import Task
 from bertkit.text.corpus import STDIN
 
 JSONL, TERMINAL = ".jsonl", "terminal"  # forms of predictions that are not written to a file
@@ -78,20 +80,23 @@ def predict_file(
     file: FileSettings,
     options: RunOptions,
     *,
+    labels: LabelSet | None = None,
     show: ShowProgress = silent,
     say: Callable[[str], None] = lambda _: None,
 ) -> AnsweredFile:
     """Write predictions for each row of a file, or with `-` of standard input, beside the columns of the row.
 
+    `labels`: to choose from, if they are not those that the model was trained on.
     `say` is called with notes on which columns were guessed, and which columns of the predictions were renamed.
     """
     check_ending(out, TABLE_ENDINGS)
     check_outputs(out, {}, resume=options.resume)
-    work = _open_work(model, rows, out.suffix, file, options, say)
+    work = _open_work(model, rows, out.suffix, file, options, say, labels)
     in_common = {**describe(work.bert, work.source, options), "keep": str(file.keep), "detail": str(file.detail)}
+    in_common |= {} if labels is None else {"labels": str(labels)}
     output = Output("predicting", out, in_common)
     state = run_file(work.source, work.job, work.bert, output, options, show, work.collect)
-    task = work.bert.answers.task
+    task = work.task
     note = long_texts(state, "cut to, or read through windows of,", task.limit)
     scores = None if options.resume else work.scores(say)  # a resumed run has the predictions of its last part only
     return AnsweredFile(state, task.name, tuple(work.job.names.values()), note, scores)
@@ -105,10 +110,11 @@ def predict_rows(
     options: RunOptions,
     write: Callable[[bytes], object],
     *,
+    labels: LabelSet | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Scores | None:
     """As `predict_file`, with each block of predictions given to `write`: as JSONL, or as lines for a TERMINAL."""
-    work = _open_work(model, rows, form, file, options, say)
+    work = _open_work(model, rows, form, file, options, say, labels)
     for faults, computed in compute_rows(work.source, work.job, work.bert, options):
         for fault in (*faults, *computed.faults):
             say(f"left out: {fault}")
@@ -117,12 +123,14 @@ def predict_rows(
     return work.scores(say)
 
 
-def predict_text(bert: Bert, text: str, second: Sequence[str], form: str, detail: Detail) -> bytes:
+def predict_text(
+    bert: Bert, text: str, second: Sequence[str], form: str, detail: Detail, labels: LabelSet | None = None
+) -> bytes:
     """The prediction for one text as JSONL or as a line for a TERMINAL.
 
     `second` holds the second text of a pair, the passage of a question, or the choices, as the task needs.
     """
-    answers = bert.answers
+    answers = label_answers(bert, labels)
     row = answers.task.row
     detail.check(row, TASKS.values())
     inputs = _request_inputs(row, text, second)
@@ -161,6 +169,7 @@ class _Work:
     source: RowSource
     job: "AnswerJob"
     columns: Columns  # as the user named them, or as in training
+    task: Task
     predictions: dict[str, Any] = field(default_factory=dict)  # by location
 
     def collect(self, computed: Computed) -> None:
@@ -172,7 +181,7 @@ class _Work:
         """The metrics, if the file has labels that the model knows."""
         if not self.predictions:
             return None
-        task, path = self.bert.answers.task, self.source.table.path
+        task, path = self.task, self.source.table.path
         if len(self.predictions) > MAX_SCORED:
             say(f"{path} has labels; bertkit evaluate scores files of over {MAX_SCORED:,} rows")
             return None
@@ -192,11 +201,17 @@ class _Work:
 
 
 def _open_work(
-    model: Path | None, rows: Path, form: str, file: FileSettings, options: RunOptions, say: Callable[[str], None]
+    model: Path | None,
+    rows: Path,
+    form: str,
+    file: FileSettings,
+    options: RunOptions,
+    say: Callable[[str], None],
+    labels: LabelSet | None,
 ) -> _Work:
     """Load the model and open the file; `form` is the ending of the output, or TERMINAL."""
     bert = options.hardware.load(model)
-    task, detail = bert.answers.task, file.detail
+    task, detail = label_answers(bert, labels).task, file.detail
     detail.check(task.row, TASKS.values())
     trained = trained_columns(bert.checkpoint)
     source = open_source(task.row, rows, file.columns, file.format, trained)
@@ -210,8 +225,8 @@ def _open_work(
         schema = arrow_schema(source.table, kept, {names[column]: kind for column, kind in types.items()})
     columns_read = with_trained(source.table, file.columns, trained)
     scored = file.format is None and _has_labels(task.row, source, columns_read)
-    job = AnswerJob(model, options.hardware, options.skip, form, columns, names, kept, detail, schema, scored)
-    return _Work(bert, source, job, columns_read)
+    job = AnswerJob(model, options.hardware, options.skip, form, columns, names, kept, detail, schema, scored, labels)
+    return _Work(bert, source, job, columns_read, task)
 
 
 def _has_labels(row: TaskRow, source: RowSource, columns: Columns) -> bool:
@@ -247,6 +262,7 @@ class AnswerJob(Job):
     detail: Detail
     schema: Any  # of Parquet; None for other formats
     scored: bool = False  # whether predictions are kept
+    labels: LabelSet | None = None  # those to choose from; None: those that the model was trained on
 
     @property
     def head(self) -> bytes:
@@ -262,14 +278,14 @@ class AnswerJob(Job):
     def compute(self, bert: Bert, items: Sequence[Item]) -> Computed:
         """The predictions for a block of rows as bytes of the output."""
         try:
-            return _predict(self, bert.answers, items)
+            return _predict(self, label_answers(bert, self.labels), items)
         except RequestError:
             if not self.skip:
                 raise
-            usable, faults = _usable(bert.answers, items)
+            usable, faults = _usable(label_answers(bert, self.labels), items)
             if not faults:  # no single row is the cause
                 raise
-            return replace(_predict(self, bert.answers, usable), faults=faults)
+            return replace(_predict(self, label_answers(bert, self.labels), usable), faults=faults)
 
     def finish(self, stream: Path, rows: int) -> Path:
         """Convert record batches to Parquet."""

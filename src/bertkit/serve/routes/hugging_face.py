@@ -10,13 +10,15 @@ from starlette.responses import Response
 from bertkit.predict.fill import Filled
 from bertkit.serve.http.endpoint import check_count, length_policy, reply
 from bertkit.serve.http.routing import Routes
-from bertkit.serve.models import ServedModel
+from bertkit.serve.models import Models, ServedModel
 from bertkit.serve.refusals import Refusal, wrong_field
 from bertkit.serve.routes.embeddings import EmbedRequest, embed_reply
 from bertkit.serve.routes.fill import fill_policy, plan_fill
-from bertkit.serve.routes.tasks import converted, plan_task
-from bertkit.serve.routes.tei import SIMILARITY_FIELDS, cosines, predict_labels
+from bertkit.serve.routes.tasks import converted, plan_task, zero_shot_model
+from bertkit.serve.routes.tei import SIMILARITY_FIELDS, cosines, predict_labels, ranked_labels
 from bertkit.serve.service import PlanResult, Service, size_of
+from bertkit.settings import pick
+from bertkit.tasks.shared.label_set import LabelSet
 from bertkit.tasks.tag import Tagged
 
 Parameters = dict[str, Any]
@@ -53,13 +55,13 @@ def hugging_face_routes(service: Service) -> Routes:
 
 async def _task_reply(service: Service, model: str | None, request: HuggingFaceRequest, task: str | None) -> Response:
     served = service.models.named(model)
-    name = task or _guess_task(served, request.inputs)
+    name = task or (ZERO_SHOT_TASK if _LABELS in (request.parameters or {}) else _guess_task(served, request.inputs))
     if name == "feature-extraction":
         return await _features(service, model, request)
     if name not in TASKS:
         known = ", ".join(["feature-extraction", *TASKS])
         raise Refusal(404, f"no task '{name:.40}' here; choose from: {known}")
-    served = service.models.embedder(model) if TASKS[name] is _sentence_similarity else served
+    served = CHOOSE[name](service.models, model) if name in CHOOSE else served
     result = await TASKS[name](service, served, request.inputs, request.parameters or {})
     numbers = max(result.plan.tokens, result.plan.result_size)
     return await reply(service, result.value, result.plan, numbers, served.name)
@@ -99,6 +101,20 @@ async def _text_classification(
     policy = length_policy(None, None, service.settings)
     result = await predict_labels(service, served, [(text, None) for text in texts], policy)
     return PlanResult([labels[:top] for labels in result.value], result.plan)
+
+
+async def _zero_shot(service: Service, served: ServedModel, inputs: Any, parameters: Parameters) -> PlanResult:
+    """Labels of the request: every one with its probability, best first."""
+    known = {_LABELS: None, "hypothesis_template": None, "multi_label": None}
+    for name in parameters:
+        pick(known, name, "parameter")
+    labels, template, several = (parameters.get(name) for name in known)
+    if several is not None and not isinstance(several, bool):
+        raise Refusal(422, "parameters.multi_label must be true or false", "parameters.multi_label")
+    texts, given = _texts(service, inputs), LabelSet.read(labels, template, multi_label=bool(several))
+    plan = partial(plan_task, served, {"texts": texts}, service.settings, {"texts": "inputs"}, labels=given)
+    result = await service.answer(partial(converted, plan, ranked_labels), size_of(texts))
+    return _like_inputs(inputs, result)
 
 
 async def _token_classification(
@@ -184,12 +200,19 @@ async def _sentence_similarity(
     return await cosines(service, served, source, sentences, policy, SIMILARITY_FIELDS)
 
 
+ZERO_SHOT_TASK, _LABELS = "zero-shot-classification", "candidate_labels"
 TASKS: dict[str, Task] = {
     "text-classification": _text_classification,
+    ZERO_SHOT_TASK: _zero_shot,
     "token-classification": _token_classification,
     "question-answering": _question_answering,
     "fill-mask": _fill_mask,
     "sentence-similarity": _sentence_similarity,
+}
+# The model of a task where none is named, if it is not the first one.
+CHOOSE: dict[str, Callable[[Models, str | None], ServedModel]] = {
+    "sentence-similarity": lambda models, name: models.embedder(name),
+    ZERO_SHOT_TASK: zero_shot_model,
 }
 
 

@@ -71,6 +71,28 @@ CHOICES = {"type": "array", "items": TEXT, "minItems": 1}
 Choices = Annotated[list[list[str]], PlainValidator(read_choices), WithJsonSchema(one_or_several(CHOICES))]
 
 
+def read_labels(value: object) -> object:
+    """Names of labels, or descriptions by name; what is in them is checked where they are read."""
+    if not isinstance(value, list | dict):
+        raise ValueError("give a list of labels, or an object with a description for each")
+    return value
+
+
+LABELS_SCHEMA = {"anyOf": [CHOICES, {"type": "object", "additionalProperties": TEXT}]}
+GivenLabels = Annotated[Any, PlainValidator(read_labels), WithJsonSchema(LABELS_SCHEMA)]
+# Fields of requests that bring labels which the model was not trained on.
+LABEL_FIELDS: dict[str, Any] = {
+    "labels": (
+        GivenLabels | None,
+        Field(
+            None, description="Labels to choose from, or descriptions by name; for models with the ability zero-shot."
+        ),
+    ),
+    "multi_label": (bool, Field(False, description="Whether each label is judged by itself.")),
+    "template": (str | None, Field(None, description="The sentence around the name of a label, with {} for it.")),
+}
+
+
 def example(**fields: Any) -> ConfigDict:
     """Config with an example; unknown fields are refused."""
     return ConfigDict(extra="forbid", json_schema_extra={"example": fields})

@@ -18,12 +18,13 @@ from bertkit.predict.questions import Question
 from bertkit.serve.engine import ReadReduced, TokenSequence, read_head
 from bertkit.serve.http.endpoint import check_texts, length_note, reply
 from bertkit.serve.http.routing import Routes
-from bertkit.serve.models import ServedModel
+from bertkit.serve.models import ZERO_SHOT, Models, ServedModel
 from bertkit.serve.refusals import Refusal
-from bertkit.serve.routes.schema import MODEL, Choices, Sentences, Texts, example
+from bertkit.serve.routes.schema import LABEL_FIELDS, MODEL, Choices, Sentences, Texts, example
 from bertkit.serve.service import Plan, Service, size_of
 from bertkit.serve.settings import ServeSettings
 from bertkit.tasks.row import TaskRow
+from bertkit.tasks.shared.label_set import LabelSet
 from bertkit.tasks.shared.length import Seen
 from bertkit.tasks.shared.text_task import TextTask
 from bertkit.tasks.table import routes as task_table_routes
@@ -49,23 +50,36 @@ def _add_route(routes: Routes, service: Service, name: str, rows: Sequence[TaskR
     first = rows[0]
 
     async def predict(request: BaseModel) -> Response:
-        served = service.models.able(getattr(request, "model", None), name)
-        assert served.answers is not None  # a model with this ability has a task
+        given = asked_labels(request) if first.takes_labels else None
+        model = getattr(request, "model", None)
+        served = zero_shot_model(service.models, model) if given else service.models.able(model, name)
         inputs = {field.name: getattr(request, field.name) for field in first.fields}
         options = {option.name: getattr(request, option.name) for option in first.options}
-        plan = partial(plan_task, served, inputs, service.settings)
-        as_json = partial(served.answers.task.row.reply, **options)
+        plan = partial(plan_task, served, inputs, service.settings, labels=given)
+        row = first if given or served.answers is None else served.answers.task.row
+        as_json = partial(row.reply, **options)
         size = sum(size_of(value) for value in inputs.values() if value is not None)
         return await results_reply(service, served, partial(converted, plan, as_json), size)
 
     predict.__name__ = name.replace("-", "_")
     predict.__annotations__["request"] = request_schema(first)
     summary = ", or ".join(row.summary for row in rows)
-    documented = name in service.models.abilities
+    abilities = service.models.abilities
+    documented = name in abilities or (first.takes_labels and ZERO_SHOT in abilities)
     add = routes.post(
         f"/{name}", summary=summary[0].upper() + summary[1:], tags=["heads"], include_in_schema=documented
     )
     add(predict)
+
+
+def asked_labels(request: Any) -> LabelSet | None:
+    """The labels that a request brings."""
+    return LabelSet.asked(request.labels, request.template, multi_label=request.multi_label)
+
+
+def zero_shot_model(models: Models, name: str | None) -> ServedModel:
+    """The model of this name, or the first that takes labels; one that does not says why, in the plan."""
+    return models.able(None, ZERO_SHOT) if name is None and ZERO_SHOT in models.abilities else models.named(name)
 
 
 def request_schema(row: TaskRow | Question) -> type[BaseModel]:
@@ -78,6 +92,8 @@ def request_schema(row: TaskRow | Question) -> type[BaseModel]:
         )
     for option in row.options:
         fields[option.name] = (int, Field(option.default, ge=1, le=option.maximum, description=option.description))
+    if isinstance(row, TaskRow) and row.takes_labels:
+        fields |= LABEL_FIELDS
     fields["model"] = (str | None, MODEL)
     name = f"{row.route.title().replace('-', '')}Request"
     config = example(**row.request_example)
@@ -105,14 +121,16 @@ def plan_task(
     limits: ServeSettings,
     names: Mapping[str, str] = SAME_NAMES,
     *,
+    labels: LabelSet | None = None,
     refuse_long: bool = False,
     raw: bool = False,
 ) -> Plan:
     """A prediction for each example of a request; with `raw`, of tasks on texts, its logits.
 
-    `names`: the names of inputs in the client's request, where they differ from those of the task's row.
+    `names`: the names of inputs in the client's request, where they differ from those of the task's row. `labels`: to
+    choose from, if they are not those that the model was fine-tuned for.
     """
-    answers = served.answers
+    answers = served.answers if labels is None else served.bert.zero_shot.answers(labels)
     assert answers is not None  # the route asked for this ability
     row = answers.task.row
     inputs = {name: value for name, value in inputs.items() if value is not None}

@@ -1,5 +1,6 @@
 """Other routes of text-embeddings-inference: classification, reranking, similarity, tokens, server info."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -220,9 +221,17 @@ def _labels(prediction: Classified | Labeled | Rated | np.ndarray, served: Serve
     if isinstance(prediction, np.ndarray):
         scores = dict(zip(served.bert.checkpoint.labels, prediction.tolist(), strict=True))
     else:
-        scores = dict(prediction.probabilities)
-    ranked = sorted(scores.items(), key=lambda item: -item[1])
-    return [{"score": score, "label": label} for label, score in ranked]
+        return ranked_labels(prediction)
+    return _ranked(scores)
+
+
+def ranked_labels(prediction: Classified | Labeled) -> list[Label]:
+    """Every label with its probability, best first."""
+    return _ranked(prediction.probabilities)
+
+
+def _ranked(scores: Mapping[str, float]) -> list[Label]:
+    return [{"score": score, "label": label} for label, score in sorted(scores.items(), key=lambda item: -item[1])]
 
 
 async def rank(

@@ -21,6 +21,7 @@ class TextRow(TaskRow):
     fields = (RequestField("texts"), RequestField("pairs", optional=True, description="The second text of each pair."))
     request_summary = "Texts, or pairs of texts."
     request_example: ClassVar[Mapping[str, object]] = {"texts": ["a fine film", "a dull film"]}
+    takes_labels = True
     reports_length = True
 
     def reader(self, table: Table, columns: Columns, labeled: bool) -> ExampleReader:
