@@ -1,6 +1,7 @@
 """Search: quality on CISI and SQuAD beside BM25, and an index of a million documents (seconds, memory, query times).
 
     python benchmarks/search.py quality --data DATA --model MINILM --out RESULT.json
+    python benchmarks/search.py vectors --out RESULT.json
     python benchmarks/search.py million --texts CORPUS.txt.zst [...] --out RESULT.json
 
 DATA has cisi/ in BEIR's shape and squad/dev-v1.1.json.zst. Intervals are those of 10,000 paired resamples of queries.
@@ -9,6 +10,7 @@ Weights of learned fusion are fitted on four fifths of the queries and used for 
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -21,14 +23,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import bertkit
 from bertkit.checkpoint.save_load import save_checkpoint
 from bertkit.data.tables import Columns, lines_of, open_table
 from bertkit.files import whole_file
 from bertkit.model.model import new_model
+from bertkit.search.build import DOCUMENTS_PER_SEGMENT
 from bertkit.search.fusion import fit_weights, fused
 from bertkit.search.index import CANDIDATES, Index, build_index
+from bertkit.search.retrievers.dense import nearest
+from bertkit.search.retrievers.formats import FORMATS, VectorsWriter, exact_scores
+from bertkit.search.retrievers.retriever import Segment, best
 from bertkit.tasks.metrics.ranking import RANKING_METRICS, query_scores
 from bertkit.text.corpus import CorpusReport, read_lines
 
@@ -220,12 +227,52 @@ def query_times(folder: Path) -> dict[str, Any]:
     """Milliseconds of a query with its encoding, by each retriever: the first, the median of 50, the least."""
     index = Index(folder)
     queries = [index.document(number)[1] for number in range(0, len(index), max(1, len(index) // 50))][:50]
-    result: dict[str, Any] = {"index": repr(index)}
+    result: dict[str, Any] = {"load average": round(os.getloadavg()[0], 1)}
     for kinds in (*([kind] for kind in index.kinds), list(index.kinds)):
         times = [timed(lambda query=query, kinds=kinds: index.search(query, kinds=kinds)) for query in queries]
         middle = {"median": round(float(np.median(times)), 1), "least": round(min(times), 1)}
         result[f"{'+'.join(kinds)}, ms"] = {"first": round(times[0], 1), **middle}
     return result
+
+
+def vectors(options: argparse.Namespace) -> dict[str, Any]:
+    """The nearest of so many int8 vectors of 384 numbers in 2,000 groups: milliseconds, and whether they are exact."""
+    draw = np.random.default_rng(0)
+    centers = draw.standard_normal((2000, 384), dtype=np.float32)
+    queries = centers[:50] + 0.5 * draw.standard_normal((50, 384))
+    with tempfile.TemporaryDirectory() as folder:
+        segments = list(grouped_vectors(Path(folder), centers, options.documents, draw))
+        processor = time.process_time()
+        times = [timed(lambda query=query: nearest(segments, FORMATS["int8"], query, 10)) for query in queries]
+        processor = 1000 * (time.process_time() - processor) / len(queries)
+        exact = [same_as_all(segments, query) for query in queries[:5]]
+    middle = {"median ms": round(float(np.median(times)), 1), "least ms": round(min(times), 1)}
+    load = {"load average": round(os.getloadavg()[0], 1), "threads": torch.get_num_threads()}
+    return {"vectors": options.documents, **middle, "CPU ms": round(processor, 1), "exact": all(exact), **load}
+
+
+def grouped_vectors(
+    folder: Path, centers: np.ndarray[Any, Any], count: int, draw: np.random.Generator
+) -> Iterator[Segment[Any]]:
+    """Segments of vectors, each a center with as much noise."""
+    for first in range(0, count, DOCUMENTS_PER_SEGMENT):
+        number = min(DOCUMENTS_PER_SEGMENT, count - first)
+        path = folder / str(first)
+        path.mkdir()
+        writer = VectorsWriter(path, FORMATS["int8"])
+        noise = draw.standard_normal((number, centers.shape[1]), dtype=np.float32)
+        writer.append(centers[draw.integers(len(centers), size=number)] + noise)
+        writer.close()
+        yield Segment(FORMATS["int8"].open(path), first, number)
+
+
+def same_as_all(segments: Sequence[Segment[Any]], query: np.ndarray[Any, Any]) -> bool:
+    """Whether the nearest are those of all cosines, computed in float64."""
+    unit = FORMATS["int8"].prepare(query / np.linalg.norm(query))
+    scores = np.concatenate([exact_scores(unit, segment.part["vectors"]) for segment in segments])
+    expected = best(np.arange(len(scores)), scores, 10)
+    found = nearest(segments, FORMATS["int8"], query, 10)
+    return all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
 def timed(call: Callable[[], object]) -> float:
@@ -234,7 +281,11 @@ def timed(call: Callable[[], object]) -> float:
     return 1000 * (time.perf_counter() - began)
 
 
-PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {"quality": quality, "million": million}
+PARTS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "quality": quality,
+    "vectors": vectors,
+    "million": million,
+}
 
 if __name__ == "__main__":
     main()
