@@ -32,9 +32,7 @@ class EmbedSettings:
     prefix: str = ""  # the default prompt: put before every text, as some sentence models need
     prompts: tuple[tuple[str, str], ...] = ()  # name and text of each prompt
     dimensions: int | None = None  # leading numbers that are kept of a vector, before it is normalized; None: all
-    trained_dimensions: tuple[
-        int, ...
-    ] = ()  # numbers of dimensions that the model was trained for, besides all of them
+    trained_dimensions: tuple[int, ...] = ()  # that the model was trained to be cut to
     # Linear layers, each with an activation, between pooling and normalization: sentence-transformers' Dense modules.
     dense: nn.Sequential | None = None
 
