@@ -18,7 +18,7 @@ from sklearn.base import TransformerMixin as Transformer
 from sklearn.utils.validation import check_is_fitted
 
 from bertkit.api import evaluate, finetune
-from bertkit.calls import Layers, PoolingName
+from bertkit.calls import Layers
 from bertkit.checkpoint.bundled import embedding_model
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.data.examples import Example, TextExample
@@ -26,7 +26,7 @@ from bertkit.data.tables import Location
 from bertkit.errors import RequestError
 from bertkit.finetuning.explore.features import Features, layer_features
 from bertkit.finetuning.explore.features_model import choose_layer, layer_checkpoint, saveable_layers
-from bertkit.poolings import NO_POOLING
+from bertkit.poolings import NO_POOLING, PoolingName
 from bertkit.predict.bert import Bert, load
 from bertkit.progress import VERBOSITY
 from bertkit.tasks.classify import Classified, Classify
