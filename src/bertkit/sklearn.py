@@ -18,6 +18,7 @@ from sklearn.base import TransformerMixin as Transformer
 from sklearn.utils.validation import check_is_fitted
 
 from bertkit.api import evaluate, finetune
+from bertkit.calls import Layers
 from bertkit.checkpoint.bundled import embedding_model
 from bertkit.checkpoint.save_load import Checkpoint
 from bertkit.data.examples import Example, TextExample
@@ -25,6 +26,7 @@ from bertkit.data.tables import Location
 from bertkit.errors import RequestError
 from bertkit.finetuning.explore.features import Features, layer_features
 from bertkit.finetuning.explore.features_model import choose_layer, layer_checkpoint, saveable_layers
+from bertkit.poolings import NO_POOLING, PoolingName
 from bertkit.predict.bert import Bert, load
 from bertkit.progress import VERBOSITY
 from bertkit.tasks.classify import Classified, Classify
@@ -70,8 +72,8 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, Transformer, _TextEstimato
         self,
         model: Model = None,
         *,
-        pooling: str | None = None,
-        layers: int | Sequence[int] | None = None,
+        pooling: PoolingName | None = None,
+        layers: Layers | None = None,
         normalize: bool | None = None,
     ) -> None:
         self.model = model
@@ -92,7 +94,7 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, Transformer, _TextEstimato
         return self._vectors(listed_texts(texts))
 
     def _vectors(self, texts: list[str]) -> NDArray[np.float32]:
-        if self.pooling == "none":
+        if str(self.pooling) == NO_POOLING:
             raise RequestError("pooling=none gives a vector for each token; choose one that gives a vector for a text")
         return self.bert_.embed(texts, pooling=self.pooling, layers=self.layers, normalize=self.normalize)
 

@@ -33,7 +33,7 @@ from bertkit.train.loop import MicroBatch, StepReport, Sums
 from bertkit.train.runs import Progress, Run
 
 FEW_ROWS = 50  # a label; with fewer, few=true is chosen where no setting is named, see docs/few-labels.md
-FEW_STEPS = 25  # at least, if `epochs` is not set
+FEW_STEPS, FEW_EPOCHS = 15, 5  # at least, if `epochs` is not set
 TEMPERATURE = 0.1  # cosines are divided by it before a softmax
 
 
@@ -88,7 +88,7 @@ class FewSession(FineTuneSession):
         """The number of steps: by default few, as every step compares all pairs of its texts."""
         learning = self.settings.learning
         if learning.epochs is None and learning.minutes is None:
-            return self.plan.steps * -(-FEW_STEPS // self.plan.steps)
+            return self.plan.steps * max(FEW_EPOCHS, -(-FEW_STEPS // self.plan.steps))
         return super().total
 
     def evaluation_due(self, step: int, *, last: bool) -> bool:

@@ -26,7 +26,7 @@ LARGEST_SEED = 2**62  # below 2**63, as the seeds of several runs are seed + 1, 
 MIN_STEPS, MIN_EPOCHS, MAX_EPOCHS = 500, 3, 20  # of a run if `epochs` is not set
 NO_LIMIT_EPOCHS = 100_000  # of a run that ends after its minutes
 # Defaults of few=true, chosen on other rows than those that docs/few-labels.md reports.
-FEW_SETTINGS = ("learning_rate=1e-4", "warmup=0.1", "layer_decay=1")
+FEW_SETTINGS = ("learning_rate=1.5e-4", "warmup=0.1", "layer_decay=1")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,4 +57,4 @@ class MtebEncoder:
 
 
 def _units(vectors: Vectors) -> Tensor:
-    return F.normalize(torch.atleast_2d(torch.as_tensor(np.asarray(vectors), dtype=torch.float32)), dim=-1)
+    return F.normalize(torch.from_numpy(np.atleast_2d(np.asarray(vectors, dtype=np.float32))), dim=-1)
