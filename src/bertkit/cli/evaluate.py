@@ -1,4 +1,4 @@
-"""`bertkit evaluate`: score a model on labeled examples, minimal pairs, blanks or similarities."""
+"""`bertkit evaluate`: score a model on labeled examples or by a yardstick, alone or beside another model."""
 
 import json
 from dataclasses import replace
@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from bertkit.cli.options import AsJson, ColumnNames, FineTunedModel
+from bertkit.cli.options import AsJson, ColumnNames
 from bertkit.progress import is_quiet
 
 
 def evaluate(
-    model: FineTunedModel,
+    model: Annotated[Path, typer.Argument(help="A model folder; bundled and sentences are those of the package.")],
     examples: Annotated[Path, typer.Argument(help="A file of labeled examples, as for bertkit finetune, or a folder.")],
     columns: ColumnNames = None,
     by: Annotated[
@@ -38,7 +38,8 @@ def evaluate(
 ) -> None:
     """Score a fine-tuned model on labeled examples, by the metrics of its task; another model by a yardstick.
 
-    Examples: bertkit evaluate run/model test.tsv label=stars; bertkit evaluate bundled blimp.jsonl
+    Examples: bertkit evaluate run/model test.tsv label=stars; bertkit evaluate bundled blimp.jsonl; bertkit evaluate
+    minilm cisi/ --against bundled
     """
     from bertkit.api import evaluate as run_evaluation
 
