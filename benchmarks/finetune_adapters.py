@@ -22,11 +22,11 @@ from bertkit.text.corpus import CorpusReport, read_lines
 CONFIGURATIONS: dict[str, tuple[dict[str, object], float]] = {
     "all weights": ({}, 1.0),
     "attention, rank 8, rate x 3": ({"rank": 8}, 3.0),
-    "attention, rank 8": ({"rank": 8}, 10.0),
+    "attention, rank 8, rate x 10": ({"rank": 8}, 10.0),
     "attention, rank 8, rate x 30": ({"rank": 8}, 30.0),
-    "feed-forward, rank 8": ({"rank": 8, "matrices": "feed-forward"}, 10.0),
-    "all, rank 8": ({"rank": 8, "matrices": "all"}, 10.0),
-    "all, rank 4": ({"rank": 4, "matrices": "all"}, 10.0),
+    "attention, rank 8, rate x 100": ({"rank": 8}, 100.0),
+    "all, rank 8, rate x 30": ({"rank": 8, "matrices": "all"}, 30.0),
+    "feed-forward, rank 8, rate x 30": ({"rank": 8, "matrices": "feed-forward"}, 30.0),
 }
 
 
@@ -62,6 +62,9 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--rows", type=int, default=600)
     parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument(
+        "--only", choices=CONFIGURATIONS, nargs="*", default=list(CONFIGURATIONS), help="By default all."
+    )
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     [train_file] = options.data.glob("trec6/train_5500.label*")
@@ -73,7 +76,7 @@ def main() -> None:
         "epochs": options.epochs,
         "threads": torch.get_num_threads(),
     }
-    for name in CONFIGURATIONS:
+    for name in options.only:
         result[name] = measure(options.model, train, test, name, options.epochs)
         print(name, result[name], flush=True)
         options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

@@ -90,7 +90,7 @@ FAMILIES = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "a
 def test_peft_loads_what_a_run_wrote(task, write, ending, family, stem, tmp_path):
     trunk = tiny_folder(tmp_path / "trunk", family)
     rows = write(tmp_path / f"rows.{'conll' if task == 'tag' else 'tsv'}", 24)
-    settings = {"rank": 3, "alpha": 6, "matrices": "all", "epochs": 2, "learning_rate": 0.01}
+    settings = {"rank": 3, "alpha": 6, "matrices": "all", "epochs": 2, "learning_rate": 0.003}
     run = bertkit.finetune(task, rows, model=trunk, out=tmp_path / "run", **settings)
     assert sorted(path.name for path in (tmp_path / "run" / "model").iterdir()) == [
         *("adapter_config.json", "adapter_model.safetensors", "bertkit.json"),
@@ -106,7 +106,7 @@ def test_peft_loads_what_a_run_wrote(task, write, ending, family, stem, tmp_path
 
 def test_the_scores_of_a_run_are_those_of_the_saved_adapter(tmp_path):
     trunk, rows, test = tiny_folder(tmp_path / "trunk"), write_classes(tmp_path / "a.tsv", 200), tmp_path / "b.tsv"
-    settings = {"rank": 4, "epochs": 10, "learning_rate": 0.003}
+    settings = {"rank": 4, "epochs": 10, "learning_rate": 0.001}
     run = bertkit.finetune("classify", rows, write_classes(test, 100, 1), trunk, tmp_path / "run", **settings)
     scored = bertkit.evaluate(bertkit.load(tmp_path / "run"), test)
     assert run.scores["accuracy"] == scored.scores["accuracy"] > 0.8

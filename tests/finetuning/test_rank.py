@@ -74,7 +74,7 @@ def test_updates_start_at_zero_and_are_scaled_by_alpha(given, tmp_path):
 
 def test_updates_have_a_higher_learning_rate_than_the_head(given, tmp_path):
     groups = session_of(given, tmp_path, "rank=2", "layer_decay=0.5").optimizers.parts[0][0].param_groups
-    assert {group["scale"] for group in groups} == {1.0, 10 * 0.5, 10 * 0.25}
+    assert {group["scale"] for group in groups} == {1.0, 30 * 0.5, 30 * 0.25}
 
 
 def tuned(given, out, **settings):

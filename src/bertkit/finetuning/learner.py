@@ -25,7 +25,7 @@ from bertkit.train.loop import LossModule, Sums
 from bertkit.train.low_rank import MODEL, LowRank
 
 TASK = "task"  # the name of the loss in metrics.jsonl
-UPDATE_RATE = 10.0  # learning rate of low-rank updates, relative to that of whole matrices
+UPDATE_RATE = 30.0  # learning rate of low-rank updates, relative to that of whole matrices
 ONE_LOSS = MappingProxyType({TASK: 1.0})
 
 
