@@ -204,7 +204,8 @@ async def predict_labels(
         raise Refusal(422, "texts and pairs do not go together in one request; send them apart", "inputs")
     texts = [first for first, _ in pairs]
     seconds = [second for _, second in pairs if second is not None]
-    options = {"refuse_long": policy == "refuse", "raw": raw and served.task != "regress"}  # whose logit is its score
+    logits = raw and served.task != "regress"  # whose logit is its score
+    options: dict[str, Any] = {"refuse_long": policy == "refuse", "raw": logits}
     inputs, request_names = {"texts": texts, "pairs": seconds or None}, {"texts": names[0], "pairs": names[1]}
     plan = partial(plan_task, served, inputs, service.settings, request_names, **options)
     as_labels = partial(converted, plan, partial(_labels, served=served, raw=raw))
