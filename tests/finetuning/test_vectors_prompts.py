@@ -52,6 +52,10 @@ def test_vectors_are_those_of_sentence_transformers(model, tmp_path):
     for row, found in zip(expected, ours.search(TEXTS[:2], TEXTS), strict=True):
         assert [each.index for each in found] == [index for index, _ in row]
         assert [each.score for each in found] == pytest.approx([score for _, score in row], abs=1e-5)
+    hits = bertkit.build_index(TEXTS, tmp_path / "index", kinds=["dense"], model=model, vectors="float32").search(
+        TEXTS[0]
+    )
+    assert [hit.score for hit in hits] == pytest.approx([score for _, score in expected[0]], abs=1e-5)
     theirs.default_prompt_name = "topic"
     theirs.save(str(tmp_path / "theirs"))
     again = bertkit.load(tmp_path / "theirs")

@@ -261,6 +261,11 @@ def test_the_server_replies_as_python_does(vectors, inference, tmp_path):
         several = {"inputs": ["a cat", "b"], "parameters": {"candidate_labels": LABELS}}
         assert [len(rows) for rows in server.post("/", several).json()] == [3, 3]
         refused(server)
+        limit = server.service.settings.max_texts
+        many = {"texts": ["a"] * (limit // 3 + 1), "labels": LABELS, "model": "inference"}
+        reply = server.post("/classify", many)
+        assert (reply.status_code, reply.json()["field"]) == (413, "texts")
+        assert f"send {limit // 3:,} at a time" in reply.json()["error"]
 
 
 def refused(server) -> None:

@@ -78,9 +78,9 @@ class Nearness(Pooler):
         pooling, dense = self.settings.pooling, self.settings.dense
         whole_NK = vectors_of(x_TD, batch, pooling, normalize=True, dense=dense) @ self.vectors_KD.T
         cosines_TS = F.normalize(x_TD.float(), dim=-1) @ self.tokens_SD.T
-        of_text_TK = torch.stack([each.amax(dim=1) for each in cosines_TS.split(self.lengths, dim=1)], dim=1)
+        of_text_TK = torch.stack([each.amax(dim=1) for each in torch.split(cosines_TS, self.lengths, dim=1)], dim=1)
         of_label_NS = pool(cosines_TS, batch, "max")
-        of_label_NK = torch.stack([each.mean(dim=1) for each in of_label_NS.split(self.lengths, dim=1)], dim=1)
+        of_label_NK = torch.stack([each.mean(dim=1) for each in torch.split(of_label_NS, self.lengths, dim=1)], dim=1)
         return (whole_NK + pool(of_text_TK, batch, "mean") + of_label_NK) / 3
 
     def forward(self, x_TD: Tensor, batch: Batch) -> Tensor:
@@ -114,9 +114,8 @@ def by_vectors(checkpoint: Checkpoint, labels: LabelSet, scale: Scale) -> Answer
     task = GivenLabels(**_reading(checkpoint, labels), given=labels, prefix=settings.prefix)
     if labels.multi_label:  # a cosine says something by itself only beside those of texts of many kinds
         windows = make_windows(task, [task.preprocess(each) for each in task.row.examples(texts=TEXTS)])
-        head.offset = (
-            head.offset - torch.from_numpy(np.mean(run_model(model, task, windows).rows, axis=0)) + scale.offset
-        )
+        usual_K = np.mean(run_model(model, task, windows).rows, axis=0)  # with the offset, which must not count twice
+        head.offset = head.offset - torch.from_numpy(usual_K) + scale.offset
     return Answers(model.eval(), task, Decision())
 
 

@@ -52,6 +52,11 @@ class Entailed(GivenLabels):
     entailment: int  # index of this output of the head
     scale: float  # of log-odds as logits
 
+    @property
+    def passes(self) -> int:
+        """One for each label."""
+        return len(self.given.names)
+
     def windows(self, example: Example, number: int) -> list[Window]:
         """A sequence for each label; of a long text the beginning."""
         assert isinstance(example, TextExample)

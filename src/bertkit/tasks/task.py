@@ -135,6 +135,11 @@ class Task(ABC):
         return {label: index for index, label in enumerate(self.labels)}
 
     @property
+    def passes(self) -> int:
+        """The sequences that a text of a request is read in, besides windows."""
+        return 1
+
+    @property
     def main_metric(self) -> str:
         """The metric of `score` by which the best model is chosen."""
         return self.row.metrics.main

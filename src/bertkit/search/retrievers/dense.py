@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bertkit.checkpoint.bundled import embedding_model
 from bertkit.checkpoint.tensors import fingerprint
 from bertkit.errors import RequestError
-from bertkit.model.pooling import EmbedSettings
+from bertkit.model.pooling import DOCUMENT, QUERY, EmbedSettings
 from bertkit.predict.bert import Bert, load
 from bertkit.predict.files.pipeline import model_digest
 from bertkit.predict.vectors import embed_texts, text_blocks
@@ -79,8 +79,8 @@ class Dense(Retriever[Mapping[str, NDArray[Any]]]):
         return self.form.open(folder)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Vectors of documents."""
-        blocks = list(text_blocks(self.bert.checkpoint, texts, self._embedding))
+        """Vectors of documents, after the folder's prompt for them."""
+        blocks = list(text_blocks(self.bert.checkpoint, texts, self._embedding.side(DOCUMENT)))
         self._long += [block.lengths for block in blocks if block.lengths.long]
         vectors_ND = np.concatenate([np.asarray(block.vectors) for block in blocks])
         if not np.isfinite(vectors_ND).all():
@@ -90,8 +90,9 @@ class Dense(Retriever[Mapping[str, NDArray[Any]]]):
     def search(
         self, segments: Sequence[Segment[Mapping[str, NDArray[Any]]]], queries: Sequence[str], k: int
     ) -> list[Hits]:
-        """The nearest documents by cosine."""
-        vectors_QD = np.asarray(embed_texts(self.bert.checkpoint, list(queries), self._embedding), np.float64)
+        """The nearest documents by cosine; queries are read after the folder's prompt for them."""
+        settings = self._embedding.side(QUERY)
+        vectors_QD = np.asarray(embed_texts(self.bert.checkpoint, list(queries), settings), np.float64)
         return [nearest(segments, self.form, vector, k) for vector in vectors_QD]
 
 

@@ -14,7 +14,7 @@ from bertkit.serve.models import Models, ServedModel
 from bertkit.serve.refusals import Refusal, wrong_field
 from bertkit.serve.routes.embeddings import EmbedRequest, embed_reply
 from bertkit.serve.routes.fill import fill_policy, plan_fill
-from bertkit.serve.routes.tasks import converted, plan_task, zero_shot_model
+from bertkit.serve.routes.tasks import asked_size, converted, plan_task, zero_shot_model
 from bertkit.serve.routes.tei import SIMILARITY_FIELDS, cosines, predict_labels, ranked_labels
 from bertkit.serve.service import PlanResult, Service, size_of
 from bertkit.settings import pick
@@ -113,7 +113,7 @@ async def _zero_shot(service: Service, served: ServedModel, inputs: Any, paramet
         raise Refusal(422, "parameters.multi_label must be true or false", "parameters.multi_label")
     texts, given = _texts(service, inputs), LabelSet.read(labels, template, multi_label=bool(several))
     plan = partial(plan_task, served, {"texts": texts}, service.settings, {"texts": "inputs"}, labels=given)
-    result = await service.answer(partial(converted, plan, ranked_labels), size_of(texts))
+    result = await service.answer(partial(converted, plan, ranked_labels), size_of(texts) + asked_size(given))
     return _like_inputs(inputs, result)
 
 

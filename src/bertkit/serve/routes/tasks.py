@@ -28,7 +28,7 @@ from bertkit.tasks.shared.label_set import LabelSet
 from bertkit.tasks.shared.length import Seen
 from bertkit.tasks.shared.text_task import TextTask
 from bertkit.tasks.table import routes as task_table_routes
-from bertkit.tasks.task import Window, by_example
+from bertkit.tasks.task import Task, Window, by_example
 from bertkit.text.length import LengthReport, TooLong
 
 Inputs = Mapping[str, Any]
@@ -58,7 +58,7 @@ def _add_route(routes: Routes, service: Service, name: str, rows: Sequence[TaskR
         plan = partial(plan_task, served, inputs, service.settings, labels=given)
         row = first if given or served.answers is None else served.answers.task.row
         as_json = partial(row.reply, **options)
-        size = sum(size_of(value) for value in inputs.values() if value is not None)
+        size = sum(size_of(value) for value in inputs.values() if value is not None) + asked_size(given)
         return await results_reply(service, served, partial(converted, plan, as_json), size)
 
     predict.__name__ = name.replace("-", "_")
@@ -75,6 +75,11 @@ def _add_route(routes: Routes, service: Service, name: str, rows: Sequence[TaskR
 def asked_labels(request: Any) -> LabelSet | None:
     """The labels that a request brings."""
     return LabelSet.asked(request.labels, request.template, multi_label=request.multi_label)
+
+
+def asked_size(labels: LabelSet | None) -> int:
+    """About how many characters the labels of a request have; vectors may have to be computed of them."""
+    return 0 if labels is None else size_of(labels.statements)
 
 
 def zero_shot_model(models: Models, name: str | None) -> ServedModel:
@@ -135,6 +140,7 @@ def plan_task(
     row = answers.task.row
     inputs = {name: value for name, value in inputs.items() if value is not None}
     _check_inputs(row, inputs, limits, names)
+    _check_passes(answers.task, len(next(iter(inputs.values()))), limits)
     examples = [answers.task.preprocess(example) for example in row.examples(**inputs)]
     plan, windows = _plan_examples(served, answers, examples, raw=raw)
     if row.reports_length:
@@ -151,6 +157,15 @@ def _check_inputs(row: TaskRow, inputs: Inputs, limits: ServeSettings, names: Ma
             value = inputs[field.name]
             texts = list(chain.from_iterable(value)) if field.kind == "choices" else value
             check_texts(texts, names.get(field.name, field.name), limits)
+
+
+def _check_passes(task: Task, count: int, limits: ServeSettings) -> None:
+    """Refuse more sequences than texts may be sent, where every label of a text is one."""
+    if task.passes > 1 and count * task.passes > limits.max_texts:
+        fit = max(1, limits.max_texts // task.passes)
+        raise Refusal(
+            413, f"{count:,} texts with {task.passes} labels are over the limit; send {fit:,} at a time", "texts"
+        )
 
 
 def _seen_by_example(windows: Sequence[Window]) -> list[Seen]:
