@@ -268,6 +268,15 @@ def test_the_server_replies_as_python_does(vectors, inference, tmp_path):
         assert f"send {limit // 3:,} at a time" in reply.json()["error"]
 
 
+def test_where_no_model_has_labels_the_documented_request_brings_some(vectors):
+    with running(load_models([f"vectors={vectors}"], torch.device("cpu"))) as server:
+        schema = server.http.get("/openapi.json").json()
+        [body] = [each for each in schema["components"]["schemas"].values() if "multi_label" in each["properties"]]
+        assert "/classify" in schema["paths"]
+        [found, _] = server.post("/classify", body["example"]).json()["results"]
+        assert list(found["probabilities"]) == ["praise", "complaint"]
+
+
 def refused(server) -> None:
     """Bad requests: one sentence, and no other status than 422."""
     bodies = [{"texts": "a cat", **options} for options, _ in WRONG if options.get("labels") != ["cat", None]]

@@ -34,6 +34,7 @@ from bertkit.text.length import LengthReport, TooLong
 Inputs = Mapping[str, Any]
 INPUT_TYPES: dict[str, Any] = {"texts": Texts, "sentences": Sentences, "choices": Choices}
 SAME_NAMES: Mapping[str, str] = {}
+LABELS_EXAMPLE = {"labels": ["praise", "complaint"]}  # where no model has labels of its own
 
 
 def task_routes(service: Service) -> Routes:
@@ -62,10 +63,13 @@ def _add_route(routes: Routes, service: Service, name: str, rows: Sequence[TaskR
         return await results_reply(service, served, partial(converted, plan, as_json), size)
 
     predict.__name__ = name.replace("-", "_")
-    predict.__annotations__["request"] = request_schema(first)
-    summary = ", or ".join(row.summary for row in rows)
     abilities = service.models.abilities
-    documented = name in abilities or (first.takes_labels and ZERO_SHOT in abilities)
+    zero_shot = first.takes_labels and ZERO_SHOT in abilities
+    predict.__annotations__["request"] = request_schema(
+        first, LABELS_EXAMPLE if zero_shot and name not in abilities else {}
+    )
+    summary = ", or ".join(row.summary for row in rows)
+    documented = name in abilities or zero_shot
     add = routes.post(
         f"/{name}", summary=summary[0].upper() + summary[1:], tags=["heads"], include_in_schema=documented
     )
@@ -87,8 +91,8 @@ def zero_shot_model(models: Models, name: str | None) -> ServedModel:
     return models.able(None, ZERO_SHOT) if name is None and ZERO_SHOT in models.abilities else models.named(name)
 
 
-def request_schema(row: TaskRow | Question) -> type[BaseModel]:
-    """The request model of the route of a task or question."""
+def request_schema(row: TaskRow | Question, more: Mapping[str, Any] = SAME_NAMES) -> type[BaseModel]:
+    """The request model of the route of a task or question; `more` is for the documentation's example."""
     fields: dict[str, Any] = {}
     for field in row.fields:
         kind, about = INPUT_TYPES[field.kind], field.description or None
@@ -101,7 +105,7 @@ def request_schema(row: TaskRow | Question) -> type[BaseModel]:
         fields |= LABEL_FIELDS
     fields["model"] = (str | None, MODEL)
     name = f"{row.route.title().replace('-', '')}Request"
-    config = example(**row.request_example)
+    config = example(**row.request_example, **more)
     return create_model(name, __config__=config, __doc__=row.request_summary, **fields)
 
 
