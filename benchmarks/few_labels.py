@@ -184,7 +184,7 @@ def table(options: argparse.Namespace) -> None:
                 {"task": name, "rows_a_label": int(size), "method": method, **summary(measured, sorted(measured))}
             )
             if method != "setfit" and shared:
-                rows[-1]["on_draws_of_setfit"] = {"draws": shared, **summary(measured, shared)}
+                rows[-1]["on_draws_of_setfit"] = {"numbers": shared, **summary(measured, shared)}
                 rows[-1]["setfit"] = summary(methods["setfit"], shared)
     versions = next((part["versions"] for path in options.parts for part in read_parts(path) if "versions" in part), {})
     content = {"model": options.model_name, "tested": TESTED, "setfit_versions": versions, "rows": rows}
@@ -199,6 +199,7 @@ def summary(measured: dict[int, Any], draws: Sequence[int]) -> dict[str, Any]:
     return {
         "draws": len(draws),
         "accuracy": round(float(np.mean(accuracy)), 1),
+        "accuracies": [round(value, 1) for value in accuracy],
         "deviation": round(float(np.std(accuracy, ddof=1)), 1) if len(draws) > 1 else None,
         "seconds": round(float(np.mean([measured[number]["seconds"] for number in draws])), 2),
         "cpu_seconds": round(float(np.mean([measured[number]["cpu"] for number in draws])), 2),
