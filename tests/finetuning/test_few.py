@@ -142,6 +142,7 @@ def test_a_finished_run_is_not_repeated(run, folder):
         ([("a film", "good"), ("the film", "good")], {}, "every example has the label 'good'; at least two labels"),
         (topic_rows(3), {"patience": 2}, "patience=2 has no effect with few=true; leave one of them out"),
         (topic_rows(3), {"pooling": "first"}, "pooling=first has no effect with few=true"),
+        (topic_rows(3), {"rank": 4}, "rank=4 has no effect with few=true"),
         (topic_rows(3), {"few": "maybe"}, "few=maybe is not true or false"),
         ([*topic_rows(3), ("a film", None)], {}, "label"),
         ([*topic_rows(3), ("a film", " ")], {}, "label"),

@@ -98,7 +98,7 @@ class FewSession(FineTuneSession):
     def micro(self, chosen: Sequence[int], step: int, part: int, *, whole: bool) -> MicroBatch:
         """The first windows of the chosen examples, and their labels."""
         windows = [self.prepared.train.windows[number][0] for number in chosen]
-        batch = pack(windows, self.module.model.config).to(self.ranks.device).laid_out()
+        batch = pack(windows, self.learner.model.config).to(self.ranks.device).laid_out()
         labels = [window.target for window in windows]
         count = sum(labels.count(label) > 1 for label in labels)
         seed = (self.settings.learning.seed * 1_000_003 + step) * 1_009 + part
@@ -114,7 +114,7 @@ class FewSession(FineTuneSession):
         from bertkit.finetuning.explore.features import fit_classifier, gold, layer_features  # scikit-learn is slow
         from bertkit.finetuning.explore.features_model import load_classifier
 
-        model, task, train = self.module.model, self.prepared.task, self.prepared.train
+        model, task, train = self.learner.model, self.prepared.task, self.prepared.train
         vectors = layer_features(model, task, train)[:, -1]
         load_classifier(model, task, fit_classifier(vectors, gold(task, train)))
         return super().end(progress, report, finished=finished)

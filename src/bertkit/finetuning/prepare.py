@@ -26,7 +26,7 @@ from bertkit.tasks.table import TASKS
 from bertkit.tasks.task import Dataset, LossSettings, Task
 
 # Settings of losses that few=true has not, of evaluations while training, and of the mean that its head reads.
-UNUSED_BY_FEW = ("class_weights", "label_smoothing", "metric", "evaluations", "patience", "keep", "pooling")
+UNUSED_BY_FEW = ("class_weights", "label_smoothing", "metric", "evaluations", "patience", "keep", "pooling", "rank")
 HELD_OUT_SHARE = 0.1  # of the training examples, without a dev file
 
 
