@@ -1,7 +1,7 @@
 """Classification with 8 and 32 rows a label: few=true, SetFit, plain fine-tuning, frozen vectors, TF-IDF.
 
     python benchmarks/few_labels.py draw --tasks TASKS --out DRAWS.json
-    flock LOCK python benchmarks/few_labels.py measure --draws DRAWS.json --model MINILM --out PARTS.jsonl
+    python benchmarks/few_labels.py measure --draws DRAWS.json --model MINILM --out PARTS.jsonl
     PYTHON-WITH-SETFIT benchmarks/few_labels_setfit.py --draws DRAWS.json --model MINILM --out PARTS.jsonl
     python benchmarks/few_labels.py table --parts PARTS.jsonl --out RESULT.json
 
