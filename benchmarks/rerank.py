@@ -1,6 +1,7 @@
 """Re-ranking by a cross-encoder: sentences for questions of SQuAD, on articles that were not trained on.
 
-    PYTHONPATH=src python benchmarks/rerank.py dev-v1.1.json.zst MODEL --out 2026-11-19-rerank-cpu.json
+    PYTHONPATH=src python benchmarks/rerank.py dev-v1.1.json.zst MODEL --train 320 --test 150 pooling=mean learning_rate=1e-3 \
+        --out rerank.json
 
 The 48 articles are split: questions of 36 are trained on, those of 12 are scored. A question's relevant sentence is the
 one in which its answer begins; candidates are the 30 best sentences of all articles of the split by BM25, which is also
