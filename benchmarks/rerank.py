@@ -1,11 +1,12 @@
 """Re-ranking by a cross-encoder: sentences for questions of SQuAD, on articles that were not trained on.
 
-    PYTHONPATH=src python benchmarks/rerank.py dev-v1.1.json.zst MODEL --out 2026-11-19-rerank-cpu.json
+    PYTHONPATH=src python benchmarks/rerank.py dev-v1.1.json.zst MODEL --train 320 --test 150 --out rerank.json
+        pooling=mean learning_rate=1e-3
 
-The 48 articles are split: questions of 36 are trained on, those of 12 are scored. A question's relevant sentence is the
-one in which its answer begins; candidates are the 30 best sentences of all articles of the split by BM25, which is also
-where the other texts of a training question come from. The best weights are chosen on questions of six of the 36.
-The result has nDCG@10 of BM25, of the model's cosines, and of the cross-encoder, over the same candidates.
+The 48 articles are split: questions of 30 are trained on, those of six choose the weights, those of 12 are scored. A
+question's relevant sentence is the one in which its answer begins; candidates are the 30 best sentences of all articles
+of the split by BM25, which is also where the other texts of a training question come from. The result has nDCG@10 of
+BM25, of the model's cosines, and of the cross-encoder, over the same candidates.
 """
 
 import argparse
