@@ -268,6 +268,7 @@ KEYED = {
     "rank": {"query": "it was", "texts": "red\nblue"},
     "rate-words": {"text": "a long committee"},
     "write": {"text": "a cat"},
+    "labels": {"text": "the film falls", "labels": "film\nriver"},
     "compare": {"texts": "a cat\na dog"},
     "search": {"query": "a cat", "texts": "a dog\ncats"},
     "inspect": {"text": "a cat"},

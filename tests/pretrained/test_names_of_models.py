@@ -62,6 +62,7 @@ def here(made, tmp_path, monkeypatch) -> Path:
 
 TRAIN = ["--train", "rows.tsv", "--dev", "rows.tsv", "epochs=1", "batch=8"]
 PAIRS = ["--train", "pairs.tsv", "text=one", "pair=two", "epochs=1"]
+RANKS = ["--from", "1", "--to", "4", "--negatives", "2", "--out", "mined.jsonl"]
 # Every way to name a model or a vocabulary on the command line; {} is the name.
 COMMANDS = {
     "vocab --extend": ["vocab", "text.txt", "--extend", "{}", "--size", "22", "--min-count", "1", "--out", "out"],
@@ -73,6 +74,9 @@ COMMANDS = {
     "finetune glue --from": ["finetune", "glue", "tasks", "--from", "{}", "epochs=1", "--out", "out"],
     "check --model": ["check", "rows.tsv", "--model", "{}"],
     "embed --model": ["embed", "text.txt", "--model", "{}", "--out", "out.npy"],
+    "index --model": ["index", "text.txt", "--on-error", "skip", "--model", "{}", "--out", "index"],
+    "mine --model": ["mine", "pairs.tsv", "text=one", "pair=two", "--corpus", "text.txt", *RANKS, "--model", "{}"],
+    "evaluate": ["evaluate", "{}", "rows.tsv"],
     "fill --model": ["fill", "the [MASK] falls.", "--model", "{}"],
     "look --model": ["look", "the film falls.", "--model", "{}", "--out", "out.html"],
     "look --runs": ["look", "--runs", "{}", "--runs", "{}"],
@@ -89,19 +93,24 @@ COMMANDS = {
 # Verbs that need another head than that of masked words: the name is understood, and the head is missing.
 TAUGHT = {
     "predict": ["predict", "{}", "rows.tsv", "--out", "out.jsonl"],
-    "evaluate": ["evaluate", "{}", "rows.tsv"],
     "finetune --teacher": ["finetune", "classify", "--teacher", "{}", *TRAIN, "--out", "out"],
     "follows --model": ["follows", "a film.", "it falls.", "--model", "{}"],
     "replaced --model": ["replaced", "a good film", "--model", "{}"],
     "write --model": ["write", "a good film", "--model", "{}"],
 }
 MISSING = {"follows": "no next-sentence head", "replaced": "no replaced-token head", "write": "cannot write"}
-MISSING["evaluate"] = "this model was not fine-tuned for a task"
 
 
 OPTIONS = {"--from", "--model", "--teacher", "--extend", "--vocab", "--fill-model", "--tokenizer", "--runs"}
-ELSEWHERE = {"bench --model", "predict --model", "evaluate --model", "info --model", "look --fill-model"}
-# A name that the server knows; arguments by their place; an old spelling.
+ELSEWHERE = {
+    "bench --model",
+    "predict --model",
+    "evaluate --model",
+    "info --model",
+    "look --fill-model",
+    "search --model",
+}
+# A name that the server knows; arguments by their place; an old spelling; that of an index, which has its model.
 
 
 def test_every_option_that_names_a_model_is_in_the_tables():
