@@ -60,10 +60,9 @@ def test_the_difference_is_that_of_pairs_answered_otherwise(berts):
     half = 1.96 * differences.std() / np.sqrt(len(rows))
     assert found.difference == pytest.approx(differences.mean())
     assert found.interval == pytest.approx((differences.mean() - half, differences.mean() + half), abs=0.03)
+    shown = f"{differences.mean():+.4f}".replace("-", "−")
     text = str(bertkit.evaluate(berts[0], rows, against=berts[1]))
-    assert (
-        f"against unsaved: accuracy {right[1].mean():.4f}\ndifference {differences.mean():+.4f} (95 % interval " in text
-    )
+    assert f"against unsaved: accuracy {right[1].mean():.4f}\ndifference {shown} (95 % interval " in text
 
 
 TEXTS = ["the cat sat", "dogs bark", "the cat runs", "dogs sat on the mat"] * 4

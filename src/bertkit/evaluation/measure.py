@@ -40,8 +40,9 @@ class Comparison:
         lowest = self.p_value <= 2 / (self.resamples + 1)  # that so many resamples can say
         p_value = f"p {'≤' if lowest else '='} {self.p_value:.3f}"
         interval = f"95 % interval {format_interval(self.interval)}, {p_value}"
+        difference = f"{self.difference:+.4f}".replace("-", "−")  # the sign that the interval has
         how = f"paired bootstrap, {self.resamples:,} resamples"
-        return f"{self.model}: {scores}\ndifference {self.difference:+.4f} ({interval}; {how})"
+        return f"{self.model}: {scores}\ndifference {difference} ({interval}; {how})"
 
 
 @dataclass(frozen=True, kw_only=True)
