@@ -72,6 +72,12 @@ def test_texts_are_found_with_their_vectors(bert):
     assert found[2].score == pytest.approx(np.sort(expected)[-3], abs=1e-6)
 
 
+def test_a_text_without_words_is_near_to_nothing(bert):
+    found = bert.search("a b", ["", "c d", " \n"], k=3)
+    assert [(each.index, each.score) for each in found if each.index != 1] == [(0, 0.0), (2, 0.0)]
+    assert [each.score for each in found if each.index == 1] == pytest.approx([bert.search("a b", ["c d"])[0].score])
+
+
 def test_several_queries_and_any_iterable(bert):
     queries = ["a dog", "", "zz"]
     together = bert.search(queries, iter(TEXTS), 4)

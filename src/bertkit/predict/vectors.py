@@ -76,7 +76,8 @@ def _vector_blocks(
     from bertkit.predict.search import VectorBlock
 
     for block in _shown_blocks(checkpoint, texts, settings, "truncate", total):
-        yield VectorBlock(np.asarray(block.vectors), block.texts)
+        words = np.array([bool(text.strip()) for text in block.texts])  # a text without any is near to nothing
+        yield VectorBlock(np.asarray(block.vectors) * words[:, None], block.texts)
 
 
 def _shown_blocks(
