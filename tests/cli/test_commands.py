@@ -91,7 +91,6 @@ def test_wrong_words(fails):
     fails(2, "no command 'embd'; did you mean 'embed'? choose from: vocab", "embd")
     fails(2, "no command 'sing'; choose from: vocab", "sing")
     fails(2, "no command 'train'; 'bertkit finetune' trains on labeled examples, 'bertkit pretrain' on plain", "train")
-    fails(2, "no command 'search'; in Python: bertkit.load().search(query, texts); ", "search")
     fails(2, "No such option: --pitch", "fill", "text", "--pitch", "high")
     fails(2, "Missing argument", "fill")
     fails(2, "Missing option '--out'", "embed", "x.txt")

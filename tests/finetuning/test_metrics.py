@@ -26,6 +26,7 @@ from bertkit.tasks.metrics.classes import (
     precision_recall_f1,
 )
 from bertkit.tasks.metrics.correlation import pearson, spearman
+from bertkit.tasks.metrics.ranking import ranking_scores
 from bertkit.tasks.metrics.spans import span_f1, span_scores
 from bertkit.tasks.metrics.squad import squad_scores
 from bertkit.tasks.metrics.table import (
@@ -237,6 +238,7 @@ def test_every_task_gives_the_metrics_it_names():
         "tag": tag_scores(tags, tags, "IOB2"),
         "answer": squad_scores([["a b"], []], ["b", ""]),
         "choose": choice_scores([0, 1], [0, 0]),
+        "rank": ranking_scores([({0: 1.0, 1: 0.0}, [1, 0])]),
         "rate-words": number_scores([1.0, 2.0], [1.0, 3.0]),
         "write": text_scores(["a red ball"], ["a ball"]),
     }
