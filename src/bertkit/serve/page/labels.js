@@ -7,6 +7,7 @@ const COMPLAINTS = "refund: The customer wants money back.\ndelivery: The custom
 export const labels = {
   name: "labels",
   title: "Your labels",
+  verb: "Classify",
   ability: "zero-shot",
   lead: "Labels of your own, with the probability of each: the model was trained on none of them.",
   needs: "a model for vectors of sentences, or of natural language inference",
@@ -18,7 +19,7 @@ export const labels = {
     { name: "mode", label: "Labels are", kind: "choice", options: () => [["one", "exclusive: exactly one fits"], ["each", "independent: each is judged by itself"]] },
   ],
   examples: [
-    { title: "A parcel", text: "It has been two weeks and nothing has arrived.", labels: COMPLAINTS },
+    { title: "A parcel", text: "Where is my parcel? It has been two weeks.", labels: COMPLAINTS },
     { title: "Money", text: "Please send the money back to my account.", labels: COMPLAINTS },
     { title: "Topics", text: "The striker scored twice in the last five minutes.", labels: "sports\npolitics\ncooking\nscience" },
   ],
