@@ -49,3 +49,11 @@ def test_judgements_of_beir_and_of_trec(tmp_path):
     expected = {"q1": {"a": 2.0, "b": 0.0}, "q2": {"a": 1.0}}
     assert read_judgements(tmp_path / "beir.tsv") == read_judgements(tmp_path / "trec.txt") == expected
     assert judged_queries([("q2", "two"), ("q3", "three")], tmp_path / "trec.txt") == (["two"], [{"a": 1.0}])
+
+
+@pytest.mark.parametrize("score", ["nan", "inf", "high"])
+def test_a_judgement_that_is_no_number_is_refused_with_its_line(tmp_path, score):
+    path = tmp_path / "qrels.tsv"
+    path.write_text(f"query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td2\t{score}\n")
+    with pytest.raises(RequestError, match=r"qrels.tsv, line 3: not the ids of a query and a document and a number"):
+        read_judgements(path)

@@ -1,5 +1,6 @@
 """Judgements of queries in files: BEIR's TSV with a header, or TREC's four columns."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ def read_judgements(path: Path) -> dict[str, dict[str, float]]:
             del cells[1]
         try:
             query, document, relevance = cells[0], cells[1], float(cells[2])
+            if not math.isfinite(relevance):
+                raise ValueError
         except (IndexError, ValueError) as error:
             if number == 1 or not cells:  # a header, an empty line
                 continue
